@@ -51,7 +51,7 @@ def submit_all_and_wait(
     Cancels them if their client disconnects meanwhile, unless an Idempotency-Key says that the client may come back.
     """
     tenant = submissions[0].tenant
-    with context.waiting_calls.slot(tenant):
+    with context.waiting_calls.reserve_slot(tenant):
         stored = store_all(context, submissions)
         calls = wait_for_ends(context, stored, patience)
     if any(call.over == "left" for call in calls) and submissions[0].idempotency_key is None:

@@ -8,6 +8,7 @@ import json
 import re
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 
 import structlog
@@ -86,8 +87,8 @@ def store(context: AppContext, submission: Submission, new: NewRequest, part: st
     key = checked_key(submission.idempotency_key)
     digest = None if key is None else canonical_digest(submission.sent)
     key = None if key is None else key + part
-    context.backlog_limit.admit(new.tenant, new.prompt_tokens, time.monotonic())
-    with context.sessions() as session:
+    admitted = context.backlog_limit.admit(new.tenant, new.prompt_tokens, time.monotonic())
+    with admitted, context.sessions() as session:
         stored = client_requests.submit(session, new, idempotency_key=key, digest=digest)
     context.announcer.announce()
     return stored
@@ -102,7 +103,7 @@ def checked_key(key: str | None) -> str | None:
 
 def find_and_wait(context: AppContext, tenant: str, id: str, patience: Patience) -> RequestView:
     """Returns this tenant's request once it is final, or as it is when the wait is over; raises NotFound, Busy."""
-    with context.waiting_calls.slot(tenant):
+    with context.waiting_calls.reserve_slot(tenant):
         (call,) = wait_for_ends(context, [find_request(context, tenant, id)], patience)
     return call.view or find_request(context, tenant, id)
 
@@ -112,27 +113,26 @@ def wait_for_ends(context: AppContext, stored: Sequence[RequestView], patience: 
 
     Returns a call for each of them: `over` says why its wait ended, `view` is the request if it is final.
     """
-    calls = [context.waiting_calls.begin(view.request.id) for view in stored]
-    for call, view in zip(calls, stored, strict=True):
-        if view.request.status.final:
-            call.finish(view)
+    calls: list[WaitingCall] = []
+    with ExitStack() as begun:
+        for view in stored:
+            call = context.waiting_calls.begin(view.request.id)
+            begun.callback(context.waiting_calls.end, call)
+            calls.append(call)
+            if view.request.status.final:
+                call.finish(view)
 
-    def leave() -> None:
-        for call in calls:
-            call.leave()
+        def leave() -> None:
+            for call in calls:
+                call.leave()
 
-    stop_watching = patience.connection.on_close(leave) if patience.connection else None
-    until = time.monotonic() + patience.wait_s
-    try:
+        if patience.connection is not None:
+            begun.callback(patience.connection.on_close(leave))
+        until = time.monotonic() + patience.wait_s
         if any(call.over is None for call in calls):
             with patience.turn.given_up():
                 for call in calls:
                     call.wait_until_over(until - time.monotonic())
-    finally:
-        if stop_watching is not None:
-            stop_watching()
-        for call in calls:
-            context.waiting_calls.end(call)
     return calls
 
 

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, select, tuple_, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Connection, func, insert, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from models.bulk.bulk_tables import UNENDED, BulkJob, BulkStatus, FilePurpose, StoredFile
 from models.client_requests import IdempotencyKeyReused, RequestView, select_whole_views
 from models.sql import text
 from models.tables import StoredRequest
+from models.tenants.tenant_limits import check_alone
 
 CANCELLABLE = (BulkStatus.validating, BulkStatus.in_progress)
 
@@ -42,17 +42,40 @@ class BulkPage:
     more: bool
 
 
-def create_job(session: Session, new: NewBulkJob) -> BulkJob:
+class TooManyJobs(Exception):
+    """The tenant has as many jobs that have not ended as it may have."""
+
+
+class FileDeleted(Exception):
+    """The file was deleted before the job could be made from it."""
+
+
+def create_job(session: Session, new: NewBulkJob, most_unended: int) -> BulkJob:
     """Stores a bulk job; a tenant's second call with the same idempotency key returns the first job.
 
-    Raises IdempotencyKeyReused if the digests of the two calls differ.
+    Raises IdempotencyKeyReused if the digests of the two calls differ, TooManyJobs if `most_unended` of the tenant's
+    jobs have not ended, and FileDeleted.
     """
-    inserted: BulkJob | None = session.scalar(
+    check_alone(session, new.tenant, "bulk jobs")
+    key = new.idempotency_key
+    same_key = select(BulkJob).where(BulkJob.tenant == new.tenant, BulkJob.idempotency_key == key)
+    if key is not None and (earlier := session.scalar(same_key)) is not None:
+        if earlier.idempotency_sha256 != new.digest:
+            raise IdempotencyKeyReused(earlier.id)
+        return earlier
+    unended = select(func.count()).select_from(BulkJob).where(text(UNENDED), BulkJob.tenant == new.tenant)
+    if (session.scalar(unended) or 0) >= most_unended:
+        raise TooManyJobs
+    # locked, so that the file cannot be deleted, with its lines, before the job is stored
+    file = select(StoredFile.id).where(StoredFile.id == new.file.id, StoredFile.deleted_at.is_(None))
+    if session.scalar(file.with_for_update(read=True)) is None:
+        raise FileDeleted
+    job = session.scalars(
         insert(BulkJob)
         .values(
             id=f"batch_{uuid.uuid4().hex}",
             tenant=new.tenant,
-            idempotency_key=new.idempotency_key,
+            idempotency_key=key,
             idempotency_sha256=new.digest,
             endpoint=new.endpoint,
             input_file_id=new.file.id,
@@ -62,26 +85,10 @@ def create_job(session: Session, new: NewBulkJob) -> BulkJob:
             last_line=new.file.last_line,
             expires_at=func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, new.window_s),
         )
-        .on_conflict_do_nothing(
-            index_elements=["tenant", "idempotency_key"], index_where=text("idempotency_key is not null")
-        )
         .returning(BulkJob)
-    )
-    session.commit()
-    if inserted is not None:
-        return inserted
-    earlier = session.scalars(
-        select(BulkJob).where(BulkJob.tenant == new.tenant, BulkJob.idempotency_key == new.idempotency_key)
     ).one()
-    if earlier.idempotency_sha256 != new.digest:
-        raise IdempotencyKeyReused(earlier.id)
-    return earlier
-
-
-def unended_jobs(session: Session, tenant: str) -> int:
-    """Returns the number of this tenant's jobs that have not ended."""
-    count = select(func.count()).select_from(BulkJob).where(text(UNENDED), BulkJob.tenant == tenant)
-    return session.scalar(count) or 0
+    session.commit()
+    return job
 
 
 def any_unended(connection: Connection) -> bool:

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Select, delete, func, insert, select, tuple_, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from models.bulk.bulk_tables import FileChunk, FilePurpose, StoredFile
+from models.bulk.bulk_tables import UNENDED, FileChunk, FilePurpose, StoredFile
 from models.sql import text
+from models.tenants.tenant_limits import check_alone
 
-UPLOAD_WITHIN_S = 86_400.0  # an upload that has not ended after a day was broken off; any longer time also works
+# An upload that has not ended after this long was broken off, as when the web process was killed: until then its bytes
+# count. The web process takes no less than 150 kB/s, so that 2 GB arrive in this time.
+UPLOAD_WITHIN_S = 14_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,18 @@ def begin_upload(session: Session, tenant: str, filename: str) -> str:
     return file_id
 
 
-def add_chunk(session: Session, file_id: str, first_line: int, data: bytes) -> None:
-    """Stores some whole lines of a file; `first_line` is the number of the first of them."""
+class StorageFull(Exception):
+    """The tenant's files would have more bytes together than they may have."""
+
+
+def add_chunk(session: Session, tenant: str, file_id: str, first_line: int, data: bytes, most_bytes: int) -> None:
+    """Stores some whole lines of a file; `first_line` is the number of the first of them.
+
+    Raises StorageFull if the tenant's files would have more than `most_bytes` together.
+    """
+    check_alone(session, tenant, "bytes of files")
+    if stored_bytes(session, tenant) + len(data) > most_bytes:
+        raise StorageFull
     session.execute(insert(FileChunk).values(file_id=file_id, first_line=first_line, data=data))
     session.commit()
 
@@ -117,11 +130,23 @@ def delete_file(session: Session, tenant: str, file_id: str) -> bool:
 
 
 def stored_bytes(session: Session, tenant: str) -> int:
-    """Returns the bytes of all files that this tenant has uploaded and not deleted."""
-    total = select(func.coalesce(func.sum(StoredFile.bytes), 0)).where(
-        StoredFile.tenant == tenant, StoredFile.deleted_at.is_(None), StoredFile.purpose == FilePurpose.batch
+    """Returns the bytes of a tenant's uploaded files, also of those in upload.
+
+    A deleted file counts until the bulk jobs that were made from it have ended, because its bytes stay for them.
+    """
+    total = session.scalar(
+        text(f"""
+            select sum(coalesce(bytes, (select sum(octet_length(data)) from file_chunks where file_id = id), 0))
+            from (
+                select id, bytes from files where tenant = :tenant and deleted_at is null and purpose = 'batch'
+                union
+                select f.id, f.bytes from files f join bulk_jobs j on j.input_file_id = f.id and j.tenant = f.tenant
+                where f.tenant = :tenant and f.deleted_at is not null and j.{UNENDED}
+            ) as kept
+        """),  # noqa: S608  # a constant
+        {"tenant": tenant},
     )
-    return int(session.scalar(total) or 0)
+    return int(total or 0)
 
 
 def chunks(sessions: sessionmaker[Session], file_id: str) -> Iterator[bytes]:

@@ -64,6 +64,15 @@ class TenantBacklog:
     requests: int = 0
     tokens: int = 0
 
+    def __add__(self, other: "TenantBacklog") -> "TenantBacklog":
+        return TenantBacklog(self.requests + other.requests, self.tokens + other.tokens)
+
+    def __sub__(self, other: "TenantBacklog") -> "TenantBacklog":
+        return TenantBacklog(self.requests - other.requests, self.tokens - other.tokens)
+
+
+NOTHING = TenantBacklog()
+
 
 def read_backlog(session: Session, tenant: str) -> TenantBacklog:
     """Counts a tenant's queued requests over their index, in some 50 ms for 100,000 requests."""

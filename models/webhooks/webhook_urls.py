@@ -18,7 +18,7 @@ ISATAP = 0x5EFE  # bits 32 to 63 of the address' end, with or without the bit fo
 UNIVERSAL = 0x02000000
 GLOBAL_UNICAST = IPv6Network("2000::/3")
 # Not public, although this version of `ipaddress` or another calls them global: 6to4's relays, documentation.
-NOT_PUBLIC = [IPv4Network("192.88.99.0/24"), IPv6Network("3fff::/20")]
+NOT_PUBLIC: list[IPv4Network | IPv6Network] = [IPv4Network("192.88.99.0/24"), IPv6Network("3fff::/20")]
 
 
 class UnusableUrl(ValueError):

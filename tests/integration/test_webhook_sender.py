@@ -181,10 +181,10 @@ def test_tenants_take_turns_whatever_waits_for_one_of_them(stage: Stage) -> None
         assert sorted(Counter(one.endpoint_id in first for one in taken).values()) == [8, 8]
         running = Counter(one.endpoint_id for one in taken)
         assert all(one.endpoint_id != other for one in claim(256, running, each_tenant=EACH_TENANT))
-        assert claim(256, {id: 16 for id in first}, each_tenant=EACH_TENANT) == []
-    assert stage.sql(
-        "select count(*) from webhook_deliveries where attempts > 0 and object_id not like 'resp_g%'"
-    ) == [(EACH_TENANT,)]
+        assert claim(256, dict.fromkeys(first, 16), each_tenant=EACH_TENANT) == []
+    assert stage.sql("select count(*) from webhook_deliveries where attempts > 0 and object_id not like 'resp_g%'") == [
+        (EACH_TENANT,)
+    ]
 
 
 def test_an_event_is_given_up_after_a_day_and_can_be_sent_again(stage: Stage, receiver: Receiver) -> None:

@@ -7,13 +7,13 @@ from apiflask import APIBlueprint
 from flask import request
 
 from models.bulk import bulk_jobs
-from models.bulk.bulk_jobs import NewBulkJob
+from models.bulk.bulk_jobs import FileDeleted, NewBulkJob, TooManyJobs
 from models.bulk.bulk_tables import BulkJob, FilePurpose
 from webapp.api_objects import read_page
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.bulk.bulk_schemas import Batch, BatchList, BatchListQuery, CreateBatch, batch_of, window_s
-from webapp.bulk.files_api import find_file
+from webapp.bulk.files_api import file_not_found, find_file
 from webapp.client_errors import BacklogFull, InvalidRequest, NotFound
 from webapp.submission import canonical_digest, checked_key
 
@@ -38,23 +38,24 @@ def create_batch(json_data: CreateBatch) -> Batch:
     file = find_file(json_data.input_file_id)
     if file.purpose is not FilePurpose.batch:
         raise InvalidRequest("Only an uploaded file can be the input of a batch.", param="input_file_id")
+    new = NewBulkJob(
+        tenant=tenant,
+        endpoint=json_data.endpoint,
+        file=file,
+        completion_window=json_data.completion_window,
+        window_s=window_s(json_data.completion_window),
+        metadata=json_data.metadata,
+        idempotency_key=key,
+        digest=None if key is None else canonical_digest(json_data),
+    )
     with current_context().sessions() as session:
-        if bulk_jobs.unended_jobs(session, tenant) >= MOST_UNENDED:
-            raise BacklogFull(f"{MOST_UNENDED} of your batches have not ended. Wait for one, or cancel one.", RETRY_S)
-        job = bulk_jobs.create_job(
-            session,
-            NewBulkJob(
-                tenant=tenant,
-                endpoint=json_data.endpoint,
-                file=file,
-                completion_window=json_data.completion_window,
-                window_s=window_s(json_data.completion_window),
-                metadata=json_data.metadata,
-                idempotency_key=key,
-                digest=None if key is None else canonical_digest(json_data),
-            ),
-        )
-    return batch_of(job)
+        try:
+            return batch_of(bulk_jobs.create_job(session, new, MOST_UNENDED))
+        except TooManyJobs as error:
+            full = f"{MOST_UNENDED} of your batches have not ended. Wait for one, or cancel one."
+            raise BacklogFull(full, RETRY_S) from error
+        except FileDeleted as error:
+            raise file_not_found(file.id) from error
 
 
 @api.get("")

@@ -15,6 +15,7 @@ from werkzeug.formparser import FormDataParser
 
 from models.bulk import stored_files
 from models.bulk.bulk_tables import StoredFile
+from models.bulk.stored_files import StorageFull
 from webapp.client_errors import InvalidRequest
 
 # Bytes of a chunk, which is one row of the database. A step of a job reads one chunk and takes lines from it. Smaller
@@ -115,7 +116,8 @@ class FileSink:
     """Stores the file that the form parser writes into it; after an error, kept in `error`, it ignores the rest."""
 
     def __init__(self, sessions: sessionmaker[Session], tenant: str, filename: str, limits: UploadLimits) -> None:
-        self._sessions, self.chunks, self._limits = sessions, LineChunks(limits.line_bytes), limits
+        self._sessions, self._tenant, self._limits = sessions, tenant, limits
+        self.chunks = LineChunks(limits.line_bytes)
         self.error: InvalidRequest | RequestEntityTooLarge | None = None
         with sessions() as session:
             self.file_id = stored_files.begin_upload(session, tenant, filename)
@@ -140,9 +142,19 @@ class FileSink:
                 if self.chunks.size_bytes > self._limits.file_bytes:
                     raise RequestEntityTooLarge
                 with self._sessions() as session:
-                    stored_files.add_chunk(session, self.file_id, first_line, chunk)
+                    stored_files.add_chunk(
+                        session, self._tenant, self.file_id, first_line, chunk, self._limits.tenant_bytes
+                    )
         except (InvalidRequest, RequestEntityTooLarge) as error:
             self.error = error
+        except StorageFull:
+            self.error = InvalidRequest(
+                f"Your files would have more than {self._limits.tenant_bytes:,} bytes together "
+                "(MAGNUS_TENANT_FILE_BYTES). Delete what you no longer need. A deleted file counts until the batches "
+                "made from it have ended.",
+                param="file",
+                code="storage_full",
+            )
 
 
 def store_upload(
@@ -173,13 +185,6 @@ def store_upload(
         if sink.error is not None:
             raise sink.error
         with sessions() as session:
-            if stored_files.stored_bytes(session, tenant) + sink.chunks.size_bytes > limits.tenant_bytes:
-                raise InvalidRequest(
-                    f"Your files would have more than {limits.tenant_bytes:,} bytes together "
-                    "(MAGNUS_TENANT_FILE_BYTES). Delete what you no longer need.",
-                    param="file",
-                    code="storage_full",
-                )
             return stored_files.finish_upload(
                 session,
                 sink.file_id,

@@ -207,7 +207,7 @@ def stream_chunks(
     submissions: Sequence[Submission], kind: ChunkKind, body: CommonFields, answers_a_prompt: int
 ) -> FlaskResponse:
     """Returns the answers as server-sent events."""
-    streams = submit_and_stream_all(current_context(), submissions, connection_of(request))
     count = current_context().prompt_limits.prompt_format.count if body.counts_usage else None
     shown = ShownUsage(answers_a_prompt, body.includes_usage, count)
-    return event_stream(chunks(streams, kind, shown), streams)
+    streams = submit_and_stream_all(current_context(), submissions, connection_of(request))
+    return event_stream(streams, lambda: chunks(streams, kind, shown))

@@ -1,23 +1,24 @@
 """Limits the requests that one tenant may have in the queue, and the tokens of their prompts.
 
 Counting 100,000 rows in each call that submits would take too long. So a thread counts a tenant's rows at most once a
-second, and between two counts a process adds the requests that it admits itself. A limit can therefore be exceeded, at
-most by the requests that all web processes together admit within that second. If the last count would refuse a call,
-the call waits for a new count, because its client may have come back after the time that it was given.
+second, and between two counts a process adds the requests that it admits itself. One process therefore never exceeds a
+limit; several exceed it at most by what the others admit within that second. If the last count would refuse a call, the
+call waits for a new count, because its client may have come back after the time that it was given.
 """
 
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from models.planning.queue_snapshot import QueueSnapshot
-from models.tenants.tenant_limits import NO_LIMITS, TenantBacklog, TenantLimits
+from models.tenants.tenant_limits import NO_LIMITS, NOTHING, TenantBacklog, TenantLimits
 from webapp.client_errors import BacklogFull
 
 log = structlog.get_logger()
@@ -33,27 +34,23 @@ LONGEST_RETRY_S = 120  # OpenAI's clients honour Retry-After up to 120 s
 
 @dataclass
 class TenantCount:
-    """A tenant's rows at the last count, and what this process has admitted since."""
+    """A tenant's rows at the last count, and what this process has admitted and stored since."""
 
-    counted: TenantBacklog
-    requests_since: int = 0
-    tokens_since: int = 0
+    counted: TenantBacklog = NOTHING
+    admitted: TenantBacklog = NOTHING  # not stored yet, so no count has them
+    stored: TenantBacklog = NOTHING  # since the last count began
     next_count_at: float = 0.0
     counting: bool = False
+    first_count: threading.Event = field(default_factory=threading.Event)
 
     @property
-    def requests(self) -> int:
-        """Returns the tenant's requests in the queue, as far as this process knows."""
-        return self.counted.requests + self.requests_since
-
-    @property
-    def tokens(self) -> int:
-        """Returns the tokens of the prompts of those requests."""
-        return self.counted.tokens + self.tokens_since
+    def all(self) -> TenantBacklog:
+        """Returns the tenant's requests in the queue, as far as this process knows, and their tokens."""
+        return self.counted + self.admitted + self.stored
 
     def fits(self, tokens: int, max_requests: int, max_tokens: int) -> bool:
         """Returns whether one more request, with a prompt of this many tokens, stays within the limits."""
-        return self.requests < max_requests and self.tokens + tokens <= max_tokens
+        return self.all.requests < max_requests and self.all.tokens + tokens <= max_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,7 @@ class BacklogLimit:
         with self._lock:
             if (known := self._tenants.get(tenant)) is None:
                 return None
-            queued = known.tokens
+            queued = known.all.tokens
         _, most = self._most(tenant)
         snapshot = self._snapshot()
         return TokenStanding(most, max(0, most - queued), snapshot.backlog_s if snapshot and queued else 0.0)
@@ -121,24 +118,42 @@ class BacklogLimit:
             self._max_tokens if own.queued_tokens is None else own.queued_tokens,
         )
 
-    def admit(self, tenant: str, tokens: int, now: float) -> None:
-        """Counts one request with a prompt of this many tokens; `now` is in monotonic seconds. Raises BacklogFull."""
+    @contextmanager
+    def admit(self, tenant: str, tokens: int, now: float) -> Iterator[None]:
+        """Counts one request with a prompt of this many tokens, which the `with` block stores; raises BacklogFull.
+
+        `now` is in monotonic seconds. If the block fails, the request counts no longer.
+        """
+        one = TenantBacklog(1, tokens)
+        known = self._admitted(tenant, one, now)
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                known.admitted -= one
+            raise
+        with self._lock:
+            known.admitted -= one
+            known.stored += one
+
+    def _admitted(self, tenant: str, one: TenantBacklog, now: float) -> TenantCount:
+        tokens = one.tokens
         max_requests, max_tokens = self._most(tenant)
         with self._lock:
-            known = self._tenants.setdefault(tenant, TenantCount(TenantBacklog()))
+            known = self._tenants.setdefault(tenant, TenantCount())
             due = now >= known.next_count_at and not known.counting
             known.counting = known.counting or due
-            fitted = known.fits(tokens, max_requests, max_tokens)
+            fitted = known.first_count.is_set() and known.fits(tokens, max_requests, max_tokens)
         if due and fitted:
             self._run_aside(lambda: self._count_again(tenant, known))
         elif due:
             self._count_again(tenant, known)
+        known.first_count.wait()
         with self._lock:
-            requests, all_tokens = known.requests, known.tokens
+            requests, all_tokens = known.all.requests, known.all.tokens
             if known.fits(tokens, max_requests, max_tokens):
-                known.requests_since += 1
-                known.tokens_since += tokens
-                return
+                known.admitted += one
+                return known
         if requests >= max_requests:
             raise BacklogFull(
                 f"{requests:,} of your requests are queued; this service keeps at most {max_requests:,} of yours "
@@ -165,13 +180,13 @@ class BacklogLimit:
 
     def _count_again(self, tenant: str, known: TenantCount) -> None:
         began = time.monotonic()
-        requests_before, tokens_before = known.requests_since, known.tokens_since
+        with self._lock:
+            stored_before = known.stored
         try:
             counted = self._count(tenant)
             with self._lock:
                 known.counted = counted
-                known.requests_since -= requests_before  # most of these are counted rows
-                known.tokens_since -= tokens_before
+                known.stored -= stored_before
         except SQLAlchemyError as error:  # the database is unreachable, so the next insert fails anyway
             log.warning("backlog not counted", error=error)
         finally:
@@ -179,3 +194,4 @@ class BacklogLimit:
             with self._lock:
                 known.next_count_at = ended + max(COUNT_EVERY_S, (ended - began) / COUNTING_SHARE)
                 known.counting = False
+            known.first_count.set()

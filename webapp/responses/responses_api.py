@@ -58,7 +58,7 @@ def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]] | Flask
     submission = response_submission(json_data, tenant, context.prompt_limits, key, earlier)
     if submission.body.stream:
         (stream,) = submit_and_stream_all(context, [submission], connection_of(request))
-        return event_stream(response_events(stream, answer_of(stream.view)[0]), [stream])
+        return event_stream([stream], lambda: response_events(stream, answer_of(stream.view)[0]))
     if submission.body.background:
         return answer_of(submit(context, submission))
     (view,) = submit_all_and_wait(context, [submission], patience_of(request, context.wait_s))
@@ -99,7 +99,7 @@ def retrieve(id: str, query_data: RetrieveQuery) -> tuple[Response, dict[str, st
     context, tenant, after = current_context(), current_tenant(), query_data.starting_after
     if query_data.stream:
         stream = find_and_stream(context, tenant, id, connection_of(request), characters_before(after))
-        return event_stream(response_events(stream, answer_of(stream.view)[0], after), [stream])
+        return event_stream([stream], lambda: response_events(stream, answer_of(stream.view)[0], after))
     wait_s = preferred_wait_s(request)
     if not wait_s:
         return answer_of(find_request(context, tenant, id))

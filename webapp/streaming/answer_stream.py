@@ -19,6 +19,7 @@ from webapp.streaming.token_feed import LiveText
 from webapp.submission import Submission, cancel_request, find_request, forget_unstored, response_not_found
 from webapp.tools import answer_parts
 from webapp.waiting.patience import Connection
+from webapp.waiting.waiting_calls import Slot
 
 # Seconds without a new token after which a stream sends a sign of life: below the 60 s after which load balancers close
 # silent connections. Not tuned otherwise.
@@ -40,25 +41,32 @@ class AnswerStream:
         context: AppContext,
         view: RequestView,
         connection: Connection | None,
+        slot: Slot,
         *,
         cancels: bool,
         new: bool,
         sent_characters: int = 0,
     ) -> None:
-        """Begins the stream of a request for whose tenant a slot is reserved.
+        """Begins the stream of a request; holds the slot until it is closed.
 
         A `new` request has no text yet. With `cancels`, it is cancelled if the client disconnects. The client has the
         first `sent_characters` of the answer already.
         """
         self.view, self._context, self._cancels = view, context, cancels
         self.sent_characters = self._sent_characters = sent_characters
-        self._call = context.waiting_calls.begin(view.request.id)
-        self._text = LiveText(view.request.id, self._call.wake, missed=not new)
-        if view.request.status.final:
-            self._call.finish(view)
-        else:
-            context.token_feed.open(self._text)
-        self._stop_watching: Callable[[], None] = connection.on_close(self._call.leave) if connection else lambda: None
+        with ExitStack() as opened:
+            opened.push(slot)
+            self._call = context.waiting_calls.begin(view.request.id)
+            opened.callback(context.waiting_calls.end, self._call)
+            self._text = LiveText(view.request.id, self._call.wake, missed=not new)
+            if view.request.status.final:
+                self._call.finish(view)
+            else:
+                context.token_feed.open(self._text)
+                opened.callback(context.token_feed.shut, self._text)
+            if connection is not None:
+                opened.callback(connection.on_close(self._call.leave))
+            self._opened = opened.pop_all()
 
     def pieces(self) -> Iterator[str]:
         """Yields the pieces of the answer until it has ended, and an empty piece after each KEEP_ALIVE_S without one.
@@ -96,10 +104,7 @@ class AnswerStream:
 
     def close(self) -> None:
         """Frees the slot; a request that has not ended is cancelled if the stream `cancels`."""
-        self._stop_watching()
-        self._context.waiting_calls.end(self._call)
-        self._context.token_feed.shut(self._text)
-        self._context.waiting_calls.release_slot(self.view.request.tenant)
+        self._opened.close()
         if self._call.over == "ended" and self._call.view is not None:
             forget_unstored(self._context, [self._call.view])
         if self._cancels and self._call.over != "ended":
@@ -120,28 +125,30 @@ def submit_and_stream_all(
     first = submissions[0]
     if first.body.top_logprobs is not None:
         raise InvalidRequest("Log probabilities are not streamed; ask without stream.", param=first.names.logprobs)
-    with ExitStack() as slots:
-        for _ in submissions:
-            context.waiting_calls.reserve_slot(first.tenant)
-            slots.callback(context.waiting_calls.release_slot, first.tenant)
-        stored = store_all(context, submissions)
-        slots.pop_all()  # each stream frees its slot when it is closed
     new = first.idempotency_key is None
     cancels = new and not first.body.background
-    return [AnswerStream(context, view, connection, cancels=cancels, new=new) for view in stored]
+    with ExitStack() as undone:
+        slots = [undone.enter_context(context.waiting_calls.reserve_slot(first.tenant)) for _ in submissions]
+        streams = []
+        for view, slot in zip(store_all(context, submissions), slots, strict=True):
+            streams.append(AnswerStream(context, view, connection, slot, cancels=cancels, new=new))
+            undone.callback(streams[-1].close)
+        undone.pop_all()
+    return streams
 
 
 def find_and_stream(
     context: AppContext, tenant: str, id: str, connection: Connection | None, sent_characters: int
 ) -> AnswerStream:
     """Streams a stored request's answer after its first `sent_characters`; raises NotFound, Busy."""
-    context.waiting_calls.reserve_slot(tenant)
-    try:
+    with ExitStack() as undone:
+        slot = undone.enter_context(context.waiting_calls.reserve_slot(tenant))
         found = find_request(context, tenant, id)
-    except BaseException:
-        context.waiting_calls.release_slot(tenant)
-        raise
-    return AnswerStream(context, found, connection, cancels=False, new=False, sent_characters=sent_characters)
+        stream = AnswerStream(
+            context, found, connection, slot, cancels=False, new=False, sent_characters=sent_characters
+        )
+        undone.pop_all()
+    return stream
 
 
 def text_before_calls(stream: AnswerStream) -> Iterator[str]:
@@ -166,12 +173,16 @@ def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
     return named + b"data: " + to_json(data) + b"\n\n"
 
 
-def event_stream(events: Iterable[bytes], streams: Iterable[AnswerStream]) -> Response:
+def event_stream(streams: Iterable[AnswerStream], events: Callable[[], Iterable[bytes]]) -> Response:
     """Returns the answer that sends these events as they come; closes the streams when it ends or its client is gone.
 
-    Its headers are sent at once: servers send them with the first part of the body, even if that part is empty.
+    It also closes them if making the events fails. Its headers are sent at once: servers send them with the first part
+    of the body, even if that part is empty.
     """
-    answer = Response(chain([b""], events), mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"})
-    for stream in streams:
-        answer.call_on_close(stream.close)
+    with ExitStack() as closing:
+        for stream in streams:
+            closing.callback(stream.close)
+        parts = chain([b""], events())
+        answer = Response(parts, mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        answer.call_on_close(closing.pop_all().close)
     return answer

@@ -68,10 +68,11 @@ class TokenFeed:
     def open(self, text: LiveText) -> None:
         """Adds all later pieces to this text."""
         with self._lock:
-            self._texts.setdefault(text.id, []).append(text)
             if self._thread is None and self._redis_url is not None and not self._stopping.is_set():
-                self._thread = threading.Thread(target=self._run, args=(self._redis_url,), name="tokens", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, args=(self._redis_url,), name="tokens", daemon=True)
+                thread.start()  # may fail; the next stream then starts another one
+                self._thread = thread
+            self._texts.setdefault(text.id, []).append(text)
 
     def shut(self, text: LiveText) -> None:
         """Stops adding pieces to this text."""

@@ -7,8 +7,9 @@ process is about to stop, and when a piece of its answer has come.
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+from functools import partial
 from typing import Literal, Protocol
 
 import structlog
@@ -80,6 +81,14 @@ class WaitingCall:
         self._changed.set()
 
 
+class Slot(ExitStack):
+    """A reserved slot; freed at the end of its `with` block or by `close`, whichever comes first."""
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        super().__init__()
+        self.callback(release)
+
+
 class WaitingCalls:
     """The calls of this process that wait, in a bounded number."""
 
@@ -100,10 +109,10 @@ class WaitingCalls:
         self._stopping = False
         self._thread: threading.Thread | None = None
 
-    def reserve_slot(self, tenant: str) -> None:
+    def reserve_slot(self, tenant: str) -> Slot:
         """Reserves a slot before the request is stored; raises Busy, or TooManyWaiting if the tenant has no slot left.
 
-        Each reserved slot needs one `release_slot`.
+        It is held until it is closed.
         """
         with self._lock:
             if self._stopping:
@@ -119,22 +128,13 @@ class WaitingCalls:
                     "Send background=true and poll, or try again shortly."
                 )
             self._slots[tenant] += 1
+        return Slot(partial(self._release_slot, tenant))
 
-    def release_slot(self, tenant: str) -> None:
-        """Frees a reserved slot."""
+    def _release_slot(self, tenant: str) -> None:
         with self._lock:
             self._slots[tenant] -= 1
             if not self._slots[tenant]:
                 del self._slots[tenant]
-
-    @contextmanager
-    def slot(self, tenant: str) -> Iterator[None]:
-        """Holds a slot within the `with` block; raises the errors of `reserve_slot`."""
-        self.reserve_slot(tenant)
-        try:
-            yield
-        finally:
-            self.release_slot(tenant)
 
     def begin(self, id: str) -> WaitingCall:
         """Returns a call that waits for this request until `end`."""
@@ -143,10 +143,11 @@ class WaitingCalls:
             if self._stopping:
                 call.stop()
                 return call
-            self._calls.setdefault(id, []).append(call)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="waiting-calls", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._watch, name="waiting-calls", daemon=True)
+                thread.start()  # may fail; the next call then starts another one
+                self._thread = thread
+            self._calls.setdefault(id, []).append(call)
         return call
 
     def end(self, call: WaitingCall) -> None:

@@ -103,6 +103,8 @@ def test_an_address_that_leads_inside_is_not_public(address: str) -> None:
     assert not is_public(ip_address(address))
 
 
-@pytest.mark.parametrize("address", ["1.1.1.1", "2606:4700::1111", "64:ff9b::101:101", "::ffff:8.8.8.8", "2002:808:808::1", "::808:808"])
+@pytest.mark.parametrize(
+    "address", ["1.1.1.1", "2606:4700::1111", "64:ff9b::101:101", "::ffff:8.8.8.8", "2002:808:808::1", "::808:808"]
+)
 def test_an_address_of_the_internet_is_public(address: str) -> None:
     assert is_public(ip_address(address))

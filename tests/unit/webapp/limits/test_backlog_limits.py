@@ -47,68 +47,89 @@ class Queue:
         return QueueSnapshot(at=datetime.now(UTC), backlog_s=self.backlog_s)
 
 
+def submit(limit: BacklogLimit, tenant: str, tokens: int, now: float) -> None:
+    with limit.admit(tenant, tokens, now=now):
+        """Stores the request."""
+
+
 def test_what_a_process_admits_counts_before_it_is_counted() -> None:
     limit = Queue().limit(max_requests=2)
-    limit.admit("acme", 5, now=0.0)
-    limit.admit("acme", 5, now=0.0)
+    submit(limit, "acme", 5, now=0.0)
+    submit(limit, "acme", 5, now=0.0)
     with pytest.raises(BacklogFull, match="MAGNUS_TENANT_QUEUED_REQUESTS"):
-        limit.admit("acme", 5, now=0.0)
-    limit.admit("globex", 5, now=0.0)
+        submit(limit, "acme", 5, now=0.0)
+    submit(limit, "globex", 5, now=0.0)
 
 
 def test_the_tokens_of_prompts_have_a_limit_of_their_own() -> None:
     limit = Queue().limit(max_tokens=10)
-    limit.admit("acme", 7, now=0.0)
+    submit(limit, "acme", 7, now=0.0)
     with pytest.raises(BacklogFull, match="MAGNUS_TENANT_QUEUED_TOKENS"):
-        limit.admit("acme", 4, now=0.0)
-    limit.admit("acme", 3, now=0.0)
+        submit(limit, "acme", 4, now=0.0)
+    submit(limit, "acme", 3, now=0.0)
 
 
 def test_rows_of_other_processes_count_once_they_are_counted() -> None:
     queue = Queue()
     queue.backlogs["acme"] = TenantBacklog(requests=6, tokens=50)
     limit = queue.limit(max_requests=6)
-    limit.admit("acme", 1, now=0.0)
-    queue.run()
     with pytest.raises(BacklogFull):
-        limit.admit("acme", 1, now=0.0)
+        submit(limit, "acme", 1, now=0.0)
+
+
+def test_a_request_that_is_being_stored_counts_though_no_count_has_it_yet() -> None:
+    queue = Queue()
+    limit = queue.limit(max_requests=2)
+    submit(limit, "acme", 1, now=0.0)
+    with limit.admit("acme", 1, now=FAR):
+        queue.backlogs["acme"] = TenantBacklog(requests=1, tokens=1)
+        queue.run()
+        with pytest.raises(BacklogFull):
+            submit(limit, "acme", 1, now=0.0)
+
+
+def test_a_request_that_could_not_be_stored_does_not_count() -> None:
+    limit = Queue().limit(max_requests=1)
+    with pytest.raises(ConnectionError), limit.admit("acme", 1, now=0.0):
+        raise ConnectionError
+    submit(limit, "acme", 1, now=0.0)
 
 
 def test_a_tenant_is_admitted_again_once_its_queue_is_shorter() -> None:
     queue = Queue()
     limit = queue.limit(max_requests=1)
-    limit.admit("acme", 1, now=0.0)
+    submit(limit, "acme", 1, now=0.0)
     with pytest.raises(BacklogFull):
-        limit.admit("acme", 1, now=0.0)
-    queue.run()
-    limit.admit("acme", 1, now=0.0)
+        submit(limit, "acme", 1, now=0.0)
+    submit(limit, "acme", 1, now=FAR)
 
 
 def test_a_client_that_comes_back_is_not_refused_by_what_was_counted_before() -> None:
     queue = Queue()
     queue.backlogs["acme"] = TenantBacklog(requests=1, tokens=5)
     limit = queue.limit(max_requests=1)
-    limit.admit("acme", 1, now=0.0)
-    queue.run()
     with pytest.raises(BacklogFull):
-        limit.admit("acme", 1, now=0.0)
+        submit(limit, "acme", 1, now=0.0)
     queue.backlogs.clear()
     with pytest.raises(BacklogFull):
-        limit.admit("acme", 1, now=0.0)  # counting is not due: however many come, rows are counted once a second
-    limit.admit("acme", 1, now=FAR)
+        submit(limit, "acme", 1, now=0.0)  # counting is not due: however many come, rows are counted once a second
+    submit(limit, "acme", 1, now=FAR)
     assert queue.asked_for == []
 
 
 def test_rows_are_counted_at_most_once_a_second() -> None:
     queue = Queue()
     limit = queue.limit()
-    limit.admit("acme", 1, now=0.0)
-    limit.admit("acme", 1, now=0.0)
+    submit(limit, "acme", 1, now=0.0)  # which waits for the first count
+    submit(limit, "acme", 1, now=0.0)
+    assert queue.asked_for == []
+    submit(limit, "acme", 1, now=FAR)
+    submit(limit, "acme", 1, now=FAR)
     assert len(queue.asked_for) == 1
     queue.run()
-    limit.admit("acme", 1, now=0.0)
+    submit(limit, "acme", 1, now=0.0)
     assert queue.asked_for == []
-    limit.admit("acme", 1, now=FAR + COUNT_EVERY_S)
+    submit(limit, "acme", 1, now=FAR + COUNT_EVERY_S)
     assert len(queue.asked_for) == 1
 
 
@@ -116,23 +137,23 @@ def test_a_database_that_is_away_leaves_the_last_count() -> None:
     queue = Queue()
     limit = queue.limit(max_requests=1)
     queue.away = True
-    limit.admit("acme", 1, now=0.0)
+    submit(limit, "acme", 1, now=0.0)
     queue.run()
     with pytest.raises(BacklogFull):
-        limit.admit("acme", 1, now=0.0)
+        submit(limit, "acme", 1, now=0.0)
 
 
 def test_what_is_set_for_a_tenant_holds_in_place_of_the_services_limits() -> None:
     limit = Queue().limit(max_requests=2, max_tokens=10)
     limit.set_limits("acme", TenantLimits(queued_requests=1))
     limit.set_limits("globex", TenantLimits(queued_tokens=4))
-    limit.admit("acme", 10, now=0.0)
+    submit(limit, "acme", 10, now=0.0)
     with pytest.raises(BacklogFull, match="at most 1 of yours"):
-        limit.admit("acme", 0, now=0.0)
+        submit(limit, "acme", 0, now=0.0)
     with pytest.raises(BacklogFull, match="at most 4 of yours"):
-        limit.admit("globex", 5, now=0.0)
+        submit(limit, "globex", 5, now=0.0)
     limit.set_limits("globex", TenantLimits())
-    limit.admit("globex", 5, now=0.0)
+    submit(limit, "globex", 5, now=0.0)
 
 
 def test_what_is_left_is_what_the_tenant_may_still_submit() -> None:
@@ -140,8 +161,10 @@ def test_what_is_left_is_what_the_tenant_may_still_submit() -> None:
     queue.backlog_s = 30.0
     limit = queue.limit(max_tokens=10)
     assert limit.standing("acme") is None
-    limit.admit("acme", 7, now=0.0)
+    submit(limit, "acme", 7, now=0.0)
     assert limit.standing("acme") == TokenStanding(10, 3, 30.0)
+    queue.backlogs["acme"] = TenantBacklog(requests=3, tokens=5)
+    submit(limit, "acme", 0, now=FAR)
     queue.backlogs["acme"] = TenantBacklog(requests=3, tokens=50)
     queue.run()
     assert limit.standing("acme") == TokenStanding(10, 0, 30.0)
@@ -170,6 +193,6 @@ def test_a_full_tenant_is_told_to_come_back_when_its_queue_should_have_room(
 def test_a_process_that_ends_admits_by_its_last_counts() -> None:
     limit = BacklogLimit(Queue().count, max_requests=1, max_tokens=FAR)
     limit.close()
-    limit.admit("acme", 5, now=0.0)
+    submit(limit, "acme", 5, now=0.0)
     with pytest.raises(BacklogFull):
-        limit.admit("acme", 5, now=0.0)
+        submit(limit, "acme", 5, now=0.0)

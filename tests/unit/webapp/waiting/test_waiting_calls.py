@@ -129,23 +129,26 @@ def test_a_call_is_woken_for_something_new_and_waits_on(setting):
 
 def test_more_than_so_many_calls_do_not_wait():
     calls = Setting(max_calls=1).calls
-    calls.reserve_slot("acme")
+    slot = calls.reserve_slot("acme")
     with pytest.raises(Busy, match="background=true"):
         calls.reserve_slot("acme")
-    calls.release_slot("acme")
-    with calls.slot("acme"), pytest.raises(Busy):
+    slot.close()
+    slot.close()  # frees nothing more
+    with calls.reserve_slot("acme"), pytest.raises(Busy):
         calls.reserve_slot("acme")
     calls.reserve_slot("acme")
+    with pytest.raises(Busy):
+        calls.reserve_slot("acme")
 
 
 def test_one_tenant_leaves_slots_to_the_others():
     calls = Setting(max_calls=3, max_calls_of_tenant=2).calls
-    calls.reserve_slot("acme")
+    slot = calls.reserve_slot("acme")
     calls.reserve_slot("acme")
     with pytest.raises(TooManyWaiting, match="MAGNUS_TENANT_WAITING_CALLS"):
         calls.reserve_slot("acme")
     calls.reserve_slot("globex")
-    calls.release_slot("acme")
+    slot.close()
     calls.reserve_slot("acme")
 
 
