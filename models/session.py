@@ -61,8 +61,8 @@ def make_engine(
     """Returns a pool of at most `pool_size` connections, which pg_stat_activity shows as `name`. Errors show no values.
 
     `statement_timeout_s` bounds every statement and every wait for a lock on the server; the web process sets it, the
-    background processes do not. `answer_within_s` bounds every wait for a server that may be frozen: after it, this and
-    all other uses raise OperationalError until the server answers again; None, for migrations, sets no bound. With
+    background processes do not. `answer_within_s` bounds every wait: after it, this use raises OperationalError, and if
+    a trivial statement has no answer, either, so do all others until the server answers again; None sets no bound. With
     `autocommit` every statement is a transaction of its own, without round trips for begin and end. With
     `generic_plans` Postgres plans a statement once and not at each run, which suits look-ups of few rows by id.
     """
@@ -73,18 +73,19 @@ def make_engine(
         session_settings["statement_timeout"] = str(round(statement_timeout_s * 1000))
     if generic_plans:
         session_settings["plan_cache_mode"] = "force_generic_plan"
+    connect_args = {"application_name": name, "connect_timeout": CONNECT_WITHIN_S, **TCP_BOUNDS}
     engine = create_engine(
         database_url(url),
         pool_size=pool_size,
         max_overflow=0,
         pool_timeout=pool_timeout_s,
-        connect_args={"application_name": name, "connect_timeout": CONNECT_WITHIN_S, **TCP_BOUNDS},
+        connect_args=connect_args,
         hide_parameters=True,  # they are prompts and answers, and errors are logged
         **({"isolation_level": "AUTOCOMMIT", "pool_reset_on_return": None} if autocommit else {}),
     )
     hide_values(engine)
     if answer_within_s is not None:
-        _bound_waits(engine, PostgresSilence(answer_within_s))
+        _bound_waits(engine, answer_within_s, connect_args)
     apply_session_settings(engine, session_settings)
     _ping_after_idle(engine)
     return engine
@@ -95,9 +96,16 @@ def make_sessions(engine: Engine) -> sessionmaker[Session]:
     return sessionmaker(engine, expire_on_commit=False)
 
 
-def _bound_waits(engine: Engine, silence: PostgresSilence) -> None:
+def _bound_waits(engine: Engine, answer_within_s: float, connect_args: Mapping[str, Any]) -> None:
+    def connect() -> BoundedConnection:
+        arguments, parameters = engine.dialect.create_connect_args(engine.url)
+        given: dict[str, Any] = {**parameters, **connect_args}
+        return BoundedConnection.connect(*arguments, **given)
+
+    silence = PostgresSilence(answer_within_s, connect)
+
     @event.listens_for(engine, "do_connect")
-    def connect(dialect: Any, record: Any, arguments: Any, parameters: dict[str, Any]) -> BoundedConnection:
+    def connected(dialect: Any, record: Any, arguments: Any, parameters: dict[str, Any]) -> BoundedConnection:
         silence.check()
         try:
             connection = BoundedConnection.connect(*arguments, **parameters)
@@ -108,7 +116,7 @@ def _bound_waits(engine: Engine, silence: PostgresSilence) -> None:
             silence.end()  # the server answers, although it refuses
             raise
         silence.end()
-        connection.silence = silence
+        connection.within_s, connection.silence = answer_within_s, silence
         return connection
 
     @event.listens_for(engine, "checkout")

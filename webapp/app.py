@@ -59,7 +59,8 @@ Result = TypeVar("Result")
 APP_LOAD_ERROR = 4  # the exit status of a worker that makes gunicorn end instead of starting another worker
 
 # Longest time for a statement; the API's own take milliseconds. While Postgres is frozen, calls are answered with 503
-# within 3 s: once one statement has timed out, every call that waits for a connection fails at once. Not tuned.
+# within 4 s: once a statement and then a trivial one have timed out, every call that waits for a connection fails at
+# once. Not tuned.
 STATEMENT_TIMEOUT_S = 2.0
 # Longest wait for a connection. If a thousand calls come at once, each waits for the statements of the others, which
 # takes several seconds on a loaded machine. A frozen Postgres is noticed by STATEMENT_TIMEOUT_S, long before.

@@ -1,9 +1,10 @@
 """Connections that stop waiting for a silent Postgres, so that every thread's wait for it is bounded.
 
-The server's own time-outs have no effect while the server is frozen, and TCP's do not work on a Unix socket.
+The server's own time-outs have no effect while the server is frozen, and TCP's do not work on a Unix socket. A slow
+statement is no silence: before all uses fail at once, a trivial statement on a new connection must be silent, too.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from threading import Lock
 from time import monotonic
 from typing import Any, TypeVar
@@ -22,12 +23,19 @@ class DatabaseSilent(psycopg.OperationalError):
     """Postgres gave no answer in time; the connection is closed."""
 
 
+class StatementTooSlow(psycopg.OperationalError):
+    """Postgres answers, but gave no answer to this statement in time; its connection is closed."""
+
+
 class PostgresSilence:
     """Remembers that Postgres was silent, so that the other threads fail at once instead of waiting; thread-safe."""
 
-    def __init__(self, answer_within_s: float) -> None:
+    def __init__(self, answer_within_s: float, connect: Callable[[], "BoundedConnection"]) -> None:
+        """`connect` opens the connection for a trivial statement."""
         self.answer_within_s = answer_within_s
-        self._lock = Lock()
+        self._connect = connect
+        self._lock, self._asking = Lock(), Lock()
+        self._asked_at, self._is_silent = 0.0, False
         self._next_try_at: float | None = None  # None while Postgres answers
 
     def check(self) -> None:
@@ -40,6 +48,27 @@ class PostgresSilence:
                 raise DatabaseSilent("Postgres was silent a moment ago")
             self._next_try_at = now + self.answer_within_s + PAUSE_S
 
+    def confirm(self) -> bool:
+        """Returns whether a trivial statement is silent, too; then begins a pause. One thread asks for all."""
+        began = monotonic()
+        with self._asking:
+            if self._asked_at < began:
+                self._is_silent = not self._answers()
+                self._asked_at = monotonic()
+            return self._is_silent
+
+    def _answers(self) -> bool:
+        try:
+            with self._connect() as connection:
+                connection.within_s = self.answer_within_s
+                connection.execute("select 1")
+        except (DatabaseSilent, psycopg.errors.ConnectionTimeout):
+            self.begin()
+            return False
+        except psycopg.Error:
+            pass  # a refusal is an answer
+        return True
+
     def begin(self) -> None:
         """Begins a pause: no answer came in time."""
         with self._lock:
@@ -51,24 +80,33 @@ class PostgresSilence:
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection whose every wait for the server ends after `silence.answer_within_s`."""
+    """A connection whose every wait for the server ends after `within_s`."""
 
-    silence: PostgresSilence | None = None  # None while the connection is opened: `connect_timeout` bounds that
+    within_s: float | None = None  # None while the connection is opened: `connect_timeout` bounds that
+    silence: PostgresSilence | None = None  # None: a wait without an answer is a silence, whatever others hear
 
     def wait(self, gen: Generator[Any, Any, T], interval: float = 0.1, timeout: float | None = None) -> T:
-        """Waits as psycopg does, until the bound or the caller's `timeout`; raises DatabaseSilent at the bound."""
+        """Waits as psycopg does, until the bound or the caller's `timeout`.
+
+        Raises at the bound: DatabaseSilent, or StatementTooSlow if Postgres answers other statements.
+        """
         if timeout is not None:  # psycopg wakes up every `interval` for Ctrl-C, which no thread here handles
             return super().wait(gen, max(interval, timeout), timeout)
-        if self.silence is None:
+        if self.within_s is None:
             return super().wait(gen, interval, timeout)
         try:
-            answer = super().wait(gen, interval, self.silence.answer_within_s)
+            answer = super().wait(gen, interval, self.within_s)
         except _WaitTimeout:
-            self.silence.begin()
             self.close()
-            raise DatabaseSilent(f"Postgres gave no answer within {self.silence.answer_within_s:g} s") from None
+            if self.silence is None or self.silence.confirm():
+                raise DatabaseSilent(f"Postgres gave no answer within {self.within_s:g} s") from None
+            raise StatementTooSlow(f"this statement had no answer within {self.within_s:g} s") from None
         except psycopg.Error:
-            self.silence.end()  # the server answers with an error
+            self._heard()  # the server answers with an error
             raise
-        self.silence.end()
+        self._heard()
         return answer
+
+    def _heard(self) -> None:
+        if self.silence is not None:
+            self.silence.end()

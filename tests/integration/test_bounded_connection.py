@@ -68,3 +68,20 @@ def test_a_statement_that_is_slow_within_its_bound_is_no_silence(server: Server)
     with engine.connect() as connection:
         assert connection.execute(text("select true from pg_sleep(0.3)")).scalar_one()
     engine.dispose()
+
+
+def test_a_statement_beyond_its_bound_fails_alone_while_the_server_answers_others(server: Server):
+    engine = make_engine(server.url, answer_within_s=0.5, pool_size=4, autocommit=True)
+
+    def slow() -> str:
+        with engine.connect() as connection, pytest.raises(OperationalError) as failure:
+            connection.execute(text("select true from pg_sleep(20)"))
+        return str(failure.value.orig)
+
+    with ThreadPoolExecutor(2) as pool:
+        failures = [pool.submit(slow) for _ in range(2)]
+        while not all(failure.done() for failure in failures):
+            assert answers(engine)
+        assert all("this statement had no answer" in failure.result() for failure in failures)
+    assert answers(engine)
+    engine.dispose()
