@@ -12,11 +12,12 @@ import time
 import click
 from sqlalchemy import text
 
-from benchmarks.harness import CommaSeparated, Json, Results, json_option, percentile, print_table, until
+from benchmarks.harness import Json, Results, json_option, percentile, print_table, until
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.request_sources import MEDIAN_WORDS
 from benchmarks.service_start import connection_to
 from cli.demo_workload import poisson_arrivals
+from cli.option_types import CommaSeparated
 from cli.service_access import POLICIES
 from inference.prompt_format import load_prompt_format
 from inference.toy.toy_applications import ToyRequest, toy_requests

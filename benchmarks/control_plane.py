@@ -18,7 +18,8 @@ from typing import Any, Literal
 import click
 import numpy as np
 
-from benchmarks.harness import CommaSeparated, Json, Results, json_option, print_table
+from benchmarks.harness import Json, Results, json_option, print_table
+from cli.option_types import CommaSeparated
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.policy import Policy, RunningRow, Worker
 from scheduling.request import Request

@@ -27,12 +27,13 @@ import click
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from benchmarks.harness import CommaSeparated, Json, Results, json_option, print_table
+from benchmarks.harness import Json, Results, json_option, print_table
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.request_sources import Workload, arrivals_of
 from benchmarks.service_start import client_of_service, connection_to
 from cli.demo_workload import DemoArrival, send_all
 from cli.hosting.service_files import RunningService
+from cli.option_types import CommaSeparated
 from cli.service_access import POLICIES, settings_with
 from models.client_requests import UNFINISHED, RequestView, select_views
 from models.planning.queue_position import QueuePlace, place_in_queue

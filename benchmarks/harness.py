@@ -1,4 +1,4 @@
-"""Shared by all benchmark programs: the option `--json`, tables, percentiles, lists as options, polling."""
+"""Shared by all benchmark programs: the option `--json`, tables, percentiles, polling."""
 
 import json
 import os
@@ -93,21 +93,6 @@ def processor() -> str:
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
-
-
-class CommaSeparated(click.ParamType[list[Any]]):
-    """An option type for lists such as `1,2,3`, whose parts have a type, for example `float` or a `click.Choice`."""
-
-    name = "list"
-
-    def __init__(self, kind: Any = str) -> None:
-        self._kind = click.types.convert_type(kind)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Split the text and convert its parts; raises click.BadParameter if a part is not of the type."""
-        if not isinstance(value, str):
-            return value
-        return [self._kind.convert(part, param, ctx) for part in value.split(",") if part]
 
 
 def print_table(rows: Iterable[Json], columns: Mapping[str, Column] | Sequence[str], title: str | None = None) -> None:

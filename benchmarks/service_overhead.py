@@ -22,7 +22,8 @@ import torch
 from benchmarks.harness import Column, Json, Results, json_option, print_table
 from benchmarks.live.live_figures import ServiceMonitor
 from cli.api_client import Client
-from cli.commands.demo_command import REAL_KV_BUDGET, own_service
+from cli.commands.demo_command import REAL_KV_BUDGET
+from cli.demo_service import DemoService, own_service
 from cli.demo_workload import DemoArrival, DemoRequest, RealRequest, real_arrivals, send_all
 from cli.hosting.service_files import running_service
 from cli.hosting.worker_devices import threads_each
@@ -115,7 +116,8 @@ def service_run(model: str, policy: str, arrivals: list[DemoArrival]) -> Json:
     """Serve the same requests with a new service; its time is from the first request to the last answer."""
     with tempfile.TemporaryDirectory(prefix="magnus-overhead-") as directory:
         state_dir = Path(directory)
-        with own_service(make_console(), state_dir, policy, arrivals, 0, model) as address, Client(*address) as client:
+        service = DemoService(("--model", model, "--kv-budget", REAL_KV_BUDGET))
+        with own_service(make_console(), state_dir, policy, service) as address, Client(*address) as client:
             running = running_service(state_dir)
             if running is None:
                 raise click.ClickException(f"the service has ended, see {state_dir}/up.log")

@@ -1,20 +1,21 @@
 """Workloads for simulations: real lengths from a data directory, arrivals, and predictions of a chosen quality.
 
-A simulation needs only lengths, no texts. `mixed` draws from all task files evenly, `hard` only from chat and code
+A simulation needs only lengths, no texts. `mixed` draws Magnus's eight tasks alike, `hard` lines of chat and code
 comments; `azure_*` keep the bursts of a trace; `vicuna` has the lengths of Vicuna-7B's answers to Alpaca prompts.
 Predictors are trained on other requests than the simulated ones.
 """
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.request_sources import read_answered
+from benchmarks.request_sources import CRUDE, AnsweredRequest, TokenCounter, read_answered
 from learning.features.text_encoders import make_encoder
 from learning.predictors.predictor_factory import make_predictor
 from scheduling.rank_correlation import kendall_tau
@@ -25,6 +26,8 @@ Numbers = NDArray[np.float64]
 
 HARD = ("chat", "code comment")  # applications whose answer lengths depend least on their inputs
 # Kendall's tau and RMSE in tokens: `useless` has no rank information, `noisy` is half way to it; chosen, not measured.
+# Applications whose tasks Magnus counts apart (IV-A); our two files of bug fixing, and of code comments, are one task.
+TWO_TASKS = ("machine translation", "code translation")
 NOISE = {"noisy": (0.5, 100.0), "useless": (0.0, None)}
 ALPACA_PROMPT_TOKENS = 20  # about the mean of Alpaca's prompts, which the file does not contain
 TRAINING_SHARE = 0.2  # of a trace's requests, the first ones, on which its predictor is trained; not tuned
@@ -39,6 +42,7 @@ class WorkloadLengths:
     generated: NDArray[np.int64]
     predictions: Mapping[str, tuple[NDArray[np.int64], NDArray[np.int64]]]  # by predictor: median, upper quantile
     arrival_s: Numbers | None = None  # arrivals of a trace; otherwise arrivals are Poisson
+    shares: Numbers | None = None  # probability of each request; None: all alike
 
     def at_random_instants(self) -> "WorkloadLengths":
         """The same requests with Poisson arrivals instead of those of the trace."""
@@ -69,7 +73,12 @@ def arrivals(
     rng = np.random.default_rng(seed)
     if lengths.arrival_s is None:
         instants = np.cumsum(rng.exponential(1 / rate, max(1, round(rate * seconds))))
-        drawn = rng.integers(len(lengths.prompt), size=len(instants))
+        requests = len(lengths.prompt)
+        drawn = (
+            rng.integers(requests, size=len(instants))
+            if lengths.shares is None
+            else rng.choice(requests, len(instants), p=lengths.shares)
+        )
     else:
         began, ended = lengths.arrival_s[0], lengths.arrival_s[-1]
         instants = (lengths.arrival_s - began) * len(lengths.arrival_s) / (ended - began) / rate
@@ -91,9 +100,11 @@ def arrivals(
     return made
 
 
-def read_requests(data: Path, predictor: str, encoder: str = "hashing") -> tuple[WorkloadLengths, WorkloadLengths]:
+def read_requests(
+    data: Path | None, predictor: str, tokens: TokenCounter = CRUDE, encoder: str = "hashing"
+) -> tuple[WorkloadLengths, WorkloadLengths]:
     """Read `mixed` and `hard` from `data/requests`: test requests, with predictions fitted on the training requests."""
-    answered = read_answered(data)
+    answered = read_answered(data, tokens)
     training, test = [one for one in answered if not one.is_test], [one for one in answered if one.is_test]
     fitted = make_predictor(predictor, make_encoder(encoder))
     fitted.fit([one.outcome for one in training])
@@ -101,17 +112,26 @@ def read_requests(data: Path, predictor: str, encoder: str = "hashing") -> tuple
     real = _ints([one.tokens for one in predictions]), _ints([one.upper_tokens for one in predictions])
     prompt = _ints([one.outcome.prompt.prompt_tokens for one in test])
     generated = _ints([one.outcome.generated_tokens for one in test])
-    tasks = [one.task for one in test]
-    hard = np.array([one.application in HARD for one in test])
-    return tuple(  # type: ignore[return-value]
-        _with_predictions(
-            [task for task, kept in zip(tasks, keep.tolist(), strict=True) if kept],
-            prompt[keep],
-            generated[keep],
-            (real[0][keep], real[1][keep]),
-        )
-        for keep in (np.ones_like(hard), hard)
-    )
+
+    def those(wanted: Callable[[AnsweredRequest], bool]) -> WorkloadLengths:
+        rows = np.array([number for number, one in enumerate(test) if wanted(one)], np.int64)
+        tasks = [test[row].task for row in rows.tolist()]
+        return _with_predictions(tasks, prompt[rows], generated[rows], (real[0][rows], real[1][rows]))
+
+    mixed = those(lambda one: one.application != "chat")
+    shares = equal_shares([magnus_task(one) for one in test if one.application != "chat"])
+    return replace(mixed, shares=shares), those(lambda one: one.application in HARD)
+
+
+def magnus_task(one: AnsweredRequest) -> str:
+    """Return which of Magnus's eight tasks (IV-A) the request belongs to."""
+    return one.task if one.application in TWO_TASKS else one.application
+
+
+def equal_shares(tasks: Sequence[str]) -> Numbers:
+    """Return a probability for each request, with which every task is drawn as often as any other."""
+    requests = Counter(tasks)
+    return np.array([1 / (len(requests) * requests[task]) for task in tasks])
 
 
 def read_trace(path: Path) -> WorkloadLengths:
@@ -134,15 +154,17 @@ def read_trace(path: Path) -> WorkloadLengths:
 
 
 def read_vicuna(path: Path) -> WorkloadLengths:
-    """Read Vicuna-7B's answers to Alpaca prompts; `longest` predicts the longest of four samples (3.2).
+    """Read Vicuna-7B's answers to Alpaca prompts; `longest` and `mean` predict those of four samples (3.2).
 
     The file has no prompts, so all have `ALPACA_PROMPT_TOKENS`.
     """
     rows = json.loads(path.read_text(encoding="utf-8"))
     samples = np.array([[row[key] for key in ("L_t0.0", "L_t0.3", "L_t0.5", "L_t0.7")] for row in rows], np.int64)
-    longest, generated = samples.max(axis=1), samples[:, 2]
+    longest, mean, generated = samples.max(axis=1), np.rint(samples.mean(axis=1)).astype(np.int64), samples[:, 2]
     prompt = np.full(len(rows), ALPACA_PROMPT_TOKENS)
-    return WorkloadLengths(("alpaca",) * len(rows), prompt, generated, {"longest": (longest, longest)})
+    return WorkloadLengths(
+        ("alpaca",) * len(rows), prompt, generated, {"longest": (longest, longest), "mean": (mean, mean)}
+    )
 
 
 def noisy(generated: NDArray[np.int64], tau: float, rmse: float | None, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -4,7 +4,7 @@ import random
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, cycle, islice, zip_longest
@@ -15,6 +15,7 @@ from inference.toy.toy_applications import ToyRequest, toy_requests
 
 REAL_INSTRUCTIONS = Path(__file__).with_name("demo_instructions.toml")
 SENDERS = 16  # calls in flight at once; more would compete with the service for the same cores; not tuned
+TRAINING_EXAMPLES = 1500  # more would teach the predictor more and delay the demo's start; not tuned
 TRAINING_SEED_OFFSET = 1_000_003  # added to the workload's seed to draw other requests; any value but 0 works
 
 
@@ -54,10 +55,15 @@ def real_requests() -> list[RealRequest]:
     return [request for turn in zip_longest(*by_application) for request in turn if request is not None]
 
 
-def real_arrivals(requests: int, rate: float, seed: int) -> list[DemoArrival]:
-    """Return real instructions in random order, repeated once all are used, with gaps as in `poisson_arrivals`."""
+def real_arrivals(
+    requests: int, rate: float, seed: int, drawn: Sequence[RealRequest] | None = None
+) -> list[DemoArrival]:
+    """Return real instructions in random order, repeated once all are used, with gaps as in `poisson_arrivals`.
+
+    They are all of the repository's unless some are `drawn`.
+    """
     generator = random.Random(seed)
-    drawn = real_requests()
+    drawn = list(real_requests() if drawn is None else drawn)
     generator.shuffle(drawn)
     return _spaced(islice(cycle(drawn), requests), rate, generator)
 

@@ -41,6 +41,7 @@ def summary(responses: Sequence[Json], stats: Json, requests: int, answered: Set
         "requests_per_s": _rounded(len(completed) / seconds) if seconds else None,
         "valid_tokens_per_s": _rounded(valid / seconds) if seconds else None,
         "total_tokens_per_s": _rounded(generated / seconds) if seconds else None,
+        "valid_token_share": _rounded(stats["valid_tokens"] / generated) if generated else None,
         "batches": stats["batches"],
         "mean_batch_size": _rounded(stats["mean_batch_size"]),
         "worker_idle_share": _rounded(stats["worker_idle_share"]),

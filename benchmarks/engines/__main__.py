@@ -42,8 +42,9 @@ from benchmarks.engines.engine_workload import (
     sequences,
 )
 from benchmarks.engines.step_profile import bandwidth, floor_share, synchronized
-from benchmarks.harness import Column, CommaSeparated, Json, Results, json_option, print_table
+from benchmarks.harness import Column, Json, Results, json_option, print_table
 from benchmarks.outside_engines.server_processes import Dtype
+from cli.option_types import CommaSeparated
 from cli.service_access import settings_with
 from inference.local.model_loading import LoadedModel
 from inference.sequences import Sequence

@@ -19,7 +19,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.engines.compared_engines import KV_BUDGET_BYTES
-from benchmarks.harness import Column, CommaSeparated, Json, Results, json_option, print_table
+from benchmarks.harness import Column, Json, Results, json_option, print_table
+from cli.option_types import CommaSeparated
 from inference.local.engine import Engine
 from inference.local.fused_model import FusedModel
 from inference.local.model_loading import LoadedModel, load_model

@@ -24,7 +24,7 @@ from typing import get_args
 import click
 
 from benchmarks.changed_models import MODEL_SIZES, ModelSize, enlarged_model, kv_growth
-from benchmarks.harness import CommaSeparated, Json, Results, json_option, print_table, say
+from benchmarks.harness import Json, Results, json_option, print_table, say
 from benchmarks.live.fresh_service import PEERS, ServiceOptions, fresh_service
 from benchmarks.live.live_figures import ServiceMonitor
 from benchmarks.outside_engines.open_loop import DIRECT_SERVERS, run_direct
@@ -35,6 +35,7 @@ from benchmarks.scale.run_figures import compared
 from benchmarks.service_start import client_of_service, connection_to
 from cli.demo_workload import DemoArrival, DemoRequest, send_all
 from cli.hosting.service_files import RunningService
+from cli.option_types import CommaSeparated
 from cli.run_report import WHOLE_OR_CUT_OFF, summary
 from cli.service_access import POLICIES, settings_with
 
@@ -208,12 +209,7 @@ def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival
         last = max(response["completed_at"] or 0.0 for response in responses)
         stats = client.stats(since, last + 0.001)
         figures: Json = summary(responses, stats, len(arrivals), WHOLE_OR_CUT_OFF)
-        generated = stats["valid_tokens"] + stats["invalid_tokens"]
-        figures |= {
-            "valid_token_share": round(stats["valid_tokens"] / generated, 4) if generated else None,
-            "pad_tokens": stats["pad_tokens"],
-            "invalid_tokens": stats["invalid_tokens"],
-        }
+        figures |= {"pad_tokens": stats["pad_tokens"], "invalid_tokens": stats["invalid_tokens"]}
         return figures | monitor.figures(since) | {"since": since}
 
 

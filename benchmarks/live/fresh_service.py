@@ -18,8 +18,8 @@ from benchmarks.service_start import (
     running,
     up_program,
 )
-from cli.commands.demo_command import train_predictor
-from cli.demo_workload import DemoArrival
+from cli.demo_service import train_predictor
+from cli.demo_workload import TRAINING_EXAMPLES, DemoArrival, training_examples
 from cli.hosting.child_process import ChildProgram
 from cli.hosting.embedded_servers import create_database, embedded_postgres
 from cli.hosting.process_commands import ONE_THREAD
@@ -115,7 +115,7 @@ def fresh_service(
         if is_peer:
             further = peer_programs(name, options.workers, service, options.model, options.kv_budget)
         elif options.pretrained:
-            train_predictor(state_dir, arrivals, seed)
+            train_predictor(state_dir, training_examples(TRAINING_EXAMPLES, arrivals, seed))
         if options.paced is not None:
             further.append(paced_workers(options.paced, options.workers, service))
         for program in further:

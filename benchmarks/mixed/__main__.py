@@ -5,9 +5,10 @@
 
 import click
 
-from benchmarks.harness import CommaSeparated, Json, Results, json_option, print_table
+from benchmarks.harness import Json, Results, json_option, print_table
 from benchmarks.mixed.live_mix import live_makespan, measure_live, simulated_makespan
 from benchmarks.mixed.simulated_mix import Mix, measure
+from cli.option_types import CommaSeparated
 from cli.service_access import POLICIES
 
 LIVE_RATE = 8.0  # interactive requests a second: 0.04 of what one worker on two cores serves

@@ -21,13 +21,14 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.changed_models import make_endless_model
-from benchmarks.harness import CommaSeparated, Json, Results, json_option, percentile, say, until
+from benchmarks.harness import Json, Results, json_option, percentile, say, until
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.outside_engines.server_processes import EngineKind, EngineServer, ServerTerms, running_engine
 from benchmarks.request_sources import arrivals_of
 from benchmarks.service_start import client_of_service
 from cli.api_client import Client
 from cli.demo_workload import DemoArrival
+from cli.option_types import CommaSeparated
 from inference.prompt_format import load_prompt_format
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_load import load_from_metrics

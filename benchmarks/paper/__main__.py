@@ -2,7 +2,8 @@
 
 Simulates the experiments of Magnus, SCLS, Sequence Scheduling and BATON with cost curves fitted to their machines
 (`scheduling.simulation.published_costs`) and real lengths, prints each figure beside the paper's own, and compares all
-policies, including fusion, over common workloads. DIR has requests/*.jsonl, traces/*.csv and lengths/*.json.
+policies, including fusion, over common workloads. DIR has requests/*.jsonl, traces/*.csv and lengths/*.json. Without it
+only Magnus and BATON are simulated, Magnus with the lengths of the repository's toy requests.
 """
 
 import json
@@ -16,7 +17,7 @@ from typing import Any
 
 import click
 
-from benchmarks.harness import Column, CommaSeparated, Results, json_option, print_table
+from benchmarks.harness import Column, Results, json_option, print_table, say
 from benchmarks.paper import (
     baton_experiments,
     fusion_experiments,
@@ -26,7 +27,9 @@ from benchmarks.paper import (
 )
 from benchmarks.paper.simulation_runs import Row, SimulationRun, Workloads, execute_in_pool, use_workloads
 from benchmarks.pictures import panels, plot_over_rate
+from benchmarks.request_sources import OWN, TokenCounter, tokenizer_option
 from benchmarks.simulated_workloads import read_requests, read_trace, read_vicuna
+from cli.option_types import CommaSeparated
 
 PAPERS: dict[str, ModuleType] = {
     "magnus": magnus_experiments,
@@ -35,6 +38,7 @@ PAPERS: dict[str, ModuleType] = {
     "baton": baton_experiments,
     "ours": fusion_experiments,
 }
+OWN_PAPERS = ("magnus", "baton")  # those that need no data
 COLUMNS: dict[str, Column] = {
     "run": lambda row: run_name(row),
     "req/s": "requests_per_s",
@@ -42,21 +46,27 @@ COLUMNS: dict[str, Column] = {
     "total/s": "total_tokens_per_s",
     **{name: f"response_s.{name}" for name in ("mean", "p95", "p99", "max")},
     "batch": "batch_size_mean:.1f",
+    "invalid": lambda row: f"{row['invalid_tokens'] / row['requests']:.0f}",  # tokens a request
+    "pad": lambda row: f"{row['pad_tokens'] / row['requests']:.0f}",
     "waste": "wasted_share:.2f",
 }
 
 
 @click.command(help=__doc__)
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
-@click.option("--only", type=CommaSeparated(click.Choice(list(PAPERS))), default=",".join(PAPERS), show_default=True)
+@click.option(
+    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Real requests and lengths."
+)
+@click.option("--only", type=CommaSeparated(click.Choice(list(PAPERS))), help=f"Of {', '.join(PAPERS)}; all if unset.")
+@tokenizer_option
 @click.option("--quick", is_flag=True, help="Few rates for a minute each: that it runs, not what it finds.")
 @click.option("--predictor", default="usin", show_default=True, help="What makes the real predictions.")
 @click.option("--processes", default=os.cpu_count(), show_default=True)
 @json_option
 @click.option("--plot", "plot_directory", type=click.Path(path_type=Path), help="Draw pictures into this directory.")
 def main(
-    data: Path,
-    only: list[str],
+    data: Path | None,
+    only: list[str] | None,
+    tokens: TokenCounter,
     quick: bool,
     predictor: str,
     processes: int,
@@ -64,23 +74,29 @@ def main(
     plot_directory: Path | None,
 ) -> None:
     """Simulate, compare, print."""
-    papers = [PAPERS[name] for name in only]
+    papers = [PAPERS[name] for name in only or (PAPERS if data else OWN_PAPERS)]
+    if data is None and any(paper not in map(PAPERS.get, OWN_PAPERS) for paper in papers):
+        raise click.UsageError(f"without --data only {' and '.join(OWN_PAPERS)} can be simulated")
+    say(f"requests: {data or OWN}; counted by {tokens.name}")
     runs: list[SimulationRun] = [run for paper in papers for run in paper.runs("real", quick)]
-    workloads = read_workloads(data, predictor)
+    workloads = read_workloads(data, predictor, tokens)
     with ProcessPoolExecutor(processes, get_context("spawn"), use_workloads, (workloads,)) as pool:
         rows = list(pool.map(execute_in_pool, runs))
     for paper in papers:
         paper.compare_with_paper(rows)
     for experiment in dict.fromkeys(row["experiment"] for row in rows):
         print_experiment([row for row in rows if row["experiment"] == experiment])
-    results.write(json.loads(json.dumps(rows), parse_float=lambda figure: float(f"{float(figure):.5g}")))
+    shortened = json.loads(json.dumps(rows), parse_float=lambda figure: float(f"{float(figure):.5g}"))
+    results.write({"requests": str(data.name) if data else OWN, "tokens": tokens.name, "rows": shortened})
     if plot_directory:
         draw(rows, plot_directory)
 
 
-def read_workloads(data: Path, predictor: str) -> Workloads:
-    """Read every workload; returns them by name."""
-    mixed, hard = read_requests(data, predictor)
+def read_workloads(data: Path | None, predictor: str, tokens: TokenCounter) -> Workloads:
+    """Read every workload that the data has; returns them by name."""
+    mixed, hard = read_requests(data, predictor, tokens)
+    if data is None:
+        return {"mixed": mixed}
     traces = {name: read_trace(data / "traces" / f"azure_2023_{name}.csv") for name in ("conv", "code")}
     return {
         "mixed": mixed,

@@ -12,19 +12,20 @@ import numpy as np
 
 from benchmarks.harness import Results, json_option, print_table
 from benchmarks.pictures import panels
-from benchmarks.request_sources import read_answered
+from benchmarks.request_sources import TokenCounter, read_answered, tokenizer_option
 
 POINTS = 400  # of a task in the picture; more would hide each other
 
 
 @click.command(help=__doc__)
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@tokenizer_option
 @json_option
 @click.option("--plot", "plot_path", type=click.Path(path_type=Path), help="Write the picture here (SVG).")
-def main(data: Path, results: Results, plot_path: Path | None) -> None:
+def main(data: Path, tokens: TokenCounter, results: Results, plot_path: Path | None) -> None:
     """Count, correlate, print, draw."""
     lengths = defaultdict(list)
-    for one in read_answered(data):
+    for one in read_answered(data, tokens):
         lengths[one.application, one.task].append((one.outcome.prompt.input_tokens, one.outcome.generated_tokens))
     pairs = {key: np.array(of_one, np.float64).T for key, of_one in sorted(lengths.items())}
     rows = [
@@ -39,7 +40,7 @@ def main(data: Path, results: Results, plot_path: Path | None) -> None:
         for (application, task), (inputs, answers) in pairs.items()
     ]
     print_table(rows, tuple(rows[0]))
-    results.write({"rows": rows})
+    results.write({"tokens": tokens.name, "rows": rows})
     if plot_path:
         plot({task: lengths for (_, task), lengths in pairs.items()}, plot_path)
 

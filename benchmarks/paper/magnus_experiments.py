@@ -20,7 +20,9 @@ SECONDS = 300.0  # of arrivals; a longer run overloads more and takes longer to 
 HEADROOM = 3 / 7  # memory beyond Θ, as a share of Θ: Θ is 70 % of what the weights leave (IV-A)
 SETTINGS = PolicySettings()
 CASE_STUDY, OVERALL, ABLATION = "magnus fig 6", "magnus fig 10, 11", "magnus fig 12, 13"
-VS, VSQ, CCB, CHEAP_CCB, GLP, ABP, MAGNUS = "vs", "vsq", "ccb, join 0.35 s", "ccb, cheap join", "glp", "abp", "magnus"
+VS, VSQ = "vs", "vsq"
+CCB, CHEAP_CCB = f"ccb, join {CCB_JOIN_S:g} s", "ccb, cheap join"
+GLP, ABP, MAGNUS = "glp", "abp", "magnus"
 THROUGHPUT, VALID, TOTAL = column("requests_per_s"), column("valid_tokens_per_s"), column("total_tokens_per_s")
 MEAN, TAIL = column("response_s", "mean"), column("response_s", "p95")
 

@@ -91,9 +91,16 @@ def execute(run: SimulationRun, workloads: Workloads) -> Row:
         "rescheduled_share": float(np.mean([answer.schedules > 1 for answer in trace.answers.values()])),
         "idle_share": 1 - float(np.mean(list(trace.busy_s.values()))) / trace.makespan_s,
         "batch_length_mean": float(np.mean([batch.iterations for batch in trace.batches] or [0])),
+        "tokens_a_batch_of_a_request": _iterations_of_a_request(trace),
         **run.notes,
         **(run.figures(trace, arriving) if run.figures else {}),
     }
+
+
+def _iterations_of_a_request(trace: Trace) -> float:
+    """Average the iterations of a batch over the requests in it, so that a batch of many counts more often."""
+    sizes = [len(batch.ids) for batch in trace.batches]
+    return float(np.average([batch.iterations for batch in trace.batches], weights=sizes)) if sizes else 0.0
 
 
 def use_workloads(workloads: Workloads) -> None:

@@ -25,7 +25,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from benchmarks.filled_database import fill
-from benchmarks.harness import Column, CommaSeparated, Json, Results, json_option, print_table, say
+from benchmarks.harness import Column, Json, Results, json_option, print_table, say
 from benchmarks.live.fresh_service import ServiceOptions, add_process, fresh_service, roomy_postgres
 from benchmarks.live.live_figures import ServiceMonitor
 from benchmarks.request_sources import arrivals_of
@@ -34,6 +34,7 @@ from benchmarks.scale.run_figures import idle_since, served_since
 from benchmarks.service_start import client_of_service, connection_to, process_ids
 from cli.demo_workload import DemoArrival, send_all
 from cli.hosting.service_files import RunningService
+from cli.option_types import CommaSeparated
 from cli.service_access import POLICIES
 from inference.prompt_format import load_prompt_format
 from models.operations.minute_history import close_minutes

@@ -12,6 +12,7 @@ from processes.hosted_process import HostedProcess
 from processes.loop import Loop
 from processes.signs_of_life import Heartbeat
 from tasks.app import app, database_url, host, settings
+from tasks.bounded_events import BoundedEvents
 from tasks.chores.job_progress import update_jobs
 from tasks.chores.line_feeder import LineFeeder
 from tasks.chores.trace_export import export_traces
@@ -70,7 +71,7 @@ upkeep_loop = Loop("upkeep", do_all_upkeep, 3 * UPKEEP_EVERY_S)
 bulk_loop = Loop("bulk work", work_on_bulk_jobs, LOOK_EVERY_S)
 
 
-@app.task(name="tasks.upkeep", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
+@app.task(name="tasks.upkeep", send_events=False, Request=BoundedEvents)  # type: ignore[untyped-decorator]  # celery is untyped
 def upkeep() -> None:
     """Do the upkeep at one of beat's ticks."""
     upkeep_loop.step()

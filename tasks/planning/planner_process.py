@@ -12,6 +12,7 @@ from processes.hosted_process import HostedProcess
 from processes.listening import Channel, Listener
 from processes.signs_of_life import Heartbeat
 from tasks.app import app, database_url, host, redis_url, settings
+from tasks.bounded_events import BoundedEvents
 from tasks.messages import Messages
 from tasks.planning.leader import Leader
 from tasks.planning.planner_loop import PlannerLoop, PlanQueue
@@ -23,7 +24,7 @@ queue = PlanQueue()
 planner = PlannerLoop(leader, messages, queue, settings.tick_s)
 
 
-@app.task(name="tasks.plan", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
+@app.task(name="tasks.plan", send_events=False, Request=BoundedEvents)  # type: ignore[untyped-decorator]  # celery is untyped
 def plan() -> None:
     """Has the planner step at a tick of beat."""
     planner.loop.step()

@@ -14,6 +14,7 @@ from processes.listening import Channel, Listener
 from processes.loop import Loop
 from processes.signs_of_life import Heartbeat
 from tasks.app import app, database_url, host, redis_url, settings
+from tasks.bounded_events import BoundedEvents
 from tasks.messages import Messages
 from tasks.prediction.predictor_in_service import PredictorInService, make_configured
 
@@ -64,7 +65,7 @@ messages = Messages(app, redis_url)
 loop = Loop("prediction", look, MISSING_TICKS * settings.tick_s)
 
 
-@app.task(name="tasks.predict", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
+@app.task(name="tasks.predict", send_events=False, Request=BoundedEvents)  # type: ignore[untyped-decorator]  # celery is untyped
 def predict() -> None:
     """Predict every request that waits for it, at one of beat's ticks."""
     loop.step()

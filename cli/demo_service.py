@@ -1,0 +1,88 @@
+"""The service that a demo starts for itself, with a length predictor that knows requests like those to come."""
+
+import json
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from cli.hosting.child_process import ChildProgram, ProgramFailed, running
+from cli.hosting.process_commands import BIN
+from cli.hosting.readiness import await_ready
+from cli.hosting.service_files import api_address, keep_private, running_service
+from cli.hosting.supervisor import AlreadyRunning, clear_state_dir
+from cli.output import CommandFailed
+from cli.service_access import VARIANTS, settings_with
+from settings import Settings
+
+
+@dataclass(frozen=True)
+class DemoService:
+    """What a demo's services have in common: options of `magnus up`, and requests with known answers to learn from."""
+
+    options: tuple[str, ...] = ()
+    examples: tuple[Mapping[str, str], ...] = ()
+
+
+def empty_state_dir(settings: Settings) -> Path:
+    """Return an empty state directory for this demo, because requests of an earlier demo would be answered first."""
+    return empty_directory(settings.state_dir.resolve() / "demo")
+
+
+def empty_directory(state_dir: Path) -> Path:
+    """Return this directory without the files of a service; raises CommandFailed while one runs in it."""
+    try:
+        clear_state_dir(state_dir)
+    except AlreadyRunning as error:
+        raise CommandFailed(str(error)) from error
+    return state_dir
+
+
+@contextmanager
+def own_service(
+    console: Console, state_dir: Path, policy: str | None, service: DemoService
+) -> Iterator[tuple[str, str]]:
+    """Start a service, teach its length predictor the examples, yield its URL and key; stop it at the end.
+
+    `policy` is a policy's name or one of VARIANTS; None is the default of new services.
+    """
+    policy, environment = VARIANTS.get(policy or "", (policy, {}))
+    keep_private(state_dir)
+    console.print(
+        f"starting Postgres, broker, API, planner, predictor, chores, workers, trainer, Flower in {state_dir} …"
+    )
+    command = [str(BIN / "magnus"), "up", "--json", "--state-dir", str(state_dir), "--port", "0", "--flower-port", "0"]
+    program = ChildProgram(
+        "magnus up",
+        (*command, *(("--policy", policy) if policy else ()), *service.options),
+        ready=lambda: (facts := running_service(state_dir)) is not None and facts.pid == process.pid,
+        ready_within_s=600.0,
+        stop_within_s=60.0,
+        env=environment,
+        orphan_signal=signal.SIGTERM,  # on this signal it stops everything that it started
+    )
+    log = state_dir / "up.log"
+    log.unlink(missing_ok=True)
+    try:
+        with running(program, log) as process:
+            await_ready(program, process, log)
+            if service.examples:
+                console.print(f"teaching the length predictor {len(service.examples)} other requests …")
+                train_predictor(state_dir, service.examples)
+            yield api_address(settings_with(state_dir=state_dir))
+    except ProgramFailed as error:
+        raise CommandFailed(str(error)) from error
+
+
+def train_predictor(state_dir: Path, examples: Iterable[Mapping[str, str]]) -> None:
+    """Run `magnus train` on requests with known answers; raises ProgramFailed."""
+    data, log = state_dir / "examples.jsonl", state_dir / "train.log"
+    data.write_text("".join(json.dumps(example) + "\n" for example in examples))
+    command = (str(BIN / "magnus"), "train", "--state-dir", str(state_dir), "--data", str(data))
+    program = ChildProgram("magnus train", command, stop_within_s=0.0)
+    with running(program, log) as process:
+        if process.wait() != 0:
+            raise ProgramFailed(program.name, f"ended with {process.returncode}", log)
