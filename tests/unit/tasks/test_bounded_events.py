@@ -14,7 +14,7 @@ APP = Celery("test", set_as_current=False)
 NUMBERS = count()
 
 
-@APP.task(name="tasks.plan", send_events=False)
+@APP.task(name="tasks.plan", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
 def plan() -> None:
     """A tick."""
 
