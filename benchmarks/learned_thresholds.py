@@ -24,7 +24,7 @@ from inference.toy.toy_applications import APPLICATIONS, MAX_WORDS, draw_request
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policies.chosen_parameters import PUBLISHED_THRESHOLD
-from scheduling.policies.magnus import MagnusPolicy
+from scheduling.policies.magnus import FixedSize, MagnusPolicy
 from scheduling.policies.scls import SliceLevel
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Policy
@@ -92,7 +92,7 @@ def compared(workload: ThresholdWorkload, tau: float, requests: int, seed: int) 
     """Simulate all policies at one quality of predictions; returns their rows."""
     policies: dict[str, Callable[[], Policy]] = {
         "vs": lambda: Vanilla(MOST_PROMPT, workload.limit),
-        "magnus": lambda: MagnusPolicy(None),
+        "magnus": lambda: MagnusPolicy(None, FixedSize(MOST_PROMPT, workload.limit)),
         f"magnus, Φ = {PUBLISHED_THRESHOLD}": lambda: MagnusPolicy(PUBLISHED_THRESHOLD),
         "scls": lambda: SliceLevel(None),
         "scls, S = 128": lambda: SliceLevel(128),

@@ -5,17 +5,33 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import nnls
 
-from scheduling.costs import ServingCurves
+from scheduling.costs import Coefficients, Floats, ServingCurves
 
 Timing = tuple[int, float, float]  # batch size, tokens a row, seconds
 
 # Used for a worker without profile and served batches: the order of magnitude of a small model on a few CPU cores.
 DEFAULT_CURVES = ServingCurves((2e-5, 0.0, 0.0, 0.005), (1e-7, 2e-4, 0.0, 0.005))
 
+# A row adds at most the fixed cost to an iteration or a prefill, because it passes over the same weights, and this many
+# of its cached tokens do. Our engine and the machines of `scheduling.simulation.published_costs` have over 3,000. On a
+# machine with other work, measured times can fit curves without a fixed cost, by which batches save nothing.
+ROW_TOKENS = 1024
+
+
+def _feasible_curves() -> Floats:
+    """Return the generators of feasible coefficients p1..p4 and d1..d4 as columns; no coefficient is negative."""
+    columns = np.eye(8)
+    columns[3, 1] = columns[7, 5] = 1.0  # p4 >= p2, d4 >= d2 + …
+    columns[7, 4] = columns[7, 6] = ROW_TOKENS  # … ROW_TOKENS · (d1 + d3)
+    return columns
+
+
+FEASIBLE = _feasible_curves()
+
 
 def fit_curves(prefills: Sequence[Timing], decode_steps: Sequence[Timing]) -> ServingCurves:
     """Fit curves to (size, length, seconds) of prefills and (size, cached tokens a row, seconds) of iterations."""
-    return ServingCurves(_fit_one(prefills), _fit_one(decode_steps))
+    return ServingCurves(_fit_one(prefills, FEASIBLE[:4, :4]), _fit_one(decode_steps, FEASIBLE[4:, 4:]))
 
 
 def fit_curves_to_batches(batches: Sequence[tuple[int, int, int, float]]) -> ServingCurves:
@@ -24,13 +40,12 @@ def fit_curves_to_batches(batches: Sequence[tuple[int, int, int, float]]) -> Ser
     mean_cached = length + (generated + 1) / 2
     prefill = _terms(size, length)
     decode = _terms(size, mean_cached) * generated[:, None]
-    p1, p2, p3, p4, d1, d2, d3, d4 = _least_squares(np.concatenate([prefill, decode], axis=1), seconds)
-    return ServingCurves((p1, p2, p3, p4), (d1, d2, d3, d4))
+    return ServingCurves.from_coefficients(_least_squares(np.concatenate([prefill, decode], axis=1), seconds, FEASIBLE))
 
 
-def _fit_one(timings: Sequence[Timing]) -> tuple[float, float, float, float]:
+def _fit_one(timings: Sequence[Timing], feasible: Floats) -> Coefficients:
     size, tokens, seconds = np.array(timings, np.float64).T
-    a, b, c, d = _least_squares(_terms(size, tokens), seconds)
+    a, b, c, d = _least_squares(_terms(size, tokens), seconds, feasible).tolist()
     return a, b, c, d
 
 
@@ -39,10 +54,10 @@ def _terms(size: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     return np.stack([size * tokens, size, tokens, np.ones_like(size)], axis=1)
 
 
-def _least_squares(terms: np.ndarray, seconds: np.ndarray) -> list[float]:
-    """Minimise squared relative errors. No coefficient is negative, so that more work never takes less time."""
+def _least_squares(terms: Floats, seconds: Floats, feasible: Floats) -> Floats:
+    """Minimise squared relative errors over non-negative combinations of the columns of `feasible`."""
     relative = 1 / np.maximum(seconds, 1e-6)
-    scaled = terms * relative[:, None]
+    scaled = (terms * relative[:, None]) @ feasible
     norms = np.maximum(np.linalg.norm(scaled, axis=0), 1e-12)
-    coefficients, _ = nnls(scaled / norms, seconds * relative)
-    return [float(c) for c in coefficients / norms]
+    weights, _ = nnls(scaled / norms, seconds * relative)
+    return np.asarray(feasible @ (weights / norms), np.float64)

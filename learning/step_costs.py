@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from learning.cost_curves import DEFAULT_CURVES
+from learning.cost_curves import DEFAULT_CURVES, FEASIBLE
 from scheduling.costs import Floats, LearnedCurves, ServingCurves
 
 # Windows are kept by kind: rows and cached tokens to a factor of two, and whether they prefilled. So a long time at one
@@ -137,8 +137,8 @@ def fit_steps(windows: Sequence[StepWindow], newest: Iterable[StepWindow], prior
     """Fit robust curves to windows, where older ones count less, scaled to the level of the `newest` ones.
 
     Relative errors are weighted by Cauchy's function, so that windows in which something else ran count next to
-    nothing. No coefficient is negative. Coefficients that the windows do not determine are those of `prior`, at their
-    level.
+    nothing. The curves are feasible (`learning.cost_curves`). Coefficients that the windows do not determine are those
+    of `prior`, at their level.
     """
     seconds, sums = _arrays(windows)
     at = np.array([window.at for window in windows])
@@ -156,11 +156,11 @@ def fit_steps(windows: Sequence[StepWindow], newest: Iterable[StepWindow], prior
 
 
 def _robust_nnls(sums: Sums, seconds: Floats, weights: Floats, robust: Floats) -> Floats:
-    """Minimise squared relative errors with Cauchy's weights, by reweighting; no coefficient is negative.
+    """Minimise squared relative errors with Cauchy's weights, by reweighting, over feasible curves.
 
     `robust` are the first weights.
     """
-    relative = sums / seconds[:, None]
+    relative = sums / seconds[:, None] @ FEASIBLE
     norms = np.maximum(np.linalg.norm(relative, axis=0), 1e-12)
     for _ in range(REFITS):
         root = np.sqrt(weights * robust)
@@ -168,7 +168,7 @@ def _robust_nnls(sums: Sums, seconds: Floats, weights: Floats, robust: Floats) -
         errors = np.abs(relative @ (scaled / norms) - 1)
         scale = max(LEAST_SCALE, 1.4826 * float(np.median(errors)))
         robust = 1 / (1 + (errors / (CAUCHY * scale)) ** 2)
-    return np.asarray(scaled / norms, np.float64)
+    return np.asarray(FEASIBLE @ (scaled / norms), np.float64)
 
 
 def _at_level_of(coefficients: Floats, windows: Sequence[StepWindow]) -> Floats:

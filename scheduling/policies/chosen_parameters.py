@@ -6,6 +6,10 @@ as if all waited at once. If a further row adds almost nothing to an iteration, 
 computed tokens are invalid, which delays every short request. So a smaller Φ with at least `VALID_SHARE` of valid
 tokens is preferred, if it takes at most `MOST_SLOWDOWN` longer.
 
+Both are chosen by learned costs, which other work on a machine distorts. So bounds hold that need no costs: under a
+chosen Φ the recent requests take no more iterations, in no smaller batches, than in batches of Eq. (1)'s size in order
+of arrival, and S is at least half of the mean length, or the paper's 128.
+
 S, the slice length of SCLS, is 128 in the paper (5.1). A short slice repeats prefills; a long one generates tokens
 after the ends of answers and reserves memory for them. So S is chosen to minimise the time of requests like the recent
 ones in steady state, when some wait for their first slice and others for a later one.
@@ -80,23 +84,38 @@ def chosen_slice() -> ChosenParameter:
 
 @dataclass(frozen=True, slots=True)
 class PackedTime:
-    """The seconds of the batches packed under one Φ, and the valid share of the tokens that they compute."""
+    """The batches packed under one Φ: their seconds, the valid share of their tokens, their iterations and number."""
 
     threshold: int
     seconds: float
     valid_share: float
+    iterations: int = 0
+    batches: int = 1
 
 
 def cheapest_threshold(
-    requests: Sequence[Request], present: int, costs: ServingTime, capacity_tokens: int, max_size: int | None
+    requests: Sequence[Request],
+    present: int,
+    costs: ServingTime,
+    capacity_tokens: int,
+    max_size: int | None,
+    fixed_size: int = 1,
 ) -> int:
-    """Return the best Φ for these requests: the present one unless another gains `LEAST_GAIN` or reaches the goal."""
+    """Return the best Φ for these requests: the present one unless another gains `LEAST_GAIN` or reaches the goal.
+
+    A Φ is left out if its batches take more iterations than batches of `fixed_size` in order of arrival, or if they
+    are smaller in the mean, unless `max_size` keeps them small.
+    """
     drawn = drawn_lengths(requests)
     most = max(batch_reads(request.prefill, request.limit) for request in requests)
     thresholds = [present, *(STEP**power for power in range(4, most.bit_length() + 1))]
     tried = [_packed(requests, drawn, threshold, costs, capacity_tokens, max_size) for threshold in thresholds]
-    best = best_valid(tried)
-    as_valid = tried[0].valid_share >= min(VALID_SHARE, best.valid_share)
+    lengths = list(drawn.values())
+    most_iterations = sum(max(lengths[first : first + fixed_size]) for first in range(0, len(lengths), fixed_size))
+    most_batches = len(lengths) if max_size else -(-len(lengths) // fixed_size)
+    large = [one for one in tried if one.iterations <= most_iterations and one.batches <= most_batches] or tried[-1:]
+    best = best_valid(large)
+    as_valid = tried[0] in large and tried[0].valid_share >= min(VALID_SHARE, best.valid_share)
     return present if as_valid and tried[0].seconds * (1 - LEAST_GAIN) <= best.seconds else best.threshold
 
 
@@ -129,7 +148,8 @@ def _packed(
         np.int64,
     )
     seconds = float(costs.serve_many_s(*shapes.T).sum())
-    return PackedTime(threshold, seconds, sum(drawn.values()) / float((shapes[:, 0] * shapes[:, 2]).sum()))
+    valid_share = sum(drawn.values()) / float((shapes[:, 0] * shapes[:, 2]).sum())
+    return PackedTime(threshold, seconds, valid_share, int(shapes[:, 2].sum()), len(shapes))
 
 
 def cheapest_slice(
@@ -138,10 +158,13 @@ def cheapest_slice(
     """Return the S under which these requests take least time: the present one unless another gains `LEAST_GAIN`."""
     drawn = drawn_lengths(requests)
     longest = max(drawn.values())
-    tried = [present, *(tokens for tokens in SLICES if tokens < 2 * longest)]  # beyond, all are one slice
+    least = min(PUBLISHED_SLICE, sum(drawn.values()) / len(drawn) / 2)
+    tried: list[int] = [tokens for tokens in SLICES if least <= tokens < 2 * longest]  # beyond, all are one slice
+    if present >= least or not tried:
+        tried.insert(0, present)
     seconds = [_sliced_s(requests, drawn, tokens, costs, largest_size) for tokens in tried]
-    least = min(seconds)
-    return tried[seconds.index(least)] if least < (1 - LEAST_GAIN) * seconds[0] else present
+    fastest = seconds.index(min(seconds))
+    return tried[fastest if seconds[fastest] < (1 - LEAST_GAIN) * seconds[0] else 0]
 
 
 def _sliced_s(

@@ -35,10 +35,14 @@ BY_CREATION = "Batches are served in the order in which they were made."
 
 @dataclass(frozen=True, slots=True)
 class FixedSize:
-    """Lmax and Gmax of Eq. (1), which bound every batch to the fixed batch size of vanilla scheduling (VS)."""
+    """Lmax and Gmax of Eq. (1), which gives the fixed batch size of vanilla scheduling (VS).
 
-    max_length: int
-    max_generation_length: int
+    No chosen Φ makes smaller batches than that in the mean; if `caps`, every batch has at most that size.
+    """
+
+    max_length: int = 1024
+    max_generation_length: int = 1024
+    caps: bool = False
 
     def batch_size_for(self, capacity_tokens: int) -> int:
         """Return the batch size on a worker whose KV cache holds `capacity_tokens`, at least one."""
@@ -56,7 +60,7 @@ class MagnusPolicy(Policy):
     def __init__(
         self,
         wma_threshold: int | None = PUBLISHED_THRESHOLD,
-        fixed_size: FixedSize | None = None,
+        fixed_size: FixedSize = FixedSize(),
         by_response_ratio: bool = True,
     ) -> None:
         self._fixed_size = fixed_size
@@ -92,7 +96,11 @@ class MagnusPolicy(Policy):
         if self._threshold:
             capacity_tokens, max_size = self._batcher.capacity_tokens or 0, self._batcher.max_size
             cheapest = partial(
-                cheapest_threshold, costs=self._costs, capacity_tokens=capacity_tokens, max_size=max_size
+                cheapest_threshold,
+                costs=self._costs,
+                capacity_tokens=capacity_tokens,
+                max_size=max_size,
+                fixed_size=self._fixed_size.batch_size_for(capacity_tokens),
             )
             self._batcher.set_threshold(self._threshold.choose(cheapest, now))
         undecided = [kind for kind, of_kind in idle.items() if of_kind]
@@ -132,7 +140,7 @@ class MagnusPolicy(Policy):
         self._table.keep_estimates_of(costs for costs, _ in idle)
         capacity_tokens = max(capacity_tokens for _, capacity_tokens in idle)
         self._batcher.set_limits(
-            capacity_tokens, self._fixed_size.batch_size_for(capacity_tokens) if self._fixed_size else None
+            capacity_tokens, self._fixed_size.batch_size_for(capacity_tokens) if self._fixed_size.caps else None
         )
         return idle
 

@@ -38,17 +38,21 @@ class UnknownPolicy(Exception):
         super().__init__(f"unknown policy {name}; there are {', '.join(sorted(POLICIES))}")
 
 
+def _fixed_size(settings: PolicySettings) -> FixedSize:
+    return FixedSize(settings.max_prompt_tokens, settings.max_output_tokens)
+
+
 POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
     "vs": lambda settings: Vanilla(settings.max_prompt_tokens, settings.max_output_tokens),
     "vsq": lambda settings: Vanilla(settings.max_prompt_tokens, settings.max_output_tokens),
     "ccb": lambda settings: ConservativeContinuous(settings.max_prompt_tokens, settings.max_output_tokens),
     "glp": lambda settings: MagnusPolicy(
         settings.wma_threshold,
-        FixedSize(settings.max_prompt_tokens, settings.max_output_tokens),
+        FixedSize(settings.max_prompt_tokens, settings.max_output_tokens, caps=True),
         by_response_ratio=False,
     ),
-    "abp": lambda settings: MagnusPolicy(settings.wma_threshold, by_response_ratio=False),
-    "magnus": lambda settings: MagnusPolicy(settings.wma_threshold),
+    "abp": lambda settings: MagnusPolicy(settings.wma_threshold, _fixed_size(settings), by_response_ratio=False),
+    "magnus": lambda settings: MagnusPolicy(settings.wma_threshold, _fixed_size(settings)),
     "sequence": lambda settings: SequenceScheduling(),
     "scls": lambda settings: SliceLevel(settings.slice_tokens),
     "baton": lambda settings: Baton(),

@@ -106,6 +106,7 @@ DEEPSPEED_RULE = MemoryRule(1.0, ((1024, 12), (512, 22), (0, 28)))  # the limits
 class SliceLevel(Policy):
     """Offloads everything that waits at the end of each interval, in batches of least total serving time.
 
+    An interval ends after Γ if a worker is idle: by overestimated costs, Eq. (12) would leave workers without work.
     The slice of 128 tokens and λ = 0.5 are the paper's (5.1). Without `slice_tokens` the slice is chosen from
     recent lengths and costs.
     """
@@ -132,7 +133,7 @@ class SliceLevel(Policy):
         self._least_interval_s = least_interval_s  # Γ; None: the seconds of a slice of one row on the first worker
         self._pool = ArrivalQueue()
         self._halves: list[tuple[Request, ...]] = []
-        self._next_at = float("-inf")
+        self._least_at = self._next_at = float("-inf")  # when the interval may end, and when it ends
         self._fleet: Sequence[Worker] = ()  # of the last decision
 
     def __len__(self) -> int:
@@ -153,7 +154,7 @@ class SliceLevel(Policy):
         if not workers:
             return []
         self._fleet = workers
-        if not len(self) or now < self._next_at:
+        if not len(self) or now < (self._least_at if any(worker.idle for worker in workers) else self._next_at):
             return []
         costs = workers[0].costs
         if self._chosen_slice:
@@ -167,16 +168,16 @@ class SliceLevel(Policy):
         loads = LeastLoaded(workers)
         placement: RoundRobin | LeastLoaded = self._in_turn.among(workers) if self._in_turn else loads
         assignments = [self._offload(batch, sealed, placement) for batch, sealed in offload]
-        least_interval_s = self._least_interval_s or costs.serve_s(1, 1, self._slice_tokens)
-        self._next_at = now + max(self._interval_factor * loads.least_load_s, least_interval_s)
+        self._least_at = now + (self._least_interval_s or costs.serve_s(1, 1, self._slice_tokens))
+        self._next_at = max(now + self._interval_factor * loads.least_load_s, self._least_at)
         return assignments
 
     def wake_at(self, now: float) -> float | None:
-        """Return the end of the interval, or None if it is over.
+        """Return when the interval ends or may end next, or None if it is over.
 
         The end matters even if nothing waits here, because a policy that wraps this one may hold requests back.
         """
-        return self._next_at if self._next_at > now else None
+        return next((at for at in (self._least_at, self._next_at) if at > now), None)
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
         """Split the batch into two sealed halves, which are offloaded at the end of the interval."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from learning.cost_curves import fit_curves, fit_curves_to_batches
+from learning.cost_curves import ROW_TOKENS, fit_curves, fit_curves_to_batches
 from scheduling.costs import ServingCurves
 
 CURVES = ServingCurves((2e-5, 1e-4, 1e-6, 0.01), (2e-8, 3e-4, 1e-6, 0.02))
@@ -40,3 +40,14 @@ def test_more_work_never_takes_less_time_by_fitted_curves() -> None:
     noisy = [(n, i, g, seconds * float(rng.uniform(0.3, 3))) for n, i, g, seconds in batches(50)]
     fitted = fit_curves_to_batches(noisy)
     assert min(*fitted.prefill, *fitted.decode) >= 0
+
+
+def test_a_row_adds_at_most_the_fixed_cost_however_much_slower_a_loaded_machine_made_large_batches() -> None:
+    shapes = [(size, length) for size in (1, 4, 16) for length in (16, 128)]
+    fitted = fit_curves(
+        [(n, i, n**2 * CURVES.prefill_s(n, i)) for n, i in shapes],
+        [(n, i, n**2 * CURVES.decode_step_s(n, i)) for n, i in shapes],
+    )
+    d1, d2, d3, d4 = fitted.decode
+    assert d4 >= d2 + ROW_TOKENS * (d1 + d3) > 0
+    assert fitted.prefill[3] >= fitted.prefill[1]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from learning.cost_curves import ROW_TOKENS
 from learning.step_costs import (
     FEWEST_WINDOWS,
     KEPT_OF_A_KIND,
@@ -69,7 +70,8 @@ def relative_errors(fitted: ServingCurves, true: ServingCurves) -> np.ndarray:
 def test_true_costs_are_recovered_within_five_percent_although_a_tenth_of_the_windows_took_much_longer(
     seed: int, step_s: float, row_s: float, read_s: float, prefill_token_s: float, prefill_s: float
 ) -> None:
-    true = ServingCurves((prefill_token_s, 0.0, 0.0, prefill_s), (read_s, row_s, 0.0, step_s))
+    fixed_s = step_s + row_s + ROW_TOKENS * read_s  # at least what a row adds
+    true = ServingCurves((prefill_token_s, 0.0, 0.0, prefill_s), (read_s, row_s, 0.0, fixed_s))
     rng = np.random.default_rng(seed)
     windows = [
         timed(window, true, float(rng.normal(1, 0.02) * (rng.uniform(2, 10) if rng.random() < 0.1 else 1)))
@@ -79,6 +81,20 @@ def test_true_costs_are_recovered_within_five_percent_although_a_tenth_of_the_wi
     errors = relative_errors(fitted, true)
     assert np.median(errors) < 0.05
     assert np.quantile(errors, 0.9) < 0.1
+
+
+def test_windows_of_one_row_never_teach_that_a_batch_saves_nothing() -> None:
+    # what a worker measured on a busy machine and learned from batches of one request
+    collapsed = ServingCurves((0.000312, 0.0076, 0.0, 0.0), (4.16e-05, 0.00669, 0.0, 0.0))
+    windows = [timed(decoding(1, cached, at=float(n)), collapsed) for n, cached in enumerate(LENGTHS * 10)]
+    learned = StepCosts(collapsed)
+    learned.add([*windows, *(timed(prefill(1, length, at=40.0), collapsed) for length in LENGTHS * 4)])
+    in_service = learned.refit()
+    fitted = in_service.curves if in_service else fit_steps(windows, windows, collapsed)
+    for curves in (fitted, fit_steps(windows, windows, collapsed)):
+        one_row_s, ten_rows_s = curves.decode_step_s(1, 60), curves.decode_step_s(10, 60)
+        assert one_row_s == pytest.approx(collapsed.decode_step_s(1, 60), rel=0.2)
+        assert ten_rows_s < 0.6 * 10 * one_row_s
 
 
 def test_nothing_is_learned_from_too_few_windows() -> None:

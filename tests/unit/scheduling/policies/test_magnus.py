@@ -27,7 +27,7 @@ def test_the_case_study_of_figure_6_is_packed_as_in_the_paper() -> None:
 
 
 def test_glp_bounds_the_size_of_batches_as_equation_1_does() -> None:
-    policy = MagnusPolicy(fixed_size=FixedSize(10, 10), by_response_ratio=False)
+    policy = MagnusPolicy(fixed_size=FixedSize(10, 10, caps=True), by_response_ratio=False)
     policy.assign([a_worker(tokens=60)], 0.0)
     add_all(policy, [a_request(str(number), length=1, predicted=1) for number in range(5)])
     assert [len(batch.requests) for batch in policy.waiting(0.0)] == [3, 2]

@@ -126,3 +126,13 @@ def test_on_an_unequal_fleet_a_batch_goes_where_it_ends_first_and_fits() -> None
     assert loads.place(1, 10, 10)[0].name == "fast"  # 0.1 + 0.49 s against 1.01 s
     assert loads.place(6, 10, 10)[0].name == "slow"  # 120 tokens
     assert loads.place(60, 10, 10)[0].name == "slow"  # fits nowhere; the largest tries
+
+
+def test_a_worker_that_ran_dry_ends_the_interval_early_where_costs_are_overestimated() -> None:
+    policy, worker = SliceLevel(16), a_worker(tokens=400)
+    add_all(policy, [a_request(str(number), predicted=100) for number in range(40)])
+    policy.assign([worker], 0.0)  # FLAT: a slice of 16 iterations takes 1.6 s, three batches 4.8 s and more
+    policy.add(a_request("late", at=1.7), 1.7)
+    assert policy.wake_at(0.0) == pytest.approx(1.601)  # Γ: one row of one token for a slice
+    assert policy.assign([a_worker(tokens=400, busy=True)], 1.7) == []
+    assert [one.worker for one in policy.assign([worker], 1.7)] == ["w"]
