@@ -33,7 +33,7 @@ CHECKPOINTS = (0, 20, 60, 200, 600)  # answers after which every predictor is fi
 IN_FLIGHT = 10  # requests that are predicted before the first of their answers is known; a divisor of the checkpoints
 
 FIRST_FIT = 60  # answers before a service fits its first model; until then it predicts by a regression on all of them
-ANSWERS = 800  # without --data there are 218 instructions
+ANSWERS = 800  # at most; the repository alone has 218 instructions, so more of them need --data
 COLUMNS = ("after", "until", "predictor", "rmse", "mae", "tau", "coverage")
 PANELS = {
     "rmse": "RMSE, tokens",

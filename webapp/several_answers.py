@@ -24,7 +24,8 @@ def several(submission: Submission, answers: int) -> list[Submission]:
 def store_all(context: AppContext, submissions: Sequence[Submission]) -> list[RequestView]:
     """Stores requests in this order; stores none if one of them is refused.
 
-    If the queue fills up meanwhile, it cancels those already stored, unless a retry can find them by their keys.
+    If storing one fails, for example because the queue is full, it cancels those already stored, unless the call has an
+    Idempotency-Key: its retry then finds them.
     """
     new: list[NewRequest] = []
     for number, submission in enumerate(submissions):

@@ -145,7 +145,7 @@ def client_of(service: ServiceUnderTest, **options: Any) -> Iterator[RecordingCl
 
 @contextmanager
 def in_background(client: RecordingClient, work: Sequence[Body], rate: float | None = None) -> Iterator[None]:
-    """Submit requests from a thread beside the context, which ends when all are accepted."""
+    """Submit requests from a thread while the context runs; the context ends when all are accepted."""
     thread = threading.Thread(target=client.submit_all, args=(work, rate), daemon=True)
     thread.start()
     try:

@@ -1,7 +1,7 @@
-"""A script that replaces itself by a command of the given user, which dies with the process that started it.
+"""A script that runs a command as the given user, in its own place; the command dies with the process that started it.
 
-It is started by its path with `python -I -S`, because a supervisor must not run Python code between fork and exec: that
-can deadlock with threads. Linux clears the parent-death signal when the user changes, so it is set last.
+The script is started by its path with `python -I -S`, because a supervisor must not run Python code between fork and
+exec: that can deadlock with threads. Linux clears the parent-death signal when the user changes, so it is set last.
 """
 
 import contextlib

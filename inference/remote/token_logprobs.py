@@ -16,7 +16,7 @@ from inference.sequences import TokenLogprob
 MAX_TOKEN_ID = 2**31 - 1  # the largest value of the database's int4 column; no vocabulary comes near it
 # The log probability of an impossible token: JSON has no infinity, and vLLM has the same bound.
 LEAST_LOGPROB = -9999.0
-MOST_LISTED = 64  # the most likeliest tokens at one place, more than any server lists
+MOST_LISTED = 64  # alternatives that a server may list for one token; none lists as many
 VLLM_TOKEN = "token_id:"  # noqa: S105  # vLLM's prefix of token names with `return_tokens_as_token_ids`
 
 

@@ -25,7 +25,7 @@ from inference.sequences import FinishReason, JsonFormat, Sequence, TokenLogprob
 # llama.cpp's error in a stream when its cache is full; it refuses a prompt that is too long with another message.
 CACHE_IS_FULL = "Context size has been exceeded"
 
-# Fields of Sampling that the body for such a server has besides temperature, top_p and seed.
+# Fields of Sampling, besides temperature, top_p and seed, that the bodies for vLLM and for llama.cpp have.
 VLLM_OPTIONS = frozenset({"top_k", "min_p", "repetition_penalty", "ignore_eos", "min_tokens"})
 LLAMACPP_OPTIONS = VLLM_OPTIONS - {"min_tokens"}
 

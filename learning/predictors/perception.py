@@ -19,7 +19,8 @@ from scheduling.request import COVERAGE
 if TYPE_CHECKING:
     from learning.predictors.language_model import LanguageModel
 
-# The paper's words (Table 1 and appendix A). It found that untuned models know words better than tokens.
+# The paper's questions, verbatim (Table 1 and appendix A). An untuned model is asked for words, because the paper
+# found that it estimates words better than tokens.
 QUESTIONS = {
     "in_advance": "Before responding to the above instruction, you have to predict the length of your response. Print "
     "the estimated number of words in your response in the first line. Then change to a new line to respond to the "

@@ -57,7 +57,10 @@ def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePl
 
 
 def _waiting_place(request: StoredRequest, snapshot: QueueSnapshot) -> QueuePlace | None:
-    """Returns a waiting request's place by the last forecast, else by the batches; None if the snapshot is older."""
+    """Returns a waiting request's place by the last forecast, else by its waiting batch, else behind those forecast.
+
+    None if the request came after the snapshot, or if there is no forecast for the requests behind those.
+    """
     place = _forecast(request.id, snapshot)
     if place is not None and place.position is not None:
         return place

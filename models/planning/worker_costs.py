@@ -46,7 +46,7 @@ def curves_from_store(stored: Mapping[str, Any] | None) -> WorkerCurves | None:
 
 
 def _kind_before_tags(stored: Mapping[str, Any]) -> str:
-    """Returns the kind of an earlier release's row; learned curves without `typical` are read as a profile."""
+    """Returns the kind of a row without a tag; if its learned curves lack `typical`, its measured curves are read."""
     if "typical" in stored.get("learned", {}):
         return "learned"
     return "quick_profile" if "quick" in stored else "profile"

@@ -63,17 +63,17 @@ class Expectation:
     high_s: float
 
     def later(self, by_s: float) -> "Expectation":
-        """Return this expectation moved by `seconds`."""
+        """Return this expectation, `by_s` seconds later."""
         return Expectation(self.seconds + by_s, self.low_s + by_s, self.high_s + by_s)
 
     def scaled(self, times: float) -> "Expectation":
-        """Return this expectation with all times multiplied by `factor`."""
+        """Return this expectation with its seconds multiplied by `times`."""
         return Expectation(self.seconds * times, self.low_s * times, self.high_s * times)
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The lower, the middle and the upper quantile of the scores of a stage."""
+    """The lower, the middle and the upper quantile of the scores of one stage and horizon."""
 
     low: float
     middle: float
@@ -95,7 +95,7 @@ def spread_of(length_spread: float, service_share: float) -> float:
 
 
 class IntervalCalibration:
-    """The scores of each stage and horizon, from forecasts and the answers that followed."""
+    """Keeps the scores of earlier forecasts, by stage and horizon, and corrects new forecasts by their quantiles."""
 
     def __init__(self) -> None:
         self._scores: dict[tuple[Stage, int | None], deque[float]] = {}  # None: of all horizons

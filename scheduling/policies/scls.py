@@ -90,7 +90,7 @@ class MemoryRule:
 
     usable_share: float = 0.9  # ζ, the paper's for Hugging Face transformers (5.1)
     most_rows: tuple[tuple[int, int], ...] = ()  # (tokens of a row, most rows if it is longer), longest first
-    cap: int | None = None  # the ablation PM's fixed batch size
+    cap: int | None = None  # the fixed batch size of PM, an ablation in the paper
 
     def largest_size(self, memory: KvMemory, length: int, slice_tokens: int) -> int:
         """Return Nmax of Eq. (8) with ζ, bounded by `most_rows` and `cap`; at least 1."""

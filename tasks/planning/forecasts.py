@@ -18,10 +18,13 @@ from scheduling.policy import Policy
 SHARE = 0.03
 AT_ONCE_S = 0.02  # most CPU seconds in one step: a tenth of a delay that clients notice; most decisions take less
 # CPU seconds that a new planner, or one that had nothing to forecast, may spend in its next steps, so that ETAs exist
-# within a second. Without this bound, the share of an idle hour would be spent in the busy minutes after it.
+# within a second. It bounds what can be saved up: otherwise the unused share of an idle hour would be spent in the busy
+# minutes after it.
 SAVED_S = 0.2
 EVERY_S = 0.5  # between the beginnings of two forecasts: snapshots are no more frequent
-MOST_S = 1.0  # CPU seconds for one forecast; answers not played by then are expected at the rate so far. Not tuned
+# Most CPU seconds of one forecast. Requests whose answers have not been simulated by then are expected to be answered
+# at the rate of those that have. Not tuned.
+MOST_S = 1.0
 # An older forecast still says when each place in the queue is served, but not which request has that place: others have
 # arrived and overtaken meanwhile. Two snapshots long; not tuned.
 FRESH_S = 1.0

@@ -1,8 +1,8 @@
 """Estimated serving times of each worker, from the trainer's estimator or the worker's own curves; recent real ones.
 
-Where rows join and leave, a batch's seconds say little about the next one's, and no estimator is fitted to them. There
-the curves count that workers fit to their own steps, averaged over one model's workers as far as they agree. Where
-batches run to completion, the trainer's estimator corrects the worker's own curves.
+Where rows join and leave, a batch's seconds say little about the next one's, so no estimator is fitted to them. The
+estimate then comes from the curves that workers fit to their own steps, averaged over one model's workers as far as
+they agree. Where batches run to completion, the trainer's estimator corrects the worker's own curves.
 """
 
 from collections import defaultdict

@@ -13,8 +13,9 @@ from models.training_log import FinishedRequest
 # MAGNUS_LEASE_S, 10 s, loses its lease and writes nothing, so any value above that works. A larger one only makes the
 # query skip more ids: 3,000 at 100 requests a second.
 OVERLAP_S = 30.0
-# Reads come every second. If none succeeded for this long, Postgres was probably away; then no lease could be lost, and
-# workers write their kept results as soon as they reach it again. Any value between some reads and OVERLAP_S works.
+# Reads come every second; if the last successful one is older than this, Postgres counts as having been away. While it
+# is away no lease is lost, so workers keep their results and write them late. Any value from a few seconds to OVERLAP_S
+# works.
 OUTAGE_S = 5.0
 
 

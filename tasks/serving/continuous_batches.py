@@ -48,7 +48,7 @@ class ContinuousBatches:
             self._row_left(request_id)
         alone = not self._batch_of_row
         if alone:
-            self._reported = 0, 0  # an empty engine restarts its counts at the next joiner
+            self._reported = 0, 0  # an empty engine counts from 0 again once a row joins
         began_at, iterations = monotonic(), 0 if alone else self._engine.figures.iterations
         self._seconds.advance(began_at)
         try:

@@ -123,7 +123,7 @@ class TokenPublisher(Thread):
         self._paused_until = 0.0
 
     def put(self, step: StepTokens) -> None:
-        """Have the text of this step published soon."""
+        """Hand over the tokens of a step; the thread publishes their text."""
         self._steps.put(step)
 
     def stop(self) -> None:

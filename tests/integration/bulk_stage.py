@@ -75,7 +75,7 @@ class BulkStage:
 
     def count(self) -> None:
         """Look at every job until there is nothing more to do."""
-        for _ in range(4):  # finalizing and ending are looks of their own, and a stop comes before its end
+        for _ in range(4):  # stopping a job's lines, finalizing the job and ending it take one look each
             self.api.sql("update bulk_jobs set look_at = clock_timestamp()")
             update_jobs(self.api.engine, LONG_S)
 

@@ -45,7 +45,7 @@ def test_the_window_has_what_was_answered_in_it_and_counts_what_arrived_in_it(se
         found = measured_work(connection, 60.0, 10.0)
     assert {arrival.request.id for arrival in found.work.arrivals} == {"into", "within", "also"}
     assert found.work.counted == ["within", "also"]
-    # 2 answers in the 10 s from the first arrival on, after 10 and 5 s
+    # 2 answers in the 10 s from the first arrival on, with response times of 10 and 5 s
     assert found.measured.requests_per_s == pytest.approx(0.2, rel=0.01)
     assert found.measured.mean_s == pytest.approx(7.5, rel=0.01)
     assert min(arrival.request.arrived_at for arrival in found.work.arrivals) == 0.0

@@ -1,4 +1,4 @@
-"""Renewing leases while their batches end: what ended is told from what was lost."""
+"""A renewal of leases tells batches that have just ended from batches that were lost."""
 
 from concurrent.futures import ThreadPoolExecutor
 

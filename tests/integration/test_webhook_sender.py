@@ -255,7 +255,7 @@ def test_no_event_is_lost_when_senders_are_killed(stage: Stage, receiver: Receiv
         expected |= {f"evt_{one}" for one in ids}
         with subprocess.Popen([sys.executable, "-c", SENDER, url], cwd=ROOT, env=dict(os.environ)) as sender:
             end(stage, *ids)
-            eventually(partial(more_than, receiver, len(receiver.received)))  # it is in the middle of it
+            eventually(partial(more_than, receiver, len(receiver.received)))  # it has begun to send
             sender.send_signal(signal.SIGKILL)
     with sending(stage):
         eventually(all_arrived(stage))

@@ -134,7 +134,7 @@ class CreateChatCompletion(CommonFields):
     @field_validator("messages")
     @classmethod
     def refuse_an_empty_question(cls, value: list[ChatMessage]) -> list[ChatMessage]:
-        """Refuses a chat without a question; the last message may be an answer, which another answer then follows."""
+        """Refuses a chat without a message of the user or a tool; its last message may be the assistant's own."""
         if not any(message.role == "tool" or (message.role == "user" and message.text.strip()) for message in value):
             raise ValueError("one message must be the user's, or a tool's, and not be empty")
         if value[-1].tool_calls:

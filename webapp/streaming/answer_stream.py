@@ -103,7 +103,7 @@ class AnswerStream:
         return self._call.over == "left"
 
     def close(self) -> None:
-        """Frees the slot; a request that has not ended is cancelled if the stream `cancels`."""
+        """Frees the tenant's slot for a waiting call; with `cancels`, cancels the request unless it has ended."""
         self._opened.close()
         if self._call.over == "ended" and self._call.view is not None:
             forget_unstored(self._context, [self._call.view])

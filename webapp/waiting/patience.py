@@ -57,9 +57,9 @@ class CpuTurn:
 
 
 def in_turns(app: WSGIApplication, at_once: int = AT_ONCE) -> WSGIApplication:
-    """Returns the app with a turn in the environment of each call, which `take_turn` begins.
+    """Returns the app with a CpuTurn for each call in its WSGI environment; `take_turn` begins that turn.
 
-    The turn ends with the call, or with the first byte of a stream.
+    The turn ends when the call ends or the first byte of its stream is sent.
     """
     taken_in, answered = Semaphore(at_once), Semaphore(at_once)
 

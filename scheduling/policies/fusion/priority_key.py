@@ -28,8 +28,8 @@ from scheduling.policies.virtual_token_counters import VirtualTokenCounters, ser
 from scheduling.policy import WaitingBatch, waiting_batch
 from scheduling.request import PRIORITY_S, Request
 
-# The multiple of its first-come-first-served time that a request waits before it is due. Lower values shorten the
-# waits of long requests, higher ones let short requests overtake for longer. Chosen, not tuned.
+# A request is due once it has waited this many times as long as it would have under first come, first served. A lower
+# value shortens the waits of long requests, a higher one lets short requests overtake for longer. Chosen, not tuned.
 MAX_FCFS_RATIO = 4.0
 # The least scale in seconds, so that the delay still decides between workers when nothing else waits. Any value far
 # below the time between arrivals works.

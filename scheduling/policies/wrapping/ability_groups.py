@@ -85,7 +85,7 @@ def _as_good(worker: Worker, chosen: Worker, requests: Sequence[Request]) -> boo
 
 
 class AbilityGroups(WrappingPolicy):
-    """A policy of the same kind for each set of needs; the policy that assigned work longest ago chooses first."""
+    """A policy of the same kind for each set of needs; the one whose last assignment is the oldest chooses first."""
 
     def __init__(self, make_policy: Callable[[], Policy]) -> None:
         self._make_policy, self._holders = make_policy, PrefixHolders()

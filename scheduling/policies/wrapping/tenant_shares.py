@@ -122,7 +122,10 @@ class TenantShares(WrappingPolicy):
         return self._counters.least_served(self._waiting_tenants())[:TENANTS_TRIED]
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Take back a batch that did not fit; another policy's batch may have requests of several tenants."""
+        """Give the requests of a batch that did not fit back to their tenants' policies.
+
+        The policy that was in force before may have put requests of several tenants into one batch.
+        """
         for tenant in sorted({request.tenant for request in assignment.requests}):
             requests = tuple(request for request in assignment.requests if request.tenant == tenant)
             policy = self._activated(tenant)

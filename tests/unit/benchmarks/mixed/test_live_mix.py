@@ -1,4 +1,4 @@
-"""A makespan is compared with workers that end together, and with the rate of the job's middle."""
+"""A job's makespan is compared with two ideals: all workers end together, and the rate of its middle lasts."""
 
 import pytest
 

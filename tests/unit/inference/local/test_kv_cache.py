@@ -211,5 +211,6 @@ def test_rows_that_stay_are_moved_together_with_all_that_they_hold(lengths, leav
     assert len(held) == len(set(held)) == tables.taken
     assert not held or 2 * (held[-1] + 1) <= 3 * len(held)
     assert all(same(kv.row_to_host(row, lengths[row]), content) for row, content in before.items())
-    kv.reserve([40] * len(lengths))  # what was moved left zeros, and is given out once
+    # rows that grow get blocks of zeros, also where blocks were moved from, and each block only once
+    kv.reserve([40] * len(lengths))
     assert not any(side[:, lengths[row] :].any() for row in before for side in chain(*kv.row_to_host(row, 40)))

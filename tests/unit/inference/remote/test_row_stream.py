@@ -47,7 +47,7 @@ class IdleServer:
 
 
 async def end_after(steps: int) -> None:
-    """End a request so many steps after it began, while it closes connections that have expired."""
+    """Begin a request, which closes expired connections, and end it after this many turns of the event loop."""
     idle = IdleServer()
     server = await asyncio.start_server(idle.answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

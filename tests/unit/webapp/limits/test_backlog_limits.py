@@ -173,7 +173,7 @@ def test_what_is_left_is_what_the_tenant_may_still_submit() -> None:
 @pytest.mark.parametrize(
     ("queued", "places", "backlog_s", "expected"),
     [
-        (2, 1, 60.0, 30),  # half of the queue has to go: half of 60 s
+        (2, 1, 60.0, 30),  # half of the queue must be served first: half of 60 s
         (10_000, 1, 600.0, 60),  # a tenth of it, though one place would be free at once
         (10_000, 1, 0.0, 1),
         (100, 100, 100_000.0, 120),

@@ -45,7 +45,7 @@ def rows(policy_ids: Mapping[str, Sequence[Sequence[str]]]) -> list[str]:
 
 
 def backlog(tenants: Mapping[str, int], seed: int = 1) -> list[Arrival]:
-    """So many requests of each tenant, all there from the beginning, of the same mixture of lengths."""
+    """As many requests of each tenant as `tenants` says, all waiting at 0, with the same mixture of lengths."""
     arrivals = []
     for tenant, count in tenants.items():
         for n in range(count):
