@@ -104,3 +104,13 @@ class UnreadableTokenizer(InferenceError):
 
     model: str
     reason: str
+
+
+@dataclass(eq=False)
+class TooExpensive(InferenceError):
+    """it takes more than {cpu_s:g} s of CPU time, or too much memory
+
+    The client must send something simpler.
+    """
+
+    cpu_s: float

@@ -1,19 +1,36 @@
 """Makes grammars of JSON formats with llguidance; the web process checks the grammar that a worker's engine will use.
 
-Imports no torch.
+A grammar is compiled in a process of its own before any other process compiles it, because some take minutes in one
+native call. What llguidance does for a token is bounded by LIMITS: at most 30 ms for a hundred hostile schemas. Imports
+no torch.
 """
 
-from llguidance import LLMatcher, LLParserLimits
+import json
+import random
+from collections.abc import Callable
 
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from inference.engine_errors import TooExpensive
+from inference.isolated_calls import IsolatedCalls
 from inference.sequences import JsonFormat
 
 ANY_OBJECT = '{"type": "object"}'
 # One way to write each value, as Python's json.dumps does: a model cannot fill its answer with blanks. Overrides what a
 # client's own schema says in `x-guidance`.
 STYLE = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False, "lenient": False}
-# Bounds the cost of a schema to about 1.5 ms for each token. Ordinary schemas take 0.02 to 0.06 ms on average with a
-# vocabulary of 49,152, and no less with half of it. Building a grammar takes 1 to 13 ms. Not tuned otherwise.
-LIMITS = LLParserLimits(step_lexer_fuel=20_000, max_grammar_size=100_000, verbose_errors=False)
+# Bounds the cost of a token. Ordinary schemas take 0.02 to 0.06 ms on average with a vocabulary of 49,152, and no less
+# with half of it. Not tuned otherwise.
+LIMITS = LLParserLimits(
+    step_lexer_fuel=20_000,
+    step_max_items=10_000,
+    max_lexer_states=50_000,
+    max_grammar_size=100_000,
+    verbose_errors=False,
+)
+COMPILED_WITHIN_S = 0.3  # CPU time; ordinary schemas take 1 to 13 ms, 60 KB of required names 50. Not tuned otherwise
+TRIED_TOKENS = 64  # that a check generates: enough to enter a schema's first values. Not tuned otherwise
+MOST_VERDICTS = 256  # remembered ones, of at most 64 KiB each; not tuned
 
 
 def grammar_of(format: JsonFormat) -> str:
@@ -21,10 +38,58 @@ def grammar_of(format: JsonFormat) -> str:
     return LLMatcher.grammar_from_json_schema(format.schema or ANY_OBJECT, overrides=STYLE)  # type: ignore[arg-type]
 
 
-def problem_of(format: JsonFormat) -> str | None:
-    """Returns why answers cannot be constrained to this format, None if they can."""
-    try:
-        problem = LLMatcher.validate_grammar(grammar_of(format), limits=LIMITS)
-    except ValueError as error:
-        problem = str(error)
-    return None if not problem or problem.startswith("WARNING") else problem.partition("\n")[0]
+def compiled(format: JsonFormat, vocabulary: LLTokenizer) -> LLMatcher:
+    """Returns the matcher of an answer; the caller must check its `is_error`. May take minutes: see FormatChecks."""
+    return LLMatcher(vocabulary, grammar_of(format), log_level=0, limits=LIMITS)
+
+
+class FormatChecks:
+    """Checks whether answers can be held to a format, each in a process of its own, and remembers the verdicts.
+
+    `tokenizer`, a tokenizer.json as text, gives the tokens of the model; without it each byte is a token.
+    """
+
+    def __init__(self, tokenizer: str = "", vocabulary_size: int | None = None, eos_id: int | None = None) -> None:
+        self._calls = IsolatedCalls(f"{__name__}:checker", json.dumps([tokenizer, vocabulary_size, eos_id]))
+        self._verdicts: dict[JsonFormat, str | None] = {}
+
+    def problem_of(self, format: JsonFormat, caller: str = "") -> str | None:
+        """Returns why answers cannot be held to this format, None if they can; each caller has one check at a time."""
+        if format not in self._verdicts:
+            try:
+                verdict = self._calls.call(format.schema or ANY_OBJECT, COMPILED_WITHIN_S, caller) or None
+            except TooExpensive as error:
+                verdict = str(error)
+            while len(self._verdicts) >= MOST_VERDICTS:
+                self._verdicts.pop(next(iter(self._verdicts)), None)
+            self._verdicts[format] = verdict
+        return self._verdicts[format]
+
+
+def checker(given: str) -> Callable[[str], str]:
+    """Returns the function that FormatChecks calls in processes of their own: from a schema to its problem or ""."""
+    tokenizer, vocabulary_size, eos_id = json.loads(given)
+    vocabulary = LLTokenizer(tokenizer or "byte", n_vocab=vocabulary_size, eos_token=eos_id)
+
+    def problem(schema: str) -> str:
+        try:
+            matcher = compiled(JsonFormat(schema), vocabulary)
+        except ValueError as error:  # llguidance takes JSON objects only
+            return str(error)
+        generate_some(matcher)
+        return matcher.get_error().partition("\n")[0]
+
+    return problem
+
+
+def generate_some(matcher: LLMatcher) -> None:
+    """Generates the first tokens of an answer at random, until it ends or the matcher fails."""
+    chance = random.Random(0)  # the same tokens for the same schema
+    for _ in range(TRIED_TOKENS):
+        allowed = bin(int.from_bytes(matcher.compute_bitmask(), "little"))[:1:-1]
+        if matcher.is_error() or matcher.is_stopped():
+            return
+        token = allowed.find("1", chance.randrange(len(allowed)))
+        matcher.consume_token(token)
+        if matcher.is_error() or matcher.is_stopped():
+            return

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Discriminator, Field, Tag
 from pydantic_core import to_json
 
-from inference.json_grammar import problem_of
+from inference.json_grammar import FormatChecks
 from inference.model_prompt import ModelPrompt
 from inference.sequences import JsonFormat
 from inference.tool_calls import required_format
@@ -26,6 +26,8 @@ MOST_SEEDS = 2**31  # every engine takes a seed below this, and two requests sel
 # nested objects, each of which is three levels of JSON, and 120,000 characters of names and values. Not tuned.
 MOST_SCHEMA_BYTES = 2**16
 MOST_SCHEMA_DEPTH = 32
+MOST_FORMAT_CHARACTERS = 4 * MOST_SCHEMA_BYTES  # of the schema of a call that must be one of several tools; not tuned
+FORMAT_CHECKS = FormatChecks()
 MOST_TOP_LOGPROBS = 20  # OpenAI's bound
 LARGEST_INTEGER = 2**63 - 1
 
@@ -169,10 +171,10 @@ def stored_format(
     return StoredFormat.model_validate(format.model_dump(by_alias=True) | named)
 
 
-def check_options(body: RequestBody, limit_tokens: int, format_param: str) -> None:
+def check_options(body: RequestBody, limit_tokens: int, format_param: str, tenant: str) -> None:
     """Raises InvalidRequest for options that exclude each other, and for formats that cannot be enforced.
 
-    The client's field of the format is `format_param`.
+    The client's field of the format is `format_param`. Formats of one tenant are checked one at a time.
     """
     if body.sampling.min_tokens > limit_tokens:
         raise InvalidRequest(
@@ -192,7 +194,7 @@ def check_options(body: RequestBody, limit_tokens: int, format_param: str) -> No
     for name in ("ignore_eos", "min_tokens"):
         if getattr(body.sampling, name):
             raise InvalidRequest(f"'{name}' is against a format, whose end ends the answer.", param=name)
-    _check_format(held_to, "tools" if required else format_param)
+    _check_format(held_to, "tools" if required else format_param, tenant)
 
 
 def _check_choice(body: RequestBody) -> None:
@@ -203,8 +205,11 @@ def _check_choice(body: RequestBody) -> None:
         raise InvalidRequest(f"Invalid 'tool_choice': no function '{wanted}' is among the tools.", param="tool_choice")
 
 
-def _check_format(format: JsonFormat, param: str) -> None:
-    problem = problem_of(format)
+def _check_format(format: JsonFormat, param: str, tenant: str) -> None:
+    if len(format.schema or "") > MOST_FORMAT_CHARACTERS:
+        problem: str | None = f"together the tools have more than {MOST_FORMAT_CHARACTERS:,} characters"
+    else:
+        problem = FORMAT_CHECKS.problem_of(format, tenant)
     if problem is not None:
         raise InvalidRequest(
             f"Invalid schema in '{param}': {problem}. Answers can be held to schemas of at most {MOST_SCHEMA_BYTES:,} "

@@ -191,7 +191,7 @@ def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submi
     body, names = submission.body, submission.names
     limits.check_model(submission.model)
     limit_tokens = limits.output_limit(submission.limit_tokens, param=names.limit)
-    check_options(body, limit_tokens, names.format)
+    check_options(body, limit_tokens, names.format, submission.tenant)
     counts = limits.count_tokens(submission.prompt, param=names.prompt)
     largest_tokens = snapshot.largest_tokens.get(limits.model_name) if snapshot else None
     limits.check_workers(counts.prompt_tokens, largest_tokens, param=names.prompt)

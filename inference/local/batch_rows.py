@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from llguidance import LLMatcher
 from torch import Tensor
 
 from inference.answer_text import Detokenizer, ends_in_stop_string
 from inference.engine_errors import SequenceTooLong
+from inference.local.format_masks import RowFormat
 from inference.local.sampling import uniform_numbers
 from inference.sequences import FinishedSequence, FinishReason, Sequence, TokenLogprob
 from scheduling.batch_partition import groups_by_padding
@@ -35,7 +35,7 @@ class BatchRow:
     )
 
     def __init__(
-        self, sequence: Sequence, entry_number: int, max_positions: int, matcher: LLMatcher | None = None
+        self, sequence: Sequence, entry_number: int, max_positions: int, matcher: RowFormat | None = None
     ) -> None:
         """Raises SequenceTooLong.
 
@@ -87,15 +87,21 @@ class BatchRow:
         self.finish_reason, self.refusal = "refused", why
 
     def append(self, token: int, eos_ids: frozenset[int], detokenizer: Detokenizer) -> bool:
-        """Adds the next token; returns whether it was the last one."""
+        """Adds the next token, unless the row's format has failed; returns whether the row ended."""
+        if self.matcher is not None and self.matcher.error:
+            self.refuse(format_refusal(self.matcher.error))
+            return True
         self.generated.append(token)
         self.new_tokens += 1
         if self.seen is not None:
             self.seen[token] = True
-        if token in self.ends(eos_ids):
+        ends = token in self.ends(eos_ids)
+        if self.matcher is not None and not ends:
+            self.matcher.consume(token)
+        if ends:
             self.finish_reason = "eos"
-        elif self.matcher is not None and not self.matcher.consume_token(token):
-            self.refuse(matcher_error(self.matcher))
+        elif self.matcher is not None and self.matcher.error:
+            self.refuse(format_refusal(self.matcher.error))
         elif self.sequence.stop and ends_in_stop_string(detokenizer, self.generated, self.sequence.stop):
             self.finish_reason = "stop"
         elif len(self.generated) >= self.limit:
@@ -114,9 +120,9 @@ class BatchRow:
         )
 
 
-def matcher_error(matcher: LLMatcher) -> str:
-    """Returns the message for a matcher that failed, with the first line of its error."""
-    return f"its format cannot be kept to: {matcher.get_error().partition(chr(10))[0]}"
+def format_refusal(problem: str) -> str:
+    """Returns the message for a row that cannot be held to its format."""
+    return f"its format cannot be kept to: {problem}"
 
 
 def group_by_length(rows: Iterable[BatchRow]) -> list[list[BatchRow]]:

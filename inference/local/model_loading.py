@@ -13,12 +13,12 @@ from transformers.utils.logging import disable_progress_bar
 
 from inference.engine_errors import QuantizationUnavailable, UnsupportedModel
 from inference.local.decode_attention import fastest_attention
+from inference.local.format_masks import FormatMasks, load_format_masks
 from inference.local.forward_pass import Cursor, decode_one_token, prefill
 from inference.local.fused_model import FusedModel, fusible
 from inference.local.kv_budget import KvLayout
 from inference.local.kv_cache import KvCache
 from inference.local.linear_weights import WeightForm, fastest_form, store_column_major
-from inference.local.next_tokens import FormatMasks, load_format_masks
 from inference.model_weights import cpu_dtype
 
 Quantize = Literal["4bit", "8bit"]

@@ -4,49 +4,13 @@ Rows without penalties or formats cost nothing here, and get the tokens that the
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
-import numpy as np
 import torch
-from llguidance import LLMatcher, LLTokenizer
 from torch import Tensor
 
-from inference.json_grammar import LIMITS, grammar_of
 from inference.local.batch_rows import BatchRow
 from inference.local.sampling import below_the_likeliest, greedy, sample
-from inference.sequences import JsonFormat, TokenLogprob
-
-
-class FormatMasks:
-    """Makes llguidance's matcher for each row's JSON format, from the bytes of the vocabulary's tokens."""
-
-    def __init__(self, vocabulary: LLTokenizer) -> None:
-        self._vocabulary = vocabulary
-
-    def matcher(self, format: JsonFormat, generated_ids: Sequence[int]) -> LLMatcher:
-        """Returns the matcher of an answer that begins with `generated_ids`; the caller must check its `is_error`."""
-        matcher = LLMatcher(self._vocabulary, grammar_of(format), log_level=0, limits=LIMITS)
-        matcher.consume_tokens(list(generated_ids))
-        return matcher
-
-
-def load_format_masks(tokenizer: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> FormatMasks | None:
-    """Returns the masks for a tokenizer, or None if llguidance cannot read it or the model has no EOS."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None or not eos_ids:
-        return None
-    size = max(vocabulary_size, backend.get_vocab_size(with_added_tokens=True))
-    try:
-        return FormatMasks(LLTokenizer(backend.to_str(), n_vocab=size, eos_token=sorted(eos_ids)))
-    except ValueError:
-        return None
-
-
-def allowed_tokens(matcher: LLMatcher, vocabulary_size: int) -> Tensor:
-    """Returns a mask of the tokens that may come next, [vocabulary] of bool on the CPU."""
-    bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
-    return torch.from_numpy(np.unpackbits(bits, bitorder="little")[:vocabulary_size].view(np.bool_))
-
+from inference.sequences import TokenLogprob
 
 # The log probability of an impossible token: JSON has no infinity, and vLLM has the same bound.
 LEAST_LOGPROB = -9999.0
@@ -95,7 +59,7 @@ def adjusted(logits: Tensor, rows: Sequence[BatchRow], eos_ids: frozenset[int]) 
         if len(row.generated) < row.sequence.sampling.min_tokens:
             own[_within(row.ends(eos_ids), len(own))] = -torch.inf
         if row.matcher is not None:
-            own.masked_fill_(~allowed_tokens(row.matcher, len(own)).to(own.device), -torch.inf)
+            own.masked_fill_(~row.matcher.allowed_tokens(len(own)).to(own.device), -torch.inf)
     return scores
 
 

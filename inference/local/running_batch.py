@@ -12,8 +12,9 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from inference.local.batch_rows import BatchRow, matcher_error
+from inference.local.batch_rows import BatchRow, format_refusal
 from inference.local.cost_counters import RunTally, StepLog
+from inference.local.format_masks import RowFormat
 from inference.local.forward_pass import Cursor, decode_one_token, prefill, prefill_alone
 from inference.local.kv_cache import KvCache
 from inference.local.model_loading import LoadedModel
@@ -23,14 +24,17 @@ from inference.sequences import FinishedSequence, Sequence, TokenLogprob
 
 def new_row(loaded: LoadedModel, sequence: Sequence, entry_number: int = 0) -> BatchRow:
     """Returns the row of a sequence; a row that this model can never answer is finished at once, as `refused`."""
-    matcher, why = None, ""
+    matcher: RowFormat | None = None
+    why = ""
     if sequence.top_logprobs is not None and len(sequence.logprobs) < len(sequence.generated_ids):
         sequence = replace(sequence, generated_ids=(), logprobs=())  # start again, to get the first log probabilities
     if sequence.format is not None:
         masks = loaded.format_masks
-        matcher = masks.matcher(sequence.format, sequence.generated_ids) if masks else None
-        if matcher is None or matcher.is_error():
-            why = matcher_error(matcher) if matcher else "answers of this model cannot be held to a format"
+        found = masks.matcher(sequence.format, sequence.generated_ids) if masks else "the model's tokens are unknown"
+        if isinstance(found, str):
+            why = format_refusal(found)
+        else:
+            matcher, why = found, format_refusal(found.error) if found.error else ""
     row = BatchRow(sequence, entry_number, loaded.max_positions, matcher)
     if why:
         row.refuse(why)

@@ -1,6 +1,6 @@
 """A leased batch in a worker process, converted from the database's rows into sequences for the engine."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from threading import Event
@@ -9,12 +9,20 @@ from jinja2 import TemplateError
 
 from inference.model_prompt import ModelPrompt
 from inference.request_tokens import RequestTokens, Turn
-from inference.sequences import Sequence
+from inference.sequences import JsonFormat, Sequence
 from inference.tool_calls import required_format
 from models.leasing.leases import Lease, TakenBatch, TakenRequest
 from request_body import RequestBody, read_body
 from scheduling.request import lacking
 from tasks.serving.answers import unpacked
+
+# Compiles a format of a tenant before its row joins; returns why no answer can be held to it, or None.
+PrepareFormat = Callable[[JsonFormat, str], str | None]
+
+
+def take_any_format(format: JsonFormat, tenant: str) -> str | None:
+    """Returns None: the engine compiles formats itself, or has them compiled by its server."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +54,12 @@ def prepare(
     max_positions: int,
     lacks: Collection[str] = (),
     salt_key: str = "",
+    prepare_format: PrepareFormat = take_any_format,
 ) -> BatchJob:
-    """Encode a batch's prompts.
+    """Encode a batch's prompts and compile its formats, so that the engine's thread need not wait for either.
 
     A request is unservable if the model's chat template refuses its prompt, if that leaves no position for an answer,
-    or if the request needs what the engine `lacks`.
+    if the request needs what the engine `lacks`, or if its answer cannot be held to its format.
     """
     sequences: list[Sequence] = []
     unservable: list[Unservable] = []
@@ -70,13 +79,18 @@ def prepare(
         except ValueError as error:
             unservable.append(Unservable(request.id, "invalid_prompt", str(error)))
         else:
-            if sequence.length < max_positions:
-                sequences.append(sequence)
-                if body.stream:
-                    streamed.add(request.id)
+            if sequence.length >= max_positions:
+                message = f"The prompt has {len(sequence.prompt_ids)} tokens, the model {max_positions} positions."
+                unservable.append(Unservable(request.id, "context_length_exceeded", message))
                 continue
-            message = f"The prompt has {len(sequence.prompt_ids)} tokens, the model {max_positions} positions."
-            unservable.append(Unservable(request.id, "context_length_exceeded", message))
+            problem = None if sequence.format is None else prepare_format(sequence.format, request.tenant)
+            if problem is not None:
+                message = f"No answer can be held to its schema: {problem}."
+                unservable.append(Unservable(request.id, "invalid_json_schema", message))
+                continue
+            sequences.append(sequence)
+            if body.stream:
+                streamed.add(request.id)
     return BatchJob(
         batch.lease,
         batch.joins,

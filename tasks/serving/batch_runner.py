@@ -13,7 +13,7 @@ from models.leasing.leases import WorkerOffer
 from models.leasing.requeue import Failure
 from models.leasing.worker_registration import WorkerRegistration
 from models.tables import BatchStatus
-from tasks.serving.batch_job import prepare
+from tasks.serving.batch_job import PrepareFormat, prepare, take_any_format
 from tasks.serving.engine_events import BatchEnded
 from tasks.serving.engine_thread import EngineThread
 from tasks.serving.lease_heartbeat import LeaseHeartbeat, LeaseTerms, OpenJobs
@@ -43,6 +43,7 @@ class BatchRunner:
         live_rows: LiveRows,
         offer: Callable[[], WorkerOffer] = WorkerOffer,
         salt_key: str = "",
+        prepare_format: PrepareFormat = take_any_format,
     ) -> None:
         """Makes the engine and the threads; nothing runs before `start`.
 
@@ -50,6 +51,7 @@ class BatchRunner:
         `salt_key` is the key of the tenants' cache salts: the same for all workers, and unknown to tenants.
         """
         self._database, self._format, self._terms, self._salt_key = database, prompt_format, terms, salt_key
+        self._prepare_format = prepare_format
         self._name, self._lacks, self._kick_planner = announcement.name, announcement.lacks, kick_planner
         self._jobs = OpenJobs()
         self._writer = ResultWriter(
@@ -83,7 +85,14 @@ class BatchRunner:
                 self._kick_planner()
             return
         try:
-            job = prepare(batch, self._format, self._engine.max_positions, self._lacks, self._salt_key)
+            job = prepare(
+                batch,
+                self._format,
+                self._engine.max_positions,
+                self._lacks,
+                self._salt_key,
+                self._prepare_format,
+            )
         except TokenizerAway:  # the tokenizer's server is unreachable, and no work of this batch was done
             self._writer.record(BatchEnded(batch.lease, BatchStatus.lost, monotonic()))
             return

@@ -21,6 +21,7 @@ from models.leasing.worker_registration import WorkerRegistration
 from scheduling.costs import ProfiledCurves, ServingCurves
 from settings import VERSION
 from tasks.app import settings
+from tasks.serving.batch_job import take_any_format
 from tasks.serving.serving_costs import LearnedCosts, window_of_sums
 from tasks.serving.worker_process import prepare_process, serve_until_signal
 
@@ -60,6 +61,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         load_prompt_format(settings.model),
         announcement,
         offer=lambda: WorkerOffer(curves=costs.curves(monotonic())),
+        prepare_format=loaded.format_masks.prepare if loaded.format_masks else take_any_format,
     )
 
 

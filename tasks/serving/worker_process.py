@@ -20,6 +20,7 @@ from processes import json_logs
 from processes.hosted_process import HostedProcess
 from tasks.app import app, database_url, installation, redis_url, settings
 from tasks.messages import Messages
+from tasks.serving.batch_job import PrepareFormat, take_any_format
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.lease_heartbeat import LeaseTerms
 from tasks.serving.live_tokens import LiveRows, TokenPublisher, ask_listener
@@ -48,6 +49,7 @@ def serve_until_signal(
     prompt_format: RequestTokens,
     announcement: WorkerRegistration,
     offer: Callable[[], WorkerOffer] = WorkerOffer,
+    prepare_format: PrepareFormat = take_any_format,
 ) -> int:
     """Announce the worker and serve its queue until SIGTERM or SIGINT; returns the process's exit status."""
     name = announcement.name
@@ -69,6 +71,7 @@ def serve_until_signal(
         live_rows=live_rows,
         offer=offer,
         salt_key=installation,
+        prepare_format=prepare_format,
     )
     process = HostedProcess([publisher, asks, runner], works=lambda: runner.works)
     process.start()

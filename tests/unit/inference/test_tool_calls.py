@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jinja2 import TemplateError
 
 from inference.chat_template import compile_chat_template, takes_tools
-from inference.json_grammar import problem_of
+from inference.json_grammar import FormatChecks
 from inference.model_prompt import ModelPrompt
 from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.sequences import JsonFormat
@@ -78,7 +78,7 @@ TOOLS = [StoredTool(name="weather", parameters=PARAMETERS), StoredTool(name="tim
 @pytest.mark.parametrize(("name", "valid"), [(None, {"weather", "time"}), ("weather", {"weather"})])
 def test_a_forced_call_is_one_of_the_tools_that_may_be_called(name, valid):
     schema = forced_call_schema(TOOLS, name)
-    assert problem_of(JsonFormat(json.dumps(schema))) is None
+    assert FormatChecks().problem_of(JsonFormat(json.dumps(schema))) is None
     validator = jsonschema_rs.validator_for(schema)
     for called in ("weather", "time", "other"):
         assert validator.is_valid({"name": called, "arguments": {"city": "a"}}) is (called in valid)

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.json_grammar import problem_of
+from inference.json_grammar import compiled
+from inference.local.batch_rows import BatchRow
 from inference.local.engine import Engine
+from inference.local.format_masks import FormatMasks, RowFormat
 from inference.sequences import JsonFormat
 from request_body import Sampling
 from tests.unit.inference.tiny_models import AMPLE, drain, known
@@ -139,14 +141,66 @@ def test_a_model_whose_tokens_are_unknown_refuses_formats(llama):
     assert done.reason == "refused"
 
 
-@pytest.mark.parametrize(
-    "schema", [*REFUSED, "[1]", "true", '{"$ref": "http://somewhere/else"}', '{"format": "x", "type": "string"}']
-)
-def test_a_schema_that_no_engine_could_keep_to_has_a_problem_that_says_why(schema):
-    assert problem_of(JsonFormat(schema))
+FAILS_LATER = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "pattern": "^(a{1,100}){1,100}$"}},
+    "required": ["a"],
+}
 
 
-def test_the_style_of_a_schema_is_ours_whatever_it_says():
-    asked = '{"type": "object", "x-guidance": {"lenient": true}, "properties": {"a": {"not": {}}}}'
-    assert "not" in str(problem_of(JsonFormat(asked)))
-    assert problem_of(JsonFormat()) is None
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_whose_format_fails_later_is_refused_by_name_and_never_ends_as_complete(temperature):
+    bundled = known("bundled")
+    engine = Engine(bundled.loaded, AMPLE)
+    schema = JsonFormat(json.dumps(FAILS_LATER))
+    sampling = Sampling(temperature, seed=1)
+    engine.insert(
+        [
+            bundled.pool[0].sequence("bad", limit=LIMIT, format=schema, sampling=sampling),
+            bundled.pool[1].sequence("good"),
+        ]
+    )
+    done = drain(engine)
+    assert done["good"].generated_ids == bundled.pool[1].answer
+    if done["bad"].reason == "eos":
+        jsonschema_rs.validator_for(FAILS_LATER).validate(
+            json.loads(bundled.loaded.tokenizer.decode(done["bad"].generated_ids[:-1]))
+        )
+    else:
+        assert done["bad"].reason in ("refused", "limit")
+
+
+def masks_of_bundled() -> FormatMasks:
+    masks = known("bundled").loaded.format_masks
+    assert masks is not None
+    return masks
+
+
+def row_format(schema: str | None) -> RowFormat:
+    return RowFormat(compiled(JsonFormat(schema), masks_of_bundled()._vocabulary))
+
+
+def test_a_matcher_that_fails_while_it_computes_a_mask_refuses_its_row():
+    bundled = known("bundled")
+    without_answer = row_format('{"$ref": "#"}')
+    without_answer.allowed_tokens(10)
+    assert without_answer.error
+    row = BatchRow(bundled.pool[0].sequence("a"), 0, 999, without_answer)
+    assert row.append(min(bundled.loaded.eos_ids), bundled.loaded.eos_ids, bundled.loaded.tokenizer)
+    assert (row.finish_reason, row.generated) == ("refused", [])
+
+
+def test_a_row_beyond_its_budget_of_cpu_time_is_refused():
+    row = row_format(None)
+    row._spend(10.0)
+    assert "CPU time" in row.error
+
+
+def test_a_prepared_format_is_compiled_once_for_its_row():
+    masks = masks_of_bundled()
+    integer = JsonFormat('{"type": "integer"}')
+    assert masks.prepare(integer) is None
+    assert len(masks._prepared) == 1
+    assert isinstance(masks.matcher(integer, ()), RowFormat)
+    assert not masks._prepared
+    assert masks.prepare(JsonFormat('{"type": "foo"}'))

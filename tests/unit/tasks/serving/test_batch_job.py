@@ -143,3 +143,12 @@ def test_a_required_call_is_the_format_of_the_answer_and_tools_without_a_templat
         taken(prompt("a", "two", body | {"tool_choice": {"mode": "none"}})), knowing, max_positions=30
     ).sequences
     assert told_of_none.format is None
+
+
+def test_a_format_that_cannot_be_kept_to_is_set_apart_with_its_reason():
+    formats = {"format": {"type": "json_object"}}
+    batch = taken(prompt("a", "two", formats), prompt("b", "two"))
+    job = prepare(batch, words(), max_positions=10, prepare_format=lambda asked, tenant: "it is too large")
+    assert [sequence.id for sequence in job.sequences] == ["b"]
+    assert [(one.request_id, one.code) for one in job.unservable] == [("a", "invalid_json_schema")]
+    assert "it is too large" in job.unservable[0].message

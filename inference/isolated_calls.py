@@ -1,0 +1,154 @@
+"""Calls a function in a process of its own, within bounds of CPU time and memory.
+
+For work whose cost a client decides and that native code does in one call, which no thread can end. A template process
+loads once what the function needs; each call forks it, which takes some 3 ms. CPU time is counted and not the clock,
+so that a busy machine ends no call. Green threads run on while one of them waits for a call.
+"""
+
+import os
+import resource
+import signal
+import struct
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from importlib import import_module
+from socket import SHUT_WR, recv_fds, send_fds, socket, socketpair
+from threading import BoundedSemaphore, Lock
+from weakref import finalize
+
+from inference.engine_errors import TooExpensive
+
+MOST_MEMORY_BYTES = 2**30  # of one call; a large schema takes 40 MB, a tokenizer 100. Not tuned otherwise
+AT_ONCE = 2  # calls at a time, so that cores stay free for the rest of the service; not tuned
+# Longest wait for a call's answer. On a machine that is ten times overloaded, the CPU time allowed takes about as long.
+ANSWER_WITHIN_S = 20.0
+LENGTH = struct.Struct("!Q")
+SECONDS = struct.Struct("!d")
+BEGUN, ANSWERED = b".", b"+"  # sent before the text is read, and in front of the answer
+
+
+class IsolatedCalls:
+    """Calls of one function from text to text, which `maker`, as module:name, makes from `given` in the template."""
+
+    def __init__(self, maker: str, given: str = "") -> None:
+        self._maker, self._given = maker, given
+        self._template: socket | None = None
+        self._starting = Lock()
+        self._free = BoundedSemaphore(AT_ONCE)
+        self._turns: defaultdict[str, Lock] = defaultdict(Lock)
+
+    def call(self, text: str, cpu_s: float, caller: str = "") -> str:
+        """Returns the function's answer; raises TooExpensive if it takes more CPU time or memory than allowed.
+
+        Each caller has one call at a time, so that one with many calls delays no other.
+        """
+        with self._turns[caller], self._free:
+            answer = self._ask(text, cpu_s)
+            if answer is None:
+                answer = self._ask(text, cpu_s)
+        if not answer:
+            raise TooExpensive(cpu_s)
+        return answer.removeprefix(ANSWERED).decode()
+
+    def _ask(self, text: str, cpu_s: float) -> bytes | None:
+        """Returns the answer, empty if the process was ended before it; None if the template had been killed."""
+        ours, theirs = socketpair()
+        with ours:
+            with theirs:
+                self._fork(theirs, cpu_s)
+            ours.settimeout(ANSWER_WITHIN_S)
+            try:
+                if not ours.recv(1):
+                    return None
+                ours.sendall(text.encode())
+                ours.shutdown(SHUT_WR)
+                return _read_all(ours)
+            except ConnectionResetError:
+                return None
+            except OSError:  # late
+                return b""
+
+    def _fork(self, theirs: socket, cpu_s: float) -> None:
+        """Lets the template fork a process for this socket; starts a template if there is none."""
+        with self._starting:
+            if self._template is not None:
+                try:
+                    send_fds(self._template, [SECONDS.pack(cpu_s)], [theirs.fileno()])
+                    return
+                except OSError:  # it was killed
+                    self._template.close()
+            self._template = self._start()
+            send_fds(self._template, [SECONDS.pack(cpu_s)], [theirs.fileno()])
+
+    def _start(self) -> socket:
+        ours, theirs = socketpair()
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        with theirs:
+            process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-P", "-m", __name__, self._maker, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                pass_fds=(theirs.fileno(),),
+            )
+        finalize(self, _end, ours, process)
+        given = self._given.encode()
+        ours.sendall(LENGTH.pack(len(given)) + given)
+        return ours
+
+
+def _end(template: socket, process: subprocess.Popen[bytes]) -> None:
+    template.close()
+    process.wait()
+
+
+def _read_all(connection: socket) -> bytes:
+    return b"".join(iter(lambda: connection.recv(2**16), b""))
+
+
+def _read(connection: socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        piece = connection.recv(size - len(found))
+        if not piece:
+            sys.exit()
+        found += piece
+    return found
+
+
+def serve_template(maker: str, parent: socket) -> None:
+    """Makes the function, then forks a process for each socket that the parent sends, until the parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # leaves no zombies
+    module, _, name = maker.partition(":")
+    given = _read(parent, *LENGTH.unpack(_read(parent, LENGTH.size))).decode()
+    function = getattr(import_module(module), name)(given)
+    while True:
+        asked, descriptors, _, _ = recv_fds(parent, SECONDS.size, 1)
+        if not asked:
+            return
+        with socket(fileno=descriptors[0]) as caller:
+            if os.fork() == 0:
+                parent.close()
+                _answer(function, caller, *SECONDS.unpack(asked))
+
+
+def _answer(function: Callable[[str], str], caller: socket, cpu_s: float) -> None:
+    """Answers one call and ends the process; the kernel ends it once it has used its CPU time."""
+    try:
+        caller.sendall(BEGUN)
+        text = _read_all(caller).decode()
+        resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)
+        answer = function(text).encode()
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        caller.sendall(ANSWERED + answer)
+    except MemoryError:
+        pass
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    serve_template(sys.argv[1], socket(fileno=int(sys.argv[2])))

@@ -1,0 +1,48 @@
+"""Calls in processes of their own: answers, and ends of calls that take too much CPU time or memory."""
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from inference.engine_errors import TooExpensive
+from inference.isolated_calls import IsolatedCalls
+
+
+def maker(given: str) -> Callable[[str], str]:
+    """A function that counts for ever, allocates without end, fails, ends its parent, or answers."""
+
+    def function(text: str) -> str:
+        if text == "endless":
+            while True:
+                pass
+        if text == "large":
+            return "x" * 2**32
+        if text == "wrong":
+            raise ValueError
+        if text == "parent":
+            return str(os.getppid())
+        return given + text
+
+    return function
+
+
+CALLS = IsolatedCalls(f"{__name__}:maker", "hello ")
+
+
+@pytest.mark.parametrize("text", ["world", "", "ü" * 300_000])
+def test_the_answer_is_the_functions(text):
+    assert CALLS.call(text, 1.0) == "hello " + text
+
+
+@pytest.mark.parametrize("text", ["endless", "large", "wrong"])
+def test_a_call_without_an_answer_ends_and_the_next_one_is_answered(text):
+    with pytest.raises(TooExpensive):
+        CALLS.call(text, 0.05)
+    assert CALLS.call("again", 1.0) == "hello again"
+
+
+def test_a_template_that_was_killed_is_started_again():
+    os.kill(int(CALLS.call("parent", 1.0)), signal.SIGKILL)
+    assert CALLS.call("again", 1.0) == "hello again"
