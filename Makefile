@@ -57,7 +57,7 @@ test-all: test test-long ## `make test`, then everything that takes longer: half
 
 test-long: install ## what `make test-all` has beside `make test`
 	$(PYTEST) $(TESTS) -m long
-	$(BIN)/python -m pytest tests/unit --cov --cov-fail-under=100 --quiet $(LANES)
+	$(BIN)/python -m pytest tests/unit/scheduling --cov --cov-fail-under=100 --quiet $(LANES)
 	.ci/system-servers
 	.ci/several-hosts
 	.ci/alarms

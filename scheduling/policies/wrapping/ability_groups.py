@@ -97,8 +97,9 @@ class AbilityGroups(WrappingPolicy):
     def _inner(self) -> Iterable[Policy]:
         return self._groups.values()
 
-    def _policy_for(self, assignment: Assignment) -> Policy:
-        return self._policy_serving(assignment.requests)
+    def out_of_memory(self, assignment: Assignment, now: float) -> None:
+        """Return a batch that did not fit to the policy whose workers can serve it."""
+        self._policy_serving(assignment.requests).out_of_memory(assignment, now)
 
     def _policy_serving(self, requests: Iterable[Request]) -> Policy:
         """Return the policy whose workers can serve all of these requests."""

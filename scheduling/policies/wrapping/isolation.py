@@ -33,8 +33,9 @@ class IsolatingPolicy(WrappingPolicy):
     def _inner(self) -> Iterable[Policy]:
         return (self._policy,)
 
-    def _policy_for(self, assignment: Assignment) -> Policy:
-        return self._policy
+    def out_of_memory(self, assignment: Assignment, now: float) -> None:
+        """Return a batch that did not fit to the policy."""
+        self._policy.out_of_memory(assignment, now)
 
     def add(self, request: Request, now: float) -> None:
         """Let a request wait; it waits apart if it has outgrown a worker."""

@@ -147,8 +147,10 @@ class SpareCapacity(WrappingPolicy):
                 self._background.discard(request_id)
                 self._others.add(replace(request, priority=request.priority - BACKGROUND_PRIORITY), now)
 
-    def _policy_for(self, assignment: Assignment) -> Policy:
-        return self._background if any(request.background for request in assignment.requests) else self._others
+    def out_of_memory(self, assignment: Assignment, now: float) -> None:
+        """Return a batch that did not fit to the policy that made it."""
+        background = any(request.background for request in assignment.requests)
+        (self._background if background else self._others).out_of_memory(assignment, now)
 
     def wake_at(self, now: float) -> float | None:
         """Return when a policy wants to be asked again, or half of a background request's time is over."""

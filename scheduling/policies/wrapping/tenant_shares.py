@@ -43,9 +43,6 @@ class TenantShares(WrappingPolicy):
     def _inner(self) -> Iterable[Policy]:
         return self._policies.values()
 
-    def _policy_for(self, assignment: Assignment) -> Policy:
-        return self._policy_of_tenant(assignment.requests[0].tenant)  # a batch that ended is of one tenant
-
     def _policy_of_tenant(self, tenant: str) -> Policy:
         if tenant not in self._policies:
             self._counters.activate(tenant, self._waiting_tenants())
@@ -175,8 +172,9 @@ class OffloadShares(WrappingPolicy):
     def _inner(self) -> Iterable[Policy]:
         return (self._policy,)
 
-    def _policy_for(self, assignment: Assignment) -> Policy:
-        return self._policy
+    def out_of_memory(self, assignment: Assignment, now: float) -> None:
+        """Return a batch that did not fit to the policy."""
+        self._policy.out_of_memory(assignment, now)
 
     def add(self, request: Request, now: float) -> None:
         """Let a request wait until it is its tenant's turn."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from scheduling.policy import Assignment, Policy
+from scheduling.policy import Policy
 
 
 class WrappingPolicy(Policy, Protocol):
@@ -13,20 +13,12 @@ class WrappingPolicy(Policy, Protocol):
         """Return the inner policies."""
         ...
 
-    def _policy_for(self, assignment: Assignment) -> Policy:
-        """Return the inner policy that made this assignment."""
-        ...
-
     def __len__(self) -> int:
         return sum(map(len, self._inner()))
 
     def discard(self, request_id: str) -> bool:
         """Remove a waiting request; return False if it does not wait here."""
         return any(policy.discard(request_id) for policy in self._inner())
-
-    def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Return a batch that did not fit to the policy that made it."""
-        self._policy_for(assignment).out_of_memory(assignment, now)
 
     def wake_at(self, now: float) -> float | None:
         """Return when the first of the policies wants to be asked again."""

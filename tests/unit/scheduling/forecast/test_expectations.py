@@ -10,6 +10,7 @@ from scheduling.forecast.expectations import (
     OTHER_SPREAD,
     UNKNOWN,
     Band,
+    Expectation,
     IntervalCalibration,
     ResponseLine,
     fit_line,
@@ -46,6 +47,12 @@ def test_until_some_forecasts_have_come_true_errors_are_taken_to_be_normal() -> 
     calibration.learn("running", 1.0, 1.0, 50.0)
     assert calibration.band("running", 1.0).middle == pytest.approx(np.log(50))
     assert calibration.band("waiting", 1.0) == Band(*UNKNOWN)
+    assert calibration.band("waiting", 1.0) == Band(*UNKNOWN)  # the same, read again
+
+
+def test_an_expectation_can_be_moved_and_scaled_with_its_interval() -> None:
+    assert Expectation(2.0, 1.0, 4.0).later(0.5) == Expectation(2.5, 1.5, 4.5)
+    assert Expectation(2.0, 1.0, 4.0).scaled(3.0) == Expectation(6.0, 3.0, 12.0)
 
 
 def test_forecasts_of_another_horizon_correct_none_that_has_enough_of_its_own() -> None:
