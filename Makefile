@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
-# Two test processes side by side, each with a Postgres and a broker of its own. `make test LANES=` runs one test after
-# the other; `make test ORDER="--random-order --random-order-seed=7"` runs the files and their tests in another order.
-LANES := -n 2 --dist loadfile
+# Four test processes side by side, each with a Postgres and a broker of its own: on two cores, because two thirds of a
+# process's time is waiting. Long files come first (browser, chaos, e2e). `make test LANES=` runs one test after the
+# other; `make test ORDER="--random-order --random-order-seed=7"` runs the files and their tests in another order.
+LANES := -n 4 --dist loadfile --no-loadscope-reorder
 ORDER :=
 PYTEST = $(BIN)/python -m pytest $(LANES) $(ORDER)
 # What `make test` leaves to `make test-all`: the real models and the clients of others need downloads of their own.
