@@ -16,7 +16,7 @@ from benchmarks.harness import Json, Results, json_option, percentile, print_tab
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.request_sources import MEDIAN_WORDS
 from benchmarks.service_start import connection_to
-from cli.demo_workload import poisson_arrivals
+from cli.demo_workload import TRAINING_EXAMPLES, training_examples
 from cli.option_types import CommaSeparated
 from cli.service_access import POLICIES
 from inference.prompt_format import load_prompt_format
@@ -65,10 +65,8 @@ def main(policies: list[str], waiting: int, seconds: float, results: Results) ->
 
 def measured(policy: str, waiting: int, seconds: float) -> Json:
     """Measure decision times under this policy in milliseconds, from the planner's snapshots."""
-    with fresh_service(policy, ServiceOptions(2, "64MiB", pretrained=True), poisson_arrivals(1, 1.0, 0), seed=0) as (
-        service,
-        _,
-    ):
+    examples = training_examples(TRAINING_EXAMPLES, [], 0)
+    with fresh_service(policy, ServiceOptions(2, "64MiB"), examples) as (service, _):
         pause = threading.Event()
         with connection_to(service.database_url) as connection:
             connection.execute(INSERT, table_rows(toy_requests(waiting, seed=0, median_words=MEDIAN_WORDS)))

@@ -31,7 +31,7 @@ from benchmarks.harness import Json, Results, json_option, print_table
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.request_sources import Workload, arrivals_of
 from benchmarks.service_start import client_of_service, connection_to
-from cli.demo_workload import DemoArrival, send_all
+from cli.demo_workload import TRAINING_EXAMPLES, DemoArrival, send_all, training_examples
 from cli.hosting.service_files import RunningService
 from cli.option_types import CommaSeparated
 from cli.service_access import POLICIES, settings_with
@@ -201,12 +201,11 @@ def main(
     rows: list[Json] = []
     for model, policy in product(models, policies):
         directory = None if model == BUNDLED else settings_with(model=model).model
-        options = ServiceOptions(
-            1, kv_budget, directory, max_prompt_tokens, max_output_tokens, pretrained=model == BUNDLED
-        )
+        options = ServiceOptions(1, kv_budget, directory, max_prompt_tokens, max_output_tokens)
         workload: Workload = "toy" if model == BUNDLED else "instructions"
         at_once = [replace(one, at_s=0.0) for one in arrivals_of(workload, burst, 1.0, 0)]
-        with fresh_service(policy, options, at_once, 0) as (service, state_dir):
+        examples = training_examples(TRAINING_EXAMPLES, at_once, 0) if model == BUNDLED else ()
+        with fresh_service(policy, options, examples) as (service, state_dir):
             quickest, _ = _serve(service, state_dir, at_once)
             rate = OVERLOAD * (saturation or quickest)
             crowd = arrivals_of(workload, max(1, round(rate * overload_seconds)), rate, 2)

@@ -40,7 +40,7 @@ def main(
     """Start a service, send it nothing, and measure what its processes do; then send lone requests."""
     figures: dict[str, dict[str, float]] = {}
     lone: Json = {}
-    with fresh_service("fusion", ServiceOptions(workers, "40MiB"), [], seed=0) as (service, state_dir):
+    with fresh_service("fusion", ServiceOptions(workers, "40MiB")) as (service, state_dir):
         Event().wait(settle_seconds)
         for name in ("", *page):
             with ServiceMonitor(service, state_dir) as monitor:

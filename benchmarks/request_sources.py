@@ -126,7 +126,7 @@ def _application(row: Json) -> str:
 # Words of a toy input. The demo's have 10; with so few, HTTP and the database are half of the work on a small machine,
 # whatever the policy.
 MEDIAN_WORDS = 30.0
-Workload = Literal["toy", "instructions"]
+Workload = Literal["toy", "instructions", "tasks"]
 
 
 def arrivals_of(workload: Workload, requests: int, rate: float, seed: int) -> list[DemoArrival]:

@@ -77,7 +77,7 @@ def own_service(
         raise CommandFailed(str(error)) from error
 
 
-def train_predictor(state_dir: Path, examples: Iterable[Mapping[str, str]]) -> None:
+def train_predictor(state_dir: Path, examples: Iterable[Mapping[str, str | int]]) -> None:
     """Run `magnus train` on requests with known answers; raises ProgramFailed."""
     data, log = state_dir / "examples.jsonl", state_dir / "train.log"
     data.write_text("".join(json.dumps(example) + "\n" for example in examples))

@@ -42,7 +42,7 @@ class DemoArrival:
 
 def poisson_arrivals(requests: int, rate: float, seed: int, median_words: float = 10.0) -> list[DemoArrival]:
     """Return toy requests, `rate` a second on average, with exponentially distributed gaps."""
-    return _spaced(toy_requests(requests, seed, median_words=median_words), rate, random.Random(seed))
+    return spaced(toy_requests(requests, seed, median_words=median_words), rate, random.Random(seed))
 
 
 def real_requests() -> list[RealRequest]:
@@ -65,10 +65,11 @@ def real_arrivals(
     generator = random.Random(seed)
     drawn = list(real_requests() if drawn is None else drawn)
     generator.shuffle(drawn)
-    return _spaced(islice(cycle(drawn), requests), rate, generator)
+    return spaced(islice(cycle(drawn), requests), rate, generator)
 
 
-def _spaced(requests: Iterable[DemoRequest], rate: float, generator: random.Random) -> list[DemoArrival]:
+def spaced(requests: Iterable[DemoRequest], rate: float, generator: random.Random) -> list[DemoArrival]:
+    """Return these requests with exponentially distributed gaps, `rate` a second on average."""
     requests = list(requests)
     times = accumulate(generator.expovariate(rate) for _ in requests)
     return [DemoArrival(request, at_s) for request, at_s in zip(requests, times, strict=True)]

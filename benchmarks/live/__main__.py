@@ -4,19 +4,23 @@
 
 `python -m benchmarks.live --model smollm2 --workload instructions --workers 1 --rates 2 --warm-requests 60`
 
-`python -m benchmarks.live --policies fusion --paced v100 --workers 7 --rates 40`
+`python -m benchmarks.live --policies vs,magnus,fusion --paced v100 --workers 7 --rates 40`
 
 Repeats are interleaved: each policy and peer runs once before any runs again. The table has the medians of the repeats.
 Peers serve the same API in other ways (`benchmarks/live/peer_processes.py`). The peer `vllm` is vLLM's own server
-without our service, so that only the clients' figures are known.
+without our service, so that only the clients' figures are known. `magnus-published` is `magnus` with
+MAGNUS_MAGNUS=published, `oracle` is `fusion` whose predictions are the true lengths, where those are known.
+
+Each run is written as it ends. With `--resume` the runs that the file has are not repeated, so that the same command
+goes on where it was stopped; `--minutes` bounds each start. `python -m benchmarks.live.compared_runs F` prints the runs
+beside the papers' and the simulator's figures.
 """
 
 import statistics
 import tempfile
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import get_args
@@ -25,31 +29,34 @@ import click
 
 from benchmarks.changed_models import MODEL_SIZES, ModelSize, enlarged_model, kv_growth
 from benchmarks.harness import Json, Results, json_option, print_table, say
-from benchmarks.live.fresh_service import PEERS, ServiceOptions, fresh_service
+from benchmarks.live.fresh_service import ORACLE, PEERS, ServiceOptions, fresh_service
 from benchmarks.live.live_figures import ServiceMonitor
+from benchmarks.live.live_workload import LiveWorkload, make_workload
+from benchmarks.live.measured_run import answer_first, await_estimator, measure
+from benchmarks.live.run_records import RunRecords, RunTerms
 from benchmarks.outside_engines.open_loop import DIRECT_SERVERS, run_direct
 from benchmarks.pictures import plot_over_rate
-from benchmarks.request_sources import Workload, arrivals_of
-from benchmarks.scale.paced_engine import MACHINES
+from benchmarks.request_sources import Workload
+from benchmarks.scale.paced_engine import MACHINES, machine_of
 from benchmarks.scale.run_figures import compared
-from benchmarks.service_start import client_of_service, connection_to
-from cli.demo_workload import DemoArrival, DemoRequest, send_all
-from cli.hosting.service_files import RunningService
+from benchmarks.service_start import connection_to
+from cli.demo_workload import DemoArrival
 from cli.option_types import CommaSeparated
-from cli.run_report import WHOLE_OR_CUT_OFF, summary
-from cli.service_access import POLICIES, settings_with
+from cli.service_access import POLICIES, VARIANTS, settings_with
+from inference.prompt_format import load_prompt_format
+from settings import BUNDLED_MODEL
 
-# Between two samples of the service; a shorter interval takes CPU from the service on a small machine. Not tuned.
-POLL_S = 0.5
 WARM_RATE = 8.0  # a second, before the measurement: above a real model's rate on a CPU, so that requests are batched
-# Seconds after the last one, until a predictor fitted to their answers is in service: the trainer checks every 5 s.
-SETTLE_S = 10.0
+TEACHERS_SEED_OFFSET = 1_000_000  # draws other requests to learn serving times from; any large number works
 SIX_ROWS_MIB = 40  # of Eq. (1), 1,024 + 1,024 tokens of the bundled model
-POLICY_LIST, PEER_LIST = CommaSeparated(click.Choice(POLICIES)), CommaSeparated(click.Choice([*PEERS, *DIRECT_SERVERS]))
+HRRN = ("magnus", *(name for name, (policy, _) in VARIANTS.items() if policy == "magnus"))  # use the estimator
+POLICY_LIST = CommaSeparated(click.Choice([*POLICIES, *VARIANTS, ORACLE]))
+PEER_LIST = CommaSeparated(click.Choice([*PEERS, *DIRECT_SERVERS]))
 COLUMNS = {  # columns of the table: medians over the repeats
     "policy": "policy",
     "rate": "rate:g",
     "req/s": "requests_per_s:.1f",
+    "to last arrival": "requests_per_s_to_last_arrival:.1f",
     "valid tok/s": "valid_tokens_per_s:.0f",
     "valid": "valid_token_share:.0%",
     "batch": "mean_batch_size:.1f",
@@ -62,10 +69,12 @@ COLUMNS = {  # columns of the table: medians over the repeats
     "gap P50 ms": "gap_ms_p50:.0f",
     "gap P99 ms": "gap_ms_p99:.0f",
     "decision ms": "decision_ms:.2f",
+    "worker CPU": "worker_cpu_share:.0%",
     "control CPU": "control_cpu_share:.1%",
     "not engine": "cpu_outside_engine:.1%",
     "ETA error": "eta_error:.0%",
 }
+FILE = click.Path(exists=True, path_type=Path)
 
 
 @click.command(help=__doc__)
@@ -76,15 +85,23 @@ COLUMNS = {  # columns of the table: medians over the repeats
 @click.option("--requests", default=1000, show_default=True, help="Requests a run.")
 @click.option("--warm-requests", default=0, show_default=True, help="Other requests, answered before the measurement.")
 @click.option("--warm-seconds", default=0.0, show_default=True, help="Arrivals at the run's rate after those.")
+@click.option("--await-estimator", "estimator_s", default=0.0, help="Most seconds to teach `magnus` serving times.")
 @click.option("--workload", type=click.Choice(get_args(Workload)), default="toy", show_default=True)
+@click.option("--data", type=FILE, help="Directory of requests, for the workload tasks.")
+@click.option("--answers", type=FILE, help="The model's own answers to them (`benchmarks.generated_answers`).")
 @click.option("--model", help="A fetched model's name or a directory; the bundled one if unset.")
 @click.option("--model-size", type=click.Choice(MODEL_SIZES), default="1x", help="Of the bundled model's parameters.")
-@click.option("--max-prompt-tokens", type=click.IntRange(1), help="Lmax of the service; its default if unset.")
-@click.option("--max-output-tokens", type=click.IntRange(1), help="Gmax of the service; its default if unset.")
+@click.option("--max-prompt-tokens", type=click.IntRange(1), default=1024, show_default=True, help="Lmax.")
+@click.option("--max-output-tokens", type=click.IntRange(1), default=1024, show_default=True, help="Gmax.")
 @click.option("--paced", type=click.Choice(sorted(MACHINES)), help="Paced workers, and the simulator beside them.")
+@click.option("--headroom", default=0.0, help="Their memory beyond Θ, as a share of it: 3/7 in Magnus's evaluation.")
 @click.option("--kv-budget", help="Of each worker; six rows of Eq. (1) of the bundled model at its size if unset.")
+@click.option("--predictor", help="MAGNUS_PREDICTOR of each service.")
+@click.option("--encoder", help="MAGNUS_ENCODER of each service.")
 @click.option("--repeats", default=1, show_default=True)
 @click.option("--seed", default=0, show_default=True)
+@click.option("--resume", is_flag=True, help="Leave out the runs that the file of --json has.")
+@click.option("--minutes", type=float, help="Start no run after so many minutes.")
 @json_option
 @click.option("--plot", "plot_dir", type=click.Path(path_type=Path, file_okay=False), help="Write a picture there.")
 def main(
@@ -95,128 +112,115 @@ def main(
     requests: int,
     warm_requests: int,
     warm_seconds: float,
+    estimator_s: float,
     workload: Workload,
+    data: Path | None,
+    answers: Path | None,
     model: str | None,
     model_size: ModelSize,
-    max_prompt_tokens: int | None,
-    max_output_tokens: int | None,
+    max_prompt_tokens: int,
+    max_output_tokens: int,
     paced: str | None,
+    headroom: float,
     kv_budget: str | None,
+    predictor: str | None,
+    encoder: str | None,
     repeats: int,
     seed: int,
+    resume: bool,
+    minutes: float | None,
     results: Results,
     plot_dir: Path | None,
 ) -> None:
     """Run each policy and peer at each rate on a fresh stack and compare."""
-    names = [*policies, *peers]
     if model and model_size != "1x":
         raise click.BadParameter("only the bundled model can be enlarged", param_hint="--model-size")
+    if workload == "tasks" and data is None:
+        raise click.BadParameter("tasks are drawn from --data", param_hint="--workload")
     directory = settings_with(model=model).model if model else None  # resolves the name of a fetched model
     if model_size != "1x":
         made_in = click.get_current_context().with_resource(tempfile.TemporaryDirectory(prefix="magnus-enlarged-"))
         directory = str(enlarged_model(model_size, Path(made_in)))
+    served = directory or str(BUNDLED_MODEL)
     options = ServiceOptions(
         workers,
         kv_budget or f"{SIX_ROWS_MIB * kv_growth(model_size):.0f}MiB",
         directory,
         max_prompt_tokens,
         max_output_tokens,
-        pretrained=model is None,
         paced=paced,
+        headroom=headroom,
+        predictor=predictor,
+        encoder=encoder,
     )
-    runs: list[Json] = []
-    for repeat, rate, name in product(range(repeats), rates, names):
-        settling = round(rate * warm_seconds)
-        drawn = arrivals_of(workload, warm_requests + settling + requests, rate, seed + repeat)
-        warm, settle = drawn[:warm_requests], _from_zero(drawn[warm_requests : warm_requests + settling])
-        arrivals = _from_zero(drawn[warm_requests + settling :])
-        warm = [replace(one, at_s=n / WARM_RATE) for n, one in enumerate(warm)]
-        if name in DIRECT_SERVERS:
-            run = run_direct(options, warm, arrivals)
-        else:
-            run = run_service(name, options, [part for part in (warm, settle) if part], arrivals, seed)
-        runs.append(
-            {
-                **run,
-                "policy": name,
-                "rate": rate,
-                "repeat": repeat,
-                "warm_requests": warm_requests,
-                "warm_seconds": warm_seconds,
-                "workload": workload,
-                "model": model or f"bundled-{model_size}",
-            }
+    prompts = load_prompt_format(served)
+    sent = make_workload(workload, prompts, served, data, answers, max_prompt_tokens, max_output_tokens)
+    records = RunRecords(results, resume, minutes)
+    for repeat, rate, name in product(range(repeats), rates, [*policies, *peers]):
+        terms = RunTerms(
+            name,
+            rate,
+            repeat,
+            requests,
+            warm_requests,
+            warm_seconds,
+            estimator_s,
+            workload,
+            model or f"bundled-{model_size}",
+            workers,
+            options.kv_budget,
+            max_prompt_tokens,
+            max_output_tokens,
+            paced,
+            headroom,
+            predictor,
+            encoder,
+            seed,
         )
-        if "service_over_simulator" in run:
-            say(f"service over simulator: {run['service_over_simulator']}")
-        say(f"{name} at {rate:g}/s: {run['requests_per_s']} requests/s, mean {run['response_s']['mean']} s")
-        results.write(runs)  # after each run, so that an interrupted comparison keeps its runs
+        run = records.run(terms, partial(measured, terms, options, sent))
+        if run and "requests_per_s" in run:
+            say(f"{name} at {rate:g}/s: {run['requests_per_s']} requests/s, mean {run['response_s']['mean']} s")
+    runs = [run for run in records.runs if "error" not in run]
     print_table(medians(runs), COLUMNS, "Medians of the repeats")
     if plot_dir:
         plot_over_rate(runs, lambda run: str(run["policy"]), plot_dir / "live.svg", logarithmic=False)
-    short = [run for run in runs if run["completed"] != run["requests"]]
+    short = [run for run in records.runs if "error" in run or run["completed"] != run["requests"]]
     if short:
         raise click.ClickException("not every request was completed: " + ", ".join(run["policy"] for run in short))
 
 
-def run_service(
-    name: str, options: ServiceOptions, before: list[list[DemoArrival]], arrivals: list[DemoArrival], seed: int
-) -> Json:
-    """Measure a new service under this policy or peer, after the requests in `before` were answered."""
-    with fresh_service(name, options, arrivals, seed) as (service, state_dir):
-        for part in before:
-            answer_first(service, state_dir, part)
+def measured(terms: RunTerms, options: ServiceOptions, workload: LiveWorkload) -> Json:
+    """Measure one run, after other requests were answered."""
+    settling = round(terms.rate * terms.warm_seconds)
+    before = terms.warm_requests + settling
+    drawn = workload.draw(before + terms.requests, terms.rate, terms.seed + terms.repeat)
+    warm = [replace(one, at_s=n / WARM_RATE) for n, one in enumerate(drawn[: terms.warm_requests])]
+    settle, arrivals = _from_zero(drawn[terms.warm_requests : before]), _from_zero(drawn[before:])
+    if terms.policy in DIRECT_SERVERS:
+        return run_direct(options, warm, arrivals)
+    examples = () if terms.policy in PEERS else workload.examples(drawn, terms.seed)
+    teachers = workload.draw(terms.requests, terms.rate, terms.seed + TEACHERS_SEED_OFFSET)
+    true_tokens = workload.true_tokens([*drawn, *teachers])
+    with fresh_service(terms.policy, options, examples, true_tokens) as (service, state_dir):
+        for part in (warm, settle):
+            if part:
+                answer_first(service, state_dir, part)
+        if terms.policy in HRRN and terms.estimator_s:
+            await_estimator(service, state_dir, teachers, terms.estimator_s)
         with ServiceMonitor(service, state_dir) as monitor:
             learned = monitor.learned()
         began = time.monotonic()
         run = measure(service, state_dir, arrivals)
         run |= {"seconds": round(time.monotonic() - began, 1), "learned_before": learned}
-        if options.paced is not None:
+        if options.paced is not None and terms.policy not in PEERS:
+            machine = MACHINES[machine_of(terms.policy, options.paced)]
             with connection_to(service.database_url) as connection:
-                run |= compared(connection, name, MACHINES[options.paced], options.workers, run["since"])
+                run |= compared(connection, terms.policy, machine, options.workers, run["since"])
         return run
-
-
-def answer_first(service: RunningService, state_dir: Path, arrivals: list[DemoArrival]) -> None:
-    """Send requests that the service learns from, and wait until it has learned."""
-    pause = threading.Event()
-    with client_of_service(state_dir) as client:
-        for submission in send_all(client, arrivals, threading.Event(), lambda *_: None):
-            submission.result()
-    with ServiceMonitor(service, state_dir) as monitor:
-        while monitor.open_requests():
-            pause.wait(POLL_S)
-    pause.wait(SETTLE_S)
-
-
-def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival]) -> Json:
-    """Replay the arrivals, wait for every answer, and gather the figures."""
-    with client_of_service(state_dir) as client, ServiceMonitor(service, state_dir) as monitor:
-        since, sent = client.stats()["now"], dict[str, DemoRequest]()
-        with ThreadPoolExecutor(1) as pool:
-            sending = pool.submit(send_all, client, arrivals, threading.Event(), sent.__setitem__)
-            pause = threading.Event()
-            while not sending.done() or monitor.open_requests():
-                monitor.sample()
-                pause.wait(POLL_S)
-            for submission in sending.result():
-                submission.result()
-        while monitor.open_requests():
-            monitor.sample()
-            pause.wait(POLL_S)
-        monitor.stop_clock()
-        responses = [response for response in client.responses() if response["id"] in sent]
-        last = max(response["completed_at"] or 0.0 for response in responses)
-        stats = client.stats(since, last + 0.001)
-        figures: Json = summary(responses, stats, len(arrivals), WHOLE_OR_CUT_OFF)
-        figures |= {"pad_tokens": stats["pad_tokens"], "invalid_tokens": stats["invalid_tokens"]}
-        return figures | monitor.figures(since) | {"since": since}
 
 
 def _from_zero(arrivals: list[DemoArrival]) -> list[DemoArrival]:
     """Shift the arrivals so that the first one comes at once."""
-    if not arrivals:
-        return []
     return [replace(arrival, at_s=arrival.at_s - arrivals[0].at_s) for arrival in arrivals]
 
 

@@ -4,11 +4,15 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
+from sqlalchemy import text
+
+from benchmarks.scale.paced_engine import machine_of, request_key
 from benchmarks.service_start import (
     READY_WITHIN_S,
     STOP_WITHIN_S,
@@ -19,15 +23,32 @@ from benchmarks.service_start import (
     up_program,
 )
 from cli.demo_service import train_predictor
-from cli.demo_workload import TRAINING_EXAMPLES, DemoArrival, training_examples
 from cli.hosting.child_process import ChildProgram
 from cli.hosting.embedded_servers import create_database, embedded_postgres
 from cli.hosting.process_commands import ONE_THREAD
 from cli.hosting.service_files import RunningService
+from cli.service_access import VARIANTS
 from models.connections.schema_upgrade import upgrade
 from models.planning.live_fleet import live_workers
+from models.session import make_engine
 
 PEERS = ("celery", "window", "generate_batch")
+ORACLE = "oracle"  # `fusion` whose predictions are the true lengths
+ORACLE_PREDICTIONS = """
+    create table true_tokens (texts text primary key, tokens int not null);
+    create function predict_the_truth() returns trigger language plpgsql as $$
+    declare known int := (
+        select tokens from true_tokens where texts = md5(coalesce(new.instructions, '') || E'\\n' || new.input)
+    );
+    begin
+        if known is not null and new.predicted_tokens is not null then
+            new.predicted_tokens := known;
+            new.predicted_upper_tokens := known;
+        end if;
+        return new;
+    end $$;
+    create trigger oracle before update on requests for each row execute function predict_the_truth();
+"""
 
 
 def peer_programs(
@@ -67,7 +88,8 @@ class ServiceOptions:
     """What the services of one comparison have in common; `model` None is the bundled one.
 
     `engines` are addresses of servers that replace our workers. `paced` names a published machine; worker processes
-    keep its pace without computing. `database_url` is a Postgres that runs already.
+    keep its pace without computing. `database_url` is a Postgres that runs already. `predictor` and `encoder` are the
+    settings of those names.
     """
 
     workers: int
@@ -76,9 +98,11 @@ class ServiceOptions:
     max_prompt_tokens: int | None = None
     max_output_tokens: int | None = None
     engines: tuple[str, ...] = ()
-    pretrained: bool = False  # the length predictor knows the toy applications before the first request
     paced: str | None = None
+    headroom: float = 0.0  # memory of a paced worker beyond Θ, as a share of Θ
     database_url: str | None = None
+    predictor: str | None = None
+    encoder: str | None = None
 
     def environment(self) -> dict[str, str]:
         """The settings without an option of `magnus up`."""
@@ -86,6 +110,8 @@ class ServiceOptions:
             "MAGNUS_MAX_PROMPT_TOKENS": self.max_prompt_tokens,
             "MAGNUS_MAX_OUTPUT_TOKENS": self.max_output_tokens,
             "MAGNUS_DATABASE_URL": self.database_url,
+            "MAGNUS_PREDICTOR": self.predictor,
+            "MAGNUS_ENCODER": self.encoder,
             "MAGNUS_TENANT_WAITING_CALLS": MANY_CALLS,
             "MAGNUS_WAIT_S": LONGEST_WAIT_S,
         }
@@ -94,38 +120,63 @@ class ServiceOptions:
 
 @contextmanager
 def fresh_service(
-    name: str, options: ServiceOptions, arrivals: list[DemoArrival], seed: int
+    name: str,
+    options: ServiceOptions,
+    examples: Iterable[Mapping[str, str | int]] = (),
+    true_tokens: Mapping[tuple[str, str], int] = MappingProxyType({}),
 ) -> Iterator[tuple[RunningService, Path]]:
-    """Run a service until the context ends: under the policy `name`, or served by the peer `name`.
+    """Run a service until the context ends: under the policy or variant `name`, or served by the peer `name`.
 
-    A peer has no length predictor.
+    Its length predictor learns the examples first; a peer has none. Paced workers, and the predictions of the ORACLE,
+    take the answers' lengths from `true_tokens`, by instruction and input.
     """
     is_peer = name in PEERS
+    policy, environment = VARIANTS.get(name, ("fusion" if name == ORACLE else name, {}))
     flags = ["--kv-budget", options.kv_budget]
     flags += [] if options.engines else ["--workers", "0" if is_peer or options.paced else str(options.workers)]
     flags += [flag for url in options.engines for flag in ("--engine", url)]
-    flags += [] if is_peer else ["--policy", name]
+    flags += [] if is_peer else ["--policy", policy]
     flags += ["--model", options.model] if options.model else []
     with ExitStack() as stack:
         state_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="magnus-live-")))
-        up = up_program(state_dir, *flags, environment=options.environment())
+        up = up_program(state_dir, *flags, environment=options.environment() | environment)
         stack.enter_context(running(up, state_dir / "up.log"))
         service = facts_of(state_dir)
         further: list[ChildProgram] = []
+        learned = list(examples)
         if is_peer:
             further = peer_programs(name, options.workers, service, options.model, options.kv_budget)
-        elif options.pretrained:
-            train_predictor(state_dir, training_examples(TRAINING_EXAMPLES, arrivals, seed))
+        elif learned:
+            train_predictor(state_dir, learned)
+        if name == ORACLE:
+            predict_the_truth(service, true_tokens)
         if options.paced is not None:
-            further.append(paced_workers(options.paced, options.workers, service))
+            answers = state_dir / "answers.json"
+            answers.write_text(json.dumps({request_key(*texts): tokens for texts, tokens in true_tokens.items()}))
+            more = ("--headroom", str(options.headroom), "--answers", str(answers))
+            further.append(
+                paced_workers(machine_of(policy, options.paced), options.workers, service, options.model, more)
+            )
         for program in further:
             process = stack.enter_context(running(program, state_dir / f"{program.name}.log"))
             add_process(state_dir, program.name, process.pid)
         yield service, state_dir
 
 
-def paced_workers(machine: str, workers: int, service: RunningService) -> ChildProgram:
-    """Make the program that runs paced workers; it is ready when all of them are registered."""
+def predict_the_truth(service: RunningService, true_tokens: Mapping[tuple[str, str], int]) -> None:
+    """Have the database replace each prediction by the answer's true length, where it is known."""
+    rows = [{"texts": "\n".join(texts), "tokens": tokens} for texts, tokens in true_tokens.items()]
+    engine = make_engine(service.database_url, pool_size=1, name="benchmark")
+    with engine.begin() as connection:
+        connection.exec_driver_sql(ORACLE_PREDICTIONS)
+        connection.execute(text("insert into true_tokens values (md5(:texts), :tokens)"), rows)
+    engine.dispose()
+
+
+def paced_workers(
+    machine: str, workers: int, service: RunningService, model: str | None = None, more: tuple[str, ...] = ()
+) -> ChildProgram:
+    """Make the program that runs paced workers, with more options; it is ready when all of them are registered."""
     command = (sys.executable, "-m", "benchmarks.scale.paced_worker", "--machine", machine, "--workers", str(workers))
 
     def all_announced() -> bool:
@@ -134,8 +185,10 @@ def paced_workers(machine: str, workers: int, service: RunningService) -> ChildP
 
     return ChildProgram(
         "paced-workers",
-        command,
-        env=ONE_THREAD | addresses(service.database_url, service.redis_url),
+        (*command, *more),
+        env=ONE_THREAD
+        | addresses(service.database_url, service.redis_url)
+        | ({"MAGNUS_MODEL": model} if model else {}),
         ready=all_announced,
         ready_within_s=READY_WITHIN_S,
         stop_within_s=STOP_WITHIN_S,

@@ -68,6 +68,7 @@ class ServiceMonitor:
             entry["name"]: psutil.Process(entry["pid"])
             for entry in json.loads((state_dir / "processes.json").read_text())
         }
+        self._state_dir = state_dir
         self._decisions: list[float] = []
         self._cpu_s: dict[str, float] = {}
         self._wall_s = 0.0
@@ -100,6 +101,15 @@ class ServiceMonitor:
         with self._engine.connect() as connection:
             return dict(connection.execute(LEARNED).one()._mapping)
 
+    def threads(self) -> dict[str, int]:
+        """The number of threads with which each worker's model computes, as its log says."""
+        found = {}
+        for log in sorted((self._state_dir / "logs").glob("worker-*.log")):
+            said = [json.loads(line) for line in log.read_text().splitlines() if '"threads"' in line]
+            if said:
+                found[log.stem] = int(said[-1]["threads"])
+        return found
+
     def stop_clock(self) -> None:
         """End the measurement of CPU time, before the benchmark itself uses the service."""
         self._wall_s = time.monotonic() - self._started_at
@@ -119,14 +129,15 @@ class ServiceMonitor:
             gaps = sorted(1000 * row.gap_s for row in connection.execute(GAPS, {"since": since}))
             errors = [row.error for row in connection.execute(ETA_ERRORS, {"since": since})]
         whole_s = self._wall_s * (os.cpu_count() or 1)
-        used_s = sum(self._cpu_s.values())
         engine_s = sum(cpu_s for name, cpu_s in self._cpu_s.items() if name.startswith(ENGINES))
+        used_s = sum(self._cpu_s.values())
         requests = max(1, self._answered(since))
         return {
             "cpu_ms_a_request": {name: round(1000 * s / requests, 3) for name, s in sorted(self._cpu_s.items())},
             "gap_ms_p50": percentile(gaps, 0.5),
             "gap_ms_p99": percentile(gaps, 0.99),
             "decision_ms": 1000 * statistics.median(self._decisions) if self._decisions else None,
+            "worker_cpu_share": engine_s / whole_s,
             "control_cpu_share": sum(self._cpu_s.get(name, 0.0) for name in CONTROL_PLANE) / whole_s,
             "cpu_outside_engine": 1 - engine_s / used_s if used_s else None,
             "cpu_share": {name: round(cpu_s / whole_s, 4) for name, cpu_s in sorted(self._cpu_s.items())},

@@ -38,7 +38,7 @@ def measure_live(policy: str, rate: float, phase_s: float, lines: int, workers: 
     arrivals = poisson_arrivals(round(rate * phase_s), rate, seed, MEDIAN_WORDS)
     options = ServiceOptions(workers=workers, kv_budget="64MiB")
     with (
-        fresh_service(policy, options, arrivals, seed) as (_, state_dir),
+        fresh_service(policy, options) as (_, state_dir),
         client_of_service(state_dir) as client,
         tempfile.TemporaryDirectory() as directory,
     ):
@@ -153,7 +153,7 @@ def live_makespan(policy: str, lines: int, workers: int, paced: bool, seed: int)
     """Run a job on a whole service, with our own workers or with paced ones."""
     machine = PACED_MACHINE if paced else None
     options = ServiceOptions(workers=PACED_WORKERS if paced else workers, kv_budget="64MiB", paced=machine)
-    with fresh_service(policy, options, [], seed) as (service, state_dir), tempfile.TemporaryDirectory() as directory:
+    with fresh_service(policy, options) as (service, state_dir), tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "lines.jsonl"
         with client_of_service(state_dir) as client:
             for number, count in enumerate((min(WARM_LINES, lines), lines)):

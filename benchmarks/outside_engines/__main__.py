@@ -101,7 +101,7 @@ def main(
             options = ServiceOptions(
                 1, "1GiB", str(terms.model), max_output_tokens=MAX_OUTPUT_TOKENS, engines=(server.url,)
             )
-            with fresh_service("fusion", options, [], 0) as (_, state_dir):
+            with fresh_service("fusion", options) as (_, state_dir):
                 magnus = _service(state_dir)
                 replay(magnus, _at_once(WARM_REQUESTS, WARM_SEED_OFFSET), MAX_OUTPUT_TOKENS)
                 for share in rates:

@@ -74,7 +74,7 @@ def amid_requests(server: EngineServer, fault: str) -> Json:
     """Send 300 requests through a service, and cause the fault when a third of them is answered."""
     arrivals = arrivals_of("toy", REQUESTS, RATE, 0)
     options = ServiceOptions(1, "1GiB", str(server.terms.model), engines=(server.url,))
-    with fresh_service("fusion", options, arrivals, 0) as (_, state_dir), ThreadPoolExecutor(SENDERS) as senders:
+    with fresh_service("fusion", options) as (_, state_dir), ThreadPoolExecutor(SENDERS) as senders:
         with client_of_service(state_dir) as client:
             model, before, began = client.model(), generated_tokens(server.url), time.monotonic()
             bodies = [_body(model, arrival) for arrival in arrivals]

@@ -1,9 +1,7 @@
 """BATON, Tables 1 and 2 and Fig. 5 to 7, llama2-7b: the completion time of a set of queries in batches of a fixed size.
 
-Table 1's machine (A6000): its Benchmark column prints 21,901 s for 30 batches of 4 over about 8,000 iterations (91 ms
-each) and 6,619 s for 15 batches of 8 over about 4,000 (110 ms), both with about 48,000 cached tokens on average: 30 ms
-+ 1.46 µs a cached token. Prefill: 13.5 GFLOP a token at 60 % of 155 TFLOPS is 0.15 ms. Table 2's (4090): 161.77 s for
-15 batches of 2 and 40.45 s for 3 of 10 are 55 ms an iteration, whatever the batch.
+Table 1's machine (A6000) is among the published ones. Table 2's (4090): 161.77 s for 15 batches of 2 and 40.45 s for 3
+of 10 are 55 ms an iteration, whatever the batch.
 
 PD prefills in groups of similar length, so prompts are not padded; BATON without PD prefills a joiner in the running
 batch, each of whose rows is padded to the joiner's prompt.
@@ -22,7 +20,7 @@ from scheduling.policies.baton import Baton
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Policy
 from scheduling.request import Request
-from scheduling.simulation.published_costs import Machine
+from scheduling.simulation.published_costs import LLAMA2_7B_A6000, Machine
 from scheduling.simulation.simulator import Arrival
 from scheduling.simulation.trace import Trace
 
@@ -61,9 +59,9 @@ def curves_over_time(trace: Trace, arrivals: list[Arrival]) -> dict[str, Any]:
 
 TABLE_1, TABLE_2 = "baton table 1", "baton table 2"
 DELTA_BYTES = 524_288  # llama2-7b: 32 layers of 4,096 values for keys and for values, two bytes each
-# About what 13.5 GB of weights leave of the GPUs' 48 GB and 24 GB.
-A6000, RTX_4090 = KvMemory(34_500_000_000, DELTA_BYTES), KvMemory(10_000_000_000, DELTA_BYTES)
-PREFILL_TOKEN_S = 1.5e-4  # derived above
+# About what 13.5 GB of weights leave of the GPU's 24 GB.
+RTX_4090 = KvMemory(10_000_000_000, DELTA_BYTES)
+PREFILL_TOKEN_S = LLAMA2_7B_A6000.curves.prefill[0]
 LONG, SHORT = 4000, (50, 500)  # tokens of Table 1's queries, with batches of 8; doubled with 4
 SHORT_ONLY = (40, 266)  # tokens of Table 2's: a few dozen to 200 words
 PRINTED_1 = {
@@ -130,7 +128,7 @@ def runs(predictor: str, quick: bool) -> list[SimulationRun]:
             ("baton", partial(Baton, batch, 1.0, 1.0), PREFILL_TOKEN_S * batch),
             ("baton-pd", partial(Baton, batch, 1.0, 1.0), PREFILL_TOKEN_S),
         ):
-            machine = _machine(A6000, (1.46e-6, 0.0, 0.0, 0.03), prefill_token_s)
+            machine = _machine(LLAMA2_7B_A6000.memory, LLAMA2_7B_A6000.curves.decode, prefill_token_s)
             add(TABLE_1, name, make, queries, machine, batch, printed[name])
     machine = _machine(RTX_4090, (0.0, 0.0, 0.0, 0.055), PREFILL_TOKEN_S)
     for batch, (benchmark, baton) in PRINTED_2.items():

@@ -111,7 +111,7 @@ def run_fleet(policy: str, machine: str, size: int, arrivals: list[DemoArrival],
             if finished:
                 fill_database(url, finished)
             began, options = monotonic(), ServiceOptions(size, "40MiB", paced=machine, database_url=url)
-            with fresh_service(policy, options, arrivals, seed) as (service, state_dir):
+            with fresh_service(policy, options) as (service, state_dir):
                 add_process(state_dir, "postgres", postgres_pid)
                 start_s = monotonic() - began
                 say(f"{size} workers: started in {start_s:.0f} s")

@@ -1,4 +1,4 @@
-"""An engine that computes nothing: toy requests get their right answers at the pace of a published machine.
+"""An engine that computes nothing: requests get their known answers at the pace of a published machine.
 
 It has the interface of our engine, so that leases, joins, results and learning are the service's own. Its times are
 those of the simulator: prefills in groups, then iterations that give each row a token.
@@ -7,6 +7,7 @@ those of the simulator: prefills in groups, then iterations that give each row a
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from time import monotonic, perf_counter, sleep
 
 from inference.engine_errors import OutOfMemory
@@ -18,8 +19,23 @@ from scheduling.simulation.published_costs import Machine
 
 MACHINES: dict[str, Machine] = {
     "v100": published_costs.CHATGLM_6B_V100,  # Magnus: ChatGLM-6B on a V100
+    "v100-4bit": published_costs.CHATGLM_6B_V100_4BIT,  # the same quantized, for VSQ
     "a100": published_costs.LLAMA2_13B_A100_DS,  # SCLS: LLaMA2-13B on an A100 under deepspeed-inference
+    "a100-hf": published_costs.LLAMA2_13B_A100_HF,  # the same under huggingface-transformers
+    "a6000": published_costs.LLAMA2_7B_A6000,  # BATON: llama2-7b on an A6000 (Table 1)
 }
+ANSWER_GROWTH = {"v100-4bit": published_costs.QUANTIZED_ANSWER_GROWTH}  # of a quantized model's answers
+
+
+def machine_of(policy: str, machine: str) -> str:
+    """Return the machine that a policy runs on: VSQ has a quantized model, where there is one."""
+    quantized = f"{machine}-4bit"
+    return quantized if policy == "vsq" and quantized in MACHINES else machine
+
+
+def request_key(instruction: str, text: str) -> str:
+    """Name a request in a file of answers' lengths."""
+    return sha256(f"{instruction}\n{text}".encode()).hexdigest()
 
 
 Answer = Callable[[Sequence], tuple[int, ...]]
@@ -64,9 +80,14 @@ class PacedEngine:
         step_log: StepLog | None = None,
         clock: Callable[[], float] = monotonic,
         pause: Callable[[float], None] = sleep,
+        headroom: float = 0.0,
     ) -> None:
-        """`answer` gives a request's right answer with its EOS; `pause` waits for seconds of `clock`."""
+        """`answer` gives a request's right answer with its EOS; `pause` waits for seconds of `clock`.
+
+        `headroom` is the memory beyond Θ, as a share of Θ, that wrong predictions may take.
+        """
         self._machine, self._answer, self._clock, self._pause = machine, answer, clock, pause
+        self._most_bytes = round((1 + headroom) * machine.memory.theta_bytes)
         self._log = step_log or StepLog()
         self._rows: list[PacedRow] = []
         self._ends_at = 0.0  # end of the current step or of the last one
@@ -175,10 +196,9 @@ class PacedEngine:
         return row
 
     def _require(self, rows: int, tokens: int) -> None:
-        memory = self._machine.memory
-        needed = rows * tokens * memory.delta_bytes
-        if needed > memory.theta_bytes:
-            raise OutOfMemory(needed, memory.theta_bytes)
+        needed = rows * tokens * self._machine.memory.delta_bytes
+        if needed > self._most_bytes:
+            raise OutOfMemory(needed, self._most_bytes)
 
     def _prefill(self, rows: Several[PacedRow]) -> None:
         """Prefill groups of similar length, padded to their longest rows while that costs less."""

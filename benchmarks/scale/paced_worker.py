@@ -7,10 +7,13 @@ Needs MAGNUS_DATABASE_URL and MAGNUS_REDIS_URL. Each process does what `magnus w
 
 import ctypes
 import gc
+import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 from time import monotonic
 
@@ -24,7 +27,7 @@ import click
 import kombu.transport.redis
 from tokenizers import Tokenizer
 
-from benchmarks.scale.paced_engine import MACHINES, PacedEngine
+from benchmarks.scale.paced_engine import ANSWER_GROWTH, MACHINES, PacedEngine, request_key
 from cli.hosting.launch import PR_SET_PDEATHSIG
 from inference.local.cost_counters import StepLog
 from inference.prompt_format import PromptFormat, load_prompt_format
@@ -39,6 +42,7 @@ from tasks.serving.worker_process import prepare_process, serve_until_signal
 
 MAX_POSITIONS = 2048  # Lmax + Gmax of the papers
 EOS = 0  # any id: the result writer removes the last one
+ANY_TOKEN = 10  # of an answer of which only the length is known; any id works that decodes to some text
 # Modules that Celery imports by name when a worker starts; imported before the fork, 256 workers share them.
 IMPORTED_LATE = (
     celery.apps.worker,
@@ -52,17 +56,29 @@ IMPORTED_LATE = (
 OF_INSTRUCTION = {application.instruction: application for application in APPLICATIONS.values()}
 
 
-def right_answer(tokenizer: Tokenizer, sequence: Sequence) -> tuple[int, ...]:
-    """The answer to a toy request with an EOS; only an EOS for other requests."""
+def right_answer(tokenizer: Tokenizer, known: Mapping[str, int], growth: float, sequence: Sequence) -> tuple[int, ...]:
+    """The answer to a toy request with an EOS, or as many tokens as are known of another request's answer.
+
+    An unknown request gets only an EOS.
+    """
     contents = dict(sequence.turns)
-    application = OF_INSTRUCTION.get(contents.get("system", ""))
-    if application is None:
-        return (EOS,)
-    text = application.answer(contents["user"].split())
-    return (*tokenizer.encode(text, add_special_tokens=False).ids, EOS)
+    instruction, text = contents.get("system", ""), contents.get("user", "")
+    application = OF_INSTRUCTION.get(instruction)
+    if application is not None:
+        ids = tokenizer.encode(application.answer(text.split()), add_special_tokens=False).ids
+    else:
+        ids = [ANY_TOKEN] * (known.get(request_key(instruction, text), 1) - 1)
+    longer = round(growth * len(ids))
+    return (*islice(cycle(ids), longer), EOS) if ids else (EOS,)
 
 
-def run(name: str, kind: str, prompt_format: PromptFormat, tokenizer: Tokenizer) -> int:
+def run(
+    name: str,
+    kind: str,
+    headroom: float,
+    prompt_format: PromptFormat,
+    answer: Callable[[Sequence], tuple[int, ...]],
+) -> int:
     """Run one worker until SIGTERM or SIGINT; returns the exit status of the process."""
     prepare_process(name)
     machine, steps = MACHINES[kind], StepLog()
@@ -76,7 +92,7 @@ def run(name: str, kind: str, prompt_format: PromptFormat, tokenizer: Tokenizer)
         curves=ProfiledCurves(machine.curves, quick=True),
     )
     return serve_until_signal(
-        lambda: PacedEngine(machine, partial(right_answer, tokenizer), MAX_POSITIONS, steps),
+        lambda: PacedEngine(machine, answer, MAX_POSITIONS, steps, headroom=headroom),
         prompt_format,
         announcement,
         offer=lambda: WorkerOffer(curves=costs.curves(monotonic())),
@@ -87,11 +103,15 @@ def run(name: str, kind: str, prompt_format: PromptFormat, tokenizer: Tokenizer)
 @click.option("--machine", type=click.Choice(sorted(MACHINES)), default="v100", show_default=True)
 @click.option("--first", default=0, show_default=True, help="Number of the first worker, part of its name.")
 @click.option("--workers", default=1, show_default=True, help="Worker processes.")
-def main(machine: str, first: int, workers: int) -> None:
+@click.option("--headroom", default=0.0, show_default=True, help="Memory beyond Θ, as a share of Θ.")
+@click.option("--answers", type=click.Path(exists=True, path_type=Path), help="Lengths of answers, by request_key.")
+def main(machine: str, first: int, workers: int, headroom: float, answers: Path | None) -> None:
     """Run workers until a signal comes."""
     app.loader.import_default_modules()
     prompt_format = load_prompt_format(settings.model)
     tokenizer = Tokenizer.from_file(str(Path(settings.model) / "tokenizer.json"))
+    known = json.loads(answers.read_text()) if answers else {}
+    answer = partial(right_answer, tokenizer, known, ANSWER_GROWTH.get(machine, 1.0))
     children: list[int] = []
     gc.collect()
     gc.freeze()  # a collection in a child would write to pages that all processes share
@@ -99,7 +119,7 @@ def main(machine: str, first: int, workers: int) -> None:
         child = os.fork()  # before any thread or connection exists
         if child == 0:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-            sys.exit(run(f"paced-{number}", machine, prompt_format, tokenizer))
+            sys.exit(run(f"paced-{number}", machine, headroom, prompt_format, answer))
         children.append(child)
 
     def stop(*_: object) -> None:

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import Connection, text
 
+from cli.service_access import VARIANTS
+from scheduling.policies.chosen_parameters import PUBLISHED_THRESHOLD
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts
@@ -113,8 +115,9 @@ def compared(connection: Connection, policy: str, machine: Machine, workers: int
         )
         for row in rows
     ]
-    settings = PolicySettings(max_prompt_tokens=1024, max_output_tokens=1024, wma_threshold=None, slice_tokens=None)
-    policy_object = make_policy(policy, settings)
+    threshold = PUBLISHED_THRESHOLD if policy == "magnus-published" else None
+    settings = PolicySettings(1024, 1024, wma_threshold=threshold, slice_tokens=None)
+    policy_object = make_policy(VARIANTS.get(policy, ("fusion" if policy == "oracle" else policy, {}))[0], settings)
     fleet = [Instance(f"w{number}", machine.memory) for number in range(workers)]
     tick_s = TICK_S if policy_object.mode == "continuous" else 0.0
     trace = simulate(policy_object, arrivals, fleet, EngineCosts(machine.curves), seed=0, tick_s=tick_s)
