@@ -12,8 +12,9 @@ without our service, so that only the clients' figures are known. `magnus-publis
 MAGNUS_MAGNUS=published, `oracle` is `fusion` whose predictions are the true lengths, where those are known.
 
 Each run is written as it ends. With `--resume` the runs that the file has are not repeated, so that the same command
-goes on where it was stopped; `--minutes` bounds each start. `python -m benchmarks.live.compared_runs F` prints the runs
-beside the papers' and the simulator's figures.
+goes on where it was stopped; `--minutes` bounds each start. `python -m benchmarks.live.published_tables` knows the
+terms of the published tables, and `python -m benchmarks.live.compared_runs F` prints runs beside the papers' and the
+simulator's.
 """
 
 import statistics
