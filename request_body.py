@@ -157,6 +157,8 @@ class RequestBody(_Part):
     top_logprobs: int | None = None  # wants each token's log probability, and those of this many alternatives
     raw: bool = False  # the model reads the input as it is, without its chat template
     prompt_ids: tuple[int, ...] = ()  # the tokens of a raw input that was sent as tokens
+    continues: bool = False  # the answer goes on with the conversation's last message
+    reasoning: Literal["none"] | None = None  # "none": the chat template is told that the model shall not reason
     echo: bool = False  # the client wants the prompt in front of the answer
     tools: tuple[StoredTool, ...] = ()
     tool_choice: StoredToolChoice = StoredToolChoice()
@@ -187,6 +189,8 @@ class RequestBody(_Part):
             "raw_prompt": self.raw,
             "tools": self.uses_tools,
             "prompt_logprobs": self.echo and self.top_logprobs is not None,
+            "continue_final_message": self.continues,
+            "reasoning": self.reasoning is not None,
         }
         return (*self.sampling.needs, *(ability for ability, is_asked in asked.items() if is_asked))
 
@@ -199,6 +203,8 @@ ABILITIES = (
     "raw_prompt",
     "tools",
     "prompt_logprobs",
+    "continue_final_message",
+    "reasoning",
 )
 
 

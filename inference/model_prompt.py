@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from inference.request_tokens import RequestTokens, Turn
+from inference.request_tokens import ChatEnding, RequestTokens, Turn
 from request_body import RequestBody, StoredCall, StoredTool, StoredTurn
 
 NOTHING_ASKED = RequestBody()
@@ -32,10 +32,12 @@ class ModelPrompt:
             return list(self.body.prompt_ids)
         if self.body.raw:
             return tokens.encode_raw(self.input)
+        ending = ChatEnding(self.body.continues, thinks=self.body.reasoning != "none")
         if self.body.uses_tools:
             messages = [template_message(message) for message in self.body.messages]
-            return tokens.encode_messages(messages, [template_tool(tool) for tool in self.body.offered_tools])
-        return tokens.encode_request(self.instructions, self.input, self.turns)
+            tools = [template_tool(tool) for tool in self.body.offered_tools]
+            return tokens.encode_messages(messages, tools, ending)
+        return tokens.encode_request(self.instructions, self.input, self.turns, ending)
 
 
 def template_message(turn: StoredTurn) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from inference.answer_text import Detokenizer, bytes_of_token
 from inference.chat_template import compile_chat_template, find_chat_template, find_special_tokens, takes_tools
 from inference.engine_errors import UnreadableTokenizer
-from inference.request_tokens import Turn
+from inference.request_tokens import NEXT_TURN, ChatEnding, Turn
 
 ANCHOR = "a"  # before tokens that continue a text, because some tokenizers decode the first token of a text differently
 _NONCHARACTER = "\ufdd0"  # reserved by Unicode for internal use, so no template contains it
@@ -49,38 +49,50 @@ class PromptFormat:
         longest_first = sorted((token.content for token in added if token.special), key=len, reverse=True)
         self._special = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
 
-    def encode(self, instructions: str, input: str) -> list[int]:
+    def encode(self, instructions: str, input: str, ending: ChatEnding = NEXT_TURN) -> list[int]:
         """Returns the token ids of the prompt: by the chat template, or without one of both texts and a blank line."""
         joined = f"{instructions}\n\n{input}" if instructions else input
         if self._template is None:
             return list(self._literal.encode(joined).ids)
         if not instructions:
-            return self._encode_chat(self._template, _messages([("user", input)]))
+            return self._encode_chat(self._template, _messages([("user", input)]), ending)
         try:
-            return self._encode_chat(self._template, _messages([("system", instructions), ("user", input)]))
+            return self._encode_chat(self._template, _messages([("system", instructions), ("user", input)]), ending)
         except TemplateError:  # some templates, such as Gemma's, refuse a system message
-            return self._encode_chat(self._template, _messages([("user", joined)]))
+            return self._encode_chat(self._template, _messages([("user", joined)]), ending)
 
-    def encode_conversation(self, turns: Sequence[Turn]) -> list[int]:
+    def encode_conversation(self, turns: Sequence[Turn], ending: ChatEnding = NEXT_TURN) -> list[int]:
         """Returns the token ids of (role, content) turns; raises TemplateError if the template refuses them."""
         if self._template is None:
-            transcript = "".join(f"{role}: {content}\n\n" for role, content in turns)
-            return list(self._literal.encode(f"{transcript}assistant:").ids)
-        return self._encode_chat(self._template, _messages(turns))
+            transcript = "\n\n".join(f"{role}: {content}" for role, content in turns)
+            return list(self._literal.encode(transcript if ending.continues else f"{transcript}\n\nassistant:").ids)
+        try:
+            return self._encode_chat(self._template, _messages(turns), ending)
+        except TemplateError:  # some templates refuse system messages alone
+            if any(role != "system" for role, _ in turns):
+                raise
+            return self.encode("", "\n\n".join(content for _, content in turns), ending)
 
-    def encode_messages(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+    def encode_messages(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        ending: ChatEnding = NEXT_TURN,
+    ) -> list[int]:
         """Returns the token ids of a chat with tools; raises jinja2's TemplateError if the template refuses it."""
         if self._template is None or not self.takes_tools:
             raise TemplateError("it knows no tools")
-        return self._encode_chat(self._template, messages, tools)
+        return self._encode_chat(self._template, messages, ending, tools)
 
     def encode_raw(self, text: str) -> list[int]:
         """Returns the token ids of a prompt as it is; special tokens in it are those of the model."""
         return list(self._tokenizer.encode(text).ids)
 
-    def encode_request(self, instructions: str, input: str, turns: Sequence[Turn]) -> list[int]:
+    def encode_request(
+        self, instructions: str, input: str, turns: Sequence[Turn], ending: ChatEnding = NEXT_TURN
+    ) -> list[int]:
         """Returns the token ids of a request's prompt: of its conversation if it has `turns`, else of its two texts."""
-        return self.encode_conversation(turns) if turns else self.encode(instructions, input)
+        return self.encode_conversation(turns, ending) if turns else self.encode(instructions, input, ending)
 
     @property
     def detokenizer(self) -> Detokenizer:
@@ -105,7 +117,11 @@ class PromptFormat:
         return bytes_of_token(self._tokenizer.id_to_token(id) or "", self._byte_level)
 
     def _encode_chat(
-        self, template: Template, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        template: Template,
+        messages: Sequence[Mapping[str, Any]],
+        ending: ChatEnding,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
         shield = _NONCHARACTER
         while shield in json.dumps([*messages, *tools], ensure_ascii=False):
@@ -119,12 +135,15 @@ class PromptFormat:
                 messages=_each_text(list(messages), shielded),
                 tools=_each_text(list(tools), shielded) or None,
                 documents=None,
-                add_generation_prompt=True,
+                add_generation_prompt=not ending.continues,
+                **ending.variables,
                 **self._named_tokens,
             )
         except (TypeError, ValueError, LookupError, AttributeError) as error:
             # the messages or tools have fields or types that the template does not expect
             raise TemplateError(f"it cannot render them ({type(error).__name__})") from error
+        if ending.continues:
+            rendered = _upto(rendered, shielded(str(messages[-1]["content"])))
         if shield not in rendered:
             return list(self._tokenizer.encode(rendered, add_special_tokens=False).ids)
         # The shield split every special token in users' texts, so those that are still whole come from the template.
@@ -133,6 +152,15 @@ class PromptFormat:
             encoding = self._tokenizer if position % 2 else self._literal
             ids += encoding.encode(piece.replace(shield, ""), add_special_tokens=False).ids
         return ids
+
+
+def _upto(rendered: str, last: str) -> str:
+    """Returns a rendered chat up to the end of its last message, which templates may strip; raises TemplateError."""
+    for text in (last, last.strip()):
+        before, found, _ = rendered.rpartition(text)
+        if found:
+            return before + found
+    raise TemplateError("it does not show the last message as it is, so no answer can continue it")
 
 
 def _messages(turns: Sequence[Turn]) -> list[dict[str, str]]:

@@ -1,11 +1,32 @@
 """The interface that turns requests into token ids and answers into text: by our own tokenizer, or by a server's."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from inference.answer_text import Detokenizer
 
 Turn = tuple[str, str]  # role, content
+
+
+@dataclass(frozen=True, slots=True)
+class ChatEnding:
+    """How a chat template ends a prompt.
+
+    If the answer `continues` the last message, that message stays open. Without `thinks`, the template is told that
+    the model shall not reason before it answers; templates of models that never do so ignore that.
+    """
+
+    continues: bool = False
+    thinks: bool = True
+
+    @property
+    def variables(self) -> dict[str, bool]:
+        """Returns the template's variables, by the names that Qwen, GLM and others (the first) and DeepSeek use."""
+        return {} if self.thinks else {"enable_thinking": False, "thinking": False}
+
+
+NEXT_TURN = ChatEnding()
 
 
 class TokenizerAway(Exception):
@@ -26,7 +47,9 @@ class RequestTokens(Protocol):
     def detokenizer(self) -> Detokenizer | None:
         """Returns the tokenizer that finds stop strings in an answer's tokens; None if the server must find them."""
 
-    def encode_request(self, instructions: str, input: str, turns: Sequence[Turn]) -> list[int]:
+    def encode_request(
+        self, instructions: str, input: str, turns: Sequence[Turn], ending: ChatEnding = NEXT_TURN
+    ) -> list[int]:
         """Returns the token ids of a prompt; raises jinja2's TemplateError if the template refuses the conversation."""
 
     @property
@@ -37,7 +60,12 @@ class RequestTokens(Protocol):
     def vocabulary_size(self) -> int | None:
         """Returns the number below which all token ids are; None if only a server knows it."""
 
-    def encode_messages(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+    def encode_messages(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        ending: ChatEnding = NEXT_TURN,
+    ) -> list[int]:
         """Returns the token ids of a chat with tools; raises jinja2's TemplateError if the template refuses it."""
 
     def encode_raw(self, text: str) -> list[int]:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
@@ -22,29 +22,35 @@ Prompt = str | list[int] | list[str] | list[list[int]]
 
 
 def prompt_of_turns(
-    instructions: str | None, turns: Sequence[StoredTurn], tools: Sequence[StoredTool] = ()
+    instructions: str | None,
+    turns: Sequence[StoredTurn],
+    tools: Sequence[StoredTool] = (),
+    *,
+    continues: bool = False,
+    reasoning: Literal["none"] | None = None,
 ) -> ModelPrompt:
     """Returns the prompt of a conversation with the definitions of these functions.
 
     System messages that open the conversation join the instructions. A single user message is the user input; of a
-    longer conversation the user input is a transcript.
+    longer conversation the user input is a transcript. If the answer `continues` the last turn, that turn stays open.
     """
     opening = opening_turns(turns)
     system = "\n\n".join(part for part in (instructions, *(turn.content for turn in turns[:opening])) if part)
     later = turns[opening:]
     if len(later) == 1 and later[0].role == "user" and not tools:
-        return ModelPrompt(system, later[0].content)
+        return ModelPrompt(system, later[0].content, RequestBody(reasoning=reasoning))
     conversation = tuple(
         turn.model_copy(update={"role": "system"}) if turn.role == "developer" else turn for turn in later
     )
     transcript = "\n\n".join(f"{turn.role}: {_transcript(turn)}" for turn in conversation)
     messages = (StoredTurn(role="system", content=system), *conversation) if system else conversation
-    return ModelPrompt(system, transcript, RequestBody(messages=messages, tools=tuple(tools)))
+    body = RequestBody(messages=messages, tools=tuple(tools), continues=continues, reasoning=reasoning)
+    return ModelPrompt(system, transcript, body)
 
 
 def opening_turns(turns: Sequence[StoredTurn]) -> int:
-    """Returns the number of system messages with which a conversation begins."""
-    return next((n for n, turn in enumerate(turns) if turn.role not in SYSTEM_ROLES), len(turns))
+    """Returns the number of system messages with which a conversation begins; 0 if it has no other messages."""
+    return next((n for n, turn in enumerate(turns) if turn.role not in SYSTEM_ROLES), 0)
 
 
 def _transcript(turn: StoredTurn) -> str:

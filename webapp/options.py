@@ -65,7 +65,7 @@ class SamplingFields(Body):
         A streamed answer that is sampled gets a seed: after the loss of a worker the same text is generated again.
         """
         names = [field.name for field in dataclasses.fields(Sampling)]
-        parts = {name: getattr(prompt.body, name) for name in ("messages", "raw", "prompt_ids")}
+        parts = {name: getattr(prompt.body, name) for name in ("messages", "raw", "prompt_ids", "continues")}
         given = {name: getattr(self, name, None) for name in (*names, *RequestBody.model_fields)} | parts | others
         asked = {name: value for name, value in given.items() if value is not None}
         if asked.get("top_k", 0) < 0:

@@ -45,6 +45,7 @@ class FieldNames:
     limit: str = "max_output_tokens"
     format: str = "response_format"
     logprobs: str = "logprobs"
+    reasoning: str = "reasoning_effort"
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Submission:
             "raw_prompt": names.prompt,
             "tools": "tools" if self.body.offered_tools else names.prompt,
             "prompt_logprobs": "echo",
+            "reasoning": names.reasoning,
         }
         return {ability: fields.get(ability, ability) for ability in self.body.needs}
 
@@ -89,9 +91,17 @@ def store(context: AppContext, submission: Submission, new: NewRequest, part: st
     key = None if key is None else key + part
     admitted = context.backlog_limit.admit(new.tenant, new.prompt_tokens, time.monotonic())
     with admitted, context.sessions() as session:
-        stored = client_requests.submit(session, new, idempotency_key=key, digest=digest)
+        view = client_requests.submit(session, new, idempotency_key=key, digest=digest)
     context.announcer.announce()
-    return stored
+    deleted = view.request.status.final and not view.request.input and not readable_body(view.request.body).store
+    if deleted:
+        raise InvalidRequest(
+            f"The answer of {view.request.id}, which has this Idempotency-Key, was not to be stored and is deleted. "
+            "Send another key for a new answer.",
+            param="Idempotency-Key",
+            code="response_not_stored",
+        )
+    return view
 
 
 def checked_key(key: str | None) -> str | None:
@@ -216,9 +226,11 @@ def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submi
 def forget_unstored(context: AppContext, views: Iterable[RequestView]) -> None:
     """Deletes the texts of these final requests if they have `store: false`.
 
-    If the database is unreachable, upkeep does it later: the client already has its answer.
+    Upkeep does it later if the database is unreachable, and for a request with an Idempotency-Key, whose client may ask
+    again for an answer that did not arrive.
     """
-    ids = [view.request.id for view in views if not readable_body(view.request.body).store]
+    stored = (view.request for view in views)
+    ids = [one.id for one in stored if one.idempotency_key is None and not readable_body(one.body).store]
     if not ids:
         return
     try:

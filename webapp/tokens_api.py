@@ -10,8 +10,7 @@ from request_body import RequestBody
 from webapp.api_objects import ApiObject
 from webapp.app_context import current_context
 from webapp.chat.chat_schemas import ChatMessage
-from webapp.client_errors import InvalidRequest
-from webapp.client_prompt import SYSTEM_ROLES, prompt_of_turns
+from webapp.client_prompt import prompt_of_turns
 from webapp.field_types import Body, Text
 from webapp.options import TokenId
 from webapp.tools import MOST_TOOLS, ChatTool
@@ -76,8 +75,6 @@ def tokenize(json_data: Tokenize) -> TokenizedText:
         param, prompt = "prompt", ModelPrompt("", json_data.prompt or "", RequestBody(raw=True))
     else:
         param, turns = "messages", [message.turn for message in json_data.messages]
-        if all(turn.role in SYSTEM_ROLES for turn in turns):
-            raise InvalidRequest("Invalid 'messages': one of them must be the user's.", param="messages")
         prompt = prompt_of_turns(None, turns, [tool.function.stored for tool in json_data.tools or ()])
     ids = limits.encode(prompt, param=param)
     texts = None

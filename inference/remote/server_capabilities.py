@@ -13,7 +13,17 @@ ServerKind = Literal["vllm", "llamacpp", "transformers", "openai"]
 
 # Abilities whose absence `losses` reports in a separate sentence.
 REPORTED_SEPARATELY = frozenset(
-    {"temperature", "stop_token_ids", "raw_prompt", "tools", "response_format", "logprobs", "prompt_logprobs"}
+    {
+        "temperature",
+        "stop_token_ids",
+        "raw_prompt",
+        "tools",
+        "response_format",
+        "logprobs",
+        "prompt_logprobs",
+        "continue_final_message",
+        "reasoning",
+    }
 )
 
 
@@ -55,6 +65,8 @@ class ServerCapabilities:
             "stop_token_ids": self.token_ids_out,
             "raw_prompt": self.token_ids_in,
             "tools": self.token_ids_in,
+            "continue_final_message": self.token_ids_in,
+            "reasoning": self.token_ids_in,
             "response_format": self.response_format,
             "logprobs": self.logprobs,
         }
@@ -70,7 +82,7 @@ class ServerCapabilities:
             (not self.priority, "no priorities in the server: they order only our queue"),
             (not self.own_sampling, "no sampling parameters for each request: requests with a temperature are refused"),
             (missing, f"no {', '.join(missing)}: requests that ask for one of them are refused"),
-            (not self.token_ids_in, "no raw prompts: completions, and chats with tools, are refused"),
+            (not self.token_ids_in, "no raw prompts: completions, chats with tools and continued messages are refused"),
             (not self.response_format, "no response_format: requests that ask for JSON are refused"),
             (not self.logprobs, "no logprobs: requests that ask for them are refused"),
             (

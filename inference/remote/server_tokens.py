@@ -14,7 +14,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 
 from inference.prompt_format import ANCHOR, load_prompt_format
 from inference.remote.token_logprobs import MAX_TOKEN_ID
-from inference.request_tokens import RequestTokens, TokenizerAway, Turn
+from inference.request_tokens import NEXT_TURN, ChatEnding, RequestTokens, TokenizerAway, Turn
 
 TokenizerKind = Literal["vllm", "llamacpp"]
 
@@ -57,25 +57,36 @@ class ServerTokens:
         finalize(self, self._client.close)
         self._bytes: dict[int, bytes] = {}  # results of `token_bytes`
 
-    def encode_request(self, instructions: str, input: str, turns: Sequence[Turn]) -> list[int]:
+    def encode_request(
+        self, instructions: str, input: str, turns: Sequence[Turn], ending: ChatEnding = NEXT_TURN
+    ) -> list[int]:
         """Returns the token ids of a prompt by the server's chat template, or of its plain text without a template."""
         joined = f"{instructions}\n\n{input}" if instructions else input
         if turns:
             attempts = [list(turns)]
+            if all(role == "system" for role, _ in turns):  # some templates refuse system messages alone
+                attempts.append([("user", "\n\n".join(content for _, content in turns))])
             plain = "".join(f"{role}: {content}\n\n" for role, content in turns) + "assistant:"
         else:  # some templates, such as Gemma's, refuse a system message
             attempts = [[("system", instructions), ("user", input)]] if instructions else []
             attempts.append([("user", joined)])
             plain = joined
         for attempt in attempts:
-            ids = self._encode_chat(attempt)
+            ids = self._encode_chat(attempt, ending)
             if ids is not None:
                 return ids
-        if turns and self._encode_chat([("user", "?")]) is not None:
+        if ending.continues:
+            raise TemplateError("the server does not let an answer continue a message")
+        if turns and self._encode_chat([("user", "?")], NEXT_TURN) is not None:
             raise TemplateError("the server refuses the order of its messages")
         return self._encode(plain, special=False)
 
-    def encode_messages(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+    def encode_messages(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        ending: ChatEnding = NEXT_TURN,
+    ) -> list[int]:
         """Raises TemplateError, because the server's template does not take tools."""
         raise TemplateError("the server's chat template is not read here, so that it takes no tools")
 
@@ -110,13 +121,18 @@ class ServerTokens:
             self._bytes[id] = self._decode([*anchor, id]).removeprefix(self._decode(anchor)).encode()
         return self._bytes[id]
 
-    def _encode_chat(self, turns: Sequence[Turn]) -> list[int] | None:
+    def _encode_chat(self, turns: Sequence[Turn], ending: ChatEnding) -> list[int] | None:
         """Returns None if the server has no template, or if its template refuses these messages."""
-        messages = [{"role": role, "content": content} for role, content in turns]
+        body: dict[str, Any] = {"messages": [{"role": role, "content": content} for role, content in turns]}
+        if ending.variables:
+            body["chat_template_kwargs"] = ending.variables
         if self._kind == "vllm":
-            answer = self._ask("/tokenize", {"messages": messages, "add_generation_prompt": True})
+            body["add_generation_prompt"] = not ending.continues
+            answer = self._ask("/tokenize", body | ({"continue_final_message": True} if ending.continues else {}))
             return None if answer.status_code == 400 else self._ids(self._object(answer))
-        answer = self._ask("/apply-template", {"messages": messages})
+        if ending.continues:  # not every llama.cpp leaves a last message open
+            return None
+        answer = self._ask("/apply-template", body)
         if answer.status_code in (400, 500):
             return None
         prompt = self._object(answer).get("prompt")

@@ -124,7 +124,7 @@ def _sequence(request: TakenRequest, body: RequestBody, prompt_format: RequestTo
         logprobs=unpacked(request.logprobs or ())[: len(request.generated_ids)],
         cache_salt=cache_salt(request.tenant, salt_key),
         prompt_logprobs="prompt_logprobs" in body.needs,
-        continues=body.raw,
+        continues=body.raw or body.continues,
     )
 
 

@@ -139,6 +139,27 @@ def test_what_is_not_to_be_stored_is_gone_once_it_is_answered(
     assert api.call("POST", PATH, json=body).json["error"]["code"] == "previous_response_not_found"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_answer_that_is_not_stored_can_be_asked_for_again_by_its_key_until_upkeep_deletes_it(
+    api: Api, stream: bool
+) -> None:
+    asked = {"model": "words", "messages": [{"role": "user", "content": "a"}], "store": False, "stream": stream}
+
+    def ask() -> Any:
+        answer = api.call("POST", "/v1/chat/completions", json=asked, headers={"Idempotency-Key": "k"})
+        answer.get_data()
+        answer.close()
+        return answer
+
+    with answering(api, SECRET):
+        assert SECRET in ask().get_data(as_text=True)
+        assert SECRET in ask().get_data(as_text=True)
+    with api.engine.begin() as connection:
+        assert delete_old_unstored_texts(connection, after_s=0, limit=10) == 1
+    error = ask().json["error"]
+    assert (error["param"], error["code"]) == ("Idempotency-Key", "response_not_stored")
+
+
 @pytest.mark.unanswered
 def test_upkeep_deletes_what_a_client_left_behind(api: Api) -> None:
     body = {"model": "words", "messages": [{"role": "user", "content": SECRET}], "store": False}

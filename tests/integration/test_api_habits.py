@@ -12,6 +12,11 @@ from tests.integration.api_service import Api
 from tests.integration.conftest import running_api
 
 CHAT = {"model": "words", "messages": [{"role": "user", "content": "eins"}]}
+OPEN = {
+    "messages": [*CHAT["messages"], {"role": "assistant", "content": "On"}],
+    "continue_final_message": True,
+    "add_generation_prompt": False,
+}
 RESPONSE = {"model": "words", "input": "eins"}
 WHO = {
     "user": "u",
@@ -29,10 +34,10 @@ NOTHING = {"repetition_penalty": None, "min_p": None, "top_k": None, "stop_token
     [
         ("/v1/chat/completions", CHAT | WHO | NEUTRAL),
         ("/v1/chat/completions", CHAT | NOTHING | {"modalities": ["text"], "verbosity": "medium", "n": 1}),
-        ("/v1/chat/completions", CHAT | {"reasoning_effort": "none", "tools": [], "tool_choice": "auto"}),
+        ("/v1/chat/completions", CHAT | {"tools": [], "tool_choice": "auto", "add_generation_prompt": True}),
         ("/v1/responses", RESPONSE | WHO | NEUTRAL),
         ("/v1/responses", RESPONSE | NOTHING | {"text": {"verbosity": "medium", "format": {"type": "text"}}}),
-        ("/v1/responses", RESPONSE | {"reasoning": {"effort": "none", "summary": "auto"}, "store": True}),
+        ("/v1/responses", RESPONSE | {"reasoning": {"summary": "auto"}, "store": True}),
         ("/v1/responses", RESPONSE | {"include": ["reasoning.encrypted_content"], "truncation": "disabled"}),
         ("/v1/responses/", RESPONSE),
         ("/v1/chat/completions/", CHAT),
@@ -66,6 +71,55 @@ def test_what_would_change_the_answer_is_refused_by_name(
 ) -> None:
     answer = refusing_api.call("POST", path, json=body)
     assert (answer.status_code, answer.json["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "needs", "asked"),
+    [
+        ("/v1/chat/completions", CHAT | {"reasoning_effort": "none"}, ["reasoning"], {"reasoning": "none"}),
+        ("/v1/responses", RESPONSE | {"reasoning": {"effort": "none"}}, ["reasoning"], {"reasoning": "none"}),
+        ("/v1/chat/completions", CHAT | OPEN, ["continue_final_message"], {"continues": True}),
+    ],
+)
+def test_how_the_chat_template_ends_the_prompt_is_stored_for_the_worker(
+    api: Api, path: str, body: dict[str, Any], needs: list[str], asked: dict[str, Any]
+) -> None:
+    with answering(api):
+        assert api.call("POST", path, json=body).status_code == 200
+    [row] = api.sql("select needs, body from requests")
+    assert (row.needs, row.body.items() >= asked.items()) == (needs, True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"continue_final_message": True}, "continue_final_message"),
+        (OPEN | {"messages": [*CHAT["messages"], {"role": "assistant", "content": ""}]}, "continue_final_message"),
+        (OPEN | {"add_generation_prompt": True}, "add_generation_prompt"),
+        ({"add_generation_prompt": False}, "add_generation_prompt"),
+    ],
+)
+def test_only_an_answer_of_the_assistant_can_be_continued(
+    refusing_api: Api, fields: dict[str, Any], param: str
+) -> None:
+    answer = refusing_api.call("POST", "/v1/chat/completions", json=CHAT | fields)
+    assert (answer.status_code, answer.json["error"]["param"]) == (400, param)
+
+
+def test_a_conversation_of_the_system_alone_is_answered(api: Api) -> None:
+    system = [{"role": "system", "content": "Write."}]
+    with answering(api):
+        assert api.call("POST", "/v1/chat/completions", json=CHAT | {"messages": system}).status_code == 200
+        first = api.call("POST", "/v1/responses", json=RESPONSE | {"input": system, "instructions": "Well."})
+        assert first.status_code == 200
+        again = api.call("POST", "/v1/responses", json=RESPONSE | {"previous_response_id": first.json["id"]})
+        assert again.status_code == 200
+    items = api.call("GET", f"/v1/responses/{again.json['id']}/input_items?order=asc").json["data"]
+    assert [(one["role"], one["content"][0]["text"]) for one in items] == [
+        ("system", "Write."),
+        ("assistant", "one"),
+        ("user", "eins"),
+    ]
 
 
 def test_an_answer_can_be_sent_back_as_it_came(api: Api) -> None:
@@ -115,7 +169,7 @@ def test_a_prompt_is_encoded_and_decoded_as_a_completion_reads_it(api: Api) -> N
     [
         ("/tokenize", {"prompt": "a", "messages": CHAT["messages"]}, "messages"),
         ("/tokenize", {"prompt": "a " * 60}, "prompt"),
-        ("/tokenize", {"messages": [{"role": "system", "content": "a"}]}, "messages"),
+        ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"prompt": "a", "model": "gpt"}, "model"),
         ("/detokenize", {"tokens": [1]}, "tokens"),
         ("/detokenize", {"tokens": [-1]}, "tokens[0]"),

@@ -10,7 +10,7 @@ import structlog
 from inference.prompt_format import PromptFormat
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_probe import connect
-from inference.request_tokens import TokenizerAway, Turn
+from inference.request_tokens import NEXT_TURN, ChatEnding, TokenizerAway, Turn
 from models.leasing.leases import WorkerOffer
 from models.planning.live_fleet import Lacking, lacking, live_workers
 from tests.integration.database_stage import MODEL, Stage, eventually
@@ -59,12 +59,19 @@ class TokenizerThatGoes:
     def __init__(self, ours: PromptFormat) -> None:
         self._ours, self.away, self.cannot_encode = ours, True, False
 
-    def encode_request(self, instructions: str, input: str, turns: Sequence[Turn]) -> list[int]:
+    def encode_request(
+        self, instructions: str, input: str, turns: Sequence[Turn], ending: ChatEnding = NEXT_TURN
+    ) -> list[int]:
         if self.cannot_encode:
             raise TokenizerAway("gone")
         return self._ours.encode_request(instructions, input, turns)
 
-    def encode_messages(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+    def encode_messages(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        ending: ChatEnding = NEXT_TURN,
+    ) -> list[int]:
         raise TokenizerAway("gone")
 
     def encode_raw(self, text: str) -> list[int]:

@@ -82,13 +82,15 @@ def chat_submission(body: CreateChatCompletion, tenant: str, key: str | None = N
     choice = stored_choice(body.tool_choice)
     tools = tuple(tool.function.stored for tool in body.tools or ())
     offered = () if choice.mode == "none" else tools
-    prompt = prompt_of_turns(None, [message.turn for message in body.messages], offered)
+    turns, continues = [message.turn for message in body.messages], bool(body.continue_final_message)
+    prompt = prompt_of_turns(None, turns, offered, continues=continues, reasoning=body.reasoning_effort)
     if body.max_completion_tokens is None:
         limit_tokens, names = body.max_tokens, FieldNames("messages", "max_tokens")
     else:
         limit_tokens, names = body.max_completion_tokens, FieldNames("messages", "max_completion_tokens")
     others = function_fields(tools, choice, body.parallel_tool_calls)
     others |= {"format": stored_format(body.response_format), "top_logprobs": body.asked_logprobs}
+    others |= {"reasoning": body.reasoning_effort}
     return submission_of(body, tenant, key, prompt, limit_tokens, names, **others)
 
 

@@ -123,7 +123,13 @@ class CreateChatCompletion(CommonFields):
     parallel_tool_calls: bool | None = Field(default=None, description="false: at most one call an answer")
     response_format: ChatFormat | None = None
     service_tier: Literal["auto", "default"] | None = None
-    reasoning_effort: Literal["none"] | None = None
+    reasoning_effort: Literal["none"] | None = Field(
+        default=None, description="none: the chat template is told that the model shall not reason"
+    )
+    continue_final_message: bool | None = Field(
+        default=None, description="true: the answer goes on with the last message, the assistant's"
+    )
+    add_generation_prompt: bool | None = Field(default=None, description="false only with continue_final_message")
     verbosity: Literal["medium"] | None = None
     modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
     # who asks and what OpenAI may cache of it: accepted, not used
@@ -134,13 +140,32 @@ class CreateChatCompletion(CommonFields):
     @field_validator("messages")
     @classmethod
     def refuse_an_empty_question(cls, value: list[ChatMessage]) -> list[ChatMessage]:
-        """Refuses a chat without a message of the user or a tool; its last message may be the assistant's own."""
-        if not any(message.role == "tool" or (message.role == "user" and message.text.strip()) for message in value):
-            raise ValueError("one message must be the user's, or a tool's, and not be empty")
+        """Refuses a chat of the assistant's messages alone; its last message may be the assistant's own."""
+        if not any(
+            message.role == "tool" or (message.role != "assistant" and message.text.strip()) for message in value
+        ):
+            raise ValueError("one message must be the user's, the system's or a tool's, and not be empty")
         if value[-1].tool_calls:
             raise ValueError("the results of the last message's calls are missing")
         if any(message.role == "tool" and message.tool_call_id is None for message in value):
             raise ValueError("a tool's message needs tool_call_id")
+        return value
+
+    @field_validator("continue_final_message")
+    @classmethod
+    def refuse_to_continue_nothing(cls, value: bool | None, others: ValidationInfo) -> bool | None:
+        """Refuses to continue a message that is not the assistant's, or that is empty."""
+        messages = others.data.get("messages")
+        if value and messages and (messages[-1].role != "assistant" or not messages[-1].text.strip()):
+            raise ValueError("the last message must be the assistant's, and not be empty")
+        return value
+
+    @field_validator("add_generation_prompt")
+    @classmethod
+    def refuse_another_ending(cls, value: bool | None, others: ValidationInfo) -> bool | None:
+        """Refuses a prompt that ends in neither way."""
+        if value is not None and value == bool(others.data.get("continue_final_message")):
+            raise ValueError("either it or continue_final_message is true")
         return value
 
     @field_validator("top_logprobs")

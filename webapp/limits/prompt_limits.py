@@ -31,6 +31,8 @@ UNABLE = {
     "stop_token_ids": "The engine behind this model tells no token ids: use stop strings instead.",
     "raw_prompt": "The engine behind this model takes chats only: use /v1/chat/completions.",
     "tools": "The engine behind this model takes chats without tools only: leave them out.",
+    "continue_final_message": "The engine behind this model takes whole messages only: end with the user's.",
+    "reasoning": "The engine behind this model cannot be told not to reason: leave this out.",
     "prompt_logprobs": "The engine behind this model tells no log probabilities of prompts: leave echo out.",
     "response_format": "The engine behind this model cannot hold an answer to a JSON format: ask for JSON in the "
     "instructions and check the answer, or serve the model with our own engine, vLLM or llama.cpp.",

@@ -6,10 +6,10 @@ from typing import Any
 from inference.model_prompt import ModelPrompt
 from models.client_requests import RequestView
 from models.tables import RequestStatus
-from request_body import RequestBody, StoredCall, StoredTool, StoredTurn, UnreadableBody, read_body
+from request_body import RequestBody, StoredCall, StoredTurn, UnreadableBody, read_body
 from webapp.app_context import AppContext
 from webapp.client_errors import InvalidRequest, NotFound
-from webapp.client_prompt import opening_turns, prompt_of_turns
+from webapp.client_prompt import opening_turns
 from webapp.limits.prompt_limits import TOO_LONG, PromptLimits
 from webapp.responses.response_schemas import InputItem
 from webapp.submission import find_request
@@ -103,13 +103,6 @@ def earlier_turns(context: AppContext, tenant: str, id: str) -> list[StoredTurn]
         why = "is not stored" if not body.store else f"has no answer, it is {view.request.status.value}"
         raise InvalidRequest(f"Response '{id}' {why}.", param="previous_response_id", code=NO_PREVIOUS)
     return [*stored_turns(view, body), answered_turn(view, body)]
-
-
-def prompt_of(instructions: str | None, turns: Sequence[StoredTurn], tools: Sequence[StoredTool]) -> ModelPrompt:
-    """Returns the prompt of these turns; a single text of the user stays as it is."""
-    if len(turns) == 1 and turns[0].role == "user" and not tools:
-        return ModelPrompt(instructions or "", turns[0].content)
-    return prompt_of_turns(instructions, turns, tools)
 
 
 def fitting(

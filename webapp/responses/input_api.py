@@ -1,5 +1,6 @@
 """Two calls under /v1/responses: the input items of a response, and the tokens of the prompt that a body would make."""
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from apiflask import APIBlueprint
@@ -10,8 +11,9 @@ from webapp.api_objects import ApiObject, ListPage, PageQuery
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.client_errors import InvalidRequest
+from webapp.client_prompt import prompt_of_turns
 from webapp.field_types import Body, Text
-from webapp.responses.conversation import earlier_turns, fitting, items_of, prompt_of, turns_of
+from webapp.responses.conversation import earlier_turns, fitting, items_of, turns_of
 from webapp.responses.response_schemas import Includable, Input, InputItem, ReasoningOptions, TextOptions, not_empty
 from webapp.submission import find_request
 from webapp.tools import MOST_TOOLS, ResponseTool, ResponseToolChoice, stored_choice
@@ -95,12 +97,14 @@ def input_tokens(json_data: CountTokens) -> TokenCount:
     limits.check_model(json_data.model)
     choice = stored_choice(json_data.tool_choice)
     tools = () if choice.mode == "none" else tuple(tool.stored for tool in json_data.tools or ())
+    reasoning = json_data.reasoning.effort if json_data.reasoning else None
+    prompt_of = partial(prompt_of_turns, json_data.instructions, tools=tools, reasoning=reasoning)
     turns = [] if json_data.input is None else turns_of(json_data.input)
     if json_data.previous_response_id is not None:
         turns = [*earlier_turns(context, current_tenant(), json_data.previous_response_id), *turns]
     if not turns:
         raise InvalidRequest("Missing required parameter: 'input'.", param="input", code="missing")
     if json_data.truncation == "auto":
-        turns = fitting(limits, turns, lambda some: prompt_of(json_data.instructions, some, tools))
-    counts = limits.count_tokens(prompt_of(json_data.instructions, turns, tools), param="input")
+        turns = fitting(limits, turns, prompt_of)
+    counts = limits.count_tokens(prompt_of(turns), param="input")
     return TokenCount(input_tokens=counts.prompt_tokens)

@@ -80,7 +80,9 @@ class TextOptions(Body):
 class ReasoningOptions(Body):
     """OpenAI's `reasoning` object, as far as it asks for no reasoning; there are no summaries then."""
 
-    effort: Literal["none"] | None = None
+    effort: Literal["none"] | None = Field(
+        default=None, description="none: the chat template is told that the model shall not reason"
+    )
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
@@ -126,7 +128,7 @@ class NoObfuscation(Body):
 
 
 def not_empty(value: str | list[InputItem]) -> str | list[InputItem]:
-    """Returns the input; raises ValueError if it has neither a text of the user nor a function's result.
+    """Returns the input; raises ValueError if it has neither a text of others than the assistant nor a call's result.
 
     The last item may be an answer, which another answer then follows.
     """
@@ -134,7 +136,7 @@ def not_empty(value: str | list[InputItem]) -> str | list[InputItem]:
         if not value.strip():
             raise ValueError("must not be empty")
     elif not any(_asks(item) for item in value):
-        raise ValueError("one item must be the user's, or the result of a call, and not be empty")
+        raise ValueError("one item must be the user's, the system's, or the result of a call, and not be empty")
     elif isinstance(value[-1], FunctionCallItem):
         raise ValueError("the result of the last call is missing")
     return value
@@ -142,7 +144,7 @@ def not_empty(value: str | list[InputItem]) -> str | list[InputItem]:
 
 def _asks(item: InputItem) -> bool:
     if isinstance(item, Message):
-        return item.role == "user" and bool(item.text.strip())
+        return item.role != "assistant" and bool(item.text.strip())
     return isinstance(item, FunctionOutputItem)
 
 

@@ -15,10 +15,10 @@ from webapp.api_objects import read_page
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.client_errors import InvalidRequest
-from webapp.client_prompt import opening_turns
+from webapp.client_prompt import opening_turns, prompt_of_turns
 from webapp.limits.prompt_limits import PromptLimits
 from webapp.options import stored_format
-from webapp.responses.conversation import earlier_turns, fitting, prompt_of, turns_of
+from webapp.responses.conversation import earlier_turns, fitting, turns_of
 from webapp.responses.response_objects import Deleted, Response, ResponseList, response_of, retry_after_s
 from webapp.responses.response_schemas import CreateResponse, ListQuery, RetrieveQuery
 from webapp.several_answers import submit_all_and_wait
@@ -152,17 +152,20 @@ def response_submission(
     choice = stored_choice(body.tool_choice)
     tools = tuple(tool.stored for tool in body.tools or ())
     offered = () if choice.mode == "none" else tools
+    reasoning = body.reasoning.effort if body.reasoning else None
+    prompt_of = partial(prompt_of_turns, body.instructions, tools=offered, reasoning=reasoning)
     turns = turns_of(body.input)
     if body.previous_response_id is not None:
         turns = [*earlier(body.previous_response_id), *turns]
     if body.truncation == "auto":
-        turns = fitting(limits, turns, lambda some: prompt_of(body.instructions, some, offered))
-    prompt = prompt_of(body.instructions, turns, offered)
+        turns = fitting(limits, turns, prompt_of)
+    prompt = prompt_of(turns)
     asked = body.request_body(
         prompt,
         **function_fields(tools, choice, body.parallel_tool_calls),
         background=bool(body.background),
         format=stored_format(body.text.format) if body.text else None,
+        reasoning=reasoning,
         # the prompt's instructions also have the input's system messages, so the client's own are stored apart
         instructions=body.instructions or "" if opening_turns(turns) else None,
         seed=body.magnus.seed,
@@ -180,7 +183,9 @@ def response_submission(
         limit_tokens=body.max_output_tokens,
         priority=body.magnus.priority,
         deadline_s=body.magnus.deadline_s,
-        names=FieldNames(format="text.format", logprobs="include" if body.include else "top_logprobs"),
+        names=FieldNames(
+            format="text.format", reasoning="reasoning.effort", logprobs="include" if body.include else "top_logprobs"
+        ),
     )
 
 

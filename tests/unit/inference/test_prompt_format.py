@@ -11,6 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from inference.engine_errors import UnreadableTokenizer
 from inference.prompt_format import PromptFormat, load_prompt_format
+from inference.request_tokens import ChatEnding
 from settings import BUNDLED_MODEL
 
 BUNDLED = str(BUNDLED_MODEL)
@@ -71,6 +72,36 @@ def test_a_request_is_its_conversation_or_without_one_its_two_texts(bundled: Pro
     turns = [("user", "cat"), ("assistant", "dog"), ("user", "hen")]
     assert bundled.encode_request("Repeat.", "hen", turns) == bundled.encode_conversation(turns)
     assert bundled.encode_request("Repeat.", "cat", []) == bundled.encode("Repeat.", "cat")
+
+
+@pytest.mark.parametrize("content", ["The cat <eos> is", "The cat ", " \nThe"])
+def test_an_answer_continues_the_last_message_where_it_is_asked_to(bundled: PromptFormat, content: str) -> None:
+    asked = [("system", "Repeat."), ("user", "cat")]
+    ended = [*bundled.encode_conversation(asked), *bundled._literal.encode(content, add_special_tokens=False).ids]
+    assert bundled.encode_conversation([*asked, ("assistant", content)], ChatEnding(continues=True)) == ended
+
+
+def test_a_message_that_the_template_does_not_show_cannot_be_continued(tmp_path: Path) -> None:
+    hiding = load_prompt_format(model_directory(tmp_path, {}, "{{ messages[0].content }}"))
+    with pytest.raises(TemplateError, match="continue"):
+        hiding.encode_conversation([("user", "cat"), ("assistant", "dog")], ChatEnding(continues=True))
+
+
+@pytest.mark.parametrize("name", ["enable_thinking", "thinking"])
+def test_a_template_is_told_that_the_model_shall_not_think(tmp_path: Path, name: str) -> None:
+    source = "{{ messages[0].content }}{% if " + name + " is defined and not " + name + " %} quietly{% endif %}"
+    told = load_prompt_format(model_directory(tmp_path, {}, source))
+    assert told.decode(told.encode("", "cat", ChatEnding(thinks=False))) == "cat quietly"
+    assert told.decode(told.encode("", "cat")) == "cat"
+
+
+def test_system_messages_alone_are_the_users_where_the_template_wants_a_user(
+    bundled: PromptFormat, peer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    alone = [("system", "Repeat."), ("system", "cat")]
+    assert bundled.encode_conversation(alone[:1]) == templated(peer, *alone[:1])
+    refusing = load_prompt_format(model_directory(tmp_path, {"eos_token": "<eos>"}, REFUSES_SYSTEM))
+    assert refusing.encode_conversation(alone) == refusing.encode("", "Repeat.\n\ncat")
 
 
 @given(text=TEXT)

@@ -24,10 +24,12 @@ ANSWER = {"role": "assistant", "content": "b"}
 
 
 @pytest.mark.parametrize(
-    "messages", [[ANSWER], [{"role": "user", "content": " "}], [{"role": "system", "content": "a"}]]
+    "messages", [[ANSWER], [{"role": "user", "content": " "}], [{"role": "system", "content": " "}]]
 )
 def test_a_chat_that_asks_nothing_is_refused(messages: list[dict[str, str]]) -> None:
-    with pytest.raises(ValidationError, match="one message must be the user's, or a tool's, and not be empty"):
+    with pytest.raises(
+        ValidationError, match="one message must be the user's, the system's or a tool's, and not be empty"
+    ):
         CreateChatCompletion.model_validate({"model": "words", "messages": messages})
 
 
