@@ -40,8 +40,10 @@ class Sampling:
 
     top_k 0, top_p 1 and min_p 0 keep all tokens. `min_p` keeps the tokens whose probability is at least this share of
     the likeliest token's. `repetition_penalty` divides the positive logits, and multiplies the negative ones, of tokens
-    that the prompt or the answer has. With `ignore_eos` an end of sequence is a token like any other. The first
-    `min_tokens` tokens include neither an end of sequence nor one of the `stop_token_ids`, which end the answer too.
+    that the prompt or the answer has. Each time that the answer has a token lowers its logit by `frequency_penalty`,
+    the first time by `presence_penalty` too. `logit_bias` has token ids, each with what is added to its logit. With
+    `ignore_eos` an end of sequence is a token like any other. The first `min_tokens` tokens include neither an end of
+    sequence nor one of the `stop_token_ids`, which end the answer too.
     Raises ValueError for a value outside its range; sampling works with every other value.
     """
 
@@ -54,6 +56,9 @@ class Sampling:
     ignore_eos: bool = False
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_p <= 1 or not 0 < self.repetition_penalty < math.inf:
@@ -62,6 +67,9 @@ class Sampling:
             raise ValueError(
                 f"temperature, top_k and seed must not be negative, temperature finite, 0 < top_p <= 1: {self}"
             )
+        added = (self.frequency_penalty, self.presence_penalty, *(bias for _, bias in self.logit_bias))
+        if not all(math.isfinite(one) for one in added):
+            raise ValueError(f"penalties and biases must be finite: {self}")
 
     @property
     def greedy(self) -> bool:
@@ -69,9 +77,14 @@ class Sampling:
         return self.temperature < LEAST_TEMPERATURE
 
     @property
-    def changes_logits(self) -> bool:
-        """Returns whether it changes the model's logits before a token is chosen."""
-        return self.repetition_penalty != 1 or self.min_tokens > 0
+    def counts_tokens(self) -> bool:
+        """Returns whether tokens of the answer lower their own logits."""
+        return self.frequency_penalty != 0 or self.presence_penalty != 0
+
+    @property
+    def changes_every_token(self) -> bool:
+        """Returns whether it changes the model's logits before each token is chosen."""
+        return self.repetition_penalty != 1 or self.counts_tokens or bool(self.logit_bias)
 
     @property
     def needs(self) -> tuple[str, ...]:

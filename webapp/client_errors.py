@@ -19,6 +19,7 @@ from werkzeug.exceptions import HTTPException
 
 from inference.request_tokens import TokenizerAway
 from models.client_requests import IdempotencyKeyReused, StillInProgress
+from webapp.transport.one_line_json import one_line_json
 
 log = structlog.get_logger()
 
@@ -194,7 +195,7 @@ def error_response(
         status=status,
         detail=message,
     )
-    answer = current_app.response_class(body.model_dump_json(), status, content_type="application/problem+json")
+    answer = current_app.response_class(one_line_json(body), status, content_type="application/problem+json")
     if status == 401:
         answer.headers["WWW-Authenticate"] = "Bearer"
     if retry_after_s is not None:

@@ -18,6 +18,7 @@ from request_body import RequestBody, Sampling, StoredFormat
 from webapp.client_errors import InvalidRequest
 from webapp.field_types import Body, Text, storable
 
+MOST_BIASES = 300  # OpenAI's bound
 MOST_STOP_TOKENS = 64  # each token of a row is compared with them; not tuned otherwise
 LARGEST_TOKEN_ID = 2**31 - 1  # of an int4 column; no vocabulary comes near
 MOST_SEEDS = 2**31  # every engine takes a seed below this, and two requests seldom draw the same one
@@ -33,6 +34,9 @@ LARGEST_INTEGER = 2**63 - 1
 
 TopLogprobs = Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)]
 TokenId = Annotated[int, Field(ge=0, le=LARGEST_TOKEN_ID)]
+TokenName = Annotated[str, Field(pattern=r"^\d{1,9}$")]  # a token id, as a name in a JSON object
+Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 
 
 class SamplingFields(Body):
@@ -54,6 +58,15 @@ class SamplingFields(Body):
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MOST_STOP_TOKENS)] | None = Field(
         default=None, description="Each of these tokens ends the answer"
     )
+    frequency_penalty: Penalty | None = Field(
+        default=None, description="Lowers a token's logit for each time that the answer has it"
+    )
+    presence_penalty: Penalty | None = Field(
+        default=None, description="Lowers the logits of all tokens that the answer has"
+    )
+    logit_bias: Annotated[dict[TokenName, Bias], Field(max_length=MOST_BIASES)] | None = Field(
+        default=None, description="Token ids, each with what is added to its logit"
+    )
     skip_special_tokens: Literal[True] | None = None
     include_stop_str_in_output: Literal[False] | None = None
     use_beam_search: Literal[False] | None = None
@@ -70,6 +83,8 @@ class SamplingFields(Body):
         asked = {name: value for name, value in given.items() if value is not None}
         if asked.get("top_k", 0) < 0:
             asked["top_k"] = 0
+        if "logit_bias" in asked:
+            asked["logit_bias"] = tuple((int(token), bias) for token, bias in asked["logit_bias"].items())
         if asked.get("stream") and asked.get("temperature") and "seed" not in asked:
             asked["seed"] = secrets.randbelow(MOST_SEEDS)
         sampling = {name: asked.pop(name) for name in names if name in asked}

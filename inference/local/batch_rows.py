@@ -20,6 +20,7 @@ class BatchRow:
 
     __slots__ = (
         "asks_of_logits",
+        "counts",
         "entry_number",
         "finish_reason",
         "generated",
@@ -52,10 +53,15 @@ class BatchRow:
         self.matcher = matcher
         # [vocabulary] of bool: the tokens of the prompt and the answer, made when a penalty first needs them
         self.seen: Tensor | None = None
+        # [vocabulary] of float32: how often the answer has each token, made when a penalty first needs it
+        self.counts: Tensor | None = None
         self.logprobs = list(sequence.logprobs)  # one for each generated token, if the request asks for them
         self.prompt_logprobs: tuple[TokenLogprob, ...] = ()
         self.asks_of_logits = (  # computed once, so that a step checks one attribute of each row
-            matcher is not None or sequence.top_logprobs is not None or sequence.sampling.changes_logits
+            matcher is not None
+            or sequence.top_logprobs is not None
+            or sequence.sampling.changes_every_token
+            or sequence.sampling.min_tokens > 0
         )
         self.finish_reason: FinishReason | None = None
         self.refusal = ""
@@ -95,6 +101,8 @@ class BatchRow:
         self.new_tokens += 1
         if self.seen is not None:
             self.seen[token] = True
+        if self.counts is not None:
+            self.counts[token] += 1
         ends = token in self.ends(eos_ids)
         if self.matcher is not None and not ends:
             self.matcher.consume(token)

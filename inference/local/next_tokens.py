@@ -43,20 +43,27 @@ def next_tokens(logits: Tensor, rows: Sequence[BatchRow], eos_ids: frozenset[int
 
 def _changes_logits(row: BatchRow) -> bool:
     asked = row.sequence.sampling
-    return row.matcher is not None or asked.repetition_penalty != 1 or len(row.generated) < asked.min_tokens
+    return row.matcher is not None or asked.changes_every_token or len(row.generated) < asked.min_tokens
 
 
 def adjusted(logits: Tensor, rows: Sequence[BatchRow], eos_ids: frozenset[int]) -> Tensor:
-    """Returns the logits in float32 with repetition penalties, and with forbidden tokens at minus infinity.
+    """Returns the logits in float32 with biases and penalties, and with forbidden tokens at minus infinity.
 
-    If the matcher of a row fails or allows no token, `BatchRow.append` refuses the row.
+    Biases come before penalties, as in vLLM. If the matcher of a row fails or allows no token, `BatchRow.append`
+    refuses the row.
     """
     scores = logits.float()
     for row, own in zip(rows, scores, strict=True):
-        penalty = row.sequence.sampling.repetition_penalty
-        if penalty != 1:
-            own.copy_(penalised(own, _seen(row, own), penalty))
-        if len(row.generated) < row.sequence.sampling.min_tokens:
+        asked = row.sequence.sampling
+        for token, bias in asked.logit_bias:
+            if token < len(own):
+                own[token] += bias
+        if asked.repetition_penalty != 1:
+            own.copy_(penalised(own, _seen(row, own), asked.repetition_penalty))
+        if asked.counts_tokens:
+            counts = _counts(row, own)
+            own -= asked.frequency_penalty * counts + asked.presence_penalty * (counts > 0)
+        if len(row.generated) < asked.min_tokens:
             own[_within(row.ends(eos_ids), len(own))] = -torch.inf
         if row.matcher is not None:
             own.masked_fill_(~row.matcher.allowed_tokens(len(own)).to(own.device), -torch.inf)
@@ -75,6 +82,13 @@ def _seen(row: BatchRow, scores: Tensor) -> Tensor:
         row.seen = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
         row.seen[_within(set(row.token_ids), len(scores))] = True
     return row.seen
+
+
+def _counts(row: BatchRow, scores: Tensor) -> Tensor:
+    if row.counts is None:
+        ids = torch.tensor(_within(row.generated, len(scores)), dtype=torch.long)
+        row.counts = ids.bincount(minlength=len(scores)).float().to(scores.device)
+    return row.counts
 
 
 def _within(ids: Collection[int], vocabulary: int) -> list[int]:

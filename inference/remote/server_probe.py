@@ -9,7 +9,7 @@ import httpx
 from inference.remote.server_capabilities import ProbedServer, ServerCapabilities, ServerKind, client_name
 from inference.remote.server_errors import ServerUnusable
 from inference.remote.server_load import ServerLoad, llamacpp_slots, load_from_metrics
-from inference.remote.wire_formats import LLAMACPP_OPTIONS, VLLM_OPTIONS
+from inference.remote.wire_formats import LLAMACPP_OPTIONS, OPENAI_OPTIONS, VLLM_OPTIONS
 
 EngineChoice = Literal["auto", "vllm", "llamacpp", "transformers", "openai"]
 ENGINES: tuple[EngineChoice, ...] = get_args(EngineChoice)
@@ -216,7 +216,8 @@ def _pinned_model(probe: _Probe) -> str | None:
 
 
 def _openai(probe: _Probe) -> ProbedServer:
-    model, able = probe.served_model(), _reported(load_from_metrics(probe.page("/metrics")))
+    model, load = probe.served_model(), load_from_metrics(probe.page("/metrics"))
+    able = replace(_reported(load), options=OPENAI_OPTIONS)
     positions = _count(model.get("max_model_len"))
     return probe.found("openai", model["id"], able, max_positions=positions, model_directory=_text(model.get("root")))
 

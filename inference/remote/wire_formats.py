@@ -21,12 +21,14 @@ from inference.remote.token_logprobs import (
     read_value,
 )
 from inference.sequences import FinishReason, JsonFormat, Sequence, TokenLogprob
+from request_body import Sampling
 
 # llama.cpp's error in a stream when its cache is full; it refuses a prompt that is too long with another message.
 CACHE_IS_FULL = "Context size has been exceeded"
 
-# Fields of Sampling, besides temperature, top_p and seed, that the bodies for vLLM and for llama.cpp have.
-VLLM_OPTIONS = frozenset({"top_k", "min_p", "repetition_penalty", "ignore_eos", "min_tokens"})
+# Fields of Sampling, besides temperature, top_p and seed, that the bodies for vLLM for llama.cpp and for others have.
+OPENAI_OPTIONS = frozenset({"frequency_penalty", "presence_penalty", "logit_bias"})
+VLLM_OPTIONS = OPENAI_OPTIONS | {"top_k", "min_p", "repetition_penalty", "ignore_eos", "min_tokens"}
 LLAMACPP_OPTIONS = VLLM_OPTIONS - {"min_tokens"}
 
 
@@ -87,6 +89,7 @@ def completions_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
         body["min_tokens"] = min(sampling.min_tokens - len(row.generated_ids), row.limit)
     if sampling.stop_token_ids:
         body["stop_token_ids"] = list(sampling.stop_token_ids)
+    body |= _openai_options(sampling)
     if sequence.priority and server.capabilities.priority:
         body["priority"] = -sequence.priority  # vLLM serves the lowest number first
     if sequence.cache_salt and server.capabilities.cache_salt:
@@ -96,6 +99,16 @@ def completions_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
     if sequence.top_logprobs is not None:
         body |= {"logprobs": sequence.top_logprobs, "return_tokens_as_token_ids": True}
     return body
+
+
+def _openai_options(sampling: Sampling) -> dict[str, Any]:
+    """Returns OPENAI_OPTIONS where they ask for something; the server counts the tokens of a resumed row anew."""
+    options: dict[str, Any] = {}
+    if sampling.counts_tokens:
+        options |= {"frequency_penalty": sampling.frequency_penalty, "presence_penalty": sampling.presence_penalty}
+    if sampling.logit_bias:
+        options["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
+    return options
 
 
 def _response_format(format: JsonFormat) -> dict[str, Any]:
@@ -122,8 +135,10 @@ def chat_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
             body["seed"] = sampling.seed
     if server.kind == "openai":
         body["stream_options"] = {"include_usage": True}
-    if sequence.stop and server.capabilities.own_sampling:
-        body["stop"] = list(sequence.stop)
+    if server.capabilities.own_sampling:
+        body |= _openai_options(sampling)
+        if sequence.stop:
+            body["stop"] = list(sequence.stop)
     return body
 
 
@@ -148,6 +163,9 @@ def llamacpp_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
         # Cached parts of a prompt are rounded differently from computed ones, so that a seed might give another text.
         "cache_prompt": sampling.greedy or sampling.seed is None,
     }
+    body |= _openai_options(sampling)
+    if sampling.logit_bias:
+        body["logit_bias"] = [list(one) for one in sampling.logit_bias]  # the form that older servers know, too
     if sequence.format is not None:
         schema = sequence.format.schema
         body["json_schema"] = {"type": "object"} if schema is None else json.loads(schema)

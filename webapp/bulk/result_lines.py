@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pydantic_core import to_json
 from sqlalchemy.orm import Session, sessionmaker
 
 from models.bulk.bulk_jobs import EndedLine, ended_lines
 from models.bulk.bulk_tables import BulkStatus, FilePurpose
 from models.tables import RequestStatus
 from webapp.bulk.request_lines import ENDPOINTS
+from webapp.transport.one_line_json import one_line_json
 
 PAGE_LINES = 100  # lines read and written at once; a larger page delays other calls of the process for longer
 
@@ -35,7 +35,7 @@ def result_lines(sessions: sessionmaker[Session], job: EndingJob, purpose: FileP
     while True:
         with sessions() as session:
             page = ended_lines(session, job.id, purpose, after, PAGE_LINES)
-        yield b"".join(to_json(_result(job, line)) + b"\n" for line in page)
+        yield b"".join(one_line_json(_result(job, line)) + b"\n" for line in page)
         if len(page) < PAGE_LINES:
             return
         after = page[-1].line

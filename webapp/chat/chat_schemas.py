@@ -81,9 +81,6 @@ class CommonFields(SamplingFields):
     n: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] | None = Field(default=None, description="Answers to each prompt")
     stream: bool | None = Field(default=None, description="true: server-sent events, token by token")
     stream_options: StreamOptions | None = None
-    frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
-    presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
-    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
     magnus: Extras = Field(default=Extras(), description="Fields that only Magnus has")
 
     @field_validator("stream_options")

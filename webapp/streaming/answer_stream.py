@@ -7,7 +7,6 @@ from typing import Any
 
 import structlog
 from flask import Response
-from pydantic_core import to_json
 from sqlalchemy.exc import SQLAlchemyError
 
 from inference.tool_calls import may_begin_calls
@@ -18,6 +17,7 @@ from webapp.several_answers import store_all
 from webapp.streaming.token_feed import LiveText
 from webapp.submission import Submission, cancel_request, find_request, forget_unstored, response_not_found
 from webapp.tools import answer_parts
+from webapp.transport.one_line_json import one_line_json
 from webapp.waiting.patience import Connection
 from webapp.waiting.waiting_calls import Slot
 
@@ -170,7 +170,7 @@ def text_before_calls(stream: AnswerStream) -> Iterator[str]:
 def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
     """Encodes one server-sent event."""
     named = b"" if name is None else b"event: " + name.encode() + b"\n"
-    return named + b"data: " + to_json(data) + b"\n\n"
+    return named + b"data: " + one_line_json(data) + b"\n\n"
 
 
 def event_stream(streams: Iterable[AnswerStream], events: Callable[[], Iterable[bytes]]) -> Response:

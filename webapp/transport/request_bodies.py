@@ -6,11 +6,12 @@ from typing import Any, NoReturn, cast
 
 from flask import Request, current_app, request
 from flask.json.provider import DefaultJSONProvider
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.wsgi import get_input_stream
 
 from webapp.client_errors import InvalidRequest
+from webapp.transport.one_line_json import one_line_json
 
 GZIP = zlib.MAX_WBITS | 16  # zlib's notation for data with a gzip header
 PIECE = 2**16  # bytes that are read at once, and the most that are decompressed at once; not tuned
@@ -25,7 +26,7 @@ class StrictJson(DefaultJSONProvider):
 
     def dumps(self, obj: Any, **kwargs: Any) -> str:
         """Serializes as JSON."""
-        return to_json(obj).decode()
+        return one_line_json(obj).decode()
 
 
 class ApiRequest(Request):

@@ -10,7 +10,7 @@ from transformers.generation.logits_process import MinPLogitsWarper, RepetitionP
 
 from inference.local.batch_rows import BatchRow
 from inference.local.engine import Engine
-from inference.local.next_tokens import LEAST_LOGPROB, log_probabilities, next_tokens, penalised
+from inference.local.next_tokens import LEAST_LOGPROB, adjusted, log_probabilities, next_tokens, penalised
 from inference.local.sampling import sample
 from inference.sequences import Sequence
 from request_body import Sampling
@@ -57,19 +57,24 @@ def test_what_min_p_rules_out_is_what_transformers_rules_out(scores, min_p, unif
     temperature=st.sampled_from([0.0, 1e-5, 1.0, 2.0]),
     min_p=st.sampled_from([0.0, 5e-324, 1e-30, 0.5, 1.0]),
     penalty=st.sampled_from([0.01, 0.5, 1.0, 1.3, 100.0]),
+    counted=st.sampled_from([0.0, -2.0, 2.0, 1e38]),
+    logit_bias=st.sampled_from([(), ((0, 100.0), (2**31 - 1, -100.0)), ((1, -1e38),)]),
     min_tokens=st.sampled_from([0, 1, 50]),
     stop_token_ids=st.sampled_from([(), (0,), (3, 2**31 - 1)]),
     ignore_eos=st.booleans(),
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
 )
 def test_whatever_a_row_asks_for_it_gets_a_token_of_the_vocabulary(
-    logits, temperature, min_p, penalty, min_tokens, stop_token_ids, ignore_eos, dtype
+    logits, temperature, min_p, penalty, counted, logit_bias, min_tokens, stop_token_ids, ignore_eos, dtype
 ):
     asked = row(
         sampling=Sampling(
             temperature,
             min_p=min_p,
             repetition_penalty=penalty,
+            frequency_penalty=counted,
+            presence_penalty=counted,
+            logit_bias=logit_bias,
             seed=3,
             min_tokens=min_tokens,
             stop_token_ids=stop_token_ids,
@@ -89,6 +94,25 @@ def test_whatever_a_row_asks_for_it_gets_a_token_of_the_vocabulary(
     allowed = [n for n, logit in enumerate(logits) if logit > -math.inf]
     if min_tokens and not any(math.isnan(logit) for logit in logits) and set(allowed) - asked.ends(frozenset({4})):
         assert token not in asked.ends(frozenset({4}))
+
+
+def test_each_time_that_the_answer_has_a_token_lowers_its_logit_and_the_prompt_does_not():
+    asked = row(generated=(3, 3), sampling=Sampling(frequency_penalty=0.5, presence_penalty=0.25, logit_bias=((1, 2),)))
+    scores = adjusted(torch.zeros(1, 6), [asked], frozenset())
+    assert scores.tolist() == [[0, 2, 0, -1.25, 0, 0]]
+    asked.append(3, frozenset(), None)
+    asked.append(5, frozenset(), None)
+    assert adjusted(torch.zeros(1, 6), [asked], frozenset()).tolist() == [[0, 2, 0, -1.75, 0, -0.75]]
+
+
+@pytest.mark.parametrize(("bias", "repeats"), [(-100.0, False), (100.0, True)])
+def test_a_bias_bans_a_token_or_lets_no_other_come(llama, bias, repeats):
+    answered = llama.pool[0]
+    token = answered.answer[0]
+    biased = answered.sequence("a", sampling=Sampling(logit_bias=((token, bias),)))
+    [done], _ = Engine(llama.loaded, AMPLE).run([biased])
+    assert (set(done.generated_ids) == {token}) is repeats
+    assert (token in done.generated_ids) is repeats
 
 
 def test_a_log_probability_is_that_of_the_model_whatever_sampling_made_of_it():

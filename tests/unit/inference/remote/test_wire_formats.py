@@ -117,6 +117,16 @@ def test_what_else_a_row_asks_for_is_passed_on_and_a_least_length_counts_what_ca
     assert not {"ignore_eos", "min_tokens", "stop_token_ids"} & completions_body(SERVER, ROW).keys()
 
 
+def test_openais_penalties_and_biases_are_passed_on_by_their_names_to_every_server() -> None:
+    sampling = Sampling(frequency_penalty=0.5, presence_penalty=-1.0, logit_bias=((7, -100.0),))
+    row = replace(ROW, sequence=replace(ROW.sequence, sampling=sampling))
+    asked = {"frequency_penalty": 0.5, "presence_penalty": -1.0, "logit_bias": {"7": -100.0}}
+    for body in (completions_body, chat_body, llamacpp_body):
+        pairs = {"logit_bias": [[7, -100.0]]} if body is llamacpp_body else {}
+        assert body(SERVER, row).items() >= (asked | pairs).items()
+        assert not asked.keys() & body(SERVER, ROW).keys()
+
+
 def test_a_row_ends_with_its_stop_token_whatever_the_server_does() -> None:
     row = RemoteRow(replace(ROW.sequence, stop=(), sampling=Sampling(stop_token_ids=(5,))), 9, 9, True, True, 0.0)
     assert row.take(Chunk((4, 5, 6)), 1.0, None) == "eos"
