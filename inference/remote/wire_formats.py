@@ -26,7 +26,7 @@ from request_body import Sampling
 # llama.cpp's error in a stream when its cache is full; it refuses a prompt that is too long with another message.
 CACHE_IS_FULL = "Context size has been exceeded"
 
-# Fields of Sampling, besides temperature, top_p and seed, that the bodies for vLLM for llama.cpp and for others have.
+# Fields of Sampling, besides temperature, top_p and seed, that the bodies for vLLM, for llama.cpp and for others have.
 OPENAI_OPTIONS = frozenset({"frequency_penalty", "presence_penalty", "logit_bias"})
 VLLM_OPTIONS = OPENAI_OPTIONS | {"top_k", "min_p", "repetition_penalty", "ignore_eos", "min_tokens"}
 LLAMACPP_OPTIONS = VLLM_OPTIONS - {"min_tokens"}

@@ -143,7 +143,6 @@ def test_a_stream_of_several_answers_tells_them_apart_and_ends_once(api: Api) ->
         ({"logit_bias": {"999": 1}}, "logit_bias"),
         ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
         ({"stop_token_ids": [0] * 65}, "stop_token_ids"),
-        ({"stream": True, "logprobs": 1}, "logprobs"),
     ],
 )
 def test_a_field_that_cannot_be_honoured_is_named(refusing_api: Api, fields: dict[str, Any], param: str) -> None:

@@ -44,17 +44,12 @@ def post(api: Api, path: str, body: dict[str, Any]) -> Stream:
     return Stream(api, "POST", path, json=body)
 
 
-def test_log_probabilities_are_refused_in_a_stream_by_name(api: Api):
-    refused = api.call("POST", "/v1/chat/completions", json={**CHAT, "logprobs": True})
-    assert (refused.status_code, refused.get_json()["error"]["param"]) == (400, "logprobs")
-
-
 def end(api: Api, text: str | None, **columns: Any) -> None:
     """What a worker does at an answer's end."""
-    values = {"status": "completed", "error": None, "tokens": 2} | columns
+    values = {"status": "completed", "error": None, "tokens": 2, "logprobs": None} | columns
     api.sql(
         """update requests set status = :status, output_text = :text, output_tokens = :tokens,
-        error = cast(:error as jsonb), finished_at = clock_timestamp()""",
+        error = cast(:error as jsonb), logprobs = cast(:logprobs as jsonb), finished_at = clock_timestamp()""",
         text=text,
         **values,
     )
@@ -75,6 +70,45 @@ def test_without_a_broker_a_chat_streams_its_answer_at_the_end(api: Api) -> None
     assert text["choices"][0]["delta"] == {"content": "one two"}
     assert (last["choices"][0]["finish_reason"], last["magnus"]["tokens_so_far"]) == ("stop", 2)
     assert (usage["choices"], usage["usage"]["completion_tokens"], text["usage"]) == ([], 2, None)
+
+
+def entry(token: bytes) -> dict[str, Any]:
+    likely = {"token": token.decode(errors="replace"), "logprob": -1.0, "bytes": list(token)}
+    return likely | {"top_logprobs": [likely]}
+
+
+FOX = [b"a", b" \xf0\x9f", b"\xa6\x8a", b"z", b""]  # one character has two tokens, the last token has none
+
+
+def test_a_stream_has_each_tokens_log_probability_beside_its_text(api: Api) -> None:
+    entries = [entry(token) for token in FOX]
+    asked = CHAT | {"logprobs": True, "top_logprobs": 1}
+    first, *parts, last = _ended(api, "/v1/chat/completions", asked, "a \U0001f98az", entries)
+    shown = [(one["choices"][0]["delta"]["content"], one["choices"][0]["logprobs"]["content"]) for one in parts]
+    assert [text for text, _ in shown if text] == ["a", " ", "\U0001f98a", "z"]
+    assert [one for _, of_piece in shown for one in of_piece] == entries
+    assert first["choices"][0]["logprobs"] is last["choices"][0]["logprobs"] is None
+
+    echoed = PROMPT | {"logprobs": 0, "echo": True}
+    *parts, last = _ended(api, "/v1/completions", echoed, "a b", [entry(b"eins"), entry(b"a"), entry(b" b")])
+    choices = [one["choices"][0] for one in parts]
+    assert [choice["text"] for choice in choices] == ["eins", "a", " b"]
+    assert [choice["logprobs"]["text_offset"] for choice in choices] == [[0], [4], [5]]
+    assert [choice["logprobs"]["token_logprobs"] for choice in choices] == [[None], [-1.0], [-1.0]]
+
+    included = RESPONSE | {"include": ["message.output_text.logprobs"]}
+    events = _ended(api, "/v1/responses", included, "a b", [entry(b"a"), entry(b" b")])
+    deltas = [one for one in events if one["type"] == "response.output_text.delta"]
+    assert [(one["delta"], one["logprobs"]) for one in deltas] == [("a", [entry(b"a")]), (" b", [entry(b" b")])]
+    [done] = [one for one in events if one["type"] == "response.output_text.done"]
+    assert done["logprobs"] == [entry(b"a"), entry(b" b")]
+
+
+def _ended(api: Api, path: str, body: dict[str, Any], text: str, logprobs: list[Any]) -> list[Event]:
+    api.sql("delete from requests")
+    stream = post(api, path, body)
+    end(api, text, logprobs=json.dumps(logprobs))
+    return list(stream)
 
 
 def test_a_stream_that_fails_ends_with_an_error(api: Api) -> None:
@@ -174,10 +208,10 @@ class Worker:
         self._asks.subscribe(asks_channel(installation))
         self._api = api
 
-    def publish(self, start: int, text: str) -> None:
-        """A piece of the only request's answer, once the web process listens."""
+    def publish(self, start: int, text: str, id: str | None = None) -> None:
+        """A piece of this request's answer, or of the only one's, once the web process listens."""
         eventually(lambda: self._client.pubsub_numsub(self.channel)[0][1])
-        ((request_id,),) = self._api.sql("select id from requests")
+        request_id = id or self._api.sql("select id from requests")[0].id
         self._client.publish(self.channel, encode_pieces([("resp_other", 0, "secret"), (request_id, start, text)]))
 
     def asked_for(self) -> list[str]:
@@ -217,6 +251,19 @@ def test_pieces_come_as_they_are_published_and_the_rest_from_the_stored_answer(s
     assert next(pieces) == " two"
     end(streaming, "one two three")
     assert list(pieces) == [" three"]
+
+
+def test_several_answers_come_beside_each_other_as_they_are_generated(streaming: Api, worker: Worker) -> None:
+    events = iter(post(streaming, "/v1/chat/completions", CHAT | {"n": 2}))
+    assert [next(events)["choices"][0]["index"] for _ in range(2)] == [0, 1]
+    ids = [row.id for row in streaming.sql("select id from requests order by arrived_at, id")]
+    for start, text in enumerate("abc"):
+        for place in (1, 0):
+            worker.publish(start, text, ids[place])
+            choice = next(events)["choices"][0]
+            assert (choice["index"], choice["delta"]) == (place, {"content": text})
+    end(streaming, "abc")
+    assert sorted(event["choices"][0]["index"] for event in events) == [0, 1]
 
 
 def test_what_was_missed_is_asked_for_and_nothing_comes_twice(streaming: Api, worker: Worker) -> None:

@@ -110,6 +110,14 @@ def test_a_response_that_calls_a_function_goes_on_with_its_result(tools: Api) ->
     assert [item["type"] for item in listed] == ["message", "message", "function_call", "function_call_output"]
 
 
+def test_a_streamed_response_that_is_a_call_begins_like_every_other(tools: Api) -> None:
+    with answering(tools, CALLS):
+        sent = events(tools.call("POST", "/v1/responses", json=RESPONSE | {"stream": True}))
+    kinds = [event["type"] for event in sent]
+    assert kinds[:3] == ["response.created", "response.in_progress", "response.output_item.added"]
+    assert [event["sequence_number"] for event in sent] == sorted({event["sequence_number"] for event in sent})
+
+
 def test_a_streamed_chat_says_its_text_and_then_its_calls(tools: Api) -> None:
     with answering(tools, f"I look.{CALLS}"):
         chunks = events(tools.call("POST", "/v1/chat/completions", json=CHAT | {"stream": True}))

@@ -20,16 +20,20 @@ def usage_of(views: Sequence[RequestView], *, answers_a_prompt: int) -> Completi
     return CompletionUsage(prompt_tokens=prompt, completion_tokens=answer, total_tokens=prompt + answer)
 
 
-def completion_logprobs(view: RequestView, *, with_prompt: bool) -> CompletionLogprobs | None:
-    """Returns a stored answer's log probabilities, None if not asked for; `with_prompt`: the prompt's come first."""
-    entries = view.logprobs
+def completion_logprobs(
+    entries: Sequence[dict[str, Any]] | None, *, begins_a_prompt: bool, offset: int = 0
+) -> CompletionLogprobs | None:
+    """Returns stored log probabilities of a text behind `offset` characters, None if not asked for.
+
+    The first token of a prompt has none, because no token is in front of it.
+    """
     if entries is None:
         return None
-    offsets, offset = [], 0
+    offsets = []
     for entry in entries:
         offsets.append(offset)
         offset += len(entry["token"])
-    nothing_in_front = 0 if with_prompt else -1
+    nothing_in_front = 0 if begins_a_prompt else -1
     return CompletionLogprobs(
         tokens=[entry["token"] for entry in entries],
         token_logprobs=[None if n == nothing_in_front else one["logprob"] for n, one in enumerate(entries)],

@@ -140,7 +140,7 @@ def completion_of(views: Sequence[RequestView], answers_a_prompt: int = 1) -> Co
             index=number,
             text=(view.request.input if echo else "") + (view.request.output_text or ""),
             finish_reason=finish_reason_of(view),
-            logprobs=completion_logprobs(view, with_prompt=echo),
+            logprobs=completion_logprobs(view.logprobs, begins_a_prompt=echo),
         )
         for number, view in enumerate(views)
     ]

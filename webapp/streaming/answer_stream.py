@@ -1,5 +1,7 @@
 """Streams an answer to one client: pieces from the broker while it is generated, the rest from Postgres."""
 
+import codecs
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
@@ -11,8 +13,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from inference.tool_calls import may_begin_calls
 from models.client_requests import RequestView
+from request_body import RequestBody
 from webapp.app_context import AppContext
-from webapp.client_errors import Busy, InvalidRequest, NotAnswered
+from webapp.client_errors import Busy, NotAnswered
 from webapp.several_answers import store_all
 from webapp.streaming.token_feed import LiveText
 from webapp.submission import Submission, cancel_request, find_request, forget_unstored, response_not_found
@@ -46,17 +49,19 @@ class AnswerStream:
         cancels: bool,
         new: bool,
         sent_characters: int = 0,
+        changed: threading.Event | None = None,
     ) -> None:
-        """Begins the stream of a request; holds the slot until it is closed.
+        """Begins the stream of a request; holds the slot until it is closed. `changed` is set whenever it goes on.
 
         A `new` request has no text yet. With `cancels`, it is cancelled if the client disconnects. The client has the
         first `sent_characters` of the answer already.
         """
         self.view, self._context, self._cancels = view, context, cancels
         self.sent_characters = self._sent_characters = sent_characters
+        self.changed = changed or threading.Event()
         with ExitStack() as opened:
             opened.push(slot)
-            self._call = context.waiting_calls.begin(view.request.id)
+            self._call = context.waiting_calls.begin(view.request.id, self.changed)
             opened.callback(context.waiting_calls.end, self._call)
             self._text = LiveText(view.request.id, self._call.wake, missed=not new)
             if view.request.status.final:
@@ -68,16 +73,16 @@ class AnswerStream:
                 opened.callback(connection.on_close(self._call.leave))
             self._opened = opened.pop_all()
 
-    def pieces(self) -> Iterator[str]:
+    def pieces(self, *, waits: bool = True) -> Iterator[str]:
         """Yields the pieces of the answer until it has ended, and an empty piece after each KEEP_ALIVE_S without one.
 
-        Then `view` is the ended request. Raises a ClientError if the stream cannot go on to the end: NotAnswered if the
-        stored answer does not begin with the text that was sent, as after the loss of a worker whose sampling is not
-        repeatable.
+        A caller that waits itself, for several streams, gets an empty piece whenever there is no other. Then `view` is
+        the ended request. Raises a ClientError if the stream cannot go on to the end: NotAnswered if the stored answer
+        does not begin with the text that was sent, as after the loss of a worker whose sampling is not repeatable.
         """
         call = self._call
         while call.over is None:
-            woken = call.wait(KEEP_ALIVE_S)
+            woken = waits and call.wait(KEEP_ALIVE_S)
             piece = self._text.text[self._sent_characters :]
             if piece or not woken:
                 self._sent_characters += len(piece)
@@ -117,21 +122,19 @@ class AnswerStream:
 def submit_and_stream_all(
     context: AppContext, submissions: Sequence[Submission], connection: Connection | None
 ) -> list[AnswerStream]:
-    """Stores the requests of one call and begins their streams; raises InvalidRequest, and Busy before one is stored.
+    """Stores the requests of one call and begins their streams; raises Busy before one is stored.
 
     A request whose client disconnects is cancelled, unless it is in the background or its Idempotency-Key says that the
     client may come back.
     """
-    first = submissions[0]
-    if first.body.top_logprobs is not None:
-        raise InvalidRequest("Log probabilities are not streamed; ask without stream.", param=first.names.logprobs)
+    first, changed = submissions[0], threading.Event()
     new = first.idempotency_key is None
     cancels = new and not first.body.background
     with ExitStack() as undone:
         slots = [undone.enter_context(context.waiting_calls.reserve_slot(first.tenant)) for _ in submissions]
         streams = []
         for view, slot in zip(store_all(context, submissions), slots, strict=True):
-            streams.append(AnswerStream(context, view, connection, slot, cancels=cancels, new=new))
+            streams.append(AnswerStream(context, view, connection, slot, cancels=cancels, new=new, changed=changed))
             undone.callback(streams[-1].close)
         undone.pop_all()
     return streams
@@ -151,11 +154,63 @@ def find_and_stream(
     return stream
 
 
-def text_before_calls(stream: AnswerStream) -> Iterator[str]:
+def in_turns(streams: Sequence[AnswerStream], events: Sequence[Iterator[bytes]]) -> Iterator[bytes]:
+    """Yields the events of several streams of one call as they come; each sends KEEP_ALIVE when it has none."""
+    running, changed = list(events), streams[0].changed
+    while True:
+        changed.clear()  # before the streams are looked at, so that no change is missed
+        idle = True
+        for one in list(running):
+            sent = next(one, None)
+            if sent is None:
+                running.remove(one)
+            elif sent is not KEEP_ALIVE:
+                yield sent
+            idle = idle and sent is KEEP_ALIVE
+        if not running:
+            return
+        if idle and not changed.wait(KEEP_ALIVE_S):
+            yield KEEP_ALIVE
+
+
+Entries = list[dict[str, Any]]  # of stored log probabilities
+
+
+def shown_pieces(stream: AnswerStream, body: RequestBody, *, waits: bool) -> Iterator[tuple[str, Entries]]:
+    """Yields what `stream.pieces` yields, without the text of calls, each piece with its tokens' log probabilities.
+
+    They are stored with the answer, so the text of a request that asks for them comes at its end.
+    """
+    if body.top_logprobs is None:
+        pieces = text_before_calls(stream, waits=waits) if body.offered_tools else stream.pieces(waits=waits)
+        yield from ((piece, []) for piece in pieces)
+        return
+    for piece in stream.pieces(waits=waits):
+        if not piece:
+            yield piece, []
+    if not stream.left and stream.view.request.output_text is not None:
+        prompt = stream.view.request.input if body.echo else ""
+        yield from by_token(prompt + answer_parts(stream.view).text, stream.view.logprobs or [])
+
+
+def by_token(text: str, entries: Sequence[dict[str, Any]]) -> Iterator[tuple[str, Entries]]:
+    """Yields a text by its tokens, those that share a character together; tokens without text come last."""
+    decoder, shown, ended, own = codecs.getincrementaldecoder("utf-8")("replace"), 0, 0, []
+    for entry in entries:
+        own.append(entry)
+        ended += len(decoder.decode(bytes(entry["bytes"] or b"")))
+        if shown < min(ended, len(text)):
+            yield text[shown:ended], own
+            shown, own = ended, []
+    if own or shown < len(text):
+        yield text[shown:], own
+
+
+def text_before_calls(stream: AnswerStream, *, waits: bool) -> Iterator[str]:
     """Yields pieces of text, and an empty one after a pause; holds back text that may be a tool call."""
     sent = stream.sent_characters
     text = "." * sent  # the client has read this part, so it holds no call
-    for piece in stream.pieces():
+    for piece in stream.pieces(waits=waits):
         text += piece
         upto = may_begin_calls(text)
         ready = text[sent:upto]

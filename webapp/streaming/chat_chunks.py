@@ -1,6 +1,6 @@
 """The streams of /v1/chat/completions and /v1/completions: chunks, then [DONE].
 
-Several answers are sent one after the other, each with its `index`, while all of them are generated.
+Several answers are sent as they are generated, each chunk with the `index` of its answer.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from models.planning.queue_position import QueuePlace
 from request_body import read_body
-from webapp.chat.chat_answers import finish_reason_of, usage_of
+from webapp.chat.chat_answers import completion_logprobs, finish_reason_of, usage_of
 from webapp.client_errors import ClientError, error_object
 from webapp.responses.response_objects import magnus_of
-from webapp.streaming.answer_stream import DONE, KEEP_ALIVE, AnswerStream, event, text_before_calls
+from webapp.streaming.answer_stream import DONE, KEEP_ALIVE, AnswerStream, event, in_turns, shown_pieces
 from webapp.submission import require_answer
 from webapp.tools import answer_parts
 
@@ -39,10 +39,10 @@ def chunks(streams: Sequence[AnswerStream], kind: ChunkKind, shown: ShownUsage) 
     }
     common = head | ({"usage": None} if shown.at_end or shown.count else {})
     try:
-        for index, stream in enumerate(streams):
-            yield from _chunks_of_one(stream, index, common, shown.count)
-            if stream.left:
-                return
+        each = [_chunks_of_one(stream, index, common, shown.count) for index, stream in enumerate(streams)]
+        yield from in_turns(streams, each)
+        if streams[0].left:
+            return
         if shown.at_end:
             usage = usage_of([stream.view for stream in streams], answers_a_prompt=shown.answers_a_prompt)
             yield event({**head, "choices": [], "usage": usage.model_dump()})
@@ -56,8 +56,10 @@ def _chunks_of_one(
 ) -> Iterator[bytes]:
     chat, request, so_far = common["object"] == "chat.completion.chunk", stream.view.request, 0
 
-    def chunk(content: Mapping[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
-        choice = {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
+    def chunk(
+        content: Mapping[str, Any], finish_reason: str | None = None, logprobs: object = None, **more: Any
+    ) -> bytes:
+        choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": finish_reason}
         if count is not None:
             tokens = (stream.view.request.output_tokens or so_far) if finish_reason else so_far
             prompt = request.prompt_tokens
@@ -67,12 +69,20 @@ def _chunks_of_one(
     body = read_body(request.body)
     if chat:
         yield chunk({"delta": {"role": "assistant", "content": ""}})
-    elif body.echo:
+    elif body.echo and body.top_logprobs is None:
         yield chunk({"text": request.input})
-    pieces = text_before_calls(stream) if body.offered_tools else stream.pieces()
-    for piece in pieces:
+    characters = 0
+    for piece, entries in shown_pieces(stream, body, waits=False):
+        if not piece and not entries:
+            yield KEEP_ALIVE
+            continue
         so_far += count(piece) if count else 0
-        yield chunk({"delta": {"content": piece}} if chat else {"text": piece}) if piece else KEEP_ALIVE
+        content = {"delta": {"content": piece}} if chat else {"text": piece}
+        logprobs: object = {"content": entries, "refusal": None}
+        if not chat:
+            logprobs = completion_logprobs(entries, begins_a_prompt=body.echo and not characters, offset=characters)
+        characters += len(piece)
+        yield chunk(content, logprobs=logprobs if entries else None)
     if stream.left:
         return
     require_answer(stream.view)

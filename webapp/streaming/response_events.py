@@ -10,9 +10,10 @@ from typing import Any
 
 from models.planning.queue_position import QueuePlace
 from models.tables import RequestStatus
+from request_body import readable_body
 from webapp.client_errors import ClientError, error_object
 from webapp.responses.response_objects import CalledFunction, OutputMessage, OutputText, Response, response_of
-from webapp.streaming.answer_stream import KEEP_ALIVE, AnswerStream, event, text_before_calls
+from webapp.streaming.answer_stream import KEEP_ALIVE, AnswerStream, event, shown_pieces
 
 CREATED, QUEUED, IN_PROGRESS, ITEM_ADDED, PART_ADDED = range(5)  # the numbers of the events before the text
 EVENTS_OF_CALL = 4
@@ -49,10 +50,13 @@ def response_events(stream: AnswerStream, response: Response, starting_after: in
         if at > seen:
             yield event({"type": kind, "sequence_number": at, **fields}, kind)
 
-    def opening() -> Iterator[bytes]:
+    def starting() -> Iterator[bytes]:
         started = response.model_copy(update={"status": RequestStatus.in_progress, **NOTHING_YET})
-        item = {"id": item_id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
         yield from numbered("response.in_progress", IN_PROGRESS, response=started.model_dump(mode="json"))
+
+    def opening() -> Iterator[bytes]:
+        yield from starting()
+        item = {"id": item_id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
         yield from numbered("response.output_item.added", ITEM_ADDED, output_index=0, item=item)
         yield from numbered("response.content_part.added", PART_ADDED, **place, part=OutputText(text="").model_dump())
 
@@ -62,15 +66,15 @@ def response_events(stream: AnswerStream, response: Response, starting_after: in
         yield from numbered("response.queued", QUEUED, response=queued)
     position, opened = characters_before(starting_after), False
     try:
-        for piece in text_before_calls(stream) if response.tools else stream.pieces():
-            if not piece:
+        for piece, logprobs in shown_pieces(stream, readable_body(stream.view.request.body), waits=True):
+            if not piece:  # log probabilities of tokens without text are in the last events
                 yield KEEP_ALIVE
                 continue
             if not opened:
                 yield from opening()
                 opened = True
             position += len(piece)
-            delta = {"delta": piece, "logprobs": []}
+            delta = {"delta": piece, "logprobs": logprobs}
             yield from numbered("response.output_text.delta", PART_ADDED + position, **place, **delta)
     except ClientError as error:
         failed = error_object(error)
@@ -90,13 +94,15 @@ def response_events(stream: AnswerStream, response: Response, starting_after: in
     final = response_of(stream.view, QueuePlace())
     end = PART_ADDED + position
     messages = [item for item in final.output if isinstance(item, OutputMessage)]
+    if final.output and not messages:
+        yield from starting()
     for item in messages:
         if not opened:
             yield from opening()
         (part,) = item.content
-        end = PART_ADDED + len(part.text)
-        yield from numbered("response.output_text.done", end + 1, **place, text=part.text, logprobs=[])
-        yield from numbered("response.content_part.done", end + 2, **place, part=part.model_dump())
+        end, shown = PART_ADDED + len(part.text), part.model_dump()
+        yield from numbered("response.output_text.done", end + 1, **place, text=part.text, logprobs=shown["logprobs"])
+        yield from numbered("response.content_part.done", end + 2, **place, part=shown)
         yield from numbered("response.output_item.done", end + 3, output_index=0, item=item.model_dump())
     for call in final.output[len(messages) :]:
         if isinstance(call, CalledFunction):

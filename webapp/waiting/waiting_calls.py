@@ -41,11 +41,12 @@ class Notices(Protocol):
 class WaitingCall:
     """One call that waits for one request; any thread may wake it."""
 
-    def __init__(self, id: str) -> None:
+    def __init__(self, id: str, changed: threading.Event | None = None) -> None:
+        """Calls with the same `changed` are woken together."""
         self.id = id
         self.over: Literal["ended", "left", "stopping"] | None = None  # why the wait ended
         self.view: RequestView | None = None  # of the ended request; None if it was deleted
-        self._changed = threading.Event()
+        self._changed = changed or threading.Event()
 
     def wake(self) -> None:
         """Makes `wait` return."""
@@ -136,9 +137,9 @@ class WaitingCalls:
             if not self._slots[tenant]:
                 del self._slots[tenant]
 
-    def begin(self, id: str) -> WaitingCall:
+    def begin(self, id: str, changed: threading.Event | None = None) -> WaitingCall:
         """Returns a call that waits for this request until `end`."""
-        call = WaitingCall(id)
+        call = WaitingCall(id, changed)
         with self._lock:
             if self._stopping:
                 call.stop()
