@@ -12,7 +12,8 @@ from request_body import read_body
 from webapp.chat.chat_answers import completion_logprobs, finish_reason_of, usage_of
 from webapp.client_errors import ClientError, error_object
 from webapp.responses.response_objects import magnus_of
-from webapp.streaming.answer_stream import DONE, KEEP_ALIVE, AnswerStream, event, in_turns, shown_pieces
+from webapp.streaming.answer_pieces import shown_pieces
+from webapp.streaming.answer_stream import DONE, KEEP_ALIVE, AnswerStream, event, in_turns
 from webapp.submission import require_answer
 from webapp.tools import answer_parts
 

@@ -13,7 +13,8 @@ from models.tables import RequestStatus
 from request_body import readable_body
 from webapp.client_errors import ClientError, error_object
 from webapp.responses.response_objects import CalledFunction, OutputMessage, OutputText, Response, response_of
-from webapp.streaming.answer_stream import KEEP_ALIVE, AnswerStream, event, shown_pieces
+from webapp.streaming.answer_pieces import shown_pieces
+from webapp.streaming.answer_stream import KEEP_ALIVE, AnswerStream, event
 
 CREATED, QUEUED, IN_PROGRESS, ITEM_ADDED, PART_ADDED = range(5)  # the numbers of the events before the text
 EVENTS_OF_CALL = 4
