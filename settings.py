@@ -66,6 +66,9 @@ class Settings(BaseSettings):
     tenant_queued_tokens: int = Field(
         100_000_000, ge=1, description="Most tokens that the prompts of a tenant's queued requests may have together"
     )
+    tenant_queued_bytes: int = Field(
+        4 * 2**30, ge=1024, description="Most bytes that a tenant's queued requests may have together in the database"
+    )
     waiting_calls: int = Field(
         2000, ge=1, description="Most calls that may wait for their answers or stream them, in each web process"
     )

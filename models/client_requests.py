@@ -6,9 +6,11 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
+from pydantic_core import to_json
 from sqlalchemy import (
     ColumnElement,
     Double,
+    Integer,
     Select,
     Text,
     bindparam,
@@ -68,6 +70,11 @@ class NewRequest:
     eta_high_s: float | None = None
     forecast_s: float | None = None
     needs: tuple[str, ...] = ()  # abilities that its engine needs, by the names of the request's fields
+
+    @property
+    def size_bytes(self) -> int:
+        """Returns the bytes of its texts and of its body as JSON."""
+        return len(self.instructions.encode()) + len(self.input.encode()) + len(to_json(self.body))
 
 
 DURATIONS = ("deadline_s", "eta_s", "eta_low_s", "eta_high_s", "forecast_s")
@@ -129,7 +136,7 @@ def submit(
         stored = StoredRequest(**given, **row._mapping, status=RequestStatus.queued, attempts=0)
         return RequestView(stored, None, 0, row.arrived_at)
     same_key = (StoredRequest.tenant == new.tenant, StoredRequest.idempotency_key == idempotency_key)
-    earlier = next(read_views(session, select_views().where(*same_key)), None)
+    earlier = next(read_views(session, select_views(texts=True).where(*same_key)), None)
     if earlier is None:  # deleted between the two statements, so the key is free again
         return submit(session, new, idempotency_key=idempotency_key, digest=digest)
     if earlier.request.idempotency_sha256 != digest:
@@ -138,10 +145,19 @@ def submit(
 
 
 View = Select[StoredRequest, StoredBatch, int, datetime, Any]
+TEXTS = (StoredRequest.instructions, StoredRequest.input, StoredRequest.body, StoredRequest.output_text)
+# A page with texts is read in parts and ends early once it has this many bytes, so that neither Postgres nor the web
+# process works on one list for more than some tenths of a second, whatever its entries are. Not tuned otherwise.
+PAGE_BYTES = 2 * 2**20
+PART = 10  # requests of a part
 
 
-def select_views(logprobs: ColumnElement[Any] | None = None) -> View:
-    """Selects the columns of RequestView for all requests; the caller adds conditions. Generated ids are not loaded."""
+def select_views(logprobs: ColumnElement[Any] | None = None, *, texts: bool = False) -> View:
+    """Selects the columns of RequestView for all requests; the caller adds conditions.
+
+    Generated ids are not loaded, and what clients and models wrote only with `texts`: a text may be megabytes long.
+    """
+    deferred = [StoredRequest.generated_ids] if texts else [StoredRequest.generated_ids, *TEXTS]
     return (
         select(
             StoredRequest,
@@ -151,13 +167,13 @@ def select_views(logprobs: ColumnElement[Any] | None = None) -> View:
             null() if logprobs is None else logprobs,
         )
         .outerjoin(StoredBatch, StoredBatch.id == StoredRequest.batch_id)
-        .options(defer(StoredRequest.generated_ids, raiseload=True))
+        .options(*(defer(column, raiseload=True) for column in deferred))
     )
 
 
 def select_whole_views() -> View:
     """Selects the same columns and the answers' log probabilities, which may be long: only for single requests."""
-    return select_views(type_coerce(StoredRequest.logprobs, JSONB))
+    return select_views(type_coerce(StoredRequest.logprobs, JSONB), texts=True)
 
 
 def fetch(session: Session, tenant: str | None, id: str) -> RequestView | None:
@@ -174,11 +190,13 @@ def page(
     after: str | None = None,
     limit: int = 20,
     oldest_first: bool = False,
+    texts: bool = False,
 ) -> Page | None:
     """Returns requests by arrival, newest first unless `oldest_first`, beginning after the request `after`.
 
     Returns None if this tenant has no request `after`. Reads at most `limit + 1` entries of an index for each status,
-    however many rows there are: no offset, no count.
+    however many rows there are: no offset, no count. With `texts`, except the input, it has fewer than `limit` requests
+    if these have more than PAGE_BYTES.
     """
     names = array([status.value for status in statuses or RequestStatus], type_=Text)
     state = func.unnest(names).table_valued("status").render_derived()
@@ -197,10 +215,27 @@ def page(
         cursor = (arrived_at, after)
         of_one_status = of_one_status.where(position > cursor if oldest_first else position < cursor)
     each = of_one_status.order_by(*_by_arrival(StoredRequest, oldest_first)).limit(limit + 1).lateral()
-    ids = select(each.c.id).select_from(state.join(each, true())).order_by(*_by_arrival(each.c, oldest_first))
-    listed = select_views().where(StoredRequest.id.in_(ids.limit(limit + 1)))
-    views = list(read_views(session, listed.order_by(*_by_arrival(StoredRequest, oldest_first))))
-    return Page(views[:limit], len(views) > limit)
+    chosen = select(each.c.id).select_from(state.join(each, true())).order_by(*_by_arrival(each.c, oldest_first))
+    order = _by_arrival(StoredRequest, oldest_first)
+    if not texts:
+        listed = select_views().where(StoredRequest.id.in_(chosen.limit(limit + 1)))
+        views = list(read_views(session, listed.order_by(*order)))
+        return Page(views[:limit], len(views) > limit)
+    ids = session.scalars(chosen.limit(limit + 1)).all()
+    size = func.octet_length(StoredRequest.body.cast(Text)) + func.octet_length(StoredRequest.instructions)
+    size += func.coalesce(func.octet_length(StoredRequest.output_text), 0)
+    with_sizes = select_views(type_coerce(size, Integer), texts=True).options(
+        defer(StoredRequest.input, raiseload=True)
+    )
+    views, total = [], 0
+    for begin in range(0, min(limit, len(ids)), PART):
+        part = with_sizes.where(StoredRequest.id.in_(ids[begin : min(begin + PART, limit)])).order_by(*order)
+        for request, batch, tokens, now, size_bytes in session.execute(part):
+            total += size_bytes
+            if views and total > PAGE_BYTES:
+                return Page(views, more=True)
+            views.append(RequestView(request, batch, tokens, now))
+    return Page(views, len(ids) > limit)
 
 
 def cancel(session: Session, tenant: str | None, ids: Sequence[str]) -> list[str]:

@@ -19,6 +19,7 @@ from models.planning.queue_snapshot import read_queue_snapshot
 from models.planning.response_time_estimate import read_response_times
 from models.session import make_engine, make_sessions
 from models.tenants import tenant_limits
+from models.tenants.tenant_limits import TenantBacklog
 from processes import json_logs
 from processes.listening import Channel
 from settings import VERSION, Settings, UnknownSetting, end_with, problems_of, read_settings
@@ -178,8 +179,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
     queue_snapshots = TtlCache(in_session(sessions, read_queue_snapshot), SNAPSHOT_TTL_S)
     backlog_limit = BacklogLimit(
         in_session(sessions, tenant_limits.read_backlog),
-        max_requests=settings.tenant_queued_requests,
-        max_tokens=settings.tenant_queued_tokens,
+        TenantBacklog(settings.tenant_queued_requests, settings.tenant_queued_tokens, settings.tenant_queued_bytes),
         snapshot=queue_snapshots.get,
     )
 

@@ -21,6 +21,7 @@ from models.client_requests import NewRequest, RequestView
 from models.planning.queue_snapshot import QueueSnapshot
 from models.request_predictions import scoped_application
 from models.tables import RequestStatus
+from models.tenants.tenant_limits import TenantBacklog
 from models.upkeep import retention
 from request_body import RequestBody, readable_body, stored_form
 from webapp.app_context import AppContext
@@ -89,7 +90,8 @@ def store(context: AppContext, submission: Submission, new: NewRequest, part: st
     key = checked_key(submission.idempotency_key)
     digest = None if key is None else canonical_digest(submission.sent)
     key = None if key is None else key + part
-    admitted = context.backlog_limit.admit(new.tenant, new.prompt_tokens, time.monotonic())
+    one = TenantBacklog(1, new.prompt_tokens, new.size_bytes)
+    admitted = context.backlog_limit.admit(new.tenant, one, time.monotonic())
     with admitted, context.sessions() as session:
         view = client_requests.submit(session, new, idempotency_key=key, digest=digest)
     context.announcer.announce()
@@ -208,7 +210,7 @@ def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submi
     limits.check_workers(counts.prompt_tokens, largest_tokens, param=names.prompt)
     lacks = snapshot.lacking.get(limits.model_name, ()) if snapshot else ()
     limits.check_needs(submission.needs, lacks)
-    return NewRequest(
+    new = NewRequest(
         tenant=submission.tenant,
         model=limits.model_name,
         application=application_name(body.metadata, submission.prompt.instructions),
@@ -222,6 +224,8 @@ def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submi
         deadline_s=submission.deadline_s,
         needs=body.needs,
     )
+    limits.check_size(new.size_bytes, param="tools" if body.tools else names.prompt)
+    return new
 
 
 def forget_unstored(context: AppContext, views: Iterable[RequestView]) -> None:

@@ -59,16 +59,17 @@ def check_alone(session: Session, tenant: str, counted: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TenantBacklog:
-    """The number of a tenant's queued requests, and the sum of their prompts' tokens."""
+    """The number of a tenant's queued requests, the sum of their prompts' tokens, and the bytes that they take."""
 
     requests: int = 0
     tokens: int = 0
+    bytes: int = 0
 
     def __add__(self, other: "TenantBacklog") -> "TenantBacklog":
-        return TenantBacklog(self.requests + other.requests, self.tokens + other.tokens)
+        return TenantBacklog(self.requests + other.requests, self.tokens + other.tokens, self.bytes + other.bytes)
 
     def __sub__(self, other: "TenantBacklog") -> "TenantBacklog":
-        return TenantBacklog(self.requests - other.requests, self.tokens - other.tokens)
+        return TenantBacklog(self.requests - other.requests, self.tokens - other.tokens, self.bytes - other.bytes)
 
 
 NOTHING = TenantBacklog()
@@ -76,11 +77,13 @@ NOTHING = TenantBacklog()
 
 def read_backlog(session: Session, tenant: str) -> TenantBacklog:
     """Counts a tenant's queued requests over their index, in some 50 ms for 100,000 requests."""
-    counts = select(func.count(), func.coalesce(func.sum(StoredRequest.prompt_tokens), 0)).where(
+    size = func.pg_column_size(StoredRequest.body) + func.pg_column_size(StoredRequest.input)  # as stored, not read
+    sums = [func.coalesce(func.sum(column), 0) for column in (StoredRequest.prompt_tokens, size)]
+    counts = select(func.count(), *sums).where(
         StoredRequest.tenant == tenant, StoredRequest.status == RequestStatus.queued
     )
-    requests, tokens = session.execute(counts).one()
-    return TenantBacklog(requests, int(tokens))
+    requests, tokens, size_bytes = session.execute(counts).one()
+    return TenantBacklog(requests, int(tokens), int(size_bytes))
 
 
 COUNT_REQUESTS = text("""

@@ -77,13 +77,14 @@ def page_cases() -> list[Case]:
                 for oldest_first in (False, True):
                     of = f"{tenant}-{'-'.join(statuses)}-{application}-{'asc' if oldest_first else 'desc'}"
                     named = {"statuses": statuses, "application": application, "oldest_first": oldest_first}
+                    named["texts"] = tenant is not None
                     call = on_session(client_requests.page, tenant, limit=20, **named)
                     cases.append(Case("client_requests.page", call, 2 * EVERY_STATUS * 21 + 2 * 21, of))
     return cases
 
 
 def a_page_behind(connection: Connection) -> object:
-    return on_session(client_requests.page, "tenant-0", after=ENDED_ID)(connection)
+    return on_session(client_requests.page, "tenant-0", after=ENDED_ID, texts=True)(connection)
 
 
 def a_queued(connection: Connection, count: int) -> list[str]:

@@ -27,6 +27,7 @@ def deliver(connection: Connection) -> None:
 
 TENANT_CASES = [
     Case("tenant_limits.change_tenant", on_session(tenant_limits.change_tenant, "tenant-0", {"weight": 2.0})),
+    Case("tenant_limits.check_alone", on_session(tenant_limits.check_alone, "tenant-0", "files")),
     Case("tenant_limits.limits_of", on_session(tenant_limits.limits_of, "tenant-0")),
     Case("tenant_limits.list_tenants", on_session(tenant_limits.list_tenants), 2 * FEW),
     Case("usage.fold", on_session(usage.fold, 1000), 4 * 1000),

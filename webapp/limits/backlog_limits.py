@@ -1,4 +1,4 @@
-"""Limits the requests that one tenant may have in the queue, and the tokens of their prompts.
+"""Limits the requests that one tenant may have in the queue, the tokens of their prompts, and their bytes.
 
 Counting 100,000 rows in each call that submits would take too long. So a thread counts a tenant's rows at most once a
 second, and between two counts a process adds the requests that it admits itself. One process therefore never exceeds a
@@ -32,6 +32,14 @@ RETRY_UNKNOWN_S = 5  # while no planner predicts how long the queue takes; not t
 LONGEST_RETRY_S = 120  # OpenAI's clients honour Retry-After up to 120 s
 
 
+# What a tenant's queue is limited in, as a client that exceeds it is told.
+LIMITS = {
+    "requests": "{:,} of your requests are queued",
+    "tokens": "The prompts of your queued requests have {:,} tokens",
+    "bytes": "Your queued requests have {:,} bytes",
+}
+
+
 @dataclass
 class TenantCount:
     """A tenant's rows at the last count, and what this process has admitted and stored since."""
@@ -48,9 +56,10 @@ class TenantCount:
         """Returns the tenant's requests in the queue, as far as this process knows, and their tokens."""
         return self.counted + self.admitted + self.stored
 
-    def fits(self, tokens: int, max_requests: int, max_tokens: int) -> bool:
-        """Returns whether one more request, with a prompt of this many tokens, stays within the limits."""
-        return self.all.requests < max_requests and self.all.tokens + tokens <= max_tokens
+    def exceeded(self, one: TenantBacklog, most: TenantBacklog) -> str | None:
+        """Returns the name of the limit that one more request would exceed; None if it fits."""
+        then = self.all + one
+        return next((name for name in LIMITS if getattr(then, name) > getattr(most, name)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +88,19 @@ class BacklogLimit:
     def __init__(
         self,
         count: Callable[[str], TenantBacklog],
+        most: TenantBacklog,
         *,
-        max_requests: int,
-        max_tokens: int,
         snapshot: Callable[[], QueueSnapshot | None] = lambda: None,
         run_aside: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        """`count` reads a tenant's backlog; `run_aside` runs that without delaying the call, by default in a thread.
+        """`count` reads a tenant's backlog, which may be `most`; `run_aside` runs that beside the call, in a thread.
 
         `snapshot` is the planner's, None while there is none.
         """
         self._snapshot = snapshot
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="backlog-count")  # started by its first task
         self._count, self._run_aside = count, run_aside or self._in_thread
-        self._max_requests, self._max_tokens = max_requests, max_tokens
+        self._most_of_all = most
         self._lock = threading.Lock()
         self._tenants: dict[str, TenantCount] = {}
         self._limits: dict[str, TenantLimits] = {}
@@ -107,24 +115,23 @@ class BacklogLimit:
             if (known := self._tenants.get(tenant)) is None:
                 return None
             queued = known.all.tokens
-        _, most = self._most(tenant)
-        snapshot = self._snapshot()
+        most, snapshot = self._most(tenant).tokens, self._snapshot()
         return TokenStanding(most, max(0, most - queued), snapshot.backlog_s if snapshot and queued else 0.0)
 
-    def _most(self, tenant: str) -> tuple[int, int]:
-        own = self._limits.get(tenant, NO_LIMITS)
-        return (
-            self._max_requests if own.queued_requests is None else own.queued_requests,
-            self._max_tokens if own.queued_tokens is None else own.queued_tokens,
+    def _most(self, tenant: str) -> TenantBacklog:
+        own, all_have = self._limits.get(tenant, NO_LIMITS), self._most_of_all
+        return TenantBacklog(
+            all_have.requests if own.queued_requests is None else own.queued_requests,
+            all_have.tokens if own.queued_tokens is None else own.queued_tokens,
+            all_have.bytes,
         )
 
     @contextmanager
-    def admit(self, tenant: str, tokens: int, now: float) -> Iterator[None]:
-        """Counts one request with a prompt of this many tokens, which the `with` block stores; raises BacklogFull.
+    def admit(self, tenant: str, one: TenantBacklog, now: float) -> Iterator[None]:
+        """Counts one request, which the `with` block stores; raises BacklogFull.
 
         `now` is in monotonic seconds. If the block fails, the request counts no longer.
         """
-        one = TenantBacklog(1, tokens)
         known = self._admitted(tenant, one, now)
         try:
             yield
@@ -137,35 +144,29 @@ class BacklogLimit:
             known.stored += one
 
     def _admitted(self, tenant: str, one: TenantBacklog, now: float) -> TenantCount:
-        tokens = one.tokens
-        max_requests, max_tokens = self._most(tenant)
+        most = self._most(tenant)
         with self._lock:
             known = self._tenants.setdefault(tenant, TenantCount())
             due = now >= known.next_count_at and not known.counting
             known.counting = known.counting or due
-            fitted = known.first_count.is_set() and known.fits(tokens, max_requests, max_tokens)
+            fitted = known.first_count.is_set() and known.exceeded(one, most) is None
         if due and fitted:
             self._run_aside(lambda: self._count_again(tenant, known))
         elif due:
             self._count_again(tenant, known)
         known.first_count.wait()
         with self._lock:
-            requests, all_tokens = known.all.requests, known.all.tokens
-            if known.fits(tokens, max_requests, max_tokens):
+            exceeded = known.exceeded(one, most)
+            if exceeded is None:
                 known.admitted += one
                 return known
-        if requests >= max_requests:
-            raise BacklogFull(
-                f"{requests:,} of your requests are queued; this service keeps at most {max_requests:,} of yours "
-                "(MAGNUS_TENANT_QUEUED_REQUESTS, or what is set for your tenant). Wait for answers, or cancel what you "
-                "no longer need.",
-                retry_after_s(requests, requests - max_requests + 1, self._snapshot()),
-            )
+            queued = getattr(known.all, exceeded)
+        allowed = getattr(most, exceeded)
         raise BacklogFull(
-            f"The prompts of your queued requests have {all_tokens:,} tokens; this service keeps at most "
-            f"{max_tokens:,} of yours (MAGNUS_TENANT_QUEUED_TOKENS, or what is set for your tenant). Wait for answers, "
-            "or cancel what you no longer need.",
-            retry_after_s(all_tokens, all_tokens + tokens - max_tokens, self._snapshot()),
+            f"{LIMITS[exceeded].format(queued)}; this service keeps at most {allowed:,} of yours "
+            f"(MAGNUS_TENANT_QUEUED_{exceeded.upper()}, or what is set for your tenant). Wait for answers, or cancel "
+            "what you no longer need.",
+            retry_after_s(queued, queued + getattr(one, exceeded) - allowed, self._snapshot()),
         )
 
     def close(self) -> None:

@@ -20,6 +20,11 @@ from webapp.client_errors import InvalidRequest, NotFound
 # vocabulary's longest token works: no vocabulary in use has tokens of 256 characters.
 MAX_CHARACTERS_PER_TOKEN = 256
 
+# What a request may take in the database: its prompt is bounded in tokens, but not all of its body is in its prompt,
+# such as tools that it may not call. Real tools take some kilobytes, tokens some bytes, twice in a conversation. Not
+# tuned.
+STORED_BYTES, STORED_BYTES_PER_TOKEN = 2**20, 64
+
 TOO_LONG = "context_length_exceeded"  # clients recognize by this code that the prompt must be shortened
 
 # Message by ability that the engines of a model may lack: the reason, and what the client can do. For an ability that
@@ -102,6 +107,17 @@ class PromptLimits:
         if len(ids) > self.max_prompt_tokens:
             raise self._too_long(f"{len(ids):,} tokens", param)
         return ids
+
+    def check_size(self, size_bytes: int, *, param: str) -> None:
+        """Raises InvalidRequest for a request that would take too many bytes in the database."""
+        most = STORED_BYTES + STORED_BYTES_PER_TOKEN * self.max_prompt_tokens
+        if size_bytes > most:
+            raise InvalidRequest(
+                f"Your request takes {size_bytes:,} bytes, but this service stores at most {most:,} of each. Shorten "
+                f"'{param}'.",
+                param=param,
+                code="request_too_large",
+            )
 
     def check_workers(self, tokens: int, largest_tokens: int | None, *, param: str) -> None:
         """Raises InvalidRequest if the largest worker's memory, where it is known, has no space for an answer."""

@@ -73,7 +73,10 @@ def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]] | Flask
 @api.output(ResponseList)
 @api.doc(summary="List responses", security="ApiKey", responses=[400, 401, 403, 429, 503])
 def list_(query_data: ListQuery) -> ResponseList:
-    """Newest first unless asked otherwise; `after` takes the last id of the page before."""
+    """Newest first unless asked otherwise; `after` takes the last id of the page before.
+
+    A page of long texts and many tools ends early, with `has_more`.
+    """
     read = partial(
         client_requests.page,
         tenant=current_tenant(),
@@ -82,6 +85,7 @@ def list_(query_data: ListQuery) -> ResponseList:
         after=query_data.after,
         limit=query_data.limit,
         oldest_first=query_data.order == "asc",
+        texts=True,
     )
     page = read_page(current_context().sessions, "response", RESPONSE_ID, query_data.after, read)
     return ResponseList.with_entries([answer_of(view)[0] for view in page.views], has_more=page.more)

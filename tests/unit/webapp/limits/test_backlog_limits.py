@@ -32,11 +32,10 @@ class Queue:
         while self.asked_for:
             self.asked_for.pop()()
 
-    def limit(self, max_requests: int = FAR, max_tokens: int = FAR) -> BacklogLimit:
+    def limit(self, max_requests: int = FAR, max_tokens: int = FAR, max_bytes: int = FAR) -> BacklogLimit:
         return BacklogLimit(
             self.count,
-            max_requests=max_requests,
-            max_tokens=max_tokens,
+            TenantBacklog(max_requests, max_tokens, max_bytes),
             snapshot=self.snapshot,
             run_aside=self.asked_for.append,
         )
@@ -48,7 +47,7 @@ class Queue:
 
 
 def submit(limit: BacklogLimit, tenant: str, tokens: int, now: float) -> None:
-    with limit.admit(tenant, tokens, now=now):
+    with limit.admit(tenant, TenantBacklog(1, tokens, 10 * tokens), now=now):
         """Stores the request."""
 
 
@@ -69,6 +68,13 @@ def test_the_tokens_of_prompts_have_a_limit_of_their_own() -> None:
     submit(limit, "acme", 3, now=0.0)
 
 
+def test_the_bytes_of_requests_have_a_limit_of_their_own() -> None:
+    limit = Queue().limit(max_bytes=100)
+    submit(limit, "acme", 7, now=0.0)
+    with pytest.raises(BacklogFull, match="MAGNUS_TENANT_QUEUED_BYTES"):
+        submit(limit, "acme", 4, now=0.0)
+
+
 def test_rows_of_other_processes_count_once_they_are_counted() -> None:
     queue = Queue()
     queue.backlogs["acme"] = TenantBacklog(requests=6, tokens=50)
@@ -81,7 +87,7 @@ def test_a_request_that_is_being_stored_counts_though_no_count_has_it_yet() -> N
     queue = Queue()
     limit = queue.limit(max_requests=2)
     submit(limit, "acme", 1, now=0.0)
-    with limit.admit("acme", 1, now=FAR):
+    with limit.admit("acme", TenantBacklog(1, 1), now=FAR):
         queue.backlogs["acme"] = TenantBacklog(requests=1, tokens=1)
         queue.run()
         with pytest.raises(BacklogFull):
@@ -90,7 +96,7 @@ def test_a_request_that_is_being_stored_counts_though_no_count_has_it_yet() -> N
 
 def test_a_request_that_could_not_be_stored_does_not_count() -> None:
     limit = Queue().limit(max_requests=1)
-    with pytest.raises(ConnectionError), limit.admit("acme", 1, now=0.0):
+    with pytest.raises(ConnectionError), limit.admit("acme", TenantBacklog(1, 1), now=0.0):
         raise ConnectionError
     submit(limit, "acme", 1, now=0.0)
 
@@ -191,7 +197,7 @@ def test_a_full_tenant_is_told_to_come_back_when_its_queue_should_have_room(
 
 
 def test_a_process_that_ends_admits_by_its_last_counts() -> None:
-    limit = BacklogLimit(Queue().count, max_requests=1, max_tokens=FAR)
+    limit = BacklogLimit(Queue().count, TenantBacklog(1, FAR, FAR))
     limit.close()
     submit(limit, "acme", 5, now=0.0)
     with pytest.raises(BacklogFull):
