@@ -118,7 +118,7 @@ class Client:
         return self._call("POST", f"/v1/batches/{id}/cancel")
 
     def model(self) -> str:
-        """GET /v1/models: the name of the first."""
+        """GET /v1/models: the name of the first model."""
         return str(self._call("GET", "/v1/models")["data"][0]["id"])
 
     def stats(self, since: float | None = None, until: float | None = None) -> Json:
@@ -180,7 +180,7 @@ class Client:
         return _content(self._answer(method, path, **arguments))
 
     def _answer(self, method: str, path: str, *, rewind: BinaryIO | None = None, **arguments: Any) -> httpx.Response:
-        """Send a request until it is answered or no attempt is left; raise Unreachable without any answer."""
+        """Send a request until it is answered or no attempt is left; raise Unreachable if no attempt had an answer."""
 
         def send() -> httpx.Response:
             if rewind is not None:

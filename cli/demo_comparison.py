@@ -23,17 +23,18 @@ from cli.demo_workload import (
 )
 from cli.run_report import WHOLE, WHOLE_OR_CUT_OFF
 
-# The toy's load is twice what `vs` serves on two cores, so that a queue can be ordered. Its memory has six rows of
-# Eq. (1), about as many as on the paper's GPUs, and answers need a fraction of such a row. On two free cores `vs`,
-# `magnus` and `fusion` take about 19, 12 and 10 s; with fewer requests the last batches would decide more.
+# With toy requests the load is twice what `vs` serves on two cores, so that there is a queue to order. The KV cache
+# holds six rows of Eq. (1), about as many as on the paper's GPUs; a real row needs a fraction of that. On two free
+# cores `vs`, `magnus` and `fusion` take about 19, 12 and 10 s; with fewer requests the last, smaller batches would
+# weigh more in the result.
 REQUESTS, RATE, MEDIAN_WORDS, KV_BUDGET = 1500, 180.0, 30.0, "40MiB"
-BAR_CHARACTERS = 32  # of the highest throughput: the table then fits into 120 characters
+BAR_CHARACTERS = 32  # length of the bar of the highest throughput: the table then fits into 120 characters
 
 
 def compare_toy(
     console: Console, policies: Sequence[str], directory: Path, requests: int | None, rate: float | None, seed: int
 ) -> Json:
-    """Compare with the bundled model's requests; the predictors learned from others of the same applications."""
+    """Compare with toy requests; each predictor first learns from other requests of the same applications."""
     arrivals = poisson_arrivals(requests or REQUESTS, rate or RATE, seed, MEDIAN_WORDS)
     service = DemoService(("--kv-budget", KV_BUDGET), tuple(training_examples(TRAINING_EXAMPLES, arrivals, seed)))
     figures = _run_each(console, policies, directory, service, arrivals, WHOLE)
@@ -49,7 +50,7 @@ def compare_real(
     rate: float,
     seed: int,
 ) -> Json:
-    """Compare with half of the real instructions; the predictors learn from the model's answers to the other half."""
+    """Compare with half of the real instructions; predictors first learn from the model's answers to the other half."""
     instructions = real_requests()
     random.Random(seed).shuffle(instructions)
     half = len(instructions) // 2

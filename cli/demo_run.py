@@ -13,7 +13,7 @@ from cli.run_report import WHOLE_OR_CUT_OFF, RunProgress, print_answer, summary
 
 # Seconds between updates of the progress bars, each of which costs the service a call; not tuned.
 POLL_S = 0.4
-ANSWERS_POLL_S = 1.5  # the same if new answers are shown, which takes a list of all answers; not tuned
+ANSWERS_POLL_S = 1.5  # the same if new answers are shown: each update then fetches the list of all answers; not tuned
 # Seconds to wait for the last batch to close; with other clients some batch may always be open. Not tuned.
 MAX_CLOSING_S = 4.0
 OPEN_STATES = ("queued", "in_progress")

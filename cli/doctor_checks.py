@@ -95,7 +95,7 @@ def _port(check: str, host: str, port: int, setting: str) -> Finding:
 
 
 def _finding(check: str, problem: str | None, without: str = "") -> Finding:
-    """Returns the finding of a problem, whose text ends with its remedy, or the text for a machine without it."""
+    """Returns the finding of a problem, split at its last semicolon into fault and remedy; without one, `without`."""
     if problem is None:
         return Finding(check, without)
     found, _, remedy = problem.rpartition("; ")

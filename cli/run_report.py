@@ -14,10 +14,11 @@ from rich.table import Table
 from cli.api_client import Json, output_text
 from cli.output import table
 
-TITLE_CHARACTERS = 70  # of a request, shown above its answer; leaves space for the figures in a terminal's line
+# characters of a request shown above its answer: leaves space for the figures in a terminal's line
+TITLE_CHARACTERS = 70
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}  # the quantiles of response times in the report
 WHOLE = frozenset({"completed"})  # the status of an answer that ended by itself
-WHOLE_OR_CUT_OFF = frozenset({"completed", "incomplete"})  # and of one that reached its limit
+WHOLE_OR_CUT_OFF = frozenset({"completed", "incomplete"})  # also the status of an answer that reached its limit
 
 
 def summary(responses: Sequence[Json], stats: Json, requests: int, answered: Set[str] = WHOLE) -> Json:

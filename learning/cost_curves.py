@@ -9,12 +9,14 @@ from scheduling.costs import Coefficients, Floats, ServingCurves
 
 Timing = tuple[int, float, float]  # batch size, tokens a row, seconds
 
-# Used for a worker without profile and served batches: the order of magnitude of a small model on a few CPU cores.
+# The curves of a worker without a profile or served batches: the order of magnitude of a small model on a few CPU
+# cores.
 DEFAULT_CURVES = ServingCurves((2e-5, 0.0, 0.0, 0.005), (1e-7, 2e-4, 0.0, 0.005))
 
-# A row adds at most the fixed cost to an iteration or a prefill, because it passes over the same weights, and this many
-# of its cached tokens do. Our engine and the machines of `scheduling.simulation.published_costs` have over 3,000. On a
-# machine with other work, measured times can fit curves without a fixed cost, by which batches save nothing.
+# In feasible curves a row adds at most the fixed cost of an iteration or a prefill, because it passes over the same
+# weights; so do this many cached tokens of a row. In our engine and the machines of
+# `scheduling.simulation.published_costs` it takes over 3,000 cached tokens to cost as much. On a machine with other
+# work, measured times can fit curves without a fixed cost, by which batches save nothing.
 ROW_TOKENS = 1024
 
 

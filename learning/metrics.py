@@ -57,7 +57,8 @@ def pair_accuracy(predicted: np.ndarray, actual: np.ndarray, pairs: int = 200_00
     return float((order[differs] + 1).mean() / 2)
 
 
-FEWEST_OUTCOMES = 30  # with fewer of an application, rank correlation and coverage are mostly chance; not tuned
+# with fewer outcomes of an application, rank correlation and coverage are mostly chance; not tuned
+FEWEST_OUTCOMES = 30
 
 
 def accuracy_by_application(outcomes: Sequence[Outcome]) -> dict[str, Scores]:

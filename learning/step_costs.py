@@ -28,13 +28,14 @@ NEWEST = 64  # windows by which a fit is judged and its level is set: some secon
 LEAST_GAIN = 0.01  # gain of relative error that justifies new curves, because policies must rebuild tables for them
 # The initial curves count as this many windows; they give the costs of batches not seen yet. Not tuned.
 PRIOR_WEIGHT = 0.5
-# The first reweighting counts them this much less, so that wrong initial curves do not dominate: the relative error of
-# a too short prediction is at most 1, that of a too long one is unbounded.
+# In the first reweighting the initial curves count this much less, so that wrong ones do not dominate: the relative
+# error of a too short prediction is at most 1, that of a too long one is unbounded.
 FIRST_PRIOR_WEIGHT = 0.01  # 0.1 and 0.001 fit the same
 PRIOR_SIZES, PRIOR_LENGTHS = (1, 4, 16, 64), (16, 128, 512)
-REFITS = 12  # of reweighted least squares, which has then converged to under a percent
+REFITS = 12  # iterations of reweighted least squares, which has then converged to under a percent
 LEAST_SCALE = 0.02  # relative errors below this are noise of the clock; it also keeps the weights finite
-CAUCHY = 2.385  # of Cauchy's weights: 95 % of least squares' efficiency for normal errors (Holland and Welsch, 1977)
+# constant of Cauchy's weights: 95 % of least squares' efficiency for normal errors (Holland and Welsch, 1977)
+CAUCHY = 2.385
 
 Sums = npt.NDArray[np.float64]  # (windows, 8), in the order of p1..p4 of Eq. (3) and d1..d4 of Eq. (4)
 
@@ -43,8 +44,8 @@ Sums = npt.NDArray[np.float64]  # (windows, 8), in the order of p1..p4 of Eq. (3
 class StepWindow:
     """Steps that took `seconds` together, ended at `at` (monotonic), and the sums of what they computed.
 
-    Of prefills: tokens with padding, rows, batch lengths, and their number. Of iterations: rows times cached tokens a
-    row, rows, cached tokens a row, and their number.
+    The sums over prefills are tokens with padding, rows, batch lengths, and the number of prefills. Those over
+    iterations are rows times cached tokens a row, rows, cached tokens a row, and the number of iterations.
     """
 
     seconds: float

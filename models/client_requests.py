@@ -103,7 +103,8 @@ class RequestView:
     batch: StoredBatch | None
     tokens_so_far: int
     now: datetime
-    logprobs: list[Any] | None = None  # of the answer's tokens, in the API's form; not loaded for lists
+    # log probabilities of the answer's tokens in the API's form; not loaded for lists
+    logprobs: list[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,8 @@ def select_views(logprobs: ColumnElement[Any] | None = None, *, texts: bool = Fa
 
 
 def select_whole_views() -> View:
-    """Selects the same columns and the answers' log probabilities, which may be long: only for single requests."""
+    """Selects the columns of RequestView with texts and log probabilities, which may be long: only for single requests.
+    """
     return select_views(type_coerce(StoredRequest.logprobs, JSONB), texts=True)
 
 
@@ -247,7 +249,8 @@ def cancel(session: Session, tenant: str | None, ids: Sequence[str]) -> list[str
     chosen = select(StoredRequest.id).where(
         StoredRequest.id.in_(ids), *_of_tenant(tenant), StoredRequest.status.in_(UNFINISHED)
     )
-    in_order = chosen.order_by(StoredRequest.id).with_for_update().cte("chosen")  # two such calls cannot deadlock
+    # locked in this order, so that two calls cannot deadlock
+    in_order = chosen.order_by(StoredRequest.id).with_for_update().cte("chosen")
     cancelled = session.scalars(
         update(StoredRequest)
         .where(StoredRequest.id == in_order.c.id)

@@ -41,8 +41,8 @@ def ended(session: Session, ids: Iterable[str]) -> dict[str, RequestView | None]
     return {request_id: found.get(request_id) for request_id in over}
 
 
-# A request is written to the database some time after its `finished_at`. One that is written later than this is not
-# traced. Not tuned.
+# Seconds from a request's `finished_at` until it is traced, since its row is written somewhat later than that. A
+# request that is written later still is not traced. Not tuned.
 GRACE_S = 5
 
 

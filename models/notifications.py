@@ -20,13 +20,14 @@ from models.sql import text
 SUBMITTED, ENDED = "magnus_submitted", "magnus_ended"  # channels
 ERRORS = (SQLAlchemyError, psycopg.Error)  # raised by Notifications while Postgres is unreachable
 MOST_IDS = 200  # in one notification: it may carry 8,000 bytes, and an id has 37
-# In one transaction of its own: the commit of a notification holds a lock that all of them share, so it must neither be
-# a submission's commit nor wait for the disk.
+# Sent in a transaction of its own: the commit of a notification holds a lock that all of them share, so it must neither
+# be a submission's commit nor wait for the disk.
 NOTIFY = text("select set_config('synchronous_commit', 'off', true), pg_notify(:channel, :payload)")
 
 # Ends of requests are notified only while a web process listens, because each notification is a transaction of its own.
-# A listening web process renews its row every so often for AWAITED_S. A longer time lets workers notify nobody for a
-# while, a shorter one costs more writes. Not tuned.
+# A web process that listens writes a row every SAY_EVERY_S, and processes notify until that row is AWAITED_S old. A
+# longer AWAITED_S makes them notify longer after the last web process has gone; a shorter SAY_EVERY_S costs more
+# writes. Not tuned.
 AWAITED = "awaited"  # the listener's row of `service_state`
 AWAITED_S, SAY_EVERY_S = 15.0, 5.0
 

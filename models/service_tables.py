@@ -118,7 +118,8 @@ class Sample(Base):
     Answers: `predicted` counts those with a predicted length, `squared_error` sums the squared errors of these lengths,
     and `covered` counts answers no longer than their upper quantile; `promised` counts those with an ETA, `eta_error_s`
     sums the errors of these ETAs, and `eta_kept` counts answers within the interval of their ETA. Finished batches:
-    `estimated` counts those with an estimated serving time; the other two sum absolute errors and serving times.
+    `estimated` counts those with an estimated serving time, `estimate_error_s` sums the absolute errors of the
+    estimates, and `served_s` sums their serving times.
     """
 
     __tablename__ = "samples"

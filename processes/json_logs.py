@@ -150,7 +150,7 @@ class LossyStream:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        """Write it, or drop it."""
+        """Write the text, or drop it."""
         with contextlib.suppress(OSError):
             self._stream.write(text)
 

@@ -1,5 +1,5 @@
-"""A repeated step: at messages and ticks, and by itself without them. Beat, the broker and announcements may be frozen
-or away, so no step depends on them alone.
+"""A step that is repeated at messages and at beat's ticks, and by itself without them: beat, the broker and
+notifications may be frozen or away, so no step depends on them alone.
 """
 
 from collections.abc import Callable

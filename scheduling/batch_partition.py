@@ -25,7 +25,7 @@ def least_serving_time(
     ordered = sorted(requests, key=lambda request: (request.prefill, request.arrived_at, request.id))
     total_s = np.zeros(len(ordered) + 1)
     sizes = np.zeros(len(ordered) + 1, dtype=np.int64)
-    serve_s: dict[int, Floats] = {}  # by batch length, of batches of 1, 2, … requests
+    serve_s: dict[int, Floats] = {}  # by batch length: the seconds of batches of 1, 2, … requests
     for i, request in enumerate(ordered, start=1):
         length = request.prefill
         if length not in serve_s:

@@ -79,12 +79,12 @@ Coefficients = tuple[float, float, float, float]
 
 @lru_cache(maxsize=4096)  # more than the workers of any fleet, each with an estimator of its own
 def linearized(costs: ServingTime) -> ServingCurves:
-    """Return the curves of SCLS Eq. (3) and (4) through an estimator's values at the sampled points; none falls."""
+    """Return the curves of SCLS Eq. (3) and (4) through an estimator's values at sampled points."""
     if isinstance(costs, ServingCurves):
         return costs
     sizes, lengths = np.repeat(SIZES, 2), np.tile(LENGTHS, 2)
     short, long = (costs.serve_many_s(sizes, lengths, np.full(4, iterations)) for iterations in ITERATIONS)
-    # cached tokens, on average, in the iterations of `long` that `short` lacks
+    # mean cached tokens of a row over the iterations that `long` has and `short` lacks
     cached = lengths + (sum(ITERATIONS) + 1) / 2
     decode = _bilinear_fit((long - short) / (ITERATIONS[1] - ITERATIONS[0]), cached)
     first = ServingCurves((0.0, 0.0, 0.0, 0.0), decode).serve_many_s(sizes, lengths, np.full(4, ITERATIONS[0]))

@@ -15,7 +15,7 @@ form. With 1/β = ln(u/m) / ln 9:
 
 For a row that has just begun (g = 0) these are m and u. For a row that has far outlived its prediction they are 2^(1/β)
 and 10^(1/β) times the tokens that it has generated. So the reservation grows in proportion to the tokens generated, by
-a factor that is the larger the less certain the prediction was; with β = 1 the median doubles, as in S3.
+a factor that is the larger the less certain the prediction was; with β = 1 the median doubles, as in the system S3.
 """
 
 import math
@@ -31,7 +31,7 @@ NORMAL = NormalDist()
 UPPER_Z = NORMAL.inv_cdf(COVERAGE)
 UPPER_LOGIT = math.log(COVERAGE / (1 - COVERAGE))
 CERTAIN_SPREAD = 0.02  # below this spread the upper quantile is within 2.6 % of the median, and counts as exact
-MOST_EXPONENT = 600.0  # of e; a float can still hold the result, and lengths are cut at their limits anyway
+MOST_EXPONENT = 600.0  # the exponential of this still fits a float; longer lengths are cut at their limits anyway
 
 
 def drawn_lengths(requests: Iterable[Request]) -> dict[str, int]:

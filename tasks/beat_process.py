@@ -1,6 +1,6 @@
 """Beat's process: Celery's beat with our scheduler, a heartbeat and a pulse.
 
-Celery has no hook in beat's loop, so that the scheduler measures how long the present turn lasts.
+Celery has no hook in beat's loop, so our scheduler measures how long the present turn of that loop lasts.
 """
 
 import atexit
@@ -15,7 +15,7 @@ from tasks.app import app, database_url
 __all__ = ["app"]  # `celery -A tasks.beat_process beat` runs it
 
 # Beat sends two ticks every MAGNUS_TICK_S; a turn that takes longer than this counts as hanging. A frozen broker blocks
-# it for some times BROKER_TIMEOUT_S. Not tuned otherwise.
+# it for a few times BROKER_TIMEOUT_S. Not tuned otherwise.
 HANGS_AFTER_S = 30.0
 
 

@@ -22,7 +22,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # celery is untyped
 
     @property
     def turn_s(self) -> float:
-        """Seconds since the running turn began: about a tenth, unless beat is stuck in it."""
+        """Seconds since the running turn began: about 0.1, unless beat is stuck in it."""
         return monotonic() - self._ticked_at
 
     def tick(self, *args: Any, **kwargs: Any) -> float:

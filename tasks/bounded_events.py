@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from celery.worker.request import Request
 
-EVENTS_EVERY_S = 1.0  # between two tasks of a name that are shown; any value near a second works
+EVENTS_EVERY_S = 1.0  # seconds between two events of tasks with one name; any value near a second works
 
 
 class BoundedEvents(Request):  # type: ignore[misc]  # celery is untyped

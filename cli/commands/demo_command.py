@@ -145,7 +145,7 @@ def _service(
 
 
 def _end(console: Console, figures: Json, last: bool) -> None:
-    """Raise CommandFailed if a request was not completed; otherwise name the next command unless this was the last."""
+    """Raise CommandFailed if a request was not completed; name the next demo to try unless this was the `last`."""
     for run in figures.get("policies", {"": figures}).values():
         if run["failed"]:
             under = f" under {run['policy']}" if "policies" in figures else ""

@@ -56,7 +56,7 @@ def profile(
         budget_bytes = kv_budget_bytes(settings.kv_budget, loaded.device)
     except InferenceError as error:
         raise CommandFailed(str(error)) from error
-    if loaded.device.type == "cpu":  # as a worker does
+    if loaded.device.type == "cpu":  # with as many threads as a worker would use
         torch.set_num_threads(worthwhile_threads(loaded, budget_bytes, most=torch.get_num_threads()))
     measured = measure(loaded, budget_bytes, QUICK if quick else FULL)
     curves = fit_curves(measured.prefills, measured.decode_steps)

@@ -16,7 +16,7 @@ from cli.output import CommandFailed, json_option, make_console, print_result, t
 from cli.service_access import client_for, service_options, with_client
 
 ANSWERED = ("completed", "incomplete")
-WATCH_EVERY_S = 1.0  # the service renews what it says of itself every half a second
+WATCH_EVERY_S = 1.0  # the service's own figures change every half a second
 
 
 @click.command()

@@ -30,7 +30,7 @@ class Expiry(click.ParamType[datetime | timedelta]):
     name = "DURATION|DATE"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime | timedelta:
-        """Parse; the database's clock counts a duration."""
+        """Parse; a duration begins now by the database's clock."""
         parsed = re.fullmatch(r"([1-9]\d{0,6})([mhdw])", str(value))
         if parsed is not None:
             duration = timedelta(**{UNITS[parsed[2]]: int(parsed[1])})

@@ -175,7 +175,7 @@ def _create_first_key(engine: Engine, state_dir: Path) -> str | None:
         kept = read_secret(path)
         if kept is not None and api_keys.find(session, kept) is not None:
             return None
-        name = f"magnus up {secrets.token_hex(2)}"  # a key named like this gives full access
+        name = f"magnus up {secrets.token_hex(2)}"  # shown by `magnus keys list` for the key with all scopes
         _, key = api_keys.create(session, name=name, tenant="default", scopes=frozenset(Scope))
         write_secret(path, key + "\n")
         return key
@@ -218,7 +218,7 @@ def _start_in_empty_directory(supervisor: Supervisor, directory: Path, *programs
 
 
 def _own_devices(settings: Settings) -> list[str]:
-    """Returns a device for each worker of our own engine; none beside engine servers unless workers are set."""
+    """Returns a device for each worker of our own engine; none if there are engine servers and no MAGNUS_WORKERS."""
     requested = settings.workers if "workers" in settings.model_fields_set else None
     if settings.engines and not requested:
         return []

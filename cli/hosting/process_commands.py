@@ -16,7 +16,7 @@ BIN = Path(sys.executable).parent  # the directory of the Python environment's c
 PYTHON = (sys.executable, "-P", "-m")
 CELERY = (*PYTHON, "celery", "--quiet")  # without its banner, which would spoil the log
 # One task at a time. Nothing here needs Celery's gossip between workers (events, clocks at the start). Its heartbeats
-# are for Flower alone, and one every 2 s was most of what an idle worker did.
+# are for Flower alone; at the default of one every 2 s they are most of an idle worker's work.
 CELERY_WORKER_FLAGS = ("-P", "threads", "-c", "1", "--without-gossip", "--without-mingle", "--heartbeat-interval=30")
 # Keep-alive is longer than the usual 60 s of load balancers, so that they, and not this server, close idle connections.
 # A connection needs no thread; 4,000 are twice the number of a thousand waiting calls and a thousand idle clients.
@@ -37,7 +37,7 @@ GUNICORN_FLAGS = (
 # cores are free.
 BRIEF_SPINS = {"GOMP_SPINCOUNT": "1000"}
 CPU_WORKER_NICE = 5  # below the planner and predictor, which keep all workers busy with little CPU; not tuned
-BACKGROUND_NICE = 10  # of trainer and Flower, for which no request waits: below the workers, too; not tuned
+BACKGROUND_NICE = 10  # niceness of trainer and Flower, for which no request waits: below the workers, too; not tuned
 FLOWER_TASKS = 2000  # tasks that Flower remembers; with its default of 100,000 it grew by 160 MB an hour at load
 BACKGROUND_ALIVE_WITHIN_S = 30.0  # at this niceness they may wait long for a CPU; not tuned
 

@@ -65,7 +65,7 @@ def _with_descendants(children: Collection[int], processes: Mapping[int, _State]
     for one in processes.values():
         of_parent.setdefault(one.parent, []).append(one)
     found = [one for one in of_parent.get(os.getpid(), ()) if one.member.pid in children]
-    for one in found:  # the list grows meanwhile
+    for one in found:  # the loop also visits the children that it appends
         found += of_parent.get(one.member.pid, ())
     return found
 
@@ -94,6 +94,7 @@ def _read(pid: str) -> _State | None:
         return None
     finally:
         os.close(descriptor)
-    fields = stat.rpartition(b")")[2].split()  # after its name: from the third field of proc(5) on
+    # what follows the process's name: the fields of proc(5) from the third on
+    fields = stat.rpartition(b")")[2].split()
     state, parent, began = fields[0], fields[1], fields[19]
     return _State(Member(int(pid), float(began)), int(parent), state == STOPPED)

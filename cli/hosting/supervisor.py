@@ -33,8 +33,8 @@ MAX_LOG_BYTES = 16 * 2**20
 # then were each kept down for ten seconds, and a killed worker's rows ran again only after 16 s.
 HEALTHY_S = 10.0
 POLL_S = 0.1  # the shortest restart delay; a dead child stays down until the next poll. Not tuned
-# Between two checks of all processes, which cost some milliseconds. A stopped process is resumed after one to two of
-# these, well before others take over its work (10 s).
+# Seconds between two checks of all processes, each of which takes some milliseconds. A stopped process is resumed after
+# one to two of these intervals, well before others take over its work (10 s).
 CHECK_S = 2.0
 
 
@@ -135,10 +135,10 @@ class Supervisor:
             self._release()
 
     def start(self, *programs: ChildProgram) -> None:
-        """Start these together and return once all are ready; they are stopped together, before those started earlier.
+        """Start these programs together and return once all are ready.
 
-        Meanwhile earlier programs that end are restarted. Raises ProgramFailed if one of these ends or is not ready in
-        time, Stopped if a signal came.
+        `stop` ends them together, before those that were started earlier. Earlier programs that end meanwhile are
+        restarted. Raises ProgramFailed if one of these ends or is not ready in time, Stopped if a signal came.
         """
         self.raise_if_stopping()
         earlier, children = self._children(), list[Child]()

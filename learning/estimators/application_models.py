@@ -21,8 +21,9 @@ from learning.features.text_vectors import DIMENSION, TextVectors, rarity_weight
 from learning.predictors.length_predictor import Arrays, Prompt, group_key, input_lengths
 from scheduling.costs import Floats, Ints
 
-FEWEST_ANSWERS = 30  # of a group: with fewer its two models depend on single answers, more delay its models; not tuned
-MOST_RIDGE_ROWS = 1024  # of a group: the time of its ridge grows with the cube of its rows
+# answers of a group: with fewer its models depend on single answers, more delay its models; not tuned
+FEWEST_ANSWERS = 30
+MOST_RIDGE_ROWS = 1024  # answers that a group's ridge is fitted to: its time grows with their cube
 ALL_ANSWERS = ""  # the key of group 0
 # A group uses the sentence encoder's vectors if they lower its ridge's leave-one-out error by this share. A smaller
 # gain may be chance, and encoding a text costs several times as much as the rest of its prediction. Not tuned.

@@ -18,13 +18,15 @@ from scheduling.costs import Floats, Ints
 PENALTY = 2.0
 
 ITERATIONS = 20  # reweightings; more come closer to least absolute errors and cost time; not tuned
-LONGEST_QUANTILE = 0.99  # of inputs, counts as the longest, so that a single very long input does not bound the line
+# this quantile of the inputs counts as the longest, so that a single very long one does not bound the line
+LONGEST_QUANTILE = 0.99
 EXTRAPOLATION = 1.5  # inputs count as at most this many times the longest, which bounds errors; not tuned
-# The spread divides, and a fitted line of errors may fall below 0. So the spread is at least this share of the mean
-# error plus this number of tokens. Neither was tuned.
+# Errors are divided by the spread, and the line that is fitted to it may fall below 0. So the spread is at least this
+# share of the mean error plus this number of tokens. Neither was tuned.
 LEAST_SPREAD_SHARE, LEAST_SPREAD_TOKENS = 0.25, 0.5
 
-FEWEST_ANSWERS = 3  # of an application before it gets its own terms: one or two say little about further answers
+# answers of an application before it gets its own terms: one or two say little about further answers
+FEWEST_ANSWERS = 3
 # Each term's prior counts as this many answers. On 668 answers of a real model, from the 60th on, MAE and tau were the
 # same within 3 % for slopes from 3 to 100 and applications from 0.5 to 2. Before the 60th answer a weak prior on slopes
 # ranks worse.
@@ -36,9 +38,9 @@ MOST_LEVERAGE = 0.95  # bounds leave-one-out errors of answers that alone determ
 def fit_ridge(products: Floats, targets: Floats) -> tuple[Floats, Floats]:
     """Return dual weights (rows,) and leave-one-out predictions (rows,) from the products of all pairs of rows.
 
-    It takes fewer rows than dimensions. The dual weights sum to 0, so the weight of a column is its product with them.
-    With G = (K + λI)⁻¹ over the products K of the centred rows, the prediction of row i by a ridge that was fitted
-    without it is y_i - (G y)_i / G_ii.
+    With fewer rows than dimensions this dual form is the faster one. The dual weights sum to 0, so the weight of a
+    column is its product with them. With G = (K + λI)⁻¹ over the products K of the centred rows, the prediction of row
+    i by a ridge that was fitted without it is y_i - (G y)_i / G_ii.
     """
     means = products.mean(axis=0)
     centred = products - means - means[:, None] + means.mean()
@@ -82,7 +84,8 @@ def fit_robust_regression(inputs: Floats, lengths: Floats) -> RobustRegression:
         # 1e-6 keeps it solvable if all inputs have one length
         line = np.asarray(np.linalg.solve(weighted.T @ terms + 1e-6 * np.eye(2), weighted.T @ lengths))
         errors = np.abs(lengths - terms @ line)
-        weights = 1 / np.maximum(errors, 1 + 0.1 * np.median(errors))  # keeps errors near 0 from all of the weight
+        # keeps answers with errors near 0 from getting all of the weight
+        weights = 1 / np.maximum(errors, 1 + 0.1 * np.median(errors))
     longest = float(np.quantile(inputs, LONGEST_QUANTILE))
     error_terms = np.stack([np.ones_like(inputs), np.minimum(inputs, longest)], axis=1)
     spread_intercept, spread_slope = np.linalg.lstsq(error_terms, errors, rcond=None)[0]

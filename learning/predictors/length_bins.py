@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from learning.predictors.length_predictor import Outcome, Prompt, Samples
 
-Target = Literal["longest", "mean"]  # the target of tuning, among a prompt's answers
+Target = Literal["longest", "mean"]  # what tuning aims at: the longest of a prompt's answers, or their mean
 
 BIN_TOKENS = 50  # the paper's, where answers have some 250 tokens
 BIN_SHARE = 0.2  # bin width relative to the mean length, for services with shorter answers
-SAMPLES = 64  # of a distribution; they resolve its quantiles to 1/64; not tuned
+SAMPLES = 64  # samples of a distribution; they resolve its quantiles to 1/64; not tuned
 
 
 def bin_width(outcomes: Sequence[Outcome]) -> int:

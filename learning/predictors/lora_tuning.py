@@ -19,7 +19,7 @@ STATES_BATCH = 16  # prompts of one forward pass, as in `language_model`
 
 
 def load_with_adapters(source: str, targets: Sequence[str], weights: dict[str, npt.NDArray[Any]]) -> LanguageModel:
-    """Load a model of its own with adapters on these projections, trained ones if there are `weights`."""
+    """Load a separate copy of the model with adapters on these projections, and into them trained `weights`, if any."""
     loaded = LanguageModel(source)
     loaded.model = add_adapters(loaded.model, targets)
     if weights:

@@ -12,7 +12,8 @@ from learning.predictors.length_predictor import Outcome, Prompt
 from learning.serving_time import ServedBatch
 from scheduling.request import COVERAGE
 
-HELD_OUT_SHARE = 0.2  # of texts; a larger share judges a candidate better but trains it on fewer; not tuned
+# share of the input texts; a larger one judges a candidate better but trains it on fewer; not tuned
+HELD_OUT_SHARE = 0.2
 
 
 Logged = TypeVar("Logged", Outcome, ServedBatch)

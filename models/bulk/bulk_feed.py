@@ -50,7 +50,7 @@ class ClaimedJob:
 
 @dataclass(frozen=True, slots=True)
 class NewLine:
-    """A line that is to be stored: with its request, or with the error for which it has none."""
+    """A line to be stored, with the request that it becomes or the error that keeps it from becoming one."""
 
     line: int
     custom_id: str | None
@@ -85,7 +85,7 @@ def claim_job(connection: Connection, full_tenants: Collection[str]) -> ClaimedJ
 
 
 def taken_names(connection: Connection, job_id: str, names: Collection[str]) -> set[str]:
-    """Returns the names among these that earlier lines of the job have, if the lines became requests.
+    """Returns those of `names` that earlier lines of the job have, counting only lines that became requests.
 
     Looks each name up by itself: while a job is being read, the table's statistics are older than the job, and with
     them Postgres would plan to read all its lines.

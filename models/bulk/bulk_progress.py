@@ -1,7 +1,7 @@
 """Counts the ended lines of bulk jobs whose lines are queued, stops jobs, and ends them.
 
-Each request is looked up by its line: with `lateral` and `offset 0`, or with a lock, Postgres does not plan to read all
-requests. Each look locks the row of one job, so that several processes look at different jobs.
+Queries join requests to lines by `lateral` with `offset 0`, or by a lock: otherwise Postgres may plan to read all
+requests. A process locks the row of the job that it counts, so that several processes count different jobs.
 """
 
 import json
@@ -37,7 +37,7 @@ class WatchedJob:
 
     @property
     def stopped(self) -> bool:
-        """Whether its remaining requests are to be cancelled rather than served."""
+        """Whether the job's remaining requests are to be cancelled rather than served."""
         return self.expired or self.status is BulkStatus.cancelling
 
 

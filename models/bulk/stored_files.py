@@ -14,8 +14,9 @@ from models.bulk.bulk_tables import UNENDED, FileChunk, FilePurpose, StoredFile
 from models.sql import text
 from models.tenants.tenant_limits import check_alone
 
-# An upload that has not ended after this long was broken off, as when the web process was killed: until then its bytes
-# count. The web process takes no less than 150 kB/s, so that 2 GB arrive in this time.
+# An upload that has not ended after this long counts as broken off, for example because the web process was killed, and
+# its bytes no longer count against the tenant. The web process takes no less than 150 kB/s, so that 2 GB arrive in this
+# time.
 UPLOAD_WITHIN_S = 14_400.0
 
 

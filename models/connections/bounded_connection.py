@@ -1,7 +1,8 @@
 """Connections that stop waiting for a silent Postgres, so that every thread's wait for it is bounded.
 
 The server's own time-outs have no effect while the server is frozen, and TCP's do not work on a Unix socket. A slow
-statement is no silence: before all uses fail at once, a trivial statement on a new connection must be silent, too.
+statement is no silence: only if a trivial statement on a new connection has no answer either do all uses of connections
+fail at once.
 """
 
 from collections.abc import Callable, Generator
@@ -12,8 +13,8 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.errors import _WaitTimeout  # what psycopg's own wait raises; there is no public name for it
 
-# Seconds for which every use fails at once after a silence; then one use tries again. A longer pause delays the
-# recovery, a shorter one makes more threads wait. Not tuned.
+# Seconds after a silence for which every use of a connection fails at once; then one use tries whether Postgres
+# answers. A longer pause delays the recovery, a shorter one makes more threads wait. Not tuned.
 PAUSE_S = 0.5
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ class PostgresSilence:
             self._next_try_at = now + self.answer_within_s + PAUSE_S
 
     def confirm(self) -> bool:
-        """Returns whether a trivial statement is silent, too; then begins a pause. One thread asks for all."""
+        """Returns whether a trivial statement has no answer, and then begins a pause; one thread tries it for all."""
         began = monotonic()
         with self._asking:
             if self._asked_at < began:
@@ -83,7 +84,7 @@ class BoundedConnection(psycopg.Connection[Any]):
     """A connection whose every wait for the server ends after `within_s`."""
 
     within_s: float | None = None  # None while the connection is opened: `connect_timeout` bounds that
-    silence: PostgresSilence | None = None  # None: a wait without an answer is a silence, whatever others hear
+    silence: PostgresSilence | None = None  # None: a wait without an answer counts as silence without a further try
 
     def wait(self, gen: Generator[Any, Any, T], interval: float = 0.1, timeout: float | None = None) -> T:
         """Waits as psycopg does, until the bound or the caller's `timeout`.

@@ -40,7 +40,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class HeldLeases:
-    """Leases that stay valid until the transaction ends; `awaited`: an API call waits for requests to end."""
+    """Leases that stay valid until the transaction ends; `awaited` says whether API calls wait for requests to end."""
 
     leases: frozenset[Lease]
     awaited: bool

@@ -35,8 +35,8 @@ class Failure:
 class UnfinishedBatch:
     """A batch that ended with unfinished requests; without a failure they return to the queue unchanged.
 
-    `split`: the batch ran out of memory, and its requests come back as a group to be split in two (Magnus III-C).
-    Joiners wait again, and become suspects if they were in such a batch before.
+    `split`: the batch ran out of memory, and its requests come back as a group to be split in two (Magnus III-C). Rows
+    that were to join a running batch wait again as before, or as suspects if this happened to them before.
     """
 
     batch_id: int

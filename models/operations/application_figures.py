@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 from models.sql import text
 from scheduling.rank_correlation import kendall_tau
 
-MOST_COMPARED = 2000  # answers: enough for a picture and for figures of each application. Bounds the query; not tuned.
+# answers: enough for a scatter plot and for figures of each application. Bounds the query; not tuned.
+MOST_COMPARED = 2000
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from models.sql import text
 
-# The newest ended batches from which the pictures of workers are drawn; more would be too narrow to be seen. Bounds the
+# The newest ended batches, from which the workers' timelines are drawn; more would be too narrow to be seen. Bounds the
 # query; not tuned.
 MOST_BATCHES = 4000
 MOST_ROWS = 200  # running rows that the page lists; not tuned

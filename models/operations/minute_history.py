@@ -143,7 +143,7 @@ def fold_totals(session: Session) -> None:
 
 
 def _total(session: Session) -> tuple[dict[str, int], float, float]:
-    """Returns the totals, the newest minute in them, and the newest minute in the stored totals, as Unix times."""
+    """Returns counts by final state, the newest minute counted in them, and the newest one in the stored totals."""
     stored = session.get(ServiceState, "ended", populate_existing=True)
     value = stored.value if stored else {}
     stored_until = value.get("until", 0.0)

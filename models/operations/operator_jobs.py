@@ -44,7 +44,7 @@ def slowest_jobs(session: Session, limit: int, tenant: str | None, application: 
 
 
 def batch_mates(session: Session, view: RequestView) -> list[Row[Any]]:
-    """Returns at most MOST_MATES other requests of a job's batch, in an ended batch those that ended while it ran.
+    """Returns at most MOST_MATES other requests of a job's batch: those in progress, and those answered while it ran.
 
     The rows have `id`, `application`, `status` and `output_tokens`.
     """

@@ -34,7 +34,7 @@ class Process:
 
     @property
     def silent(self) -> bool:
-        """Whether its heartbeat is older than a working process's can be."""
+        """Whether its heartbeat is older than SILENT_AFTER_S."""
         return self.heartbeat_age_s > SILENT_AFTER_S
 
 

@@ -1,4 +1,4 @@
-"""The service's history: a sample every ten seconds, the closed minutes behind them, and both as points of a chart."""
+"""The service's history: a sample every ten seconds, closed minutes for the time before, both as points of a chart."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,7 +8,8 @@ from sqlalchemy.orm import Session
 
 from models.sql import text
 
-# Seconds after its end at which a sample is taken: an answer is written some time after its `finished_at`. Not tuned.
+# A sample is taken this many seconds after its ten seconds have ended, because an answer is written somewhat later than
+# its `finished_at`. Not tuned.
 GRACE_S = 2
 KEPT_S = 3600  # how long samples are kept: the shortest chart shows 15 minutes, longer ones read closed minutes
 

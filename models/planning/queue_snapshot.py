@@ -32,7 +32,7 @@ class BatchInQueue(_Value):
     ids: tuple[str, ...]
     size: int
     estimated_s: float
-    starts_in_s: float  # from the snapshot, as if nothing else arrived
+    starts_in_s: float  # seconds from the snapshot, if no other request arrives
     length: int = 0  # Eq. (2) of Magnus: tokens of the longest prompt
     generation_length: int = 0  # predicted, of the longest answer
     response_ratio: float = 0.0
@@ -54,9 +54,9 @@ class ModelForecast(_Value):
     """The forecast for one model's requests, in seconds from `at`, a Unix time."""
 
     at: float
-    line: tuple[float, float] | None = None  # for a request that comes now: base seconds, seconds a token
+    line: tuple[float, float] | None = None  # response time of a request that comes now: base seconds, seconds a token
     jobs: Mapping[str, AnswerForecast] = {}  # by request id
-    behind: AnswerForecast | None = None  # for the median one of the requests without a name here
+    behind: AnswerForecast | None = None  # for the middle one of the waiting requests that `jobs` does not name
 
 
 class QueueSnapshot(_Value):

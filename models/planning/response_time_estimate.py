@@ -22,7 +22,8 @@ RECENT_ANSWERS = 200
 # An application with fewer answers uses the line of all applications. A smaller number would let one unusual answer
 # tilt a line, a larger one would keep rare applications on the line of all. Not tuned.
 MIN_ANSWERS = 8
-SPREAD = 0.6  # of a forecast's logarithm while no errors are known: the interval is 1/3 to 3 times the forecast
+# standard deviation of a forecast's logarithm until errors are known: intervals are 1/3 to 3 times the forecast
+SPREAD = 0.6
 
 FETCH_RECENT = text("""
     select tenant || '/' || application as application, input_tokens, output_tokens,
@@ -59,7 +60,7 @@ class SubmissionEta:
 
 @dataclass(frozen=True)
 class ResponseTimeEstimate:
-    """Lines over input tokens for each tenant's application with MIN_ANSWERS recent answers; key None: all together."""
+    """Response times and output tokens as lines over input tokens, by application; key None: of all together."""
 
     response_s: Mapping[str | None, ResponseLine]
     output_tokens: Mapping[str | None, ResponseLine]

@@ -16,7 +16,7 @@ from models.tenants.tenant_limits import NO_LIMITS, TenantLimits
 
 
 class Scope(enum.StrEnum):
-    """What a key may do: submit and change the tenant's own work, read it, operate (see) the whole service.
+    """What a key may do: `submit` and change the tenant's own work, `read` it, or `operate`: see the whole service.
 
     The dashboard's pages need `operate`; there, `submit` allows actions on the whole service, and `read` every text.
     """
@@ -26,7 +26,7 @@ class Scope(enum.StrEnum):
     operate = "operate"
 
 
-DEFAULT_SCOPES = frozenset({Scope.submit, Scope.read})  # the rights that every key had before there were scopes
+DEFAULT_SCOPES = frozenset({Scope.submit, Scope.read})  # enough for a client of the API
 
 
 PREFIX = "magnus-"  # lets people and secret scanners recognise a key of this service

@@ -47,11 +47,11 @@ def list_tenants(session: Session) -> Sequence[Tenant]:
 
 
 def check_alone(session: Session, tenant: str, counted: str) -> None:
-    """Lets one transaction at a time check a limit of a tenant and use it, until this session commits.
+    """Locks the tenant's limit on what is `counted` until this session commits, so that calls check it in turn.
 
-    Begins a transaction, also under autocommit; the statements behind it see what the transaction before has stored.
+    Begins a transaction, also under autocommit; its later statements see what the transaction before has stored.
     """
-    if isinstance(session.get_bind(), Engine):  # a session of a connection is within that one's transaction
+    if isinstance(session.get_bind(), Engine):  # a session bound to a connection is already in a transaction
         session.connection(execution_options={"isolation_level": "READ COMMITTED"})
     lock = text("select pg_advisory_xact_lock(hashtextextended(:counted, 0))")
     session.execute(lock, {"counted": f"{counted} of {tenant}"})

@@ -34,7 +34,7 @@ class Invariant:
     name: str
     query: str
     remedy: str
-    cheap: bool = True  # enough for a page that is open all day
+    cheap: bool = True  # cheap enough for a page that is open all day and repeats the query
 
 
 INVARIANTS = (

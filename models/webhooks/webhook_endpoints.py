@@ -26,7 +26,7 @@ EventType = Literal[  # OpenAI's names: the end of a background response, and of
     "batch.cancelled",
 ]
 EVENT_TYPES: tuple[str, ...] = get_args(EventType)
-MOST_COUNTED = 1000  # undelivered events that are counted of an endpoint; bounds the query. Not tuned.
+MOST_COUNTED = 1000  # undelivered events that are counted for an endpoint; bounds the query. Not tuned.
 MOST_ENDPOINTS = 20  # endpoints of a tenant: each end of a response writes a row for each of them. Not tuned.
 
 

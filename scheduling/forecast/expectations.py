@@ -22,12 +22,12 @@ INTERVAL = 0.9  # the share of answers that come within their intervals
 KEPT = 200
 HORIZON = 3.0  # forecasts of one horizon differ by this factor at most; a larger one mixes more. Not tuned
 FEWEST = 20  # with fewer scores the outermost ones do not resolve the 5 % tails
-# Before that, errors are taken to be normal: 1.645 spreads cover 90 %.
+# The quantiles of the scores while there are fewer: errors are taken to be normal, so 1.645 spreads cover 90 %.
 UNKNOWN = (-1.645, 0.0, 1.645)
 # Spread of a forecast from other causes than the answer's own length: arrivals, other answers, the machine. Only its
 # ratio to the length's spread matters, since scores set the level; not tuned.
 OTHER_SPREAD = 0.25
-SHORTEST_S = 0.01  # ratios of shorter durations are noise of the clock
+SHORTEST_S = 0.01  # shorter durations count as this, since their ratios are noise of the clock
 LONGEST_S = 1e7  # four months: keeps forecast instants within the calendar's range
 MOST_RATIO = 100.0  # real over expected seconds; larger ratios are clipped
 MOST_LOG = math.log(MOST_RATIO)
@@ -98,7 +98,7 @@ class IntervalCalibration:
     """Keeps the scores of earlier forecasts, by stage and horizon, and corrects new forecasts by their quantiles."""
 
     def __init__(self) -> None:
-        self._scores: dict[tuple[Stage, int | None], deque[float]] = {}  # None: of all horizons
+        self._scores: dict[tuple[Stage, int | None], deque[float]] = {}  # None: the scores of all horizons
         self._bands: dict[tuple[Stage, int | None], Band] = {}  # cached until scores change
 
     def learn(self, stage: Stage, expected_s: float, spread: float, real_s: float) -> None:

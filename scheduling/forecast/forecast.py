@@ -46,7 +46,7 @@ class PresentWork:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedAnswer:
-    """Seconds from the forecast's instant until service begins and until the answer; `spread` of its logarithm."""
+    """Seconds from the forecast until service begins and until the answer; `spread` is of the latter's logarithm."""
 
     stage: Stage
     starts_in_s: float

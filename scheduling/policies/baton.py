@@ -78,7 +78,7 @@ class Baton(Policy):
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """Return the waiting requests in serving order, in batches as large as the first worker's last batch.
 
-        Requests really join one by one; batches of that size take about the same time.
+        Requests really join one by one, which takes about as long as batches of that size.
         """
         costs = self._first_worker.costs if self._first_worker else None
         size = self._batch_size or max(1, len(self._first_worker.rows) if self._first_worker else 1)

@@ -75,7 +75,7 @@ class ConservativeContinuous(Policy):
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """Return the waiting requests in batches as large as the first worker's slots.
 
-        Requests really join one by one; batches of that size take about the same time.
+        Requests really join one by one, which takes about as long as batches of that size.
         """
         costs = self._first_worker.costs if self._first_worker else None
         requests = iter(self._queues)

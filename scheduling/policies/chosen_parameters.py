@@ -36,7 +36,7 @@ LEAST_GAIN = 0.02
 # Requests by which Φ is chosen: some tens of batches, decided in about 60 ms; not tuned.
 THRESHOLD_REQUESTS = 256
 LEAST_THRESHOLD_REQUESTS = 32  # some batches; with fewer requests chance would choose
-STEP = 2  # between the thresholds tried: a finer one changes the time by less than predictions err
+STEP = 2  # ratio of two successive thresholds tried: a finer one changes the time by less than predictions err
 VALID_SHARE = 0.7  # our goal for the valid share of the tokens that run-to-completion batches compute
 MOST_SLOWDOWN = 0.25  # extra time allowed for that goal; with poor predictions no Φ reaches the goal within it
 # Requests by which S is chosen; more take more planning time: these take some tens of milliseconds. Not tuned.

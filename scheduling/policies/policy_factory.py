@@ -27,7 +27,7 @@ class PolicySettings:
     max_output_tokens: int = 1024  # Gmax
     wma_threshold: int | None = PUBLISHED_THRESHOLD  # Φ of Magnus's Algorithm 1; None: chosen from lengths and costs
     slice_tokens: int | None = PUBLISHED_SLICE  # S of SCLS; None: chosen from lengths and costs
-    background_share: float = BACKGROUND_SHARE  # of the memory that is not kept free for others
+    background_share: float = BACKGROUND_SHARE  # background requests' share, see `spare_capacity`
 
 
 class UnknownPolicy(Exception):

@@ -18,8 +18,9 @@ from scheduling.simulation.trace import Trace
 # Where rows join, the policy is asked at multiples of this: a planner's step while every worker can be joined
 # (`tasks/planning/planner_loop.py:JOINING_INTERVAL_S`).
 TICK_S = 0.06
-ROUNDS = 5  # of the calibration: service times change batch sizes, which change service times. Not tuned
-MOST_SLOWDOWN = 20.0  # any value above that of a working service works
+ROUNDS = 5  # rounds of the calibration: service times change batch sizes, which change service times. Not tuned
+# most service time as a multiple of the engine's steps; any value above that of a working service works
+MOST_SLOWDOWN = 20.0
 
 GoesOn = Callable[[], bool]
 

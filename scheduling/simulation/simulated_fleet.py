@@ -41,7 +41,7 @@ class SimulatedFleet:
         return worker
 
     def refresh(self, worker: SimulatedWorker, now: float) -> bool:
-        """Update a worker whose state has changed; return whether to ask the policy because it is idle."""
+        """Update a worker whose state has changed; return whether it is idle, so that the policy is to be asked."""
         if not self._keeps_descriptions:
             return False
         name = worker.instance.name

@@ -27,7 +27,7 @@ LOOK_EVERY_S = 1.0
 IDLE_LOOK_EVERY_S = 2.5
 FEED_FOR_S = 10.0  # longest time of one check; well below the time that counts as hanging. Not tuned otherwise
 PROGRESS_FOR_S = 5.0
-# Lines are read within a transaction that has their job's row; on a busy machine that takes seconds.
+# Lines are read within a transaction that locks their job's row; on a busy machine that takes seconds.
 IDLE_IN_TRANSACTION_S = 60.0
 
 

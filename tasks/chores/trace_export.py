@@ -20,7 +20,7 @@ from tasks.chores.upkeep import PART_FOR_S, repeat
 AT_ONCE = 500  # requests in one call of the collector, about 700 KB. Not tuned
 ANSWER_WITHIN_S = 5.0  # within the 8 s for which the server leaves a transaction idle
 INTERNAL, SERVER = 1, 2  # kinds of spans
-FAILED = 2  # the status code of a span
+FAILED = 2  # the status code of a failed span
 Json = dict[str, Any]
 
 log = structlog.get_logger()

@@ -21,7 +21,8 @@ from models.webhooks.webhook_deliveries import ClaimedDelivery, DeliveryResult
 from models.webhooks.webhook_urls import is_public
 
 ANSWER_WITHIN_S = 15.0  # resolving, connecting, sending and the answer together; Standard Webhooks says 15 to 30
-ANSWER_BYTES = 16_384  # read of an answer, so that the connection can be reused; after a longer answer it is closed
+# bytes read of an answer, so that its connection can be reused; after a longer answer it is closed
+ANSWER_BYTES = 16_384
 FIRST_RETRY_S, RETRY_GROWTH, LONGEST_RETRY_S = 5.0, 4.0, 7200.0  # 5 s, 20 s, 80 s, 5 min, 21 min, 85 min, 2 h, 2 h, …
 
 

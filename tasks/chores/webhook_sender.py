@@ -22,10 +22,10 @@ from tasks.chores.webhook_delivery import CheckedBackend, deliver
 LOOK_EVERY_S = 1.0  # between two queries for due events; an event waits half of it on average. Not tuned otherwise.
 MOST_AT_ONCE = 256  # deliveries in flight; each is a coroutine and a socket. Not tuned.
 MOST_NAMES = 64  # host names resolved at once; a silent name server blocks a thread until its time-out
-EACH, EACH_FAILING = 16, 1  # most deliveries in flight to an endpoint, and to one that failed last. Not tuned.
+EACH, EACH_FAILING = 16, 1  # most deliveries in flight to an endpoint, and to one whose last one failed. Not tuned.
 EACH_TENANT = 64  # most deliveries in flight of one tenant, so that it takes a quarter of them at most. Not tuned.
 CLAIM_S = 60.0  # longer than ANSWER_WITHIN_S and the write of its result
-GIVE_UP_AFTER_S = 86_400.0  # from the event on
+GIVE_UP_AFTER_S = 86_400.0  # seconds from an event until its deliveries are given up
 STOP_WITHIN_S = 3.0  # for deliveries in flight when the process stops; the others are due again after CLAIM_S
 
 log = structlog.get_logger()
@@ -104,7 +104,7 @@ class WebhookSender(Thread):
                     each_tenant=EACH_TENANT,
                     claim_s=CLAIM_S,
                 )
-        except SQLAlchemyError as error:  # the next look tries again
+        except SQLAlchemyError as error:  # the next claim, LOOK_EVERY_S later, tries again
             log.warning("webhooks not claimed", error=str(error))
             return []
 

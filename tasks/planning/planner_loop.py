@@ -18,9 +18,10 @@ from tasks.planning.leader import Leader
 # keep coming leave the planner idle for seven eighths of the time, however many workers there are. Not tuned.
 STEP_INTERVAL_S = 0.02
 STEP_SPACING = 8
-# While every worker decodes rows that others may join: joins become fewer and larger, and each join costs a message, a
-# transaction and a prefill. With ResultWriter's interval it lowered the planner's CPU time from 2.8 to 1.8 ms a request
-# (commit ccd7735). The price: a worker whose rows all end meanwhile stays empty for the rest of the interval.
+# The interval while every worker decodes rows that others may join: joins become fewer and larger, and each join costs
+# a message, a transaction and a prefill. With ResultWriter's interval it lowered the planner's CPU time from 2.8 to 1.8
+# ms a request (commit ccd7735). The price: a worker whose rows all end meanwhile stays empty for the rest of the
+# interval.
 JOINING_INTERVAL_S = 0.06
 # Between two steps while anything waits or runs: events without a kick, such as a lost lease or a passed deadline, are
 # found within this time. Without work beat's ticks are enough. Not tuned.

@@ -18,7 +18,7 @@ from tasks.bounded_events import BoundedEvents
 from tasks.messages import Messages
 from tasks.prediction.predictor_in_service import PredictorInService, make_configured
 
-# In units of MAGNUS_TICK_S: after this long without a tick the predictor looks by itself. Not tuned.
+# After this many tick intervals without a tick the predictor looks for requests by itself. Not tuned.
 MISSING_TICKS = 1.5
 POLL_BEHIND_POOLER_S = (
     0.1  # between two checks if a pooler blocks announcements: a lone request waits half of it on average

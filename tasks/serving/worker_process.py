@@ -28,7 +28,8 @@ from tasks.serving.live_tokens import LiveRows, TokenPublisher, ask_listener
 # Batches in the process at once, each with a thread of Celery's that waits for it. Continuous policies may make every
 # row a batch of its own, so it must exceed the rows that fit; a waiting thread costs almost nothing. Not tuned.
 MOST_BATCHES = 256
-# Interval of Celery's own heartbeat, which only Flower reads; at 2 s it was most of an idle worker's CPU time.
+# Interval of Celery's own heartbeat, which only Flower reads; at Celery's 2 s it would be most of an idle worker's CPU
+# time.
 FLOWER_HEARTBEAT_S = 30
 # Seconds for which rows of a stopping worker may continue; rows that still run then go back to the queue with their
 # tokens, and only their prefill is repeated. Longer delays a restart. Not tuned.

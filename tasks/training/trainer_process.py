@@ -29,7 +29,7 @@ from tasks.training.refit_processes import RefitProcesses
 # Between two renewals of the lead, or two tries to take it. Refits come every few minutes, so any value well below
 # their intervals works.
 LEAD_CHECK_S = 3.0
-LEAD_S = 12.0  # a frozen trainer is replaced after this long; some times LEAD_CHECK_S
+LEAD_S = 12.0  # a frozen trainer is replaced after this long; four times LEAD_CHECK_S
 EARLY_CHECK_S = 5.0  # between two checks whether answers have doubled: a count of at most 4,000 rows. Not tuned.
 
 log = structlog.get_logger()

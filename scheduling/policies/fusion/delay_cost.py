@@ -16,8 +16,8 @@ instead of s(n, L). That delays
 - the joiner itself, by its prefill and by r of the longer iterations;
 - the n rows beside it, by its prefill and by what r iterations have become longer, padding to a longer row included;
 - all requests that run or wait anywhere, by the worker's time that the joiner takes: its own share of the iterations,
-  padded up to the upper edge of the worker's band, and the padding that it causes if it is longer than the band. Each
-  row bears the share of an iteration's fixed time that it has of the memory, since memory limits the number of rows.
+  padded up to the upper edge of the worker's band, and the padding that it causes if it is longer than the band. Rows
+  share an iteration's fixed time in proportion to their memory, since memory limits the number of rows.
 
 All of this is linear in 1, p, r and r²/2, except for two products: of r with the tokens by which p exceeds L, and of r
 with the tokens by which p + r exceeds the band. So one matrix product prices every request on every worker. Paged
@@ -52,8 +52,7 @@ def work_features(request: Request) -> WorkFeatures:
 def seconds_per_feature(fleet: FleetArrays) -> Floats:
     """Return the seconds that one unit of each feature takes on the fleet's mean worker, (features,).
 
-    Each row bears the share of an iteration's fixed time that it has of the memory, since memory limits the number of
-    rows.
+    Rows share an iteration's fixed time in proportion to their memory, since memory limits the number of rows.
     """
     cached_token_s = fleet.d1 + fleet.d4 / fleet.shared_tokens
     return np.array([fleet.p2.mean(), fleet.p1.mean(), fleet.d2.mean(), cached_token_s.mean()])

@@ -106,7 +106,7 @@ class FleetArrays:
         return len(self.workers)
 
     def _read_rows(self) -> None:
-        """Set the cached and the reserved remaining tokens of every row, (workers, rows); without a row -inf remain."""
+        """Set the cached and the reserved remaining tokens of every row, (workers, rows); -inf where no row is."""
         rows = [row for worker in self.workers for row in worker.rows]
         requests = [row.request for row in rows]
         shape = len(self), int(self.size.max()) + 1

@@ -5,7 +5,8 @@ of a model have the same abilities, there is only one policy.
 
 Where the policy has a free choice between workers, a request goes to one that has served the same beginning of a
 prompt: requests of one tenant and application begin alike, with the same instructions, and a server that has them in
-its cache need not compute them again. The choice is free between workers that are idle, hold as much and take as long.
+its cache need not compute them again. The choice is free between idle workers of at least the same memory and about the
+same serving time.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -19,7 +19,7 @@ class IsolatingPolicy(WrappingPolicy):
     """Another policy, and before it a queue of batches that must be served apart.
 
     A batch from that queue runs to completion. Under continuous batching its worker takes no joiners until it has
-    ended; at most half of the workers, or one, serve such batches, so that other requests go on.
+    ended. At most half of the workers (but at least one) serve such batches, so that other requests go on.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -84,7 +84,7 @@ class IsolatingPolicy(WrappingPolicy):
                 yield Assignment(worker.name, batch, sealed=True, estimated_s=estimated_s)
 
     def _available(self, workers: Sequence[Worker]) -> set[str]:
-        """Return idle workers, and by policy mode also decoding ones (continuous) or all workers (queue)."""
+        """Return workers that may take a batch: idle ones; in mode `continuous` decoding ones, too, in `queue` all."""
         if self.mode == "queue":
             return {worker.name for worker in workers}
         return {worker.name for worker in workers if worker.idle or (self.mode == "continuous" and not worker.queued)}

@@ -25,15 +25,16 @@ from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, waiting_
 from scheduling.request import BACKGROUND_PRIORITY, Request
 
 # The share of unreserved memory that background requests may fill while others arrive. Simulated on four workers at 0.3
-# and 0.6 of capacity with the number below, the background gets 86 and 83 % of the spare capacity, and the others' P99
-# is 1.17 and 1.23 times as long as alone (docs/results/api.md). A single worker needs a smaller share.
+# and 0.6 of capacity with the KEPT_FREE below, the background gets 86 and 83 % of the spare capacity, and the others'
+# P99 is 1.17 and 1.23 times as long as alone (docs/results/api.md). A single worker needs a smaller share.
 BACKGROUND_SHARE = 0.6
 # Bytes reserved for other requests, as a multiple of what their rows will hold at their ends, because they arrive in
-# bursts. With 2 they wait 1.4 times as long at 0.6 of capacity; with 4 the background gets three quarters.
+# bursts. With 2 other requests wait 1.4 times as long at 0.6 of capacity; with 4 the background gets three quarters of
+# the spare capacity.
 KEPT_FREE = 3.5
 # On a worker shared with other requests, background rows stop at this share of the throughput that its full memory
 # would give: if few rows keep a machine busy, more rows only make each step longer. On the simulated worker that is 0.6
-# of the memory, so there the share above decides (docs/results/api.md).
+# of the memory, so there BACKGROUND_SHARE decides (docs/results/api.md).
 ENOUGH_THROUGHPUT = 0.8
 # After this time without other requests, background requests may fill all memory; the next other request then waits for
 # a row to end. Several times the gap between the calls of a person at work; not tuned.
