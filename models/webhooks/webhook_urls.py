@@ -49,7 +49,7 @@ def check_url(url: str, private: bool) -> None:
 
 
 def is_public(address: Address) -> bool:
-    """Returns whether an address and every IPv4 address embedded in it (a gateway may lead there) are global unicast."""
+    """Returns whether an address and every IPv4 address embedded in it (gateways may lead there) are global unicast."""
     if address.is_multicast or any(address in network for network in NOT_PUBLIC):
         return False
     if isinstance(address, IPv4Address):
