@@ -173,7 +173,7 @@ def select_views(logprobs: ColumnElement[Any] | None = None, *, texts: bool = Fa
 
 
 def select_whole_views() -> View:
-    """Selects the columns of RequestView with texts and log probabilities, which may be long: only for single requests."""
+    """Selects RequestView with texts and log probabilities, which may be long: only for single requests."""
     return select_views(type_coerce(StoredRequest.logprobs, JSONB), texts=True)
 
 
