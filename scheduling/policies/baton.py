@@ -172,6 +172,8 @@ class BatonBatch:
 
         With `only_background`, other rows stay: background requests may see only a part of a worker's memory.
         """
+        if len(self._rows) <= 1 or self.tokens_with() <= share * self.capacity_tokens:
+            return
         may_leave = [row for row in self._rows if row.request.background or not only_background]
         may_leave.sort(key=_preemption_order, reverse=True)
         while may_leave and len(self._rows) > 1 and self.tokens_with() > share * self.capacity_tokens:
