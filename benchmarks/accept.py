@@ -24,7 +24,7 @@ from benchmarks.harness import Results, json_option, print_table, spread
 from models.session import make_engine
 from settings import DASHBOARD_USER
 
-READS = 50  # of each kind: enough for a 95th percentile
+READS = 50  # reads of each kind: enough for a 95th percentile
 API_READS = {
     "list": "/v1/responses",
     "list, one status": "/v1/responses?status=failed",

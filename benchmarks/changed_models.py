@@ -19,7 +19,7 @@ from settings import BUNDLED_MODEL
 
 ModelSize = Literal["1x", "8x", "20x", "35x"]  # parameters, as a multiple of the bundled model's 0.73 million
 MODEL_SIZES: tuple[ModelSize, ...] = get_args(ModelSize)
-UNUSED_STD = 0.02  # of the weights without effect: neither zero nor denormal
+UNUSED_STD = 0.02  # standard deviation of the weights without effect: neither zero nor denormal
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class _Enlarger:
         return new
 
     def _enlarged(self, name: str, old: Tensor) -> Tensor:
-        if old.ndim == 1:  # a norm's
+        if old.ndim == 1:  # the weight of a norm
             new = torch.ones(self._hidden)
             new[: len(old)] = old / self._shape.width_factor**0.5
             return new

@@ -41,7 +41,8 @@ from models.planning.queue_snapshot import STALE_AFTER, QueueSnapshot, read_queu
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 
 WHOLE_S = 0.05  # ETAs with less time left than this are not judged: clocks and the network are not more exact
-UNENDED = ("id", "model", "arrived_at", "predicted_tokens", "eta_at", "eta_low_at", "eta_high_at")  # until it ends
+# columns of a request that are known before it ends
+UNENDED = ("id", "model", "arrived_at", "predicted_tokens", "eta_at", "eta_low_at", "eta_high_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,8 @@ COLUMNS = {
 }
 BUNDLED = "bundled"
 LOOK_EVERY_S = 0.25  # the planner writes its snapshot twice a second
-SETTLE_S = 10.0  # after the burst, so that a predictor fitted to its answers is in service: the trainer looks each 5 s
+# seconds after the burst, so that a predictor fitted to its answers is in service: the trainer checks every 5 s
+SETTLE_S = 10.0
 # Arrivals as a multiple of the rate at which a burst was answered: more than can be served while requests are also
 # accepted. A larger value would spend more CPU on accepting than the judged loads do. Not tuned.
 OVERLOAD = 1.2

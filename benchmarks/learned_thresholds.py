@@ -38,9 +38,10 @@ from scheduling.simulation.simulator import Arrival, simulate
 TOY_COSTS = ServingCurves((1e-5, 0.0, 0.0, 1e-3), (2e-8, 7e-5, 0.0, 1.2e-3))
 REAL_COSTS = ServingCurves((1e-3, 0.0, 0.0, 0.02), (2e-6, 1.6e-3, 0.0, 0.0475))
 MOST_PROMPT, TOY_LIMIT, REAL_LIMIT = 128, 512, 256
-TOY_WORDS, TOY_WORD_SPREAD = 30.0, 0.6  # of inputs, log-normal as the live benchmark's
+# median of the inputs' words and standard deviation of their logarithm, as in the live benchmark
+TOY_WORDS, TOY_WORD_SPREAD = 30.0, 0.6
 TOKENS_A_WORD = 1.3  # roughly, with the toy's byte pairs; a constant factor changes no comparison
-TOY_TOKENS = 16_000  # of KV cache: 25 rows of Eq. (1)
+TOY_TOKENS = 16_000  # tokens of KV cache: 25 rows of Eq. (1)
 OVERLOAD = 3.0  # arrivals relative to the rate of `vs`; fewer would limit the other policies' throughput
 COLUMNS = ("workload", "tau", "policy", "requests_per_s", "over_vs", "valid_share", "mean_of_vs", "batch_size")
 TAUS = (1.0, 0.95, 0.8, 0.5)

@@ -35,7 +35,7 @@ from learning.predictors.predictor_factory import make_predictor
 from learning.store import digest, dump
 
 IN_FLIGHT = 16  # requests that are predicted before the first of their outcomes is known
-BATCH = 64  # of a timed batch, as in a busy service
+BATCH = 64  # requests of a timed batch, as in a busy service
 SINGLES = 100  # requests that are timed alone: enough for a median
 HARD = ("chat", "code comment")
 PAPERS_SIX = (

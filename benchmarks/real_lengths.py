@@ -57,11 +57,11 @@ class FromColdStart:
         self._present.fit(outcomes)
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
-        """As the present one does."""
+        """Let the predictor or regression in use learn from these outcomes."""
         self._present.observe(outcomes)
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
-        """As the present one does."""
+        """Predict by the predictor or regression in use."""
         return self._present.predict(prompts)
 
 

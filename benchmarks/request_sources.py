@@ -21,7 +21,7 @@ from learning.predictors.length_predictor import Outcome, Prompt
 from settings import read_settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-TEST_SHARE = 0.2  # of texts, as the service holds out one in five
+TEST_SHARE = 0.2  # share of the texts, as the service holds out one in five
 CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
 CRUDE_TOKEN = re.compile(rf"[{CJK}]|[^\W\d_{CJK}]+|\d|[^\w\s]|_")
 

@@ -25,12 +25,12 @@ from scheduling.simulation.simulator import Arrival
 Numbers = NDArray[np.float64]
 
 HARD = ("chat", "code comment")  # applications whose answer lengths depend least on their inputs
-# Kendall's tau and RMSE in tokens: `useless` has no rank information, `noisy` is half way to it; chosen, not measured.
 # Applications whose tasks Magnus counts apart (IV-A); our two files of bug fixing, and of code comments, are one task.
 TWO_TASKS = ("machine translation", "code translation")
+# Kendall's tau and RMSE in tokens: `useless` has no rank information, `noisy` is half way to it; chosen, not measured.
 NOISE = {"noisy": (0.5, 100.0), "useless": (0.0, None)}
 ALPACA_PROMPT_TOKENS = 20  # about the mean of Alpaca's prompts, which the file does not contain
-TRAINING_SHARE = 0.2  # of a trace's requests, the first ones, on which its predictor is trained; not tuned
+TRAINING_SHARE = 0.2  # share of a trace's requests, the first ones, on which its predictor is trained; not tuned
 
 
 @dataclass(frozen=True)

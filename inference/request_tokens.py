@@ -41,7 +41,7 @@ class RequestTokens(Protocol):
 
     @property
     def name(self) -> str:
-        """Returns the model's name, unless the operator gives it another."""
+        """Returns the model's name for clients if the operator gives it none."""
 
     @property
     def detokenizer(self) -> Detokenizer | None:

@@ -17,7 +17,7 @@ from request_body import RequestBody, StoredTool
 OPENING = "<tool_call>"
 TAGGED = re.compile(rf"{OPENING}(.*?)(?:</tool_call>|$)", re.DOTALL)
 MARKS = ("[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>")  # in front of calls that are the whole answer
-MOST_CALLS = 128  # of one answer; OpenAI's bound of tools
+MOST_CALLS = 128  # calls in one answer; the same number as OpenAI's bound on tools
 
 
 @dataclass(frozen=True, slots=True)

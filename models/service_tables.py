@@ -44,7 +44,7 @@ class ModelVersion(Base):
     active: Mapped[bool] = mapped_column(server_default="false")
     sha256: Mapped[bytes] = mapped_column(LargeBinary)
     stored: Mapped[bytes] = mapped_column(LargeBinary)
-    scores: Mapped[dict[str, Any]]  # of this model, its predecessor and the baseline, on held-out outcomes
+    scores: Mapped[dict[str, Any]]  # scores of this model, its predecessor and the baseline on held-out outcomes
     data: Mapped[dict[str, Any]]  # range and size of the training data
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     unreadable: Mapped[str | None]  # why it was set aside; the newest readable version serves in its place
@@ -73,7 +73,7 @@ class Minute(Base):
     incomplete: Mapped[int]
     failed: Mapped[int]
     cancelled: Mapped[int]
-    response_p50_s: Mapped[float | None]  # of completed and incomplete answers
+    response_p50_s: Mapped[float | None]  # quantiles over completed and incomplete answers
     response_p95_s: Mapped[float | None]
     response_max_s: Mapped[float | None]
     batches: Mapped[int]  # batches that finished

@@ -28,13 +28,13 @@ class AppContext:
     upload_limits: UploadLimits
     queue_snapshot: TtlCache[QueueSnapshot | None]  # None while no planner writes one
     response_times: TtlCache[ResponseTimeEstimate]
-    page_reads: PageReads  # of the dashboard
+    page_reads: PageReads  # the figures that pages of the dashboard share
     waiting_calls: WaitingCalls
     token_feed: TokenFeed
     rate_limit: RateLimit
     backlog_limit: BacklogLimit
     announcer: Announcer
-    wait_s: float  # longest that a call waits for its answer
+    wait_s: float  # longest time in seconds that a call waits for its answer
     dashboard_password: str | None
     worker_alive_s: float  # a worker with an older heartbeat counts as lost
     private_webhooks: bool  # whether webhooks may go to addresses that only this network reaches

@@ -15,7 +15,8 @@ from webapp.client_errors import InvalidKey, MissingScope, RateLimited
 from webapp.limits.backlog_limits import TokenStanding
 from webapp.limits.rate_limits import add_limit_headers
 
-OUR_CHARACTERS, FOREIGN_CHARACTERS = api_keys.READABLE_CHARACTERS, 3  # that an error shows of a refused key
+# characters that an error shows of a refused key: if it has our prefix, otherwise
+OUR_CHARACTERS, FOREIGN_CHARACTERS = api_keys.READABLE_CHARACTERS, 3
 
 NEED_A_KEY = ("/v1/", "/tokenize", "/detokenize")  # prefixes of the addresses
 

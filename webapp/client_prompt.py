@@ -15,7 +15,7 @@ from webapp.options import TokenId
 DIGEST_CHARACTERS = 12  # hex digits, 48 bits: two of 10,000 distinct instructions collide with a chance of 2e-7
 SYSTEM_ROLES = ("system", "developer")
 
-MOST_PROMPTS = 128  # of one call; each is a request of its own. Not tuned
+MOST_PROMPTS = 128  # prompts of one call; each is a request of its own. Not tuned
 PromptText = Annotated[Text, Field(min_length=1)]
 PromptIds = Annotated[list[TokenId], Field(min_length=1)]
 Prompt = str | list[int] | list[str] | list[list[int]]

@@ -38,7 +38,7 @@ class ModelList(ApiObject):
 @api.output(ModelList)
 @api.doc(summary="List models", security="ApiKey", responses=[401, 403, 429, 503])
 def list_() -> ModelList:
-    """One entry."""
+    """Lists the one model that this service serves."""
     return ModelList(data=[served_model()])
 
 
@@ -46,7 +46,7 @@ def list_() -> ModelList:
 @api.output(Model)
 @api.doc(summary="Retrieve a model", security="ApiKey", responses=[401, 403, 404, 429, 503])
 def retrieve(name: str) -> Model:
-    """The served model, if it has this name."""
+    """Returns the served model if it has this name."""
     current_context().prompt_limits.check_model(name)
     return served_model()
 

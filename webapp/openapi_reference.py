@@ -95,7 +95,7 @@ class OperationText:
 
 
 def operations_by_tag(document: Mapping[str, Any]) -> dict[str, list[OperationText]]:
-    """All calls in the document's order, by tag."""
+    """Returns all calls by tag, in the document's order."""
     tags: dict[str, list[OperationText]] = {}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():

@@ -67,7 +67,7 @@ class DecodedPrompt(ApiObject):
 @api.output(TokenizedText)
 @api.doc(summary="Encode a text or a chat", security="ApiKey", responses=[400, 401, 403, 404, 413, 429, 503])
 def tokenize(json_data: Tokenize) -> TokenizedText:
-    """The token ids that the model reads; what is longer than the longest prompt is refused."""
+    """Returns the token ids that the model reads; refuses what is longer than the longest prompt."""
     limits = current_context().prompt_limits
     if json_data.model is not None:
         limits.check_model(json_data.model)
@@ -89,7 +89,7 @@ def tokenize(json_data: Tokenize) -> TokenizedText:
 @api.output(DecodedPrompt)
 @api.doc(summary="Decode token ids", security="ApiKey", responses=[400, 401, 403, 404, 413, 429, 503])
 def detokenize(json_data: Detokenize) -> DecodedPrompt:
-    """The text of tokens, without special ones."""
+    """Returns the text of tokens, without special ones."""
     limits = current_context().prompt_limits
     if json_data.model is not None:
         limits.check_model(json_data.model)

@@ -76,7 +76,7 @@ class UsageReport(ApiObject):
 @api.output(UsageReport)
 @api.doc(summary="What was used", security="ApiKey", responses=[400, 401, 403, 429, 503])
 def usage(query_data: UsageQuery) -> UsageReport | FlaskResponse:
-    """Requests, tokens and GPU-seconds of the key's tenant; of every tenant if the key has the scope `operate`."""
+    """Returns requests, tokens and GPU-seconds: of the key's tenant or, with the scope `operate`, of every tenant."""
     last = query_data.last or datetime.now(UTC).date()
     first = query_data.first or date.fromordinal(max(1, last.toordinal() - USUAL_DAYS + 1))
     if not 0 <= (last - first).days < WIDEST_DAYS:

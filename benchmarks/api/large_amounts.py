@@ -23,7 +23,8 @@ from models.tenants import api_keys
 
 LINES, QUEUED_WITHIN_S = 50_000, 20
 FLAT_MIB = 32  # the most memory that an upload may add: little beside 200 MB, and more than chance growth
-FILLED_KEYS, FILLED_CHARACTERS = 8, 476  # of metadata in each line: 50,000 such lines have a little less than 200 MiB
+# metadata of each line: keys, characters of each value; 50,000 such lines have a little less than 200 MiB
+FILLED_KEYS, FILLED_CHARACTERS = 8, 476
 POLL_S = 0.1
 QUEUED = text("""
     select j.next_line > j.last_line as all_read, j.status,

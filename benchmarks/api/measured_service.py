@@ -39,7 +39,7 @@ class MeasuredService:
         return self.facts.url
 
     def web_processes(self) -> list[psutil.Process]:
-        """The parent of the web process and its workers."""
+        """gunicorn's parent process and the web processes below it."""
         return self.processes("web")
 
     def processes(self, name: str) -> list[psutil.Process]:

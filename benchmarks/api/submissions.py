@@ -55,8 +55,8 @@ async def status_of(reader: asyncio.StreamReader) -> int:
 
 CONNECTIONS, RACING = 16, 100  # calls at once
 RATE, P99_MS = 400, 100
-BODIES = 500  # different ones, sent in turn
-WARM_S = 3.0  # of warm-up before the measurement: connections, query plans, caches
+BODIES = 500  # different bodies, sent in turn
+WARM_S = 3.0  # seconds of sending before the measurement, which open connections and fill query plans and caches
 
 
 def posts(model: str, key: str) -> Iterator[bytes]:

@@ -27,7 +27,7 @@ ANSWERED_WITHIN_S = 600.0
 
 @dataclass(frozen=True)
 class Load:
-    """Numbers of waiting chats, streams and idle connections; `tokens` of an answer keep all open long enough."""
+    """Numbers of waiting chats, streams and idle connections; answers of `tokens` tokens keep them open long enough."""
 
     waiting: int
     streams: int

@@ -25,9 +25,9 @@ class Size:
     freeze_every_s: float = 5.0
     freeze_requests: int = 600
     bulk_kills: int = 50  # kills while bulk jobs are served, and as many while webhooks are sent
-    bulk_lines: int = 1_500  # of each bulk job; there is one for every ten kills
+    bulk_lines: int = 1_500  # lines of each bulk job; there is one job for every ten kills
     webhook_requests: int = 3_000
-    rescues: int = 5  # of each kind: killed workers, frozen workers
+    rescues: int = 5  # rescues of each kind: from killed workers, from frozen workers
     broker_queue: int = 5_000  # requests that wait while the broker breaks
     broker_frozen_s: float = 10.0
     settled_after: int = (
@@ -44,8 +44,8 @@ class Size:
     poison_policies: tuple[str, ...] = ("fusion", "magnus")  # the last one also has a row that kills the process
     poison_mates: int = 31  # ordinary requests submitted beside the poison
     clocks_ahead: tuple[str, ...] = ("planner's host", "beat's host")  # whose host's clock is ahead
-    soak_s: float = 1800.0  # 0: not in this form
-    warm_up_s: float = 300.0  # of the soak
+    soak_s: float = 1800.0  # seconds of the soak; 0: not in this form
+    warm_up_s: float = 300.0  # seconds of the soak before its measurement
     # The short form's windows hold tens of answers, so that a ratio varies by a fifth by chance: its bounds on ratios
     # are multiplied by this.
     slack: float = 1.0

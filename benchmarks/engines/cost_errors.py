@@ -35,10 +35,10 @@ from settings import BUNDLED_MODEL
 from tasks.serving.serving_costs import window_of_sums
 
 SIZES, LENGTHS = (1, 2, 4, 8, 16), (16, 64, 256)
-STEPS = 16  # iterations whose mean is the time of one
+STEPS = 16  # iterations whose mean duration counts as that of one
 REPEATS = 3
 KV_BUDGET_BYTES = 2**32  # any value above the rows' need works: memory is not measured
-FIT_EVERY_S = 3.0  # the interval of a worker
+FIT_EVERY_S = 3.0  # seconds between two fits, as in a worker
 ROWS = (1, 2, 4, 8, 12, 16)
 STEPS_BETWEEN = (5, 40)  # steps until other rows join
 PROMPT_TOKENS, ANSWER_TOKENS = (10, 80), (10, 120)

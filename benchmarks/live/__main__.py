@@ -47,9 +47,10 @@ from cli.service_access import POLICIES, VARIANTS, settings_with
 from inference.prompt_format import load_prompt_format
 from settings import BUNDLED_MODEL
 
-WARM_RATE = 8.0  # a second, before the measurement: above a real model's rate on a CPU, so that requests are batched
+# requests a second before the measurement: above a real model's rate on a CPU, so that requests are batched
+WARM_RATE = 8.0
 TEACHERS_SEED_OFFSET = 1_000_000  # draws other requests to learn serving times from; any large number works
-SIX_ROWS_MIB = 40  # of Eq. (1), 1,024 + 1,024 tokens of the bundled model
+SIX_ROWS_MIB = 40  # six rows of Eq. (1), 1,024 + 1,024 tokens of the bundled model
 HRRN = ("magnus", *(name for name, (policy, _) in VARIANTS.items() if policy == "magnus"))  # use the estimator
 POLICY_LIST = CommaSeparated(click.Choice([*POLICIES, *VARIANTS, ORACLE]))
 PEER_LIST = CommaSeparated(click.Choice([*PEERS, *DIRECT_SERVERS]))

@@ -76,9 +76,9 @@ def peer_programs(
     ]
 
 
-LONGEST_WAIT_S = "600"  # of one call; the most that can be set
-MANY_CALLS = "1000"  # of one client at once; any number above those of the benchmarks works
-ALIVE_S = 10.0  # since the last sign of life of a worker; any value well above its beats of 1.5 s works
+LONGEST_WAIT_S = "600"  # the longest wait of one call, the most that can be set
+MANY_CALLS = "1000"  # calls of one client at once; any number above those of the benchmarks works
+ALIVE_S = 10.0  # seconds since a worker's last sign of life; any value well above its beats of 1.5 s works
 CONNECTIONS_OF_A_WORKER = 8  # database connections, at most (docs/operations.md)
 CONNECTIONS_OF_THE_REST = 100  # any value above the sum of all other processes, 30, works
 

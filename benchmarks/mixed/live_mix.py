@@ -106,7 +106,7 @@ def bulk_tokens(client: Client, batch: Json) -> int:
 
 
 MIDDLE = (0.2, 0.6)  # shares of the job's tokens between which all workers are full
-WARM_LINES = 200  # of a job before the measured one, from which costs and lengths are learned
+WARM_LINES = 200  # lines of a job before the measured one, from which costs and lengths are learned
 PACED_WORKERS, PACED_MACHINE = 4, "v100"
 ENDS = text("""
     select extract(epoch from r.started_at)::float8 as started_at,

@@ -22,9 +22,9 @@ WORKERS = 4
 LIMIT = 1024  # tokens of an answer
 PROMPT_TOKENS, ANSWER_TOKENS = 200, 150  # medians; logarithms are normal, with these standard deviations
 PROMPT_SIGMA, ANSWER_SIGMA = 0.6, 0.8
-TAU = 0.6  # of the predictions, between those of chats and of translations
+TAU = 0.6  # Kendall's tau of the predictions, between those of chats and of translations
 BULK_LINES = 600  # lines of the job alone: about twenty times those that run at once
-SECONDS = 120.0  # of interactive arrivals, several times the longest answer
+SECONDS = 120.0  # seconds of interactive arrivals, several times the longest answer
 
 
 @dataclass(frozen=True)

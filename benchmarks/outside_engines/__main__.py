@@ -35,11 +35,11 @@ from cli.demo_workload import DemoArrival
 from cli.option_types import CommaSeparated
 from cli.service_access import settings_with
 
-MEAN_ROW_TOKENS = 130  # mean of the workload `instructions` on SmolLM2: prompt, 72 of the answer, half a page
-SATURATION_REQUESTS = 96  # sent at once: six times what fits
+MEAN_ROW_TOKENS = 130  # mean tokens of a row of this workload on SmolLM2: its prompt, 72 of its answer, half a page
+SATURATION_REQUESTS = 96  # requests sent at once: six times what fits
 SYSTEMS = ("magnus", "direct", "cap", "priority")
-MAX_ROWS = 64  # of the server
-SLOT_TOKENS = 512  # of a slot of llama.cpp: more than the longest prompt with the longest answer
+MAX_ROWS = 64  # the most rows in the server
+SLOT_TOKENS = 512  # tokens of a slot of llama.cpp: more than the longest prompt with the longest answer
 MAX_OUTPUT_TOKENS, WARM_REQUESTS = 256, 40  # tokens of an answer; requests that Magnus answers before the first rate
 MEAN_ROWS = 16  # mean rows that the server's KV memory holds
 MODEL = "smollm2"

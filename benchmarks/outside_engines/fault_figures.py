@@ -2,7 +2,7 @@
 
 `python -m benchmarks.outside_engines.fault_figures --engine vllm --json F`
 
-All on the bundled model. `kill` and `freeze`: a whole service in front of the server, 300 jobs; when a third is
+The server has the bundled model. `kill` and `freeze`: a whole service in front of the server, 300 jobs; when a third is
 answered, the server is killed (SIGKILL) and started again, or stopped for 20 s (SIGSTOP). Computed tokens are the
 server's own count, so that tokens computed twice are seen from outside. `cancel`: rows are removed from the engine, and
 the time is measured until the server reports that they no longer run.
@@ -39,14 +39,14 @@ from settings import BUNDLED_MODEL
 
 FAULTS = CommaSeparated(click.Choice(["kill", "freeze", "cancel"]))
 REQUESTS = 300
-RATE = 60.0  # of the workload's arrivals; here all are sent as fast as they are accepted
+RATE = 60.0  # requests a second of the workload, which is sent here as fast as requests are accepted
 SENDERS = 8  # clients that submit at once
 POLL_S = 0.05
 THIRD_WITHIN_S = 600.0  # any value well above the time of a third of the jobs works
 FROZEN_S = 20.0
 KV_TOKENS = 65536  # more than all rows need
 CANCELS = 100
-ROWS = 32  # in the server while they are cancelled
+ROWS = 32  # rows in the server while they are cancelled
 LIMIT = 200  # tokens of an answer; the toy's answers have at most about 130
 ENDLESS_LIMIT, OLD_TOKENS = 1900, 1200  # tokens of a row that is to be cancelled; within its 8192 positions
 GENERATED = ("vllm:generation_tokens_total", "llamacpp:tokens_predicted_total")

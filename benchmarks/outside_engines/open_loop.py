@@ -190,7 +190,7 @@ def _timed(answer: httpx.Response, due_s: float, done_s: float) -> TimedAnswer:
 
 
 DIRECT_SERVERS = ("vllm",)
-MAX_ROWS = 128  # of a step. Not tuned
+MAX_ROWS = 128  # the most rows in a step. Not tuned
 ANSWER_TOKENS = 1024  # Gmax of the service by default
 
 

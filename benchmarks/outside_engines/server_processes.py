@@ -40,11 +40,11 @@ class ServerTerms:
     name: str = "bundled"
     max_rows: int = 64
     kv_tokens: int = 16384
-    block_tokens: int = 32  # of a page of vLLM's cache; it allows multiples of 32 on a CPU
+    block_tokens: int = 32  # tokens of a page of vLLM's cache; it allows multiples of 32 on a CPU
     dtype: Dtype = "float32"
     threads: int = os.cpu_count() or 1
-    cores: tuple[int, ...] = ()  # that the server may use; empty: all
-    nice: int = 0  # of its processes and their session
+    cores: tuple[int, ...] = ()  # cores that the server may use; empty: all
+    nice: int = 0  # niceness of its processes and their session
 
 
 class EngineServer:

@@ -16,7 +16,7 @@ from scheduling.simulation.simulator import Arrival
 
 INSTANCES = 7  # the paper's
 RATES = (2.0, 4.0, 8.0, 16.0, 32.0)  # from light load to overload of every policy
-SECONDS = 300.0  # of arrivals; a longer run overloads more and takes longer to simulate, not tuned
+SECONDS = 300.0  # seconds of arrivals; a longer run overloads more and takes longer to simulate, not tuned
 HEADROOM = 3 / 7  # memory beyond Θ, as a share of Θ: Θ is 70 % of what the weights leave (IV-A)
 SETTINGS = PolicySettings()
 CASE_STUDY, OVERALL, ABLATION = "magnus fig 6", "magnus fig 10, 11", "magnus fig 12, 13"

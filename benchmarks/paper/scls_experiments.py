@@ -25,7 +25,7 @@ from scheduling.simulation.trace import Trace
 # The paper's main rate (Fig. 15, 18, 22) and slice length in tokens.
 WORKLOAD, OTHER_WORKLOAD, RATE, SLICE = "hard", "conversation", 20.0, 128
 RATES = (16.0, 18.0, 20.0, 22.0, 24.0)
-SECONDS = 600.0  # of arrivals, as in the paper (5.1)
+SECONDS = 600.0  # seconds of arrivals, as in the paper (5.1)
 GAMMA_S = {"hf": 6.0, "ds": 3.0}
 FIXED = {"hf": 16, "ds": 12}
 RULE = {"hf": MemoryRule(0.9), "ds": DEEPSPEED_RULE}

@@ -27,7 +27,7 @@ OVER_VANILLA_6 = {"estimation only": (358.0, 1.07 / 0.78), "instruction tuning":
 BATCH_SIZES, GROUP_SIZES = (1, 2, 4, 8, 16, 32, 64), (32, 64, 128, 256, 512, 1024)
 GROUP = 256  # the paper's
 TUNED, VANILLA = 63.0, 1.22  # mean error of instruction tuning; the vanilla baseline's samples a second
-PREDICTORS = {  # of Table 4: mean error in tokens, samples a second, tokens a batch
+PREDICTORS = {  # Table 4: mean error in tokens, samples a second, tokens a batch
     "vanilla": (0.0, VANILLA, 377),
     "ground truth": (0.0, 2.52, 201),
     "pooling + MLP": (73.0, 1.96, 216),
@@ -37,7 +37,7 @@ PREDICTORS = {  # of Table 4: mean error in tokens, samples a second, tokens a b
     "instruction tuning": (TUNED, 2.27, 208),
 }
 MEAN_FAILURES, MAX_FAILURES = 0.298, 0.153  # shares of failures if the mean or the longest answer is predicted (4.2)
-ABLATIONS = {  # of Table 5: samples a second and tokens a batch by binning, FCR, VBS
+ABLATIONS = {  # Table 5: samples a second by binning, FCR, VBS
     (False, False, False): (1.73, 271),
     (False, True, False): (1.76, 222),
     (False, True, True): (2.22, 209),

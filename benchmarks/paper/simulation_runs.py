@@ -19,7 +19,7 @@ from scheduling.simulation.trace import Trace
 Row = dict[str, Any]
 Workloads = Mapping[str, WorkloadLengths]
 LIMITS = Limits()
-_workloads: dict[str, WorkloadLengths] = {}  # of a process of the pool
+_workloads: dict[str, WorkloadLengths] = {}  # the workloads of this process of the pool
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from inference.prompt_format import load_prompt_format
 from learning.predictors.language_model import shared_language_model
 from learning.retraining.training_set import known_lengths
 
-ANSWERS = 360  # without --data there are 218 instructions
-TEST_SHARE = 0.3  # of the prompts, on which predictors are tested
+ANSWERS = 360  # at most; the repository alone has 218 instructions, so more of them need --data
+TEST_SHARE = 0.3  # share of the prompts on which predictors are tested
 LONGEST_PROMPT = 110  # tokens; longer prompts are left out because they take too much time
 # Table 2: errors in words of the prompts that got a number, and the share of those that got none.
 WORD_COLUMNS = {

@@ -60,8 +60,8 @@ def score_statements(stated: Sequence[int | None], written: Sequence[int]) -> di
     return failures | {"median_error": median_error} | shown
 
 
-PAPERS_PROMPT = "Create a fun math question for children."  # of the paper's Table 1
-EXAMPLES = 4  # of the test prompts that are shown in full beside the paper's, those with the shortest inputs
+PAPERS_PROMPT = "Create a fun math question for children."  # the prompt in the paper's Table 1
+EXAMPLES = 4  # test prompts shown in full beside the paper's: those with the shortest inputs
 
 Render = Callable[[Prompt, str], str]
 

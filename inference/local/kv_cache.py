@@ -72,7 +72,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
         self._slots = torch.empty(0, dtype=torch.long)  # the slots that the next forward pass writes
-        self._unpadded: Tensor | None = None  # the indices of its keys and values without padding; None: all
+        self._unpadded: Tensor | None = None  # the indices of that pass's keys and values without padding; None: all
         self._views: list[tuple[Tensor, Tensor]] = []  # the keys and values that decoding reads; empty in a prefill
         self._viewed_for: tuple[Sequence[int], int] = (), 0  # lengths and width for which the views were made
         self.block_index: BlockIndex | None = None  # how decoding reads blocks

@@ -30,7 +30,7 @@ class WorkerRegistration:
     block_tokens: int = 1
     lacks: tuple[str, ...] = ()
     prefix_cache: bool = False
-    version: str | None = None  # of Magnus
+    version: str | None = None  # version of Magnus that its process runs
 
 
 def register(connection: Connection, worker: WorkerRegistration, max_attempts: int) -> float:

@@ -134,7 +134,7 @@ def ended_totals(session: Session) -> dict[str, int]:
 def fold_totals(session: Session) -> None:
     """Adds the minutes that were closed since the last call to the stored totals, so that reading them stays cheap.
 
-    Of two concurrent calls only one changes the totals.
+    If two calls run at once, only one of them changes the totals.
     """
     totals, until, stored_until = _total(session)
     if until != stored_until:

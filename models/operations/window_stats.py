@@ -84,7 +84,7 @@ class WindowStats:
     pad_tokens: int
     invalid_tokens: int
     workers: int  # workers that were present in the window
-    worker_idle_share: float | None  # of the time for which workers were present; None if none was present
+    worker_idle_share: float | None  # share of the time for which workers were present; None if none was
 
 
 def window_stats(session: Session, since: float | None = None, until: float | None = None) -> WindowStats:

@@ -22,7 +22,7 @@ class PlannerInputs:
     predictor_silent_s: float | None  # seconds since a predictor's last heartbeat; None before the first
     tau: float | None  # Kendall's tau between recent predictions and the answers' lengths
     serving_time_version: str | None  # the serving time estimator in service
-    weights: Mapping[str, float] = field(default_factory=dict)  # of tenants whose weight is not 1
+    weights: Mapping[str, float] = field(default_factory=dict)  # the tenants' weights other than 1
     paused: bool = False  # by an operator: nothing is assigned until it is resumed
 
 

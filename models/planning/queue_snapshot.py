@@ -38,7 +38,7 @@ class BatchInQueue(_Value):
     response_ratio: float = 0.0
     sealed: bool = False  # no request may join it
     wasted: float = 0.0  # memory accesses, Eq. (4) of Magnus, tokens
-    memory_share: float | None = None  # of a worker's Θ; None while there is no worker
+    memory_share: float | None = None  # the share of a worker's Θ that it may fill; None while there is no worker
 
 
 class AnswerForecast(NamedTuple):
@@ -73,7 +73,7 @@ class QueueSnapshot(_Value):
     forecasting_s: float = 0.0  # CPU seconds spent on forecasts since the planner began to lead
     largest_tokens: Mapping[str, int] = {}  # by model: tokens that its largest worker's KV cache holds
     lacking: Mapping[str, tuple[str, ...]] = {}  # by model: abilities that none of its workers has
-    batches: tuple[BatchInQueue, ...] = Field(default=(), repr=False)  # of a long queue only the first
+    batches: tuple[BatchInQueue, ...] = Field(default=(), repr=False)  # only the first batches if the queue is long
     forecasts: Mapping[str, ModelForecast] = Field(default={}, repr=False)  # by model
 
     @property

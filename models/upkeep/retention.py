@@ -1,6 +1,6 @@
 """Deletes old requests, batches, workers and model versions, and texts that clients did not want stored.
 
-Of a request without its texts the figures stay, for usage and history.
+When only a request's texts are deleted, its figures stay for usage and history.
 """
 
 from collections.abc import Collection

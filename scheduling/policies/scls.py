@@ -134,7 +134,7 @@ class SliceLevel(Policy):
         self._pool = ArrivalQueue()
         self._halves: list[tuple[Request, ...]] = []
         self._least_at = self._next_at = float("-inf")  # when the interval may end, and when it ends
-        self._fleet: Sequence[Worker] = ()  # of the last decision
+        self._fleet: Sequence[Worker] = ()  # the fleet at the last decision
 
     def __len__(self) -> int:
         return len(self._pool) + sum(len(half) for half in self._halves)

@@ -59,8 +59,8 @@ class SequenceScheduling(Policy):
         self._group: list[Request] = []
         self._failures: list[Request] = []
         self._halves: list[tuple[Request, ...]] = []
-        self._costs: ServingTime | None = None  # of the first worker of the last decision
-        self._capacity_tokens = sys.maxsize  # of the largest worker
+        self._costs: ServingTime | None = None  # costs on the first worker of the last decision
+        self._capacity_tokens = sys.maxsize  # capacity of the largest worker
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._group) + len(self._failures) + sum(map(len, self._halves))

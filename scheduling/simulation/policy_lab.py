@@ -45,9 +45,9 @@ class ServedWork:
     counted: Sequence[str]
     times: Mapping[str, ServedTimes]
     fleet: Sequence[Instance]
-    costs: EngineCosts  # of workers that have none of their own
+    costs: EngineCosts  # costs of workers that have none of their own
     tau: float | None  # Kendall's tau of its predictions
-    weights: Mapping[str, float]  # of tenants
+    weights: Mapping[str, float]  # tenants' weights
 
 
 @dataclass(frozen=True, slots=True)

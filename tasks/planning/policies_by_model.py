@@ -32,7 +32,7 @@ class PoliciesByModel:
         self.policy, self.differing_abilities, self._settings = policy, differing_abilities, settings
         self._by_model: dict[str, IsolatingPolicy] = {}
         self._tau: float | None = None
-        self.weights: Mapping[str, float] = {}  # of tenants
+        self.weights: Mapping[str, float] = {}  # tenants' weights
 
     def __iter__(self) -> Iterator[tuple[str, IsolatingPolicy]]:
         return iter(self._by_model.items())

@@ -27,7 +27,7 @@ api = APIBlueprint("files", __name__, url_prefix="/v1/files", tag="Files")
 @api.output(FileObject)
 @api.doc(summary="Upload a file", security="ApiKey", responses=[400, 401, 403, 413, 429, 503])
 def upload() -> FileObject:
-    """JSON lines of at most 200 MB and 50,000 lines, for a batch."""
+    """Stores JSON lines for a batch: at most 200 MB and 50,000 lines."""
     context = current_context()
     return file_object(store_upload(context.sessions, current_tenant(), request.environ, context.upload_limits))
 
@@ -37,7 +37,7 @@ def upload() -> FileObject:
 @api.output(FileList)
 @api.doc(summary="List files", security="ApiKey", responses=[400, 401, 403, 429, 503])
 def list_files(query_data: FileListQuery) -> FileList:
-    """Newest first unless asked otherwise; `after` takes the last id of the page before."""
+    """Lists files, newest first unless asked otherwise; `after` takes the last id of the page before."""
     read = partial(
         stored_files.file_page,
         tenant=current_tenant(),
@@ -54,14 +54,14 @@ def list_files(query_data: FileListQuery) -> FileList:
 @api.output(FileObject)
 @api.doc(summary="Retrieve a file's description", security="ApiKey", responses=[401, 403, 404, 429, 503])
 def retrieve_file(id: str) -> FileObject:
-    """Name, size and purpose."""
+    """Returns name, size and purpose."""
     return file_object(find_file(id))
 
 
 @api.get("/<id>/content")
 @api.doc(summary="Read a file", security="ApiKey", responses=[200, 401, 403, 404, 429, 503])
 def read_file(id: str) -> Response:
-    """The bytes as they were uploaded; of a batch's results, the lines that have ended by now."""
+    """Returns the bytes as they were uploaded; for a batch's results, the lines that have ended by now."""
     return Response(content_of(find_file(id)), mimetype="application/octet-stream")
 
 
@@ -69,7 +69,7 @@ def read_file(id: str) -> Response:
 @api.output(DeletedFile)
 @api.doc(summary="Delete a file", security="ApiKey", responses=[401, 403, 404, 429, 503])
 def delete_file(id: str) -> DeletedFile:
-    """It is gone at once; a batch that was made from it goes on."""
+    """Hides the file at once; a batch that was made from it goes on reading it."""
     with current_context().sessions() as session:
         if not FILE_ID.fullmatch(id) or not stored_files.delete_file(session, current_tenant(), id):
             raise file_not_found(id)

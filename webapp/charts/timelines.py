@@ -118,7 +118,7 @@ KINDS = {"finished": "good", "running": "first", "out_of_memory": "bad", "lost":
 
 @dataclass(frozen=True, slots=True)
 class WorkerStrip:
-    """A worker's picture, with figures of the time that it shows; they are None if it shows no time."""
+    """The timeline of a worker, and figures of the time that it shows; they are None if it shows no time."""
 
     timeline: Timeline
     idle_share: float | None

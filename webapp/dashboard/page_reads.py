@@ -23,7 +23,7 @@ FIGURES_TTL_S = 4.0  # each open page is fetched every 5 s
 # a percent of a core, as long as a read takes no more than 150 ms.
 SPACING = 100.0
 BACK_S = 300.0  # time span of workers' strips: batches of some seconds stay visible. Not tuned.
-CHARTS_TTL_S = {"15m": 4.0, "6h": 10.0, "7d": 15.0}  # well below the step of each
+CHARTS_TTL_S = {"15m": 4.0, "6h": 10.0, "7d": 15.0}  # seconds by range, well below the step of its charts
 
 Read = TypeVar("Read")
 

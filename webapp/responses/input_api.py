@@ -68,7 +68,7 @@ class TokenCount(ApiObject):
 @api.output(ItemList)
 @api.doc(summary="List the input of a response", security="ApiKey", responses=[400, 401, 403, 404, 429, 503])
 def input_items(id: str, query_data: ItemsQuery) -> ItemList:
-    """The items that it answered, including those of the responses before it."""
+    """Lists the items that the response answered, including those of the responses before it."""
     view = find_request(current_context(), current_tenant(), id)
     try:
         body = read_body(view.request.body)

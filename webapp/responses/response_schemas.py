@@ -101,7 +101,7 @@ Includable = Literal[
 
 
 class Extras(Body):
-    """What OpenAI's API has no field for."""
+    """Fields that OpenAI's API lacks."""
 
     priority: int = Field(default=0, ge=-100, le=100, description="Higher goes first, where the policy honours it")
     deadline_s: float | None = Field(

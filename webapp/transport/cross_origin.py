@@ -19,7 +19,7 @@ ALLOWED = {
     "X-Stainless-Timeout, X-Stainless-Helper-Method",
     "Access-Control-Max-Age": str(PREFLIGHT_FOR_S),
 }
-SHOWN = "Retry-After, x-request-id, Preference-Applied"  # what scripts may read of an answer's headers
+SHOWN = "Retry-After, x-request-id, Preference-Applied"  # the headers of an answer that scripts may read
 
 
 def register(app: Flask, origins: Collection[str]) -> None:

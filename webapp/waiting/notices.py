@@ -16,8 +16,8 @@ SPACING_S = 0.04
 
 log = structlog.get_logger()
 
-# Seconds between two looks at all waiting requests, where a pooler keeps notifications away. An answer is late by half
-# of it on average, and a look costs one statement. Not tuned.
+# Seconds between two checks of all waiting requests, where a pooler keeps notifications away. An answer is late by half
+# of that on average, and a check costs one statement. Not tuned.
 POLL_BEHIND_POOLER_S = 0.05
 
 

@@ -33,8 +33,8 @@ PATIENCE_S = 180.0
 CLOCKS_APART = "+300s"
 FAKETIME = [Path(f"/usr/lib/{machine}-linux-gnu/faketime/libfaketimeMT.so.1") for machine in ("x86_64", "aarch64")]
 
-# If libfaketime 0.9.10 does not fake the monotonic clock, sleeps until an instant of it fail: Python's time.sleep
-# raises EINVAL. If it does, waits for locks never end. So sleeps are selects without files.
+# If libfaketime 0.9.10 does not fake the monotonic clock, sleeps until an instant of that clock fail: Python's
+# time.sleep raises EINVAL. If it does, waits for locks never end. So sleeps are selects without files.
 SLEEP_BY_SELECT = "import select, time\ntime.sleep = lambda seconds: select.select([], [], [], seconds) and None\n"
 
 

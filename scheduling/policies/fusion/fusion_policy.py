@@ -68,7 +68,7 @@ class Fusion(Policy):
         self._join_buffer = JoinBuffer()
         self._reservation = WorkerReservation()
         self._prediction_weight = 1.0
-        self._fleet: FleetArrays | None = None  # of the last decision
+        self._fleet: FleetArrays | None = None  # the fleet at the last decision
         self._in_background = False  # whether the latest request is a background request
 
     def __len__(self) -> int:

@@ -25,7 +25,7 @@ class IsolatingPolicy(WrappingPolicy):
     def __init__(self, policy: Policy) -> None:
         self._policy, self.mode = policy, policy.mode
         self._apart: list[tuple[Request, ...]] = []
-        self._costs: ServingTime | None = None  # of the first worker of the last decision
+        self._costs: ServingTime | None = None  # costs on the first worker of the last decision
 
     def __len__(self) -> int:
         return super().__len__() + sum(map(len, self._apart))

@@ -36,7 +36,7 @@ class TenantShares(WrappingPolicy):
         self._make_policy = make_policy
         self._counters = VirtualTokenCounters()
         self._tau: float | None = None
-        self._last = make_policy()  # of the tenant that was asked last
+        self._last = make_policy()  # the policy of the tenant that was asked last
         self._policies: dict[str, Policy] = {}
         self.mode = self._last.mode
 
