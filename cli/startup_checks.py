@@ -125,7 +125,7 @@ def port_problem(host: str, port: int, setting: str) -> str | None:
 
 
 def bind(host: str, port: int) -> int:
-    """Listen on this port for a moment; returns it, or a free one for 0. Raises OSError."""
+    """Listen for a moment on this port, or on a free one for 0; returns its number. Raises OSError."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -50,9 +50,7 @@ class PromptFormat:
         self._special = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
 
     def encode(self, instructions: str, input: str, ending: ChatEnding = NEXT_TURN) -> list[int]:
-        """Returns the prompt's token ids: by the chat template or, without one, of both texts with a blank line
-        between.
-        """
+        """Returns the prompt's token ids: by the chat template or, without one, of both texts and a blank line."""
         joined = f"{instructions}\n\n{input}" if instructions else input
         if self._template is None:
             return list(self._literal.encode(joined).ids)

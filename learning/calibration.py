@@ -15,8 +15,10 @@ from scheduling.costs import Floats
 from scheduling.request import COVERAGE
 
 BIAS_WINDOW = 40  # newest outcomes that a systematic error is estimated from: fewer follow a change faster; not tuned
-FEWEST_OUTCOMES = 10  # to estimate a bias; fewer than 9 errors of one sign are within 3 standard deviations
-SIGNIFICANT_DEVIATIONS = 3.0  # an error is systematic if over- and underestimates differ in number by this
+# outcomes needed to estimate a bias: with fewer than 9, even errors all of one sign are not significant
+FEWEST_OUTCOMES = 10
+# an error is systematic if the numbers of over- and underestimates differ by this many standard deviations
+SIGNIFICANT_DEVIATIONS = 3.0
 SCORE_WINDOW = 200  # newest outcomes that scale the upper quantile: a 0.9 quantile needs more than a median; not tuned
 # Change of the level after an answer above its upper quantile. Coverage over n outcomes ends within about 0.1 /
 # (LEVEL_STEP · n) of COVERAGE.

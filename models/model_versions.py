@@ -70,7 +70,7 @@ def activate(session: Session, version: str) -> None:
 
 
 def set_aside(connection: Connection, version: str, reason: str) -> None:
-    """Takes a version that cannot be read out of service and puts the newest readable one of its kind in its place."""
+    """Takes an unreadable version out of service and puts the newest readable one of its kind in its place."""
     connection.execute(
         text("update model_versions set active = false, unreadable = :reason where version = :version"),
         {"version": version, "reason": reason},

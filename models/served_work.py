@@ -35,7 +35,7 @@ class MeasuredWork:
 
 
 def measured_work(connection: Connection, window_s: float, alive_s: float) -> MeasuredWork:
-    """Returns the last `window_s` seconds of that live workers' model which answered most requests in them.
+    """Returns the work of the last `window_s` seconds for the live workers' model that answered most requests then.
 
     Requests that had arrived before the window arrive at its beginning and are not counted. Raises NothingToPlay.
     """

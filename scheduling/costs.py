@@ -112,7 +112,7 @@ class ProfiledCurves:
 
 @dataclass(frozen=True, slots=True)
 class LearnedCurves:
-    """Curves fitted to a worker's own steps, with the median relative error of the newest windows under them."""
+    """Curves fitted to a worker's own steps, with their median relative error on the newest windows of steps."""
 
     curves: ServingCurves
     error: float

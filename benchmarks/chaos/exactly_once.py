@@ -50,13 +50,13 @@ class Verdict:
         return self.missing + self.failed
 
     def lost_row(self, promise: str, after_s: float | None = None) -> Row:
-        """Make the row that holds if no request was lost."""
+        """Make the table row, which holds if no request was lost."""
         took = "" if after_s is None else f"; all answered {after_s:.1f} s after the last was accepted"
         measured = f"{self.lost} of {self.accepted} ({self.failed} failed, {self.missing} unanswered){took}"
         return Row(f"{promise}: accepted requests lost", "0", measured, self.lost == 0 and self.accepted > 0)
 
     def once_row(self, promise: str) -> Row:
-        """Make the row that holds if each request was answered once and was in one batch at a time."""
+        """Make the table row, which holds if each request was answered once and was in one batch at a time."""
         measured = f"{self.rewritten} answered twice, {self.in_two_batches} in two batches, of {self.accepted}"
         ok = self.rewritten == self.in_two_batches == 0
         return Row(f"{promise}: results recorded for a request", "exactly one", measured, ok)

@@ -124,7 +124,7 @@ class PromiseRunner:
 
 
 def nothing_left(directory: Path, whose: str) -> Row:
-    """Make the row that holds if no process of this directory is left after Ctrl-C."""
+    """Make the table row, which holds if no process of this directory is left after Ctrl-C."""
     until(lambda: not left_behind(directory), STOPPED_WITHIN_S)
     left = left_behind(directory)
     return Row(f"{whose}: processes left after Ctrl-C", "0", f"{len(left)} {left[:3] or ''}".strip(), not left)

@@ -35,10 +35,10 @@ class KnownModel:
     member: str
     download_bytes: int
     disk_bytes: int
-    setting: str  # the MAGNUS_ variable that takes its name
+    setting: str  # the MAGNUS_ variable that may be set to its name
 
     def directory(self, state_dir: Path) -> Path:
-        """Return its directory, unless the user chooses another."""
+        """Return the directory into which it is fetched by default."""
         return models_dir(state_dir) / self.name
 
     def record(self, directory: Path) -> dict[str, Any]:

@@ -137,7 +137,7 @@ class Silence:
     """Counts the seconds for which one process has been silent, without those in which its supervisor was frozen."""
 
     def __init__(self, signs: SignsOfLife, alive_within_s: float, start_within_s: float) -> None:
-        """Before the first sign the process may be silent for `start_within_s`, at least START_WITHIN_S."""
+        """Before the first sign the process may be silent for `start_within_s`, or START_WITHIN_S if that is longer."""
         self._signs, self._alive_within_s = signs, alive_within_s
         self._bound_s = max(start_within_s, START_WITHIN_S)
         self._silent_s, self._looked_at = 0.0, time.monotonic()

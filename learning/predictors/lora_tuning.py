@@ -129,7 +129,7 @@ def _train(
     batch: int,
     seed: int,
 ) -> list[float]:
-    """Minimise `loss`, a function of the numbers of a batch's examples; return the mean loss of each epoch."""
+    """Minimise `loss`, a function of the indices of a batch's examples; return the mean loss of each epoch."""
     rng = np.random.default_rng(seed)
     model.train()
     losses = []

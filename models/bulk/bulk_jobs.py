@@ -22,7 +22,7 @@ CANCELLABLE = (BulkStatus.validating, BulkStatus.in_progress)
 
 @dataclass(frozen=True, slots=True)
 class NewBulkJob:
-    """A validated bulk job that is to be stored; the window is given in seconds and as the client wrote it."""
+    """A validated bulk job to be stored; its completion window is given in seconds and as the client wrote it."""
 
     tenant: str
     endpoint: str
@@ -107,7 +107,7 @@ def newest_jobs(session: Session, limit: int) -> Sequence[BulkJob]:
 
 
 def job_of_results(session: Session, tenant: str, file_id: str) -> BulkJob | None:
-    """Returns the bulk job whose output or errors are in this file; None if the file is not of results."""
+    """Returns the bulk job whose output or errors are in this file; None if the file holds no results."""
     return session.scalar(
         select(BulkJob)
         .join(StoredFile, StoredFile.job_id == BulkJob.id)

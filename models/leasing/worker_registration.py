@@ -36,7 +36,8 @@ class WorkerRegistration:
 def register(connection: Connection, worker: WorkerRegistration, max_attempts: int) -> float:
     """Register the worker under its name; returns its incarnation, which identifies its process.
 
-    Open batches of an earlier process of that name are lost; the requests that it was serving are suspects.
+    Open batches of an earlier process of that name are lost; the requests that it was serving are suspects (see
+    `models.leasing.requeue`).
     """
     incarnation = connection.execute(
         text("""

@@ -30,7 +30,7 @@ class LiveWorker:
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """Abilities that engines of one model lack, by name: all of them, or only some."""
+    """Names of abilities that engines of one model lack: those that all of them lack, and those that only some lack."""
 
     all: frozenset[str] = frozenset()
     some: frozenset[str] = frozenset()
@@ -84,7 +84,7 @@ def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
 
 
 def largest_workers(connection: Connection, within_s: float) -> dict[str, int]:
-    """Returns the KV cache tokens of each model's largest worker, among workers with a heartbeat within that time."""
+    """Returns the KV cache tokens of each model's largest worker, among workers heard of in the last `within_s`."""
     rows = connection.execute(
         text("""
             select model, max(theta_bytes / delta_bytes) as tokens from workers
@@ -96,7 +96,7 @@ def largest_workers(connection: Connection, within_s: float) -> dict[str, int]:
 
 
 def lacking(connection: Connection, within_s: float) -> dict[str, Lacking]:
-    """Returns by model the abilities that workers with a heartbeat within that time lack, if they lack any."""
+    """Returns, by model, the abilities that workers with a heartbeat in the last `within_s` lack, if they lack any."""
     rows = connection.execute(
         text("""
             with heard as (

@@ -38,8 +38,8 @@ NEW_REQUESTS = select(StoredRequest.id).where(
     StoredRequest.planner_epoch < bindparam("epoch", type_=BigInteger),
     StoredRequest.predicted_tokens.is_not(None),
 )
-# An array makes Postgres look the rows up one by one. It cannot estimate how many are new, since ended requests keep
-# earlier planners' epochs: with a join it read all requests at every step behind a queue of 100,000.
+# An array makes Postgres look the rows up one by one. Postgres cannot estimate how many requests are new, since ended
+# ones keep the epochs of earlier planners: with a join it read all requests at every step behind a queue of 100,000.
 FETCH_NEW_REQUESTS = (
     update(StoredRequest)
     .where(StoredRequest.id == func.any(func.array(NEW_REQUESTS.with_for_update(skip_locked=True).scalar_subquery())))

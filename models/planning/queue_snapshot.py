@@ -89,7 +89,7 @@ class QueueSnapshot(_Value):
         return [request_id for batch in self.batches for request_id in batch.ids]
 
     def response_line(self, model: str) -> ResponseLine | None:
-        """Returns the response time of a request of this model that arrives now; None before the first forecast."""
+        """Returns the response time of a request that arrives now, by its tokens; None if there is no forecast."""
         forecast = self.forecasts.get(model)
         return None if forecast is None or forecast.line is None else ResponseLine(*forecast.line)
 

@@ -183,7 +183,7 @@ def redeliver(session: Session, tenant: str, endpoint_id: str, id: int) -> Webho
 
 
 def redeliver_given_up(session: Session, endpoint_id: str) -> None:
-    """Sends those of an endpoint's newest MOST_REDELIVERED deliveries again that were given up."""
+    """Sends given-up deliveries again, those among an endpoint's newest MOST_REDELIVERED."""
     session.execute(
         text("""
             update webhook_deliveries set next_attempt_at = clock_timestamp() where id = any(array(

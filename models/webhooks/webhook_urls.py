@@ -57,7 +57,7 @@ def is_public(address: Address) -> bool:
     embedded = list(_embedded(address))
     if not all(is_public(inner) for inner in embedded):
         return False
-    # `ipaddress` calls what only leads to IPv4 not global: there the IPv4 addresses alone decide
+    # `ipaddress` does not call an address global that only embeds an IPv4 address; then that one alone decides
     return bool(embedded) if address not in GLOBAL_UNICAST else address.is_global or address.teredo is not None
 
 

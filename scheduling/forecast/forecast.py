@@ -26,7 +26,8 @@ MOST_PLAYED = 200
 MOST_ARRIVALS = 200  # simulated arrivals; they also bound a forecast
 # Under continuous batching the simulated policy is asked at multiples of this, about as often as a planner steps.
 TICK_S = 0.05
-PROBES = 8  # the first of these arrivals give the response time of a new request; fewer are noisier. Not tuned
+# simulated arrivals, the first ones, that tell the response time of a new request; fewer are noisier. Not tuned.
+PROBES = 8
 QUICKEST = ServingCurves((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1e-3))  # for an engine without known costs
 GOLDEN = (math.sqrt(5) - 1) / 2  # shifts the levels of each forecast, so that successive ones draw other lengths
 

@@ -98,7 +98,7 @@ class Planner:
         self._renewed_at = now
 
     def decide(self, inputs: PlannerInputs) -> list[tuple[int, str]]:
-        """Adopts, recovers, feeds, settles, assigns; returns the batches to send once the transaction is committed."""
+        """Adopts inputs, recovers, feeds requests, settles ended batches, assigns; returns the batches to send."""
         now = inputs.now
         self._adopt(inputs)
         resent = self._recover(inputs)

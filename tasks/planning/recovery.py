@@ -49,7 +49,7 @@ class Recovery:
 
     def ended_without_answer(self) -> list[str]:
         """Returns the ids of requests that were cancelled or failed lately, so that policies discard them."""
-        # Five intervals, so that a request that ended just after one look is still found at the next ones.
+        # Five intervals, so that a request that ended just after one recovery is still found at the next ones.
         return reconciler.recently_cancelled_or_failed(self._connection, 5 * self._rules.recover_every_s)
 
     def messages_to_send_again(self, now: float) -> list[tuple[int, str]]:

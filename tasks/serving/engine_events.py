@@ -89,5 +89,5 @@ class Record(Protocol):
     """The function that the engine's thread reports to; the events of one call are written together."""
 
     def __call__(self, *events: EngineEvent) -> None:
-        """Have these events written soon, after the events recorded before."""
+        """Hand over events, which are written soon, after those recorded before."""
         ...

@@ -16,7 +16,7 @@ from tasks.serving.batch_job import BatchJob
 from tasks.serving.engine_thread import EngineThread
 from tasks.serving.result_writer import ResultWriter
 
-# A worker without a batch writes only every third beat. A planner takes a worker for lost after eight
+# A worker without a batch writes only every third beat. A planner takes a worker for lost after eight beats
 # (`tasks/planning/planner_rules.py`).
 IDLE_BEATS = 3
 

@@ -80,7 +80,7 @@ class ResultWriter(Thread):
         )
 
     def record(self, *events: EngineEvent) -> None:
-        """Have events written soon and together, after the events recorded before."""
+        """Hand over events; the thread writes them soon and together, after those recorded before."""
         self._events.put(events)
 
     def stop(self, within_s: float) -> None:

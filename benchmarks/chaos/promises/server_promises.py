@@ -121,7 +121,7 @@ def _hold_frozen(processes: Sequence[psutil.Process], seconds: float) -> None:
 
 
 def _answers_again(how: str, replies: Sequence[Reply]) -> Row:
-    """Make the row that holds if all replies were acceptances or 503 while Postgres was unavailable."""
+    """Make the table row, which holds if all replies were acceptances or 503 while Postgres was unavailable."""
     other = sorted({reply.status for reply in replies if reply.status not in (200, 202, 503)})
     measured = f"others than 200 and 503: {other or 'none'}, of {len(replies)} POSTs"
     ok = bool(replies) and not other
@@ -165,13 +165,13 @@ class Watch:
         return self._client.replies
 
     def health(self, how: str) -> Row:
-        """Make the row that holds if /healthz always answered in time."""
+        """Make the table row, which holds if /healthz always answered in time."""
         worst = max(self._healthz_s, default=0.0)
         measured = f"slowest {worst:.2f} s of {len(self._healthz_s)}"
         return Row(f"Postgres {how}: /healthz", "at once (1 s)", measured, worst <= HEALTHY_WITHIN_S)
 
     def refusals(self) -> Row:
-        """Make the row that holds if every refusal came in time, as a 503 with Retry-After."""
+        """Make the table row, which holds if every refusal came in time, as a 503 with Retry-After."""
         refused = [reply for reply in self._client.replies if reply.status not in (200, 202)]
         good = [r for r in refused if r.status == 503 and r.retry_after and r.seconds <= REFUSED_WITHIN_S]
         slowest = max((reply.seconds for reply in refused), default=0.0)

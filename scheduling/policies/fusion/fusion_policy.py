@@ -149,7 +149,7 @@ class Fusion(Policy):
                 fleet.join(worker, waiting.request)
 
     def _join_some(self, state: DecisionState) -> bool:
-        """Let requests join of the least served tenant that has one that fits; return whether any joined."""
+        """Let requests of the least served tenant that has a fitting one join; return whether any joined."""
         reservation = self._reservation
         # a new prediction may have moved the reserving request back, so that nothing could join the worker
         if reservation and not (self._queues.is_first(reservation.request_id) and reservation.worker_in(state.fleet)):

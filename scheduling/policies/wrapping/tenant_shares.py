@@ -62,7 +62,7 @@ class TenantShares(WrappingPolicy):
         self._activated(request.tenant).add(request, now)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """Let the least served tenants assign, one idle worker at a time; joining rows as far as they fit."""
+        """Let the least served tenants assign: to one idle worker at a time, or as many joining rows as fit."""
         if len(self._policies) <= 1:
             return self._last.assign(workers, now)
         if self.mode == "batch":
