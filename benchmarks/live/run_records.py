@@ -54,14 +54,15 @@ class RunRecords:
         own = asdict(terms)
         if self.time_is_up or any(_same(own, known) for known in self.runs):
             return None
-        record: Json = {**own, "commit": self._results.origin["commit"]}
-        record["load_before"] = round(os.getloadavg()[0], 2)  # of the machine, in running processes
+        load = round(os.getloadavg()[0], 2)  # of the machine, in running processes
         began = time.monotonic()
         try:
-            record |= measure()
+            record = measure()
         except Exception as error:  # one of many runs: the others are worth having
-            record |= {"error": f"{type(error).__name__}: {error}"}
+            record = {"error": f"{type(error).__name__}: {error}"}
             say(f"{terms.policy} at {terms.rate:g}/s failed: {record['error']}")
+        # the terms last: a service calls the policy of a variant by its own name
+        record |= {"commit": self._results.origin["commit"], "load_before": load, **own}
         record["wall_s"] = round(time.monotonic() - began, 1)
         self.runs.append(record)
         self._results.write(self.runs)

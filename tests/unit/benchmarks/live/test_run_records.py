@@ -56,3 +56,11 @@ def test_without_resume_a_file_is_begun_anew(tmp_path: Path) -> None:
     file = tmp_path / "runs.json"
     records(file).run(TERMS, lambda: {})
     assert RunRecords(Results(file, ORIGIN), resume=False, minutes=None).runs == []
+
+
+def test_a_variant_keeps_its_name_whatever_the_service_calls_its_policy(tmp_path: Path) -> None:
+    oracle = replace(TERMS, policy="oracle")
+    record = records(tmp_path / "runs.json").run(oracle, lambda: {"policy": "fusion"})
+    assert record is not None
+    assert record["policy"] == "oracle"
+    assert records(tmp_path / "runs.json").run(oracle, lambda: {}) is None
