@@ -9,7 +9,7 @@ from rich.bar import Bar
 from rich.console import Console
 from rich.table import Table
 
-from cli.api_client import Client, Json, output_text
+from cli.api_client import Client, Json
 from cli.demo_run import run_workload, send_and_wait
 from cli.demo_service import DemoService, empty_directory, own_service
 from cli.demo_workload import (
@@ -59,16 +59,16 @@ def compare_real(
     opened = own_service(console, empty_directory(directory / "answers"), None, DemoService(options))
     with opened as address, Client(*address) as client:
         answered = send_and_wait(console, client, teachers, client.stats()["now"])
-    examples = tuple(_example(request, response) for request, response in answered if response["usage"])
+    examples = tuple(_example(*one) for one in answered if one[1]["usage"] and one[1]["usage"]["output_tokens"])
     service = DemoService(options, examples)
     arrivals = real_arrivals(requests or half, rate, seed, instructions[half:])
     figures = _run_each(console, policies, directory, service, arrivals, WHOLE_OR_CUT_OFF)
     return {"terms": _terms("real instructions", rate, service, arrivals), "policies": figures}
 
 
-def _example(request: DemoRequest, response: Json) -> dict[str, str]:
-    texts = {"instructions": request.instruction, "input": request.input, "output": output_text(response)}
-    return {"application": request.application, **texts}
+def _example(request: DemoRequest, response: Json) -> Mapping[str, str | int]:
+    texts = {"instructions": request.instruction, "input": request.input}
+    return {"application": request.application, **texts, "output_tokens": int(response["usage"]["output_tokens"])}
 
 
 def _run_each(

@@ -24,7 +24,7 @@ class DemoService:
     """What a demo's services have in common: options of `magnus up`, and requests with known answers to learn from."""
 
     options: tuple[str, ...] = ()
-    examples: tuple[Mapping[str, str], ...] = ()
+    examples: tuple[Mapping[str, str | int], ...] = ()
 
 
 def empty_state_dir(settings: Settings) -> Path:
@@ -78,10 +78,10 @@ def own_service(
 
 
 def train_predictor(state_dir: Path, examples: Iterable[Mapping[str, str | int]]) -> None:
-    """Run `magnus train` on requests with known answers; raises ProgramFailed."""
+    """Run `magnus train` on requests with known answers and publish its result; raises ProgramFailed."""
     data, log = state_dir / "examples.jsonl", state_dir / "train.log"
     data.write_text("".join(json.dumps(example) + "\n" for example in examples))
-    command = (str(BIN / "magnus"), "train", "--state-dir", str(state_dir), "--data", str(data))
+    command = (str(BIN / "magnus"), "train", "--force", "--state-dir", str(state_dir), "--data", str(data))
     program = ChildProgram("magnus train", command, stop_within_s=0.0)
     with running(program, log) as process:
         if process.wait() != 0:

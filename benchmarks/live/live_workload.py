@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
-from benchmarks.generated_answers import PAPERS_LIMIT, load_answers
+from benchmarks.generated_answers import load_answers
 from benchmarks.harness import say
 from benchmarks.request_sources import LIMIT, AnsweredRequest, Workload, arrivals_of, read_answered, token_counter
 from benchmarks.simulated_workloads import magnus_task
@@ -84,7 +84,7 @@ def task_workload(data: Path, model: str, answers: Path | None, most_prompt: int
 
 def _own_answers(answers: Path, model: str, data: Path) -> list[AnsweredRequest]:
     """Read the model's own answers that it ended by itself; their applications stand for the tasks."""
-    kept = load_answers(answers, model, data, 10**9, say, cached_only=True, limit=PAPERS_LIMIT, papers_only=True)
+    kept = load_answers(answers, model, data, 10**9, say, cached_only=True, papers_only=True)
     return [
         AnsweredRequest(
             one.application,

@@ -6,7 +6,7 @@
 `v100` is Magnus's machine, `a100` and `a100-hf` are SCLS's under its two engines, `a6000` is BATON's; their workers
 keep the pace without computing. `tasks-forest` and `tasks-usin` are `v100` with the requests of the papers' tasks
 instead of toy requests, and need `--data`. `smollm2` is SmolLM2 on this machine with the papers' limits and seven rows
-of Eq. (1). Its `--answers` are made first by `python -m benchmarks.generated_answers` (half an hour on two cores).
+of Eq. (1). Its `--answers` are made first by `python -m benchmarks.generated_answers` (an hour on two cores).
 
 The runs go into docs/results/live/TABLE.json, and `benchmarks.live.compared_runs` makes the table of them. Let nothing
 else run on the machine: each record has the machine's load before it.
