@@ -24,9 +24,9 @@ from cli.demo_workload import (
 from cli.run_report import WHOLE, WHOLE_OR_CUT_OFF
 
 # With toy requests the load is twice what `vs` serves on two cores, so that there is a queue to order. The KV cache
-# holds six rows of Eq. (1), about as many as on the paper's GPUs; a real row needs a fraction of that. On two free
-# cores `vs`, `magnus` and `fusion` take about 19, 12 and 10 s; with fewer requests the last, smaller batches would
-# weigh more in the result.
+# holds six rows of Eq. (1), about as many as on the paper's GPUs; the rows of these requests need a fraction of that.
+# On two free cores `vs`, `magnus` and `fusion` take about 19, 12 and 10 s; with fewer requests the last, smaller
+# batches would weigh more in the result.
 REQUESTS, RATE, MEDIAN_WORDS, KV_BUDGET = 1500, 180.0, 30.0, "40MiB"
 BAR_CHARACTERS = 32  # length of the bar of the highest throughput: the table then fits into 120 characters
 

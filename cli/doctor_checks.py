@@ -195,7 +195,7 @@ def _torch() -> Finding:
 
 
 def engine_findings(settings: Settings, url: str) -> Iterator[Finding]:
-    """Yields what an inference server can do, and what is lost where it cannot; a remedy if the server is unusable."""
+    """Yields what an inference server can do and what does not work with it; a remedy if the server is unusable."""
     try:
         server = connect(url, key=settings.engine_key_text, model=settings.model_name)
     except ServerUnusable as error:

@@ -18,7 +18,8 @@ from cli.output import table
 TITLE_CHARACTERS = 70
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}  # the quantiles of response times in the report
 WHOLE = frozenset({"completed"})  # the status of an answer that ended by itself
-WHOLE_OR_CUT_OFF = frozenset({"completed", "incomplete"})  # also the status of an answer that reached its limit
+# the statuses of answers that ended by themselves or at their limit
+WHOLE_OR_CUT_OFF = frozenset({"completed", "incomplete"})
 
 
 def summary(responses: Sequence[Json], stats: Json, requests: int, answered: Set[str] = WHOLE) -> Json:

@@ -24,7 +24,7 @@ SCORE_WINDOW = 200  # newest outcomes that scale the upper quantile: a 0.9 quant
 # (LEVEL_STEP · n) of COVERAGE.
 LEVEL_STEP = 0.02
 ROUNDING = 1 - 1e-6  # an upper quantile just above n - 1 tokens is served as n and covers n
-HIGHEST_LEVEL, LOWEST_LEVEL = 0.995, 0.5  # 200 scores resolve nothing higher; an upper one is above the median
+HIGHEST_LEVEL, LOWEST_LEVEL = 0.995, 0.5  # 200 scores resolve no higher level; an upper quantile is above the median
 
 # Scores that stand in while there are few outcomes: 40 quantiles of a logistic distribution whose upper quantile is 1,
 # as the predictor claims. More of them delay the correction, fewer let the first outcomes decide; not tuned.

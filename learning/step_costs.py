@@ -23,7 +23,7 @@ from scheduling.costs import Floats, LearnedCurves, ServingCurves
 KEPT_OF_A_KIND = 24
 KINDS = 32
 HALF_LIFE_S = 120.0  # a window counts half as much after this long: a machine's other work changes within minutes
-FEWEST_WINDOWS = 8  # before the first fit: one outlier is then at most an eighth of the data
+FEWEST_WINDOWS = 8  # windows before the first fit: one outlier is then at most an eighth of the data
 NEWEST = 64  # windows by which a fit is judged and its level is set: some seconds of traffic; not tuned
 LEAST_GAIN = 0.01  # gain of relative error that justifies new curves, because policies must rebuild tables for them
 # The initial curves count as this many windows; they give the costs of batches not seen yet. Not tuned.

@@ -19,7 +19,7 @@ from models.sql import text
 
 SUBMITTED, ENDED = "magnus_submitted", "magnus_ended"  # channels
 ERRORS = (SQLAlchemyError, psycopg.Error)  # raised by Notifications while Postgres is unreachable
-MOST_IDS = 200  # in one notification: it may carry 8,000 bytes, and an id has 37
+MOST_IDS = 200  # ids in one notification, which may carry 8,000 bytes; an id has 37
 # Sent in a transaction of its own: the commit of a notification holds a lock that all of them share, so it must neither
 # be a submission's commit nor wait for the disk.
 NOTIFY = text("select set_config('synchronous_commit', 'off', true), pg_notify(:channel, :payload)")

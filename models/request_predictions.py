@@ -24,7 +24,7 @@ class UnpredictedRequest:
 
 
 def claim_unpredicted(connection: Connection, limit: int) -> list[UnpredictedRequest]:
-    """Locks up to `limit` unpredicted requests, those of the highest priority first, of each priority the oldest.
+    """Locks up to `limit` unpredicted requests, the highest priority first, then the oldest.
 
     Skips requests that another predictor has locked.
     """
@@ -44,8 +44,8 @@ def claim_unpredicted(connection: Connection, limit: int) -> list[UnpredictedReq
 def claim_outdated(connection: Connection, before: str, limit: int) -> list[UnpredictedRequest]:
     """Locks up to `limit` queued requests that a version of the running regression below `before` has predicted.
 
-    Those of the oldest version come first, of each version the oldest. Skips requests that have run already, and those
-    that another transaction has locked.
+    The oldest version comes first, then the oldest request. Skips requests that have run already, and those that
+    another transaction has locked.
     """
     rows = connection.execute(
         text("""

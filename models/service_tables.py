@@ -26,7 +26,7 @@ class ProcessHeartbeat(Base):
 
     __tablename__ = "process_heartbeats"
 
-    kind: Mapped[str] = mapped_column(primary_key=True)  # beat | planner | predictor | trainer
+    kind: Mapped[str] = mapped_column(primary_key=True)  # beat | planner | predictor | chores | trainer
     instance: Mapped[str] = mapped_column(primary_key=True)  # host:process id
     started_at: Mapped[datetime] = mapped_column(server_default=NOW)
     heartbeat_at: Mapped[datetime] = mapped_column(server_default=NOW)

@@ -97,8 +97,8 @@ class StoredRequest(Base):
     application: Mapped[str]  # metadata.application, or a digest of the instructions
     instructions: Mapped[str]
     input: Mapped[str]
-    # what else the client sent, see `request_body.py`; of a conversation also its "messages", and `input` is then the
-    # text into which they are rendered
+    # what else the client sent, see `request_body.py`; a conversation also has its "messages" here, and `input` is then
+    # the text into which they are rendered
     body: Mapped[dict[str, Any]]
     prompt_tokens: Mapped[int]  # L(p), counted with the served model's tokenizer
     input_tokens: Mapped[int]  # the user input length (Magnus III-B)
@@ -128,7 +128,7 @@ class StoredRequest(Base):
     outgrew_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     attempts: Mapped[int] = mapped_column(
         server_default="0"
-    )  # a failed one counts only if this request alone caused it
+    )  # a failed attempt counts only if this request alone caused the failure
     cancel_requested_at: Mapped[datetime | None]
 
     generated_ids: Mapped[list[int]] = mapped_column(

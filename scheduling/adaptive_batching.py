@@ -68,9 +68,7 @@ class AdaptiveBatch:
         self.upper_generation_length = max(self.upper_generation_length, request.remaining_upper)
         self.arrived_at = min(self.arrived_at, request.arrived_at)
         self.useful_reads = min(self.useful_reads, useful_reads(request.prefill, request.remaining))
-        self.smallest_request_tokens = min(
-            self.smallest_request_tokens, request.prefill + request.remaining_upper
-        )  # the largest of any single request
+        self.smallest_request_tokens = min(self.smallest_request_tokens, request.prefill + request.remaining_upper)
 
     @property
     def reserved_tokens(self) -> int:
@@ -98,7 +96,7 @@ class AdaptiveBatcher:
         return len(self._batch_of)
 
     def set_limits(self, capacity_tokens: int, max_size: int | None) -> None:
-        """Limit the tokens and the size of a batch; add the requests of batches that exceed a new limit again."""
+        """Limit the tokens and the size of a batch; add again the requests of batches that exceed a new limit."""
         if (capacity_tokens, max_size) == (self.capacity_tokens, self.max_size):
             return
         for batch in self.batches.values():

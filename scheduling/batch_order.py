@@ -99,7 +99,7 @@ class BatchScheduler:
         return listed
 
     def keep_estimates_of(self, costs_in_use: Iterable[ServingTime]) -> None:
-        """Drop the estimates for all other costs."""
+        """Drop the estimates under all costs but these."""
         keep = set(costs_in_use)
         for costs in [costs for costs in self._estimates if costs not in keep]:
             del self._estimates[costs]

@@ -65,7 +65,7 @@ def prefill_groups(requests: Sequence[Request], curves: ServingCurves) -> list[t
 def groups_by_padding(lengths: Sequence[int], max_padding: int) -> list[list[int]]:
     """Return groups of indices into `lengths`, the shortest first, each with at most `max_padding` pad tokens."""
     groups: list[list[int]] = []
-    tokens = 0  # the sum of the last group's prompts
+    tokens = 0  # tokens of the last group's prompts
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
         length = lengths[index]
         if groups and len(groups[-1]) * length - tokens <= max_padding:

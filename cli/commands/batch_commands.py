@@ -215,7 +215,7 @@ def list_batches(client: Client, limit: int) -> list[Json]:
 @printed(_batches, lines=True)
 @with_client
 def show(client: Client, ids: tuple[str, ...]) -> list[Json]:
-    """Show how batches stand."""
+    """Show the status of batches."""
     return [client.batch(one) for one in ids]
 
 
@@ -224,5 +224,5 @@ def show(client: Client, ids: tuple[str, ...]) -> list[Json]:
 @printed(_batches, lines=True)
 @with_client
 def cancel(client: Client, ids: tuple[str, ...]) -> list[Json]:
-    """Cancel batches; answers that are there stay."""
+    """Cancel batches; the answers that they have are kept."""
     return [client.cancel_batch(one) for one in ids]

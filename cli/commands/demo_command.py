@@ -32,9 +32,9 @@ from cli.run_report import WHOLE, WHOLE_OR_CUT_OFF, print_report
 from cli.service_access import POLICIES, VARIANTS, service_options, settings_with
 from settings import Settings
 
-RATE = 240.0  # a second: keeps two CPU workers busy with 8.7 rows each (measured; 2.2 at half the rate)
+RATE = 240.0  # requests a second: keeps two CPU workers busy with 8.7 rows each (measured; 2.2 at half the rate)
 REQUESTS = 240  # two CPU workers answer them in a few seconds
-# A real model on two cores answers about two of these a second. At 4 a queue builds up, and its order shows.
+# Requests a second. A real model on two cores answers about two; at 4 a queue builds up, and its order shows.
 REAL_RATE = 4.0
 REAL_KV_BUDGET = "256MiB"  # about 11,000 tokens of smollm2 in bfloat16, fifty rows of the demo's length
 COMPARED = CommaSeparated(click.Choice([*POLICIES, *VARIANTS]))
@@ -136,7 +136,7 @@ def _service(
 ) -> AbstractContextManager[tuple[str, str]]:
     """Return the running service, or one of the demo's own, in `directory`.
 
-    With a real model nothing is pretrained, because its answers are not known in advance.
+    With a real model the length predictor is not pretrained, because its answers are not known in advance.
     """
     if directory is None:
         return nullcontext(api_address(settings))

@@ -55,7 +55,7 @@ def submit(client: Client, file: Any, wait: bool, as_json: bool, **fields: Any) 
 @json_option
 @service_options
 def status(ids: tuple[str, ...], watch: bool, as_json: bool, **service: Any) -> None:
-    """Show how requests stand, or without IDS what the service does."""
+    """Show the status of requests, or without IDS that of the service."""
     if watch and as_json:
         raise click.UsageError("--watch is for people, --json for scripts: choose one")
     with client_for(**service) as client:

@@ -38,7 +38,7 @@ class KnownModel:
     setting: str  # the MAGNUS_ variable that may be set to its name
 
     def directory(self, state_dir: Path) -> Path:
-        """Return the directory into which it is fetched by default."""
+        """Return the directory into which the model is fetched by default."""
         return models_dir(state_dir) / self.name
 
     def record(self, directory: Path) -> dict[str, Any]:

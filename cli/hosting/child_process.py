@@ -111,7 +111,7 @@ def running(program: ChildProgram, log: Path) -> Iterator[subprocess.Popen[bytes
 
 
 def stop(*programs: tuple[ChildProgram, subprocess.Popen[bytes]]) -> None:
-    """Send each its stop signal, kill those that do not end in time, and kill what any of them started.
+    """Send each program its stop signal, kill programs that do not end in time, and kill what any of them started.
 
     Frozen processes are resumed, so that the signal reaches them.
     """

@@ -36,10 +36,11 @@ GUNICORN_FLAGS = (
 # SmolLM2 did not end within 70 s. With 1,000 a step of 16 rows takes 0.06 s there, and 34 ms instead of 28 where both
 # cores are free.
 BRIEF_SPINS = {"GOMP_SPINCOUNT": "1000"}
-CPU_WORKER_NICE = 5  # below the planner and predictor, which keep all workers busy with little CPU; not tuned
+# niceness of workers on a CPU: planner and predictor, which keep all workers busy, go first; not tuned
+CPU_WORKER_NICE = 5
 BACKGROUND_NICE = 10  # niceness of trainer and Flower, for which no request waits: below the workers, too; not tuned
-FLOWER_TASKS = 2000  # tasks that Flower remembers; with its default of 100,000 it grew by 160 MB an hour at load
-BACKGROUND_ALIVE_WITHIN_S = 30.0  # at this niceness they may wait long for a CPU; not tuned
+FLOWER_TASKS = 2000  # tasks that Flower remembers; with its default of 100,000 it grows by 160 MB an hour at load
+BACKGROUND_ALIVE_WITHIN_S = 30.0  # processes of that niceness may wait long for a CPU; not tuned
 
 # For every process except workers: their arrays are small, and numpy's threads would spin on every core.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -83,7 +84,7 @@ def celery_worker(name: str) -> ChildProgram:
 
 
 def worker(name: str, device: str, threads: int, ready: Callable[[], bool]) -> ChildProgram:
-    """Returns a worker with one engine on one device and MAGNUS_KV_BUDGET.
+    """Returns a worker with one engine on one device, whose KV cache takes MAGNUS_KV_BUDGET.
 
     On the CPU, which all processes share, it runs at a lower priority than the processes that feed the workers.
     """

@@ -97,7 +97,7 @@ class Pipe:
         os.close(self.child_end)
 
     def heard(self) -> bool:
-        """Whether it has written since the last call."""
+        """Whether the process has written since the last call."""
         try:
             return bool(os.read(self._end, 4096))
         except BlockingIOError:
@@ -123,7 +123,7 @@ class Asking(Thread):
                 self._answered.set()
 
     def heard(self) -> bool:
-        """Whether it was answered since the last call."""
+        """Whether the question was answered since the last call."""
         answered = self._answered.is_set()
         self._answered.clear()
         return answered

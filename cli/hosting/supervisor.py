@@ -27,7 +27,7 @@ from cli.hosting.child_process import ChildProgram, StartedChild
 from cli.hosting.process_family import ProcessFamily
 from cli.hosting.readiness import await_ready
 
-# A longer log is moved to `<name>.log.1`; ten processes then keep at most 320 MiB. Not tuned.
+# A longer log is copied to `<name>.log.1` and emptied; ten processes then keep at most 320 MiB. Not tuned.
 MAX_LOG_BYTES = 16 * 2**20
 # A child that has run for this long starts again with the shortest delay. With 30 s, children that were killed now and
 # then were each kept down for ten seconds, and a killed worker's rows ran again only after 16 s.
@@ -137,7 +137,7 @@ class Supervisor:
     def start(self, *programs: ChildProgram) -> None:
         """Start these programs together and return once all are ready.
 
-        `stop` ends them together, before those that were started earlier. Earlier programs that end meanwhile are
+        They are stopped together, before those that were started earlier. Earlier programs that end meanwhile are
         restarted. Raises ProgramFailed if one of these ends or is not ready in time, Stopped if a signal came.
         """
         self.raise_if_stopping()

@@ -28,8 +28,8 @@ LEAST_SPREAD_SHARE, LEAST_SPREAD_TOKENS = 0.25, 0.5
 # answers of an application before it gets its own terms: one or two say little about further answers
 FEWEST_ANSWERS = 3
 # Each term's prior counts as this many answers. On 668 answers of a real model, from the 60th on, MAE and tau were the
-# same within 3 % for slopes from 3 to 100 and applications from 0.5 to 2. Before the 60th answer a weak prior on slopes
-# ranks worse.
+# same within 3 % for slope priors from 3 to 100 and application offset priors from 0.5 to 2. Before the 60th answer a
+# weak prior on slopes ranks worse.
 OFFSET_PRIOR, SLOPE_PRIOR = 0.1, 30.0
 APPLICATION_OFFSET_PRIOR, APPLICATION_SLOPE_PRIOR = 1.0, 30.0
 MOST_LEVERAGE = 0.95  # bounds leave-one-out errors of answers that alone determine a term

@@ -40,7 +40,7 @@ from learning.predictors.length_predictor import (
 from scheduling.costs import Floats, Ints
 from scheduling.request import COVERAGE
 
-FEWEST_OUTCOMES = 30  # needed to fit anything, and for a group's blend, as in `application_models`
+FEWEST_OUTCOMES = 30  # complete outcomes needed to fit anything, and to fit a group's blend, as in `application_models`
 # Equal weights of ridge, forest and regression between logarithms, with a sum slightly below 1; not tuned
 DEFAULT_BLEND = np.array([0.3, 0.3, 0.3])
 # The default blend counts as this share of the group's answers. Without it, two parts that predict the same could get

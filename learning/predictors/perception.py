@@ -52,7 +52,7 @@ class PerceptionPredictor:
         """Take the tuning's settings; the default rate follows the model's size (`lora_tuning.learning_rate`)."""
         self.source, self.mode, self.projections = source, mode, tuple(projections)
         self.target, self.epochs, self.rate, self.batch = target, epochs, rate, batch
-        self.median_ratio = self.upper_ratio = 1.0  # median and upper quantile over the printed number
+        self.median_ratio = self.upper_ratio = 1.0  # the ratios of median and upper quantile to the printed number
         self._weights: Arrays = {}
         self._loaded: LanguageModel | None = None
 

@@ -131,7 +131,7 @@ def delete_file(session: Session, tenant: str, file_id: str) -> bool:
 
 
 def stored_bytes(session: Session, tenant: str) -> int:
-    """Returns the bytes of a tenant's uploaded files, also of those in upload.
+    """Returns the bytes of a tenant's uploaded files, unfinished uploads included.
 
     A deleted file counts until the bulk jobs that were made from it have ended, because its bytes stay for them.
     """

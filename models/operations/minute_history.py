@@ -8,8 +8,9 @@ from models.service_tables import Minute, ServiceState
 from models.sql import text
 from models.tables import RequestStatus
 
-# Seconds after its end at which a minute is closed. An answer is written some time after its `finished_at`: one that is
-# written later than this is missing in its minute. Longer delays the newest minute of the charts; not tuned.
+# A minute is closed this many seconds after its end, because an answer is written some time after its `finished_at`;
+# one that is written later still is missing in its minute. A longer time delays the newest minute of the charts; not
+# tuned.
 GRACE_S = 30
 # Minutes that one call closes. Bounds the statement that catches up after a pause: ten minutes at 1,000 requests a
 # second are 600,000 rows. Not tuned otherwise.

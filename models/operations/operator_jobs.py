@@ -12,7 +12,7 @@ from models.client_requests import RequestView, read_views, select_views
 from models.sql import text
 from models.tables import RequestStatus, StoredRequest
 
-NEWEST = 2000  # answers among which the slowest are looked for; bounds the query. Not tuned.
+NEWEST = 2000  # newest answers, among which the slowest are looked for; bounds the query. Not tuned.
 # Requests that ended while a batch ran, among which those of the batch are looked for: an index of ended requests by
 # batch would cost time at every answer. Not tuned.
 MOST_ENDED = 20_000

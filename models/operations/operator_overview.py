@@ -100,6 +100,6 @@ def paused_since(session: Session) -> datetime | None:
 
 
 def set_paused(session: Session, paused: bool) -> None:
-    """Pauses planning: the planner assigns nothing from its next step on; or resumes it."""
+    """Pauses or resumes planning; while it is paused, the planner assigns nothing."""
     planner_state.write_service_state(session.connection(), "pause", {"paused": paused})
     session.commit()

@@ -23,7 +23,7 @@ class PlannerInputs:
     tau: float | None  # Kendall's tau between recent predictions and the answers' lengths
     serving_time_version: str | None  # the serving time estimator in service
     weights: Mapping[str, float] = field(default_factory=dict)  # the tenants' weights other than 1
-    paused: bool = False  # by an operator: nothing is assigned until it is resumed
+    paused: bool = False  # whether an operator has paused planning: then nothing is assigned
 
 
 def next_epoch(connection: Connection) -> int:

@@ -90,7 +90,7 @@ def _in_batch(view: RequestView) -> QueuePlace:
 
 
 def _share(request: StoredRequest, batch: StoredBatch) -> float:
-    """Returns the share of the batch's seconds until this request ends: 1 unless rows leave one by one."""
+    """Returns the share of the batch's serving time after which this request ends: 1 unless rows leave one by one."""
     if not batch.joins or not request.predicted_tokens:
         return 1.0
     return min(1.0, request.predicted_tokens / max(1, batch.predicted_generation_length))

@@ -34,10 +34,10 @@ class BatchInQueue(_Value):
     estimated_s: float
     starts_in_s: float  # seconds from the snapshot, if no other request arrives
     length: int = 0  # Eq. (2) of Magnus: tokens of the longest prompt
-    generation_length: int = 0  # predicted, of the longest answer
+    generation_length: int = 0  # predicted tokens of the longest answer
     response_ratio: float = 0.0
     sealed: bool = False  # no request may join it
-    wasted: float = 0.0  # memory accesses, Eq. (4) of Magnus, tokens
+    wasted: float = 0.0  # wasted memory accesses, Eq. (4) of Magnus, in tokens
     memory_share: float | None = None  # the share of a worker's Θ that it may fill; None while there is no worker
 
 
@@ -62,7 +62,7 @@ class ModelForecast(_Value):
 class QueueSnapshot(_Value):
     """The waiting batches, their expected times, and the abilities that workers lack; instants by database clock."""
 
-    at: datetime = Field(exclude=True, repr=False)  # the row's instant
+    at: datetime = Field(exclude=True, repr=False)  # when the row was written
     version: Literal[1] = 1
     epoch: int = 0
     policy: str = ""

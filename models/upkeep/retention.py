@@ -36,7 +36,7 @@ def delete_old_batches(connection: Connection, retention_s: float, limit: int) -
 
 
 def _delete_old(connection: Connection, table: str, ended: str, retention_s: float, limit: int) -> int:
-    # By the rows' addresses, which cannot change while they are locked: no index is searched a second time.
+    # Deletes by the rows' addresses, which cannot change while they are locked: no index is searched a second time.
     return connection.execute(
         text(f"""
             delete from {table} where ctid = any(array(

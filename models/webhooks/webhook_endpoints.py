@@ -85,7 +85,7 @@ def endpoint_states(session: Session, limit: int) -> list[EndpointState]:
 
 
 def rotate(session: Session, tenant: str, id: str, overlap_s: int) -> WebhookEndpoint | None:
-    """Gives an endpoint a new secret; the old one also signs for `overlap_s`. None if there is no endpoint."""
+    """Gives an endpoint a new secret; the old one also signs for `overlap_s`. Returns None for an unknown endpoint."""
     rotated = session.scalars(
         update(WebhookEndpoint)
         .where(WebhookEndpoint.tenant == tenant, WebhookEndpoint.id == id)

@@ -34,7 +34,8 @@ class WebhookDelivery(Base):
 
     id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     endpoint_id: Mapped[str]  # no foreign key: with one, every ended response would lock the endpoint's row
-    event_id: Mapped[str]  # evt_ and the digits of the object's id, because an object ends once; the header webhook-id
+    # evt_ and the digits of the object's id, since an object ends only once; sent as the header webhook-id
+    event_id: Mapped[str]
     type: Mapped[str]
     object_id: Mapped[str]
     event_at: Mapped[datetime] = mapped_column(server_default=NOW)

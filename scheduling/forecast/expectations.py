@@ -90,7 +90,7 @@ class Band:
 
 
 def spread_of(length_spread: float, service_share: float) -> float:
-    """Return a forecast's spread from that of the length's logarithm and serving's share of the remaining time."""
+    """Return a forecast's spread from the spread of the length and the share of the remaining time that is service."""
     return math.hypot(OTHER_SPREAD, length_spread * service_share)
 
 

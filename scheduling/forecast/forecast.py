@@ -74,7 +74,7 @@ class Forecast:
         self.began_at = self._played_to = now
         self._policy, self._number = policy, number
         self._waiting = {request.id: request for request in waiting}
-        self._running: dict[str, tuple[Request, int]] = {}  # with the tokens that each has generated
+        self._running: dict[str, tuple[Request, int]] = {}  # each with the tokens that it has generated
         self._drawn: dict[str, int] = {}  # by request: total generation length
         coming = list(islice(arrivals, MOST_ARRIVALS))
         self._probes = coming[:PROBES]

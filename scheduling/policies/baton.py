@@ -160,7 +160,7 @@ class BatonBatch:
         return self.worker.memory.rows_tokens(rows, max(prefill, longest) + growth, total + rows * growth)
 
     def first_to_leave(self, below: int) -> RunningRow | None:
-        """Return the row to preempt for a request of priority `below`: of the lowest priority, the last to join.
+        """Return the row to preempt for a request of priority `below`: the last to join of those of lowest priority.
 
         Returns None if no row has a lower priority. Rows that were preempted before are not preempted again.
         """

@@ -68,7 +68,7 @@ class MagnusPolicy(Policy):
         self._batcher = AdaptiveBatcher(PUBLISHED_THRESHOLD if wma_threshold is None else wma_threshold)
         self._table = BatchScheduler(by_response_ratio)
         self.why_first = BY_RESPONSE_RATIO if by_response_ratio else BY_CREATION
-        self._costs: ServingTime | None = None  # those of the first worker of the last decision, for estimates
+        self._costs: ServingTime | None = None  # costs on the first worker of the last decision, for estimates
 
     def __len__(self) -> int:
         return len(self._batcher)

@@ -51,7 +51,7 @@ class VirtualTokenCounters:
         return sorted(tenants, key=lambda tenant: (self._served[tenant], tenant))
 
     def in_turn(self, queues: Mapping[str, Iterator[Item]], tokens: Callable[[Item], float]) -> Iterator[Item]:
-        """Yield the items of all tenants' queues as they would be served, each item taking these `tokens`."""
+        """Yield the items of all tenants' queues as they would be served; `tokens` returns an item's service."""
         turns = [(self._served[tenant], tenant) for tenant in queues]
         heapq.heapify(turns)
         while turns:

@@ -41,7 +41,7 @@ class EngineCosts:
 
 @dataclass(slots=True)
 class Tokens:
-    """Tokens by use, and all and useful reads of cached tokens (Magnus Eq. 2-4)."""
+    """Computed tokens by use, and the reads of cached tokens: all of them, and the useful ones (Magnus Eq. 2-4)."""
 
     valid: int = 0
     invalid: int = 0

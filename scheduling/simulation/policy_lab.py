@@ -1,4 +1,4 @@
-"""Simulates requests that a service has served under several policies, to compare what each would have reached.
+"""Simulates under several policies the requests that a service has served, to compare what each would have reached.
 
 Arrivals, predictions and lengths are the real ones; costs are those that the workers learned of their engines' steps.
 Other costs (messages, transactions, other work on the machine) are calibrated: see `Overheads`.

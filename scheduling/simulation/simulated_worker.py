@@ -69,7 +69,7 @@ class RowsJoined:
 
 @dataclass(frozen=True, slots=True)
 class RanOutOfMemory:
-    """A batch, a group of joiners or a last row did not fit; its requests go back to the policy.
+    """A batch, a group of joiners, or the row that joined last did not fit; its requests go back to the policy.
 
     `alone`: it was a single request in an otherwise empty memory.
     """

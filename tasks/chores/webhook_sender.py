@@ -24,9 +24,9 @@ MOST_AT_ONCE = 256  # deliveries in flight; each is a coroutine and a socket. No
 MOST_NAMES = 64  # host names resolved at once; a silent name server blocks a thread until its time-out
 EACH, EACH_FAILING = 16, 1  # most deliveries in flight to an endpoint, and to one whose last one failed. Not tuned.
 EACH_TENANT = 64  # most deliveries in flight of one tenant, so that it takes a quarter of them at most. Not tuned.
-CLAIM_S = 60.0  # longer than ANSWER_WITHIN_S and the write of its result
+CLAIM_S = 60.0  # longer than an attempt, ANSWER_WITHIN_S, and the write of its result
 GIVE_UP_AFTER_S = 86_400.0  # seconds from an event until its deliveries are given up
-STOP_WITHIN_S = 3.0  # for deliveries in flight when the process stops; the others are due again after CLAIM_S
+STOP_WITHIN_S = 3.0  # seconds for deliveries in flight when the process stops; the others are due again after CLAIM_S
 
 log = structlog.get_logger()
 
@@ -87,7 +87,7 @@ class WebhookSender(Thread):
     async def _claim_beside(
         self, in_flight: set[asyncio.Task[DeliveryResult]], running: Counter[str]
     ) -> list[ClaimedDelivery]:
-        """Claim due deliveries; while others are in flight in another thread, so that those go on."""
+        """Claim due deliveries: in another thread while others are in flight, so that those go on."""
         if not in_flight:
             return self._claim(MOST_AT_ONCE, {})
         return await asyncio.to_thread(self._claim, MOST_AT_ONCE - len(in_flight), dict(running))

@@ -21,7 +21,7 @@ AT_ONCE_S = 0.02  # most CPU seconds in one step: a tenth of a delay that client
 # within a second. It bounds what can be saved up: otherwise the unused share of an idle hour would be spent in the busy
 # minutes after it.
 SAVED_S = 0.2
-EVERY_S = 0.5  # between the beginnings of two forecasts: snapshots are no more frequent
+EVERY_S = 0.5  # seconds between the beginnings of two forecasts: snapshots are no more frequent
 # Most CPU seconds of one forecast. Requests whose answers have not been simulated by then are expected to be answered
 # at the rate of those that have. Not tuned.
 MOST_S = 1.0
@@ -191,7 +191,7 @@ class Forecasts:
         return self._models.setdefault(model, _ModelState())
 
     def _left_s(self, now: float) -> float:
-        """Adds the share of the time since the last call; returns the CPU seconds that this step may spend."""
+        """Adds the forecasts' share of the time since the last call; returns the CPU seconds left for this step."""
         since = now if self._saved_at is None else self._saved_at
         self._saved_s, self._saved_at = min(SAVED_S, self._saved_s + SHARE * (now - since)), now
         return min(AT_ONCE_S, self._saved_s)
@@ -249,8 +249,8 @@ def _learn(ends_of: EndsOf, state: _ModelState, expected: Mapping[str, ExpectedA
     """
     gone = [request_id for request_id in state.made if request_id not in expected and request_id not in state.running]
     ends = ends_of(gone) if gone else {}
-    # In the order of the answers: in the order of the forecasts, the newest scores, which are kept, would all be those
-    # of quick answers, because the slow ones of the same forecasts have not come yet.
+    # Learned in the order of the answers. In the order of the forecasts, the newest scores, which are kept, would all
+    # be of quick answers, because the slow ones of the same forecasts have not come yet.
     for request_id in sorted(ends, key=lambda one: ends[one] or 0.0):
         ended_at = ends[request_id]
         for made in state.made.pop(request_id):

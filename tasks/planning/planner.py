@@ -59,7 +59,7 @@ class Planner:
         self._careful = careful
         self._connection, self._lead, self._epoch, self._rules = connection, lead, epoch, rules
         self._policies = PoliciesByModel(rules.policy, rules.settings)
-        self._refused_policy: str | None = None  # set in the database, but unknown here
+        self._refused_policy: str | None = None  # a policy that is set in the database but unknown here
         self._fleet = FleetView()
         self._estimates, self._forecasts = ServingEstimates(), Forecasts()
         self._recovery = Recovery(connection, rules)
@@ -70,7 +70,7 @@ class Planner:
         self._lacking: dict[str, Lacking] = {}  # by model
         self.has_work = False  # whether anything waited or was in flight at the last step
         self.all_joinable = False  # whether every worker had rows that others may join at the last step
-        self.due_in_s: float | None = None  # until a policy wants to be asked again even if nothing happens
+        self.due_in_s: float | None = None  # seconds until a policy wants to be asked again even if nothing happens
 
     def step(self, *, sent: bool = True, send: Send = leave_to_caller) -> list[tuple[int, str]]:
         """Reads the inputs and decides in one transaction; returns the batches to send, as (batch id, worker's name).

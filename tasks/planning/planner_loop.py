@@ -23,13 +23,13 @@ STEP_SPACING = 8
 # ms a request (commit ccd7735). The price: a worker whose rows all end meanwhile stays empty for the rest of the
 # interval.
 JOINING_INTERVAL_S = 0.06
-# Between two steps while anything waits or runs: events without a kick, such as a lost lease or a passed deadline, are
-# found within this time. Without work beat's ticks are enough. Not tuned.
+# Seconds between two steps while anything waits or runs: events without a kick, such as a lost lease or a passed
+# deadline, are found within this time. Without work beat's ticks are enough. Not tuned.
 BUSY_STEP_S = 1.0
 # After this many tick intervals without a tick the planner steps by itself, and a stand-by looks whether the lead is
 # free. Not tuned.
 MISSING_TICKS = 1.5
-STOP_WITHIN_S = 5.0  # for the last step; a supervisor waits 10 s, enough to give up the lead as well
+STOP_WITHIN_S = 5.0  # seconds for the last step; a supervisor waits 10 s, enough to give up the lead as well
 QUEUE = "plan"
 
 
@@ -46,7 +46,7 @@ class PlanQueue:
         return self._consumes
 
     def set(self, consume: bool) -> None:
-        """Has Celery's own thread begin or stop consuming the queue; returns before that is done."""
+        """Lets Celery's own thread begin or stop consuming the queue; returns before that is done."""
         if self.consumer is None or consume == self._consumes:
             return
         self._consumes = consume

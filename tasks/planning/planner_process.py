@@ -26,7 +26,7 @@ planner = PlannerLoop(leader, messages, queue, settings.tick_s)
 
 @app.task(name="tasks.plan", send_events=False, Request=BoundedEvents)  # type: ignore[untyped-decorator]  # celery is untyped
 def plan() -> None:
-    """Has the planner step at a tick of beat."""
+    """Lets the planner step at a tick of beat."""
     planner.loop.step()
 
 

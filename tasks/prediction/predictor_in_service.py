@@ -25,7 +25,8 @@ OBSERVED_AGE_S = 3600.0  # a first read goes back this far: older outcomes say l
 # Requests that one transaction claims and predicts: later requests wait for them. A larger chunk needs fewer
 # transactions for a bulk job's lines; with 256, which take 0.15 s on a busy machine, others waited twice as long.
 CHUNK = 64
-OUTDATED_CHUNK = 64  # predicted again in one transaction, during which the planner cannot claim these rows. Not tuned.
+# requests predicted again in one transaction, during which the planner cannot claim them. Not tuned.
+OUTDATED_CHUNK = 64
 ALL_RUNNING_VERSIONS = "running-~"  # sorts behind every running version
 
 log = structlog.get_logger()

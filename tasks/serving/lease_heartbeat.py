@@ -133,7 +133,7 @@ class LeaseHeartbeat(Thread):
                 return self._break_off(reason)
 
     def _beat_is_due(self, offer: WorkerOffer) -> bool:
-        """Whether to write this beat: each one with open leases, probes or a new offer, else every IDLE_BEATS."""
+        """Whether to write this beat: always with open leases, probes or a new offer, otherwise one in IDLE_BEATS."""
         busy = self._jobs.any_open or self._unreachable_beats or self._engine.stopping or offer != self._written_offer
         self._idle_beats = 0 if busy else (self._idle_beats + 1) % IDLE_BEATS
         return self._idle_beats == 0

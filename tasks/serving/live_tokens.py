@@ -24,7 +24,7 @@ from webapp.streaming.token_messages import Piece, asks_channel, decode_asks, en
 # After a failure nothing is published for this long, because each try may block for BROKER_TIMEOUT_S. Not tuned.
 PAUSE_S = 2.0
 
-Decode = Callable[..., str]  # the method of `inference.request_tokens.RequestTokens`
+Decode = Callable[..., str]  # the method `decode` of `inference.request_tokens.RequestTokens`
 
 log = structlog.get_logger()
 
@@ -88,7 +88,7 @@ class LiveTexts:
     def __init__(self, decode: Decode) -> None:
         self._decode = decode
         self._rows: dict[str, GrowingText] = {}
-        self._published: dict[str, int] = {}  # characters
+        self._published: dict[str, int] = {}  # characters published, by row
 
     def add(self, step: StepTokens) -> list[Piece]:
         """Adds the tokens of a step; returns the pieces of text that can be published."""

@@ -22,7 +22,7 @@ from tasks.app import settings
 from tasks.serving.serving_costs import LearnedCosts, UnseenSamples
 from tasks.serving.worker_process import prepare_process, serve_until_signal
 
-CONNECT_AGAIN_S = 2.0  # between two tries while the server is not up. Not tuned
+CONNECT_AGAIN_S = 2.0  # seconds between two tries while the server is not up. Not tuned
 # A server that does not report its memory is assumed to hold this many rows of the longest prompt and answer. With such
 # a server `max_rows` decides how many rows run; this only limits policies that ignore it. Not tuned.
 ASSUMED_ROWS = 64

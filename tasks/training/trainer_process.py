@@ -26,11 +26,12 @@ from tasks.prediction.predictor_in_service import make_configured
 from tasks.training.refit_jobs import EarlyRefits
 from tasks.training.refit_processes import RefitProcesses
 
-# Between two renewals of the lead, or two tries to take it. Refits come every few minutes, so any value well below
-# their intervals works.
+# Seconds between two renewals of the lead, or two tries to take it. Refits come every few minutes, so any value well
+# below their intervals works.
 LEAD_CHECK_S = 3.0
 LEAD_S = 12.0  # a frozen trainer is replaced after this long; four times LEAD_CHECK_S
-EARLY_CHECK_S = 5.0  # between two checks whether answers have doubled: a count of at most 4,000 rows. Not tuned.
+# seconds between two checks whether answers have doubled: a count of at most 4,000 rows. Not tuned.
+EARLY_CHECK_S = 5.0
 
 log = structlog.get_logger()
 

@@ -156,7 +156,8 @@ class Fusion(Policy):
             reservation.release()
         counters = self._queues.counters
         tenants = self._queues.least_served(TENANTS_TRIED)
-        most = math.inf  # counter limit of others while a less served tenant's requests do not fit
+        # others go ahead until their counters reach this, while a less served tenant's requests do not fit
+        most = math.inf
         for tenant, next_tenant in zip_longest(tenants, tenants[1:]):
             if counters.served(tenant) > most:
                 break

@@ -42,7 +42,7 @@ MIN_TAU = 0.1  # with a lower rank correlation predicted lengths do not count at
 
 @dataclass(frozen=True, slots=True)
 class FleetLoad:
-    """The fleet's waiting work, and how fast it serves it."""
+    """The fleet's waiting work, and the speed at which the fleet serves it."""
 
     drain_s: float  # seconds until the whole fleet would have served all waiting requests
     step_s: float  # mean seconds of an iteration as the batches are now
@@ -115,8 +115,8 @@ def _by_key(buckets: LengthBuckets, count: int, load: FleetLoad, now: float) -> 
 def in_batches(requests: Iterable[Request], fleet: FleetArrays, now: float) -> Iterator[WaitingBatch]:
     """Yield the requests in their order, in batches that fit a worker of mean capacity.
 
-    Memory is counted as on the first worker, rectangular or paged. Rows really join and leave one by one; a batch of
-    that size takes about the same time.
+    Memory is counted as on the first worker, rectangular or paged. Rows really join and leave one by one, which takes
+    about as long as batches of that size.
     """
     capacity, most_rows = float(fleet.capacity.mean()), float(fleet.most_rows.mean())
     memory, costs = fleet.workers[0].memory, fleet.workers[0].costs

@@ -99,7 +99,7 @@ class AbilityGroups(WrappingPolicy):
         return self._groups.values()
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Return a batch that did not fit to the policy whose workers can serve it."""
+        """Give a batch that did not fit back to the policy whose workers can serve it."""
         self._policy_serving(assignment.requests).out_of_memory(assignment, now)
 
     def _policy_serving(self, requests: Iterable[Request]) -> Policy:

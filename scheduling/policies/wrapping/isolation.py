@@ -34,7 +34,7 @@ class IsolatingPolicy(WrappingPolicy):
         return (self._policy,)
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Return a batch that did not fit to the policy."""
+        """Give a batch that did not fit back to the policy."""
         self._policy.out_of_memory(assignment, now)
 
     def add(self, request: Request, now: float) -> None:

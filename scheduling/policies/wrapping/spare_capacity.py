@@ -149,7 +149,7 @@ class SpareCapacity(WrappingPolicy):
                 self._others.add(replace(request, priority=request.priority - BACKGROUND_PRIORITY), now)
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Return a batch that did not fit to the policy that made it."""
+        """Give a batch that did not fit back to the policy that made it."""
         background = any(request.background for request in assignment.requests)
         (self._background if background else self._others).out_of_memory(assignment, now)
 
@@ -190,7 +190,7 @@ class TypicalRow:
 
 
 def typical_row(requests: Collection[Request]) -> TypicalRow:
-    """Return the mean of these requests; at least one."""
+    """Return the mean prompt and the mean remaining tokens of at least one request."""
     length = sum(request.prefill for request in requests) / len(requests)
     return TypicalRow(round(length), max(1, round(sum(request.remaining for request in requests) / len(requests))))
 

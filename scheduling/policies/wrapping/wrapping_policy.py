@@ -26,11 +26,11 @@ class WrappingPolicy(Policy, Protocol):
         return min((at for at in instants if at is not None), default=None)
 
     def set_rank_correlation(self, tau: float | None) -> None:
-        """Pass Kendall's tau of recent predictions and answers on."""
+        """Pass on Kendall's tau of recent predictions and answers."""
         for policy in self._inner():
             policy.set_rank_correlation(tau)
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
-        """Pass the tenants' weights on."""
+        """Pass on the tenants' weights."""
         for policy in self._inner():
             policy.set_weights(weights)
