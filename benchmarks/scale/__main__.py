@@ -29,7 +29,6 @@ from benchmarks.harness import Column, Json, Results, json_option, print_table, 
 from benchmarks.live.fresh_service import ServiceOptions, add_process, fresh_service, roomy_postgres
 from benchmarks.live.live_figures import ServiceMonitor
 from benchmarks.request_sources import arrivals_of
-from benchmarks.scale.paced_engine import MACHINES
 from benchmarks.scale.run_figures import idle_since, served_since
 from benchmarks.service_start import client_of_service, connection_to, process_ids
 from cli.demo_workload import DemoArrival, send_all
@@ -70,7 +69,7 @@ COLUMNS: dict[str, Column] = {  # CPU in milliseconds a request
 
 @click.command(help=__doc__)
 @click.option("--workers", type=CommaSeparated(int), default="8,16,32,64", show_default=True, help="Fleets.")
-@click.option("--machine", type=click.Choice(sorted(MACHINES)), default="v100", show_default=True)
+@click.option("--machine", type=click.Choice(sorted(SERVED_BY_ONE)), default="v100", show_default=True)
 @click.option("--policy", type=click.Choice(POLICIES), default="fusion", show_default=True)
 @click.option("--load", default=0.8, show_default=True, help="Arrivals, as a share of what the fleet can serve.")
 @click.option("--most-rate", default=600.0, show_default=True, help="Arrivals a second at most.")
