@@ -155,7 +155,7 @@ def decisions(name: str, waiting: int, workers: int) -> Json:
         row[kind] = {
             "decide_ms": 1e3 * median(seconds),
             "decide_p95_ms": 1e3 * float(np.percentile(seconds, 95)),
-            "given": float(np.mean(given)),  # requests a decision
+            "given": float(np.mean(given)),  # requests assigned in a decision
         }
     for request in islice(source, max(0, waiting - len(policy))):
         policy.add(replace(request, arrived_at=now), now)

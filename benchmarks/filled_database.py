@@ -68,7 +68,7 @@ def fill(connection: Connection, finished: int, queued: int, model: str) -> None
     """Insert `finished` ended and `queued` waiting requests of this model, and update the planner's statistics.
 
     A tenth of the ended ones were cancelled within the last minutes. The waiting ones are predicted, by the running
-    quantiles of a cold start, and no planner has fetched them in an epoch that still leads.
+    quantiles of a cold start, and no present planner has fetched them.
     """
     indexes = connection.execute(INDEXES).all()
     for index in indexes:

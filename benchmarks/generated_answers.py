@@ -29,8 +29,9 @@ LIMIT = 256  # tokens of an answer
 # tokens, 43 of 63 answers to the other tasks, and few of them after 256.
 NOT_ENDED = ("chat", "mt_en_zh")
 LONGEST_INPUT = 384  # tokens: nine of ten inputs of every task but Python's code comments are shorter
-ROWS = 64  # decoded together: more gain little on two cores, and prompts would wait longer for their prefill; not tuned
-SAVE_EVERY = 32  # answers: a killed run loses about 20 s of work
+# rows decoded together: more gain little on two cores, and prompts would wait longer for their prefill; not tuned
+ROWS = 64
+SAVE_EVERY = 32  # answers between two saves: a killed run loses about 20 s of work
 KV_BUDGET_BYTES = 2**34  # any value above the rows' need works: memory is not measured
 
 DIRECTORY = click.Path(exists=True, path_type=Path)

@@ -18,7 +18,7 @@ from scheduling.simulation.published_costs import CHATGLM_6B_V100
 LENGTH_EVERY_S = 180  # Magnus III-B
 SERVING_EVERY_S = 120  # Magnus III-D
 # Assumptions of the stream, none of them measured; the figures in docs/results hold for these values.
-RESPONSE_S = 30  # from a request's arrival to its outcome in the log
+RESPONSE_S = 30  # seconds from a request's arrival to its outcome in the log
 BATCH = 8  # arrivals, of which a random number is served together
 ENGINE_NOISE = 0.05  # standard deviation of the logarithm of serving times
 OVERHEAD = 1.25  # the engine's serving times as a multiple of the published curves

@@ -71,7 +71,8 @@ class GrowingText:
         self.text = ""
         self._decoded = ""  # all whole characters, a stop string included
         self._ids: list[int] = []  # the tokens that are decoded together with the next ones
-        self._seen_ids, self._seen_characters = 0, 0  # how many of `_ids`, and of their text, `_decoded` already has
+        # how many of `_ids`, and how many characters of their text, are in `_decoded` already
+        self._seen_ids, self._seen_characters = 0, 0
 
     def add_ids(self, ids: Sequence[int]) -> None:
         """Adds the next tokens."""

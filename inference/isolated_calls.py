@@ -20,7 +20,8 @@ from weakref import finalize
 
 from inference.engine_errors import TooExpensive
 
-MOST_MEMORY_BYTES = 2**30  # of one call; a large schema takes 40 MB, a tokenizer 100. Not tuned otherwise
+# bytes that one call may take; a large schema takes 40 MB, a tokenizer 100. Not tuned otherwise
+MOST_MEMORY_BYTES = 2**30
 AT_ONCE = 2  # calls at a time, so that cores stay free for the rest of the service; not tuned
 # Longest wait for a call's answer. On a machine that is ten times overloaded, the CPU time allowed takes about as long.
 ANSWER_WITHIN_S = 20.0
@@ -67,7 +68,7 @@ class IsolatedCalls:
                 return _read_all(ours)
             except ConnectionResetError:
                 return None
-            except OSError:  # late
+            except OSError:  # no answer came in time
                 return b""
 
     def _fork(self, theirs: socket, cpu_s: float) -> None:
@@ -77,7 +78,7 @@ class IsolatedCalls:
                 try:
                     send_fds(self._template, [SECONDS.pack(cpu_s)], [theirs.fileno()])
                     return
-                except OSError:  # it was killed
+                except OSError:  # the template was killed
                     self._template.close()
             self._template = self._start()
             send_fds(self._template, [SECONDS.pack(cpu_s)], [theirs.fileno()])

@@ -22,7 +22,7 @@ class ChatEnding:
 
     @property
     def variables(self) -> dict[str, bool]:
-        """Returns the template's variables, by the names that Qwen, GLM and others (the first) and DeepSeek use."""
+        """Returns the template's variables under both names in use: that of Qwen and GLM, and DeepSeek's."""
         return {} if self.thinks else {"enable_thinking": False, "thinking": False}
 
 

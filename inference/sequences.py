@@ -109,7 +109,7 @@ class RunFigures:
     generation_length: int  # batch generation length: the most tokens that one row gained in this run
     valid_tokens: int
     pad_tokens: int  # padding computed in prefills
-    invalid_tokens: int  # computed for rows that had finished
+    invalid_tokens: int  # tokens computed for rows that had finished
     peak_kv_bytes: int
     prefill_s: float
     decode_s: float

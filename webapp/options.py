@@ -20,14 +20,15 @@ from webapp.field_types import Body, Text, storable
 
 MOST_BIASES = 300  # OpenAI's bound
 MOST_STOP_TOKENS = 64  # each token of a row is compared with them; not tuned otherwise
-LARGEST_TOKEN_ID = 2**31 - 1  # of an int4 column; no vocabulary comes near
+LARGEST_TOKEN_ID = 2**31 - 1  # the largest value of an int4 column; no vocabulary comes near
 MOST_SEEDS = 2**31  # every engine takes a seed below this, and two requests seldom draw the same one
 
 # The engine that serves a request compiles its schema, which takes longer for a larger one. OpenAI allows ten levels of
 # nested objects, each of which is three levels of JSON, and 120,000 characters of names and values. Not tuned.
 MOST_SCHEMA_BYTES = 2**16
 MOST_SCHEMA_DEPTH = 32
-MOST_FORMAT_CHARACTERS = 4 * MOST_SCHEMA_BYTES  # of the schema of a call that must be one of several tools; not tuned
+# characters of the schema of a call that must be one of several tools; not tuned
+MOST_FORMAT_CHARACTERS = 4 * MOST_SCHEMA_BYTES
 FORMAT_CHECKS = FormatChecks()
 MOST_TOP_LOGPROBS = 20  # OpenAI's bound
 LARGEST_INTEGER = 2**63 - 1

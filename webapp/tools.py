@@ -30,7 +30,7 @@ class FunctionDefinition(Body):
 
     @property
     def stored(self) -> StoredTool:
-        """Returns it as the request's row stores it."""
+        """Returns the function as the request's row stores it."""
         return StoredTool.model_validate({"parameters": NO_PARAMETERS, **self.model_dump(exclude_none=True)})
 
 
@@ -100,7 +100,7 @@ class ChatToolCall(Body):
 
     @property
     def stored(self) -> StoredCall:
-        """Returns it as the request's row stores it."""
+        """Returns the call as the request's row stores it."""
         return StoredCall(id=self.id, name=self.function.name, arguments=self.function.arguments)
 
 
@@ -137,7 +137,7 @@ class FunctionCallItem(Body):
 
     @property
     def stored(self) -> StoredCall:
-        """Returns it as the request's row stores it."""
+        """Returns the call as the request's row stores it."""
         return StoredCall(id=self.call_id, name=self.name, arguments=self.arguments)
 
 

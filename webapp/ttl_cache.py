@@ -7,7 +7,8 @@ from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
 
-MOST_SPACED_S = 15.0  # longest that spacing keeps a value, so that one slow read at a restart has no lasting effect
+# most seconds for which `spacing` keeps a value, so that one slow read at a restart has no lasting effect
+MOST_SPACED_S = 15.0
 
 
 class TtlCache(Generic[Value]):

@@ -135,7 +135,7 @@ def shown_delivery(delivery: WebhookDelivery) -> Delivery:
 @api.output(Webhook)
 @api.doc(summary="Register a webhook endpoint", security="ApiKey", responses=[400, 401, 403, 413, 429, 503])
 def create(json_data: CreateWebhook) -> Webhook:
-    """Events that happen from now on are posted to it, signed with the secret that only this answer shows.
+    """Stores an endpoint: events from now on are posted to it, signed with the secret that only this answer shows.
 
     Signatures and headers are those of Standard Webhooks; the `openai` client's `webhooks.unwrap` reads them.
     """
@@ -157,7 +157,7 @@ def create(json_data: CreateWebhook) -> Webhook:
 @api.output(WebhookList)
 @api.doc(summary="List webhook endpoints", security="ApiKey", responses=[401, 403, 429, 503])
 def list_() -> WebhookList:
-    """Oldest first, without their secrets."""
+    """Lists the tenant's endpoints, oldest first, without their secrets."""
     with current_context().sessions() as session:
         endpoints = webhook_endpoints.list_endpoints(session, current_tenant())
     return WebhookList(data=[shown_webhook(endpoint) for endpoint in endpoints])
@@ -168,7 +168,7 @@ def list_() -> WebhookList:
 @api.output(Webhook)
 @api.doc(summary="Give a webhook endpoint a new secret", security="ApiKey", responses=[400, 401, 403, 404, 429, 503])
 def rotate(id: str, query_data: RotateQuery) -> Webhook:
-    """For `overlap_s` seconds, events carry two signatures, by the old secret and by the new one."""
+    """Makes a new secret; for `overlap_s` seconds, events carry signatures by the old secret and by the new one."""
     require_endpoint_id(id)
     with current_context().sessions() as session:
         endpoint = webhook_endpoints.rotate(session, current_tenant(), id, query_data.overlap_s)
@@ -181,7 +181,7 @@ def rotate(id: str, query_data: RotateQuery) -> Webhook:
 @api.output(DeletedWebhook)
 @api.doc(summary="Delete a webhook endpoint", security="ApiKey", responses=[401, 403, 404, 429, 503])
 def delete(id: str) -> DeletedWebhook:
-    """Nothing is sent to it any more, not even events that were waiting."""
+    """Removes an endpoint: nothing is sent to it any more, not even events that were waiting."""
     require_endpoint_id(id)
     with current_context().sessions() as session:
         if not webhook_endpoints.remove(session, current_tenant(), id):
@@ -196,7 +196,7 @@ def delete(id: str) -> DeletedWebhook:
     summary="List the deliveries of a webhook endpoint", security="ApiKey", responses=[400, 401, 403, 404, 429, 503]
 )
 def deliveries(id: str, query_data: DeliveriesQuery) -> DeliveryList:
-    """Newest first."""
+    """Lists an endpoint's deliveries, newest first."""
     require_endpoint_id(id)
     with current_context().sessions() as session:
         found = webhook_deliveries.page(

@@ -89,7 +89,7 @@ def measure_intake(short: bool) -> MeasuredFigure:
     return measured
 
 
-JOBS, PAGE_MS = 1_000_000, 20  # the bounds
+JOBS, PAGE_MS = 1_000_000, 20  # jobs in the database; the bound on a page's 95th percentile
 LARGEST_TENANT = "tenant-0"  # has every second job (`benchmarks/filled_database.py`)
 NO_PAGES = ("one request", "stats", "metrics")  # are also read, but the bound does not include them
 

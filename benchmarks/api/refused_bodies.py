@@ -17,7 +17,7 @@ import httpx
 
 from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
 
-WITHIN_S = 1  # the bound
+WITHIN_S = 1  # the bound on the seconds until a refusal
 # The most memory that a body may add. The largest body that is read has 8 MiB (MAGNUS_MAX_BODY_BYTES), and may be in
 # memory as bytes and as text.
 FLAT_MIB = 32
@@ -34,7 +34,7 @@ class Refused:
     """A body as a series of repeated parts; it is sent chunked if `with_length` is false."""
 
     name: str
-    parts: tuple[tuple[bytes, int], ...]  # bytes, and how often
+    parts: tuple[tuple[bytes, int], ...]  # (bytes, number of times that they are sent)
     path: str = "/v1/responses"
     content_type: str = JSON
     encoding: str | None = None

@@ -23,10 +23,10 @@ from scheduling.simulation.published_costs import LLAMA2_13B_A100_DS
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 
-MOST_OFF = 10  # percent: the bound
+MOST_OFF = 10  # the bound on `most_off`, in percent
 WEIGHTS = {"small": 1.0, "middle": 2.0, "large": 3.0}
 # Requests of each tenant in the simulator. Requests in flight do not count, and each tenant's shortest go first: with
-# 900 requests `fusion` is 11.5 % off, with 3,600 it is 0.8 %.
+# 900 requests the shares under `fusion` are 11.5 % off, with 3,600 they are 0.8 % off.
 BACKLOG = 1800
 LIVE_BACKLOG = 800
 SERVED_WITHIN_S = 240.0  # any value well above the backlog's time works

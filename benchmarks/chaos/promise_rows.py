@@ -49,7 +49,7 @@ class Size:
     # The short form's windows hold tens of answers, so that a ratio varies by a fifth by chance: its bounds on ratios
     # are multiplied by this.
     slack: float = 1.0
-    budget_s: float = 48 * 60.0  # for all promises but the soak
+    budget_s: float = 48 * 60.0  # seconds for all promises but the soak
 
 
 LONG = Size()

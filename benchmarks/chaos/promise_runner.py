@@ -54,8 +54,9 @@ PROMISES = {
 }
 
 
-HEALTHY_WITHIN_S = 45.0  # after a promise; a service that takes longer is replaced by a new one
-STOPPED_WITHIN_S = 5.0  # after `magnus up` has ended; killed processes take a moment to leave the process table
+# seconds after a promise within which the service must be healthy; otherwise a new one replaces it
+HEALTHY_WITHIN_S = 45.0
+STOPPED_WITHIN_S = 5.0  # seconds after `magnus up` has ended: killed processes take a moment to leave the process table
 
 
 class PromiseRunner:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-REFUSES_EVERY = 20  # makes some events come again
+REFUSES_EVERY = 20  # one attempt in this many is refused, so that some events come again
 
 
 @dataclass

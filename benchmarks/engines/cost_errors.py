@@ -45,7 +45,7 @@ PROMPT_TOKENS, ANSWER_TOKENS = (10, 80), (10, 120)
 
 Run = Callable[
     [list[tuple[int, ...]], int], float
-]  # seconds to answer prompts of one length with this many tokens each
+]  # from prompts of one length and the tokens of each answer to the seconds that the batch takes
 
 
 @click.group(help=__doc__)

@@ -164,7 +164,7 @@ def fresh_service(
 
 
 def predict_the_truth(service: RunningService, true_tokens: Mapping[tuple[str, str], int]) -> None:
-    """Have the database replace each prediction by the answer's true length, where it is known."""
+    """Let the database replace each prediction by the answer's true length, where it is known."""
     rows = [{"texts": "\n".join(texts), "tokens": tokens} for texts, tokens in true_tokens.items()]
     engine = make_engine(service.database_url, pool_size=1, name="benchmark")
     with engine.begin() as connection:

@@ -31,7 +31,7 @@ class LiveWorkload:
 
     draw: Callable[[int, float, int], list[DemoArrival]]
     examples: Callable[[list[DemoArrival], int], Iterable[Example]]
-    tokens: Callable[[ToyRequest | RealRequest], int | None]  # of an answer with its end; None: not known
+    tokens: Callable[[ToyRequest | RealRequest], int | None]  # tokens of an answer, its end included; None: not known
 
     def true_tokens(self, arrivals: Iterable[DemoArrival]) -> dict[Texts, int]:
         """Return the answers' lengths that are known."""
@@ -91,7 +91,7 @@ def _own_answers(answers: Path, model: str, data: Path) -> list[AnsweredRequest]
             f"{one.application}: {one.instruction}",
             Outcome(
                 Prompt(one.application, one.instruction, one.input, one.input_tokens, one.prompt_tokens, LIMIT),
-                one.generated_tokens - 1,  # without its end
+                one.generated_tokens - 1,  # without the end-of-sequence token
             ),
         )
         for one in kept

@@ -16,9 +16,11 @@ from cli.demo_workload import DemoArrival, DemoRequest, send_all
 from cli.hosting.service_files import RunningService
 from cli.run_report import WHOLE_OR_CUT_OFF, summary
 
-# Between two samples of the service; a shorter interval takes CPU from the service on a small machine. Not tuned.
+# Seconds between two samples of the service; a shorter interval takes CPU from the service on a small machine. Not
+# tuned.
 POLL_S = 0.5
-# Seconds after the last one, until a predictor fitted to their answers is in service: the trainer checks every 5 s.
+# Seconds after the last of the first requests, until a predictor fitted to their answers is in service: the trainer
+# checks every 5 s.
 SETTLE_S = 10.0
 FEWEST_CORRELATED = 10  # requests of an application; with fewer its correlation is chance
 

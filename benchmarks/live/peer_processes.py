@@ -82,7 +82,7 @@ class PeerStore:
 
 WINDOW_S = 0.05  # longest wait for a full batch; longer makes fuller batches and later answers, not tuned
 WINDOW_SIZE = 10  # what Magnus Eq. (1) allows at Lmax = Gmax = 1024 in the default CPU budget, as for `vs`
-POLL_S = 0.01  # between two looks for requests; any value well below a batch's time works
+POLL_S = 0.01  # seconds between two queries for requests; any value well below a batch's time works
 PAGE_TOKENS = 32  # one of the fastest on a CPU, see `benchmarks.engines.compared_engines`
 BATCH_TOKENS = 512  # the largest of those tried there
 MAX_ROWS = 64  # more do not make it faster: the cost of its steps grows with the rows

@@ -54,7 +54,7 @@ class RunRecords:
         own = asdict(terms)
         if self.time_is_up or any(_same(own, known) for known in self.runs):
             return None
-        load = round(os.getloadavg()[0], 2)  # of the machine, in running processes
+        load = round(os.getloadavg()[0], 2)  # the machine's load average, in running processes
         began = time.monotonic()
         try:
             record = measure()

@@ -38,7 +38,7 @@ PAPERS: dict[str, ModuleType] = {
     "baton": baton_experiments,
     "ours": fusion_experiments,
 }
-OWN_PAPERS = ("magnus", "baton")  # those that need no data
+OWN_PAPERS = ("magnus", "baton")  # papers whose experiments need no data
 COLUMNS: dict[str, Column] = {
     "run": lambda row: run_name(row),
     "req/s": "requests_per_s",

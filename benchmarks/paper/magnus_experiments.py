@@ -14,7 +14,7 @@ from scheduling.simulation.published_costs import (
 )
 from scheduling.simulation.simulator import Arrival
 
-INSTANCES = 7  # the paper's
+INSTANCES = 7  # workers, as in the paper
 RATES = (2.0, 4.0, 8.0, 16.0, 32.0)  # from light load to overload of every policy
 SECONDS = 300.0  # seconds of arrivals; a longer run overloads more and takes longer to simulate, not tuned
 HEADROOM = 3 / 7  # memory beyond Θ, as a share of Θ: Θ is 70 % of what the weights leave (IV-A)

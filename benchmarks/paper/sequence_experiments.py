@@ -25,7 +25,7 @@ TABLE_6, WAITING = "sequence table 6", "sequence waiting times"
 BATCHES, GROUPS = "sequence fig 3a", "sequence fig 3b"
 OVER_VANILLA_6 = {"estimation only": (358.0, 1.07 / 0.78), "instruction tuning": (139.0, 1.24 / 0.78)}
 BATCH_SIZES, GROUP_SIZES = (1, 2, 4, 8, 16, 32, 64), (32, 64, 128, 256, 512, 1024)
-GROUP = 256  # the paper's
+GROUP = 256  # requests of a group, as in the paper
 TUNED, VANILLA = 63.0, 1.22  # mean error of instruction tuning; the vanilla baseline's samples a second
 PREDICTORS = {  # Table 4: mean error in tokens, samples a second, tokens a batch
     "vanilla": (0.0, VANILLA, 377),

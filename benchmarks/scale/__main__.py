@@ -42,7 +42,7 @@ from settings import BUNDLED_MODEL
 
 POLL_S = 0.5  # between two samples; a shorter time takes CPU from the service. Not tuned
 SETTLE_S = 3.0  # between start and first request, so that the workers' first heartbeats are over. Not tuned
-GIVE_UP_S = 180.0  # after the last submission; requests that are unanswered then are only counted
+GIVE_UP_S = 180.0  # seconds after the last submission; requests that are unanswered then are only counted
 # Requests a second that one machine serves with toy requests of 30 words, so that --load means about the same for each.
 # A V100 at 25 rows: 43.6 + 20 + 5 ms an iteration and 36 tokens a request give 25 / (36 · 0.069) = 10.1.
 SERVED_BY_ONE = {"v100": 10.0, "a100": 32.0}

@@ -24,7 +24,8 @@ MACHINES: dict[str, Machine] = {
     "a100-hf": published_costs.LLAMA2_13B_A100_HF,  # the same under huggingface-transformers
     "a6000": published_costs.LLAMA2_7B_A6000,  # BATON: llama2-7b on an A6000 (Table 1)
 }
-ANSWER_GROWTH = {"v100-4bit": published_costs.QUANTIZED_ANSWER_GROWTH}  # of a quantized model's answers
+# how many times as long a quantized model's answers are
+ANSWER_GROWTH = {"v100-4bit": published_costs.QUANTIZED_ANSWER_GROWTH}
 
 
 def machine_of(policy: str, machine: str) -> str:

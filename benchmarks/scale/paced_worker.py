@@ -42,7 +42,7 @@ from tasks.serving.worker_process import prepare_process, serve_until_signal
 
 MAX_POSITIONS = 2048  # Lmax + Gmax of the papers
 EOS = 0  # any id: the result writer removes the last one
-ANY_TOKEN = 10  # of an answer of which only the length is known; any id works that decodes to some text
+ANY_TOKEN = 10  # a token of an answer of which only the length is known; any id works that decodes to some text
 # Modules that Celery imports by name when a worker starts; imported before the fork, 256 workers share them.
 IMPORTED_LATE = (
     celery.apps.worker,

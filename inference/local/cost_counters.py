@@ -68,7 +68,7 @@ class RunTally:
 # Longer windows average out more noise of the clock, shorter ones separate more loads. Not tuned.
 MOST_STEPS = 16
 MOST_S = 0.25
-KEPT = 1024  # the most windows until `take`, then the oldest are dropped; any value above some seconds of steps works
+KEPT = 1024  # the most windows that are kept until `take`, the newest ones; any value above some seconds of steps works
 
 
 @dataclass(slots=True)

@@ -131,7 +131,7 @@ class Engine:
 
     @property
     def rows(self) -> dict[str, int]:
-        """The generated tokens of running rows, preempted ones included, and of finished rows."""
+        """The number of generated tokens of running rows, preempted ones included, and of finished rows."""
         finished = {row.id: len(row.generated_ids) for row in self._batch.finished}
         return finished | {row.sequence.id: len(row.generated) for row in self._running_rows()}
 

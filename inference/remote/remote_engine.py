@@ -81,7 +81,7 @@ class RemoteEngine:
 
     @property
     def rows(self) -> dict[str, int]:
-        """The generated tokens of running and ended rows."""
+        """The number of generated tokens of running and ended rows."""
         return {row_id: row.tokens for row_id, row in list(self._rows.items())}
 
     def generated(self, since: Mapping[str, int]) -> dict[str, Generated]:

@@ -74,7 +74,7 @@ class StreamListener:
 
 @dataclass(frozen=True, slots=True)
 class StreamTerms:
-    """The parameters of every stream: the seconds without a token until it is given up, and the detokenizer."""
+    """The parameters of every stream: the seconds without a token after which it is given up, and the detokenizer."""
 
     silent_s: float
     detokenizer: Detokenizer | None

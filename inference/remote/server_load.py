@@ -43,7 +43,8 @@ def load_from_metrics(text: str) -> ServerLoad:
         if sample.name == CACHE_CONFIG:
             cache = sample.labels
         if math.isfinite(sample.value):
-            values[sample.name] = values.get(sample.name, 0.0) + sample.value  # each engine of a server has a line
+            # summed, because each engine of a server has a line of its own
+            values[sample.name] = values.get(sample.name, 0.0) + sample.value
     block_tokens, blocks = _positive(cache.get("block_size")), _positive(cache.get("num_gpu_blocks"))
     return ServerLoad(
         running=_whole(_first(values, RUNNING)),

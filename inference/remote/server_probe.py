@@ -51,7 +51,7 @@ class _Probe:
     max_rows: int | None
 
     def kind(self) -> ServerKind:
-        """Returns the kind of server, which it shows by a value that only this kind has."""
+        """Returns the kind of the server, known by a value that only servers of this kind report."""
         owners = {model.get("owned_by") for model in self.models()}
         if "vllm" in owners:
             return "vllm"

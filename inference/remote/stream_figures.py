@@ -17,7 +17,7 @@ class StreamFigures:
         self._busy_s = 0.0
 
     def count(self, rows: Sequence[RemoteRow], now: float) -> None:
-        """Counts the tokens generated since the last call; the most of any row is the number of iterations."""
+        """Counts the tokens generated since the last call; the largest number of any row counts as iterations."""
         gained = [(row, row.tokens - row.accounted) for row in rows]
         for row, tokens in gained:
             row.accounted += tokens

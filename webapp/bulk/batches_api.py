@@ -63,7 +63,7 @@ def create_batch(json_data: CreateBatch) -> Batch:
 @api.output(BatchList)
 @api.doc(summary="List batches", security="ApiKey", responses=[400, 401, 403, 429, 503])
 def list_batches(query_data: BatchListQuery) -> BatchList:
-    """Newest first; `after` takes the last id of the page before."""
+    """Lists batches, newest first; `after` takes the last id of the page before."""
     after = query_data.after
     read = partial(bulk_jobs.job_page, tenant=current_tenant(), after=after, limit=query_data.limit)
     page = read_page(current_context().sessions, "batch", BATCH_ID, after, read)
@@ -74,7 +74,7 @@ def list_batches(query_data: BatchListQuery) -> BatchList:
 @api.output(Batch)
 @api.doc(summary="Retrieve a batch", security="ApiKey", responses=[401, 403, 404, 429, 503])
 def retrieve_batch(id: str) -> Batch:
-    """Its state, counts and files; counts follow within a second, of large batches within some seconds."""
+    """Returns state, counts and files; counts follow within a second, those of large batches within some seconds."""
     return batch_of(find_batch(id))
 
 
@@ -82,7 +82,7 @@ def retrieve_batch(id: str) -> Batch:
 @api.output(Batch)
 @api.doc(summary="Cancel a batch", security="ApiKey", responses=[401, 403, 404, 429, 503])
 def cancel_batch(id: str) -> Batch:
-    """What is answered stays; a batch that has ended stays as it is."""
+    """Cancels the lines without an answer and keeps the answers; a batch that has ended stays as it is."""
     find_batch(id)
     with current_context().sessions() as session:
         bulk_jobs.cancel_job(session, current_tenant(), id)

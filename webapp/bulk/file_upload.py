@@ -22,13 +22,13 @@ from webapp.client_errors import InvalidRequest
 # chunks make a file of long lines take more steps; larger ones take more memory and are read again by more steps.
 CHUNK_BYTES = 1024 * 1024
 MOST_LINES = 50_000  # OpenAI's bound of a batch
-MOST_BLANK_LINES = 50_000  # beside them; any bound on what is read does
+MOST_BLANK_LINES = 50_000  # blank lines beside these; any bound works
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some programs on Windows begin UTF-8 files with it
 
 # Most bytes of an upload beside the file's own. The parser also applies this bound to the part of the file that it
-# holds, 64 KiB and a remainder. It is Flask's own default.
+# holds in memory, a little more than 64 KiB. It is Flask's own default.
 FORM_BYTES = 500_000
-MOST_PARTS = 16  # of a form; there are four fields
+MOST_PARTS = 16  # parts of a form; there are four fields
 MAX_FILENAME = 255  # characters; the rest is cut off
 FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 EXPIRES_AFTER_S = range(3600, 2_592_001)  # OpenAI's bounds
@@ -41,7 +41,7 @@ class LineChunks:
         self.size_bytes = self.lines = self.last_line = 0
         self._max_line_bytes = max_line_bytes
         self._open = bytearray()  # bytes not in a chunk yet: whole lines, then the beginning of one
-        self._whole = 0  # bytes of whole lines in it
+        self._whole = 0  # bytes of the whole lines in `_open`
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """Takes the next bytes; yields (number of its first line, bytes) of each chunk that is full.

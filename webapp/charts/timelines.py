@@ -156,7 +156,7 @@ def merged(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _span(batch: BatchSpan, now: datetime, back_s: float) -> tuple[float, float]:
-    """Returns the batch's start and end in seconds of the axis."""
+    """Returns the batch's start and end as seconds on the axis."""
     start_s = back_s - (now - batch.started_at).total_seconds()
     end_s = back_s if batch.finished_at is None else back_s - (now - batch.finished_at).total_seconds()
     return max(0.0, start_s), max(0.0, start_s, end_s)

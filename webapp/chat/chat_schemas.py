@@ -13,7 +13,7 @@ from webapp.responses.response_objects import ChosenToken, Magnus
 from webapp.responses.response_schemas import Content, Extras, RoleAndContent
 from webapp.tools import MOST_TOOLS, CallId, ChatTool, ChatToolCall, ChatToolChoice
 
-MOST_ANSWERS = 128  # of one call: OpenAI's bound of `n`; each is a request of its own
+MOST_ANSWERS = 128  # answers of one call: OpenAI's bound of `n`; each is a request of its own
 EmptyList = Annotated[list[Any], Field(max_length=0)]
 Stop = Annotated[Annotated[StopString, Tag("<text>")] | Annotated[StopStrings, Tag("<list>")], TEXT_OR_LIST]
 

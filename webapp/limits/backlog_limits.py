@@ -24,11 +24,11 @@ from webapp.client_errors import BacklogFull
 log = structlog.get_logger()
 
 COUNT_EVERY_S = 1.0  # a longer interval costs fewer statements and lets a limit be exceeded further; not tuned
-COUNTING_SHARE = 0.05  # of one connection's time that may go into counting one tenant's rows; not tuned
+COUNTING_SHARE = 0.05  # share of one connection's time that may go into counting one tenant's rows; not tuned
 # A tenant whose queue is full is asked to come back once this share of it is served. If it came back for the next free
 # place, all of its clients would race for that place. Not tuned.
 SHARE_TO_WAIT_FOR = 0.1
-RETRY_UNKNOWN_S = 5  # while no planner predicts how long the queue takes; not tuned
+RETRY_UNKNOWN_S = 5  # seconds to wait while no planner predicts how long the queue takes; not tuned
 LONGEST_RETRY_S = 120  # OpenAI's clients honour Retry-After up to 120 s
 
 
@@ -45,8 +45,8 @@ class TenantCount:
     """A tenant's rows at the last count, and what this process has admitted and stored since."""
 
     counted: TenantBacklog = NOTHING
-    admitted: TenantBacklog = NOTHING  # not stored yet, so no count has them
-    stored: TenantBacklog = NOTHING  # since the last count began
+    admitted: TenantBacklog = NOTHING  # requests admitted and not stored yet, so that no count has them
+    stored: TenantBacklog = NOTHING  # requests stored since the last count began
     next_count_at: float = 0.0
     counting: bool = False
     first_count: threading.Event = field(default_factory=threading.Event)

@@ -100,7 +100,7 @@ class RateLimit:
         with self._lock:
             ends_at = now + shared.window_left_s
             same_window = abs(ends_at - window.ends_at) < rate.period_s / 2
-            # of answers that came in another order, the highest count is the last
+            # the database's answers may come in another order: the highest count is the latest
             window.known = max(window.known, shared.requests) if same_window else shared.requests
             window.ends_at, window.shared_at = ends_at, now
             standing = window.standing(rate, now)

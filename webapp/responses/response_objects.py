@@ -60,7 +60,7 @@ class LikelyToken(ApiObject):
 
 
 class ChosenToken(LikelyToken):
-    """The token that does stand there, and the likeliest ones."""
+    """The token that was generated at this place, and the likeliest ones."""
 
     top_logprobs: list[LikelyToken] = Field(default=[])
 
@@ -96,13 +96,13 @@ class CalledFunction(ApiObject):
 
 
 class InputDetails(ApiObject):
-    """Nothing is cached between requests."""
+    """Details of the prompt's tokens; cached ones are not counted."""
 
     cached_tokens: int = 0
 
 
 class OutputDetails(ApiObject):
-    """Reasoning is not told apart from the rest."""
+    """Details of the answer's tokens; reasoning is not told apart from the rest."""
 
     reasoning_tokens: int = 0
 

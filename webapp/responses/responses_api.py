@@ -73,7 +73,7 @@ def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]] | Flask
 @api.output(ResponseList)
 @api.doc(summary="List responses", security="ApiKey", responses=[400, 401, 403, 429, 503])
 def list_(query_data: ListQuery) -> ResponseList:
-    """Newest first unless asked otherwise; `after` takes the last id of the page before.
+    """Lists responses, newest first unless asked otherwise; `after` takes the last id of the page before.
 
     A page of long texts and many tools ends early, with `has_more`.
     """
@@ -96,7 +96,7 @@ def list_(query_data: ListQuery) -> ResponseList:
 @api.output(Response)
 @api.doc(summary="Retrieve a response", security="ApiKey", responses=[400, 401, 403, 404, 429, 503])
 def retrieve(id: str, query_data: RetrieveQuery) -> tuple[Response, dict[str, str]] | FlaskResponse:
-    """Status, prediction, position and estimated completion; Retry-After says when it pays to ask again.
+    """Returns status, prediction, position and estimated completion; Retry-After says when it pays to ask again.
 
     `Prefer: wait=N` waits up to N seconds for its end, at most as long as the service allows.
     """
@@ -116,7 +116,7 @@ def retrieve(id: str, query_data: RetrieveQuery) -> tuple[Response, dict[str, st
 @api.output(Response)
 @api.doc(summary="Cancel a response", security="ApiKey", responses=[401, 403, 404, 429, 503])
 def cancel(id: str) -> tuple[Response, dict[str, str]]:
-    """A queued response is cancelled at once, a running one as soon as its worker hears of it; a final one stays so."""
+    """Cancels a queued response at once, a running one once its worker hears of it; a final one stays as it is."""
     require_response_id(id)
     cancel_request(current_context(), current_tenant(), id)
     return answer_of(find_request(current_context(), current_tenant(), id))
@@ -126,7 +126,7 @@ def cancel(id: str) -> tuple[Response, dict[str, str]]:
 @api.output(Deleted)
 @api.doc(summary="Delete a response", security="ApiKey", responses=[401, 403, 404, 409, 429, 503])
 def delete(id: str) -> Deleted:
-    """Waiting ones are taken out of the queue; running ones must be cancelled first."""
+    """Deletes a response: a waiting one leaves the queue, a running one must be cancelled first."""
     require_response_id(id)
     with current_context().sessions() as session:
         if not client_requests.remove(session, current_tenant(), id):

@@ -11,7 +11,7 @@ from models.notifications import NotificationsUnavailable
 from processes.listening import Channel
 
 # Shortest time between two announcements. A shorter one takes more of Postgres's time, a longer one delays requests
-# that come close together. A predictor looks at most every 0.05 s. Not tuned otherwise.
+# that come close together. A predictor checks at most every 0.05 s. Not tuned otherwise.
 SPACING_S = 0.04
 
 log = structlog.get_logger()

@@ -18,7 +18,8 @@ WAITING_CALLS = ("/v1/chat/completions", "/v1/completions")  # each waits for it
 AT_ONCE = 4
 
 CONNECTION = "magnus.connection"  # in the WSGI environment of a server that reports when clients disconnect
-WAIT = re.compile(r'(?:^|,)\s*wait\s*=\s*"?(\d{1,9})"?\s*(?=[;,]|$)', re.IGNORECASE)  # of RFC 7240, whole seconds
+# the preference `wait` of RFC 7240, in whole seconds
+WAIT = re.compile(r'(?:^|,)\s*wait\s*=\s*"?(\d{1,9})"?\s*(?=[;,]|$)', re.IGNORECASE)
 
 
 class CpuTurn:

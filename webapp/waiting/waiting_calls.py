@@ -20,10 +20,10 @@ from webapp.client_errors import Busy, TooManyWaiting
 
 log = structlog.get_logger()
 
-# Seconds between two looks at all waiting requests: a notification may be lost, and not everything that ends a request
-# sends one. A look costs one statement. Not tuned.
+# Seconds between two checks of all waiting requests: a notification may be lost, and not everything that ends a request
+# sends one. A check costs one statement. Not tuned.
 LOOK_AT_ALL_S = 1.0
-POLLING_SHARE = 0.1  # of one connection's time that these looks may take; a look at a thousand requests is slow
+POLLING_SHARE = 0.1  # share of one connection's time that these checks may take; a check of a thousand requests is slow
 TURN_S = 0.25  # longest single wait for a notification; a stop may take as long
 LINGER_S = 10.0  # the thread listens on after the last call, so that the next one need not connect; not tuned
 
@@ -45,7 +45,7 @@ class WaitingCall:
         """Calls with the same `changed` are woken together."""
         self.id = id
         self.over: Literal["ended", "left", "stopping"] | None = None  # why the wait ended
-        self.view: RequestView | None = None  # of the ended request; None if it was deleted
+        self.view: RequestView | None = None  # the ended request; None if it was deleted
         self._changed = changed or threading.Event()
 
     def wake(self) -> None:

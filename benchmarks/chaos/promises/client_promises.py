@@ -74,7 +74,7 @@ def hostile_bodies() -> list[dict[str, Any]]:
 
 
 IDLE, HALF_SENT = 300, 64
-POST_P99_S = 0.1  # the bound
+POST_P99_S = 0.1  # the promised P99 of POSTs
 PATIENCE_S = 180.0
 
 

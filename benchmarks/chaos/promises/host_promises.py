@@ -28,7 +28,7 @@ from models.connections.schema_upgrade import upgrade
 from models.session import make_engine, make_sessions
 from models.tenants import api_keys
 
-TAKEN_OVER_WITHIN_S = 15.0  # the bound
+TAKEN_OVER_WITHIN_S = 15.0  # the promised time until another process has taken over
 PATIENCE_S = 180.0
 CLOCKS_APART = "+300s"
 FAKETIME = [Path(f"/usr/lib/{machine}-linux-gnu/faketime/libfaketimeMT.so.1") for machine in ("x86_64", "aarch64")]

@@ -16,9 +16,9 @@ from benchmarks.chaos.recording_client import bodies, client_of, in_background, 
 from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_test
 from benchmarks.harness import percentile, until
 
-ANSWERED_WITHIN_S = 60.0  # after the last submission: the bound
+ANSWERED_WITHIN_S = 60.0  # the promised time from the last submission to the last answer
 PATIENCE_S = 180.0  # requests not answered by then count as lost
-RESCUED_WITHIN_S = 15.0  # the bound
+RESCUED_WITHIN_S = 15.0  # the promised time until a lost worker's requests start again
 
 
 def kills(service: ServiceUnderTest, size: Size) -> list[Row]:
@@ -161,7 +161,7 @@ def _counted(hit: list[str]) -> str:
     return ", ".join(f"{kind} {hit.count(kind)}" for kind in sorted(set(hit)))
 
 
-GROWTH_MB_PER_H = 2.0  # the bound
+GROWTH_MB_PER_H = 2.0  # the promised bound on the growth of a process
 SAMPLE_EVERY_S = 5.0  # 300 samples in the 25 minutes after the warm-up
 # Dead rows for each live one: autovacuum starts at a fifth and may lag behind on a busy table.
 MOST_DEAD_SHARE = 1.0

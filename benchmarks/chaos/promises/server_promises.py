@@ -17,11 +17,11 @@ from benchmarks.chaos.recording_client import RecordingClient, Reply, bodies, cl
 from benchmarks.chaos.service_under_test import ServiceUnderTest
 from benchmarks.harness import in_thread, until
 
-DISPATCHED_WITHIN_S = 10.0  # the bound
-REFUSED_WITHIN_S = 3.0  # the bound
-PATIENCE_S = 600.0  # for a long queue
+DISPATCHED_WITHIN_S = 10.0  # the promised time until batches start again
+REFUSED_WITHIN_S = 3.0  # the promised time until a call is refused
+PATIENCE_S = 600.0  # longest wait until a long queue is answered
 STOP_AGAIN_S = 0.05  # far below the 2 s between two checks of the supervisor
-HEALTHY_WITHIN_S = 1.0  # "at once", on a machine whose cores are all busy
+HEALTHY_WITHIN_S = 1.0  # what counts as "at once" on a machine whose cores are all busy
 
 
 def broker(service: ServiceUnderTest, size: Size) -> list[Row]:

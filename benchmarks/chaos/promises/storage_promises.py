@@ -142,7 +142,7 @@ def _refused(state_dir: Path, promise: str, *options: str) -> Row:
 
 
 def learned_models(service: ServiceUnderTest, size: Size) -> list[Row]:
-    """Publish two broken length predictors: one that does not match its digest, one truncated that does."""
+    """Publish two broken length predictors: one that does not match its digest, and a truncated one that does."""
     train_predictor(service.state_dir, training_examples(TRAINING_EXAMPLES, [], seed=21))
     good = "select version, stored from model_versions where kind = 'length' and active"
     rows = []
