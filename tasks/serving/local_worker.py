@@ -6,6 +6,7 @@ from functools import partial
 from time import monotonic
 from typing import TypeVar
 
+import structlog
 import torch
 
 from inference.local.cost_counters import StepLog
@@ -32,6 +33,7 @@ PROFILE_WITHIN_S = 5.0
 # would be meaningless.
 FEWEST_MEASURED = 3
 
+log = structlog.get_logger()
 T = TypeVar("T")
 
 
@@ -84,7 +86,9 @@ def _load_and_measure(device: str, kv_budget: str) -> tuple[LoadedModel, int, Se
     budget_bytes = kv_budget_bytes(kv_budget, loaded.device)
     require_a_row(budget_bytes, loaded.delta_bytes)
     if loaded.device.type == "cpu":
-        torch.set_num_threads(worthwhile_threads(loaded, budget_bytes, most=torch.get_num_threads()))
+        threads = worthwhile_threads(loaded, budget_bytes, most=torch.get_num_threads())
+        torch.set_num_threads(threads)
+        log.info("number of threads chosen", threads=threads)
     return loaded, budget_bytes, _measured_curves(loaded, budget_bytes)
 
 
