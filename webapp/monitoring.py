@@ -66,8 +66,7 @@ def favicon() -> BaseResponse:
 def metrics() -> Response:
     """Returns all figures in Prometheus's text format."""
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-    registries: list[CollectorRegistry] = current_app.extensions["metrics"]
-    return Response(b"".join(encode(registry) for registry in registries), content_type=content_type)
+    return Response(encode(current_app.extensions["metrics"]), content_type=content_type)
 
 
 def register_metrics(app: Flask, context: AppContext) -> None:
@@ -75,19 +74,18 @@ def register_metrics(app: Flask, context: AppContext) -> None:
 
     With PROMETHEUS_MULTIPROC_DIR, which `magnus up` sets, durations are summed over all web processes of this host.
     """
-    service, registry = CollectorRegistry(), CollectorRegistry()
-    service.register(ServiceCollector(context.sessions, context.worker_alive_s))
-    shown = registry
-    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        shown = CollectorRegistry()
-        MultiProcessCollector(shown)  # type: ignore[no-untyped-call]
-    app.extensions["metrics"] = [service, shown]
+    registry = CollectorRegistry()  # one for all figures: an exposition in OpenMetrics ends with a mark, which stands once
+    registry.register(ServiceCollector(context.sessions, context.worker_alive_s))
+    summed = "PROMETHEUS_MULTIPROC_DIR" in os.environ
+    if summed:
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    app.extensions["metrics"] = registry
     durations = Histogram(
         "magnus_http_seconds",
         "Duration of HTTP requests",
         ["method", "route", "status"],
         buckets=DURATION_EDGES_S,
-        registry=registry,
+        registry=None if summed else registry,  # the collector above reads it out of that directory
     )
 
     @app.before_request

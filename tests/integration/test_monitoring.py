@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from models.operations import process_heartbeats
@@ -17,6 +18,14 @@ from models.planning import planner_state
 from models.planning.queue_snapshot import QueueSnapshot, write_queue_snapshot
 from tests.integration.api_service import Api, finish
 
+# What Prometheus 2.42 and 3.5 send: the first is in Debian 12.
+ACCEPTED = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,"
+    "application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,"
+    "text/plain;version=0.0.4;q=0.2,*/*;q=0.1",
+)
 DOCS = Path(__file__).parents[2] / "docs"
 ALERTS, GRAFANA = DOCS / "prometheus" / "alerts.yml", DOCS / "grafana" / "magnus.json"
 
@@ -74,6 +83,16 @@ def test_what_each_process_does_is_shown(busy: Api) -> None:
     ):
         assert sample in page
     assert 'magnus_clock_ahead_seconds{process="beat"}' in page
+
+
+@pytest.mark.parametrize("accept", ACCEPTED)
+def test_prometheus_reads_one_exposition_in_the_format_that_it_asks_for(busy: Api, accept: str) -> None:
+    answer = busy.client.get("/metrics", headers={"Accept": accept})
+    assert answer.mimetype == "application/openmetrics-text"
+    page = answer.get_data(as_text=True)
+    assert page.count("# EOF") == 1
+    families = {family.name for family in openmetrics_families(page)}
+    assert {"magnus_http_seconds", "magnus_requests_finished", "magnus_workers_alive"} <= families
 
 
 def test_a_planner_that_is_away_has_no_decision_time(api: Api) -> None:
