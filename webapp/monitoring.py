@@ -74,7 +74,9 @@ def register_metrics(app: Flask, context: AppContext) -> None:
 
     With PROMETHEUS_MULTIPROC_DIR, which `magnus up` sets, durations are summed over all web processes of this host.
     """
-    registry = CollectorRegistry()  # one for all figures: an exposition in OpenMetrics ends with a mark, which stands once
+    registry = (
+        CollectorRegistry()
+    )  # one for all figures: an exposition in OpenMetrics ends with a mark, which stands once
     registry.register(ServiceCollector(context.sessions, context.worker_alive_s))
     summed = "PROMETHEUS_MULTIPROC_DIR" in os.environ
     if summed:
