@@ -176,7 +176,7 @@ class RequestBody(_Part):
     tools: tuple[StoredTool, ...] = ()
     tool_choice: StoredToolChoice = StoredToolChoice()
     parallel_tool_calls: bool = True
-    store: bool = True  # False: the request is deleted once it was answered
+    store: bool = True  # False: its texts are deleted once it is answered
     instructions: str | None = None  # the client's own ones if its input began with system messages
     previous_response_id: str | None = None
     truncation: Literal["auto", "disabled"] = "disabled"

@@ -15,7 +15,7 @@ class WithoutThisFile(build_py):  # type: ignore[misc]  # setuptools is untyped 
     """Takes this script for no module of the package whose directory it lies in."""
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
-        """(Package, module, file) of each module."""
+        """Returns (package, module, file) of each module."""
         found: list[tuple[str, str, str]] = super().find_package_modules(package, package_dir)
         return [module for module in found if module[1] != "setup"]
 

@@ -105,7 +105,7 @@ class ServiceOptions:
     encoder: str | None = None
 
     def environment(self) -> dict[str, str]:
-        """The settings without an option of `magnus up`."""
+        """The settings for which `magnus up` has no option."""
         given = {
             "MAGNUS_MAX_PROMPT_TOKENS": self.max_prompt_tokens,
             "MAGNUS_MAX_OUTPUT_TOKENS": self.max_output_tokens,

@@ -105,7 +105,10 @@ class RemoteEngine:
         iteration_limit: int | None = None,
         on_progress: Progress = lambda finished: None,
     ) -> tuple[list[FinishedSequence], RunFigures]:
-        """Serves a batch; an iteration is one token of each row. Ignores the limit if the server takes no token ids."""
+        """Serves a batch; an iteration is one token of each row.
+
+        Ignores `iteration_limit` if the server takes no token ids.
+        """
         if self._rows:
             raise ValueError(f"{len(self._rows)} rows are still running")
         results: dict[str, FinishedSequence] = {}

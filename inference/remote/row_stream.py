@@ -21,7 +21,8 @@ class EndableTask:
     """Runs a coroutine in the event loop of another thread; any thread may create and end it.
 
     It cancels an anyio scope instead of the asyncio task, because httpx shields the closing of connections only from
-    that: a task that is cancelled while it closes expired connections would leave the others open.
+    the cancellation of a scope: a task that is cancelled while it closes expired connections would leave the others
+    open.
     """
 
     def __init__(self, work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:

@@ -100,7 +100,7 @@ COUNT_REQUESTS = text("""
 
 @dataclass(frozen=True, slots=True)
 class SharedCount:
-    """The requests of a tenant in the present window, and the seconds until the window ends."""
+    """A tenant's requests in the present window of its rate limit, and the seconds until the window ends."""
 
     requests: int
     window_left_s: float

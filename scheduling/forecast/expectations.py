@@ -21,7 +21,7 @@ INTERVAL = 0.9  # the share of answers that come within their intervals
 # Scores of each stage and horizon: more follow a change of load later, fewer make the quantiles noisier. Not tuned.
 KEPT = 200
 HORIZON = 3.0  # forecasts of one horizon differ by this factor at most; a larger one mixes more. Not tuned
-FEWEST = 20  # with fewer scores the outermost ones do not resolve the 5 % tails
+FEWEST = 20  # scores needed for their quantiles: the outermost of fewer do not resolve the 5 % tails
 # The quantiles of the scores while there are fewer: errors are taken to be normal, so 1.645 spreads cover 90 %.
 UNKNOWN = (-1.645, 0.0, 1.645)
 # Spread of a forecast from other causes than the answer's own length: arrivals, other answers, the machine. Only its
