@@ -97,7 +97,10 @@ class Settings(BaseSettings):
         description="Directory or hub id of the served causal LM, or a name that `magnus model fetch` knows",
     )
     model_name: str | None = Field(None, description="The name that clients send; the model's directory name if unset")
-    max_prompt_tokens: int = Field(1024, ge=1, description="Longest prompt accepted (Lmax)")
+    model_names: str | None = Field(None, description="Comma-separated further names that clients may send for it")
+    max_prompt_tokens: int | None = Field(
+        None, ge=1, description="Longest prompt accepted (Lmax); if unset, what the model's context and a worker hold"
+    )
     max_output_tokens: int = Field(
         1024, ge=1, description="Most tokens an answer may have (Gmax); also the default limit"
     )
@@ -121,7 +124,7 @@ class Settings(BaseSettings):
     )
     kv_budget: str = Field(
         "auto",
-        description="KV cache budget a worker, for example 20GiB; auto: 70 % of the free GPU memory, 64MiB on CPU",
+        description="KV cache budget a worker, as 20GiB; auto: 70 % of free GPU memory; on CPU 64MiB or a full context",
     )
     torch_threads: int = Field(0, ge=0, description="Most CPU threads a worker; 0: cores divided by workers")
 
@@ -258,6 +261,16 @@ class Settings(BaseSettings):
     def cors_origin_list(self) -> list[str]:
         """The origins whose pages may use the API."""
         return [one.strip().rstrip("/") for one in (self.cors_origins or "").split(",") if one.strip()]
+
+    @property
+    def further_model_names(self) -> tuple[str, ...]:
+        """The names of MAGNUS_MODEL_NAMES."""
+        return tuple(name for one in (self.model_names or "").split(",") if (name := one.strip()))
+
+    @property
+    def assumed_prompt_tokens(self) -> int:
+        """Lmax for the batch sizes of Magnus Eq. (1): few prompts fill a model's whole context."""
+        return self.max_prompt_tokens or 1024
 
     @property
     def chosen_model(self) -> str | None:

@@ -165,10 +165,24 @@ def _redis(url: str | None) -> Finding:
 def _model(settings: Settings) -> Iterator[Finding]:
     name = settings.model_name or Path(settings.model).name
     yield _finding("model", startup_checks.model_problem(settings.model), f"{name} from {settings.model}")
+    yield _longest_prompt(settings)
     yield _finding("encoder", startup_checks.encoder_problem(settings.encoder), settings.encoder)
     yield _finding("length predictor", startup_checks.predictor_problem(settings), settings.predictor)
     for missing in startup_checks.device_problems(settings.devices):
         yield _finding("devices", missing)
+
+
+def _longest_prompt(settings: Settings) -> Finding:
+    try:
+        context = load_request_tokens(settings.model, None).context_tokens
+    except UnreadableTokenizer:
+        context = None
+    known = "the model's context is not known" if context is None else f"the model's context is {context:,}"
+    if settings.max_prompt_tokens is None:
+        return Finding("longest prompt", f"{known} tokens; /v1/models says what the workers' memory allows of it")
+    too_long = context is not None and settings.max_prompt_tokens >= context
+    remedy = "unset MAGNUS_MAX_PROMPT_TOKENS, or set it below the context" if too_long else None
+    return Finding("longest prompt", f"{settings.max_prompt_tokens:,} tokens by setting; {known}", remedy)
 
 
 def _dtype(settings: Settings) -> Finding:

@@ -34,9 +34,10 @@ class PromptFormat:
         template: Template | None,
         special_tokens: dict[str, str] | None = None,
         takes_tools: bool = False,
+        context_tokens: int | None = None,
     ) -> None:
         """`vocabulary` is the text of a tokenizer.json; `special_tokens` are passed to the template by name."""
-        self.name, self.takes_tools = name, takes_tools
+        self.name, self.takes_tools, self.context_tokens = name, takes_tools, context_tokens
         self._template = template
         self._named_tokens = special_tokens or {}
         self._tokenizer = Tokenizer.from_str(vocabulary)
@@ -187,7 +188,14 @@ def load_prompt_format(model: str) -> PromptFormat:
     source = find_chat_template(config, _read(model, "chat_template.jinja"))
     template = compile_chat_template(source) if source is not None else None
     knows_tools = source is not None and takes_tools(source)
-    return PromptFormat(Path(model).name, vocabulary, template, find_special_tokens(config), knows_tools)
+    context = _context_tokens(json.loads(_read(model, "config.json") or "{}"))
+    return PromptFormat(Path(model).name, vocabulary, template, find_special_tokens(config), knows_tools, context)
+
+
+def _context_tokens(config: dict[str, Any]) -> int | None:
+    """Returns the positions of a model by its config.json, of which older models call them `n_positions`."""
+    found = (config.get(name) for name in ("max_position_embeddings", "n_positions"))
+    return next((positions for positions in found if isinstance(positions, int)), None)
 
 
 def _read(model: str, file: str) -> str | None:

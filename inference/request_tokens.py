@@ -57,6 +57,10 @@ class RequestTokens(Protocol):
         """Returns whether the model's chat template knows definitions of tools."""
 
     @property
+    def context_tokens(self) -> int | None:
+        """Returns the most tokens that the model takes of a prompt with its answer; None if it is not known here."""
+
+    @property
     def vocabulary_size(self) -> int | None:
         """Returns the number below which all token ids are; None if only a server knows it."""
 

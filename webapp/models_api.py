@@ -1,8 +1,9 @@
-"""/v1/models: the one model that this service answers with."""
+"""/v1/models: the one model that this service answers with, under each of its names."""
 
 from typing import Literal
 
 from apiflask import APIBlueprint
+from pydantic import Field
 
 from webapp.api_objects import ApiObject
 from webapp.app_context import current_context
@@ -13,8 +14,12 @@ api = APIBlueprint("models", __name__, url_prefix="/v1/models", tag="Models")
 class Bounds(ApiObject):
     """Lengths that the service accepts, in tokens."""
 
-    max_prompt_tokens: int
+    max_prompt_tokens: int = Field(description="By the service's setting, the model's context and the workers' memory")
     max_output_tokens: int
+    context_tokens: int | None = Field(description="The model's context: a prompt with its answer; null if unknown")
+    largest_worker_tokens: int | None = Field(
+        description="What the largest worker's memory holds of a prompt with its answer; null if no worker is known"
+    )
 
 
 class Model(ApiObject):
@@ -38,8 +43,9 @@ class ModelList(ApiObject):
 @api.output(ModelList)
 @api.doc(summary="List models", security="ApiKey", responses=[401, 403, 429, 503])
 def list_() -> ModelList:
-    """Lists the one model that this service serves."""
-    return ModelList(data=[served_model()])
+    """Lists the one model that this service serves, under each of its names."""
+    limits = current_context().prompt_limits
+    return ModelList(data=[served_model(name) for name in (limits.model_name, *limits.further_names)])
 
 
 @api.get("/<path:name>")
@@ -48,11 +54,18 @@ def list_() -> ModelList:
 def retrieve(name: str) -> Model:
     """Returns the served model if it has this name."""
     current_context().prompt_limits.check_model(name)
-    return served_model()
+    return served_model(name)
 
 
-def served_model() -> Model:
-    """Returns the served model as OpenAI describes a model."""
-    limits = current_context().prompt_limits
-    bounds = Bounds(max_prompt_tokens=limits.max_prompt_tokens, max_output_tokens=limits.max_output_tokens)
-    return Model(id=limits.model_name, magnus=bounds)
+def served_model(name: str) -> Model:
+    """Returns the served model under this name as OpenAI describes a model."""
+    limits, snapshot = current_context().prompt_limits, current_context().queue_snapshot.get()
+    largest_tokens = snapshot.largest_tokens.get(limits.model_name) if snapshot else None
+    longest = limits.max_prompt_tokens if largest_tokens is None else min(limits.max_prompt_tokens, largest_tokens - 1)
+    bounds = Bounds(
+        max_prompt_tokens=longest,
+        max_output_tokens=limits.max_output_tokens,
+        context_tokens=limits.prompt_format.context_tokens,
+        largest_worker_tokens=largest_tokens,
+    )
+    return Model(id=name, magnus=bounds)

@@ -87,7 +87,7 @@ def lab(minutes: float, only: tuple[str, ...], seconds: float, as_json: bool, st
 
 def _policy_settings(settings: Settings) -> PolicySettings:
     return PolicySettings(
-        max_prompt_tokens=settings.max_prompt_tokens,
+        max_prompt_tokens=settings.assumed_prompt_tokens,
         max_output_tokens=settings.max_output_tokens,
         wma_threshold=settings.wma_threshold,
         slice_tokens=settings.slice_tokens,

@@ -53,7 +53,7 @@ def profile(
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
     try:
         loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
-        budget_bytes = kv_budget_bytes(settings.kv_budget, loaded.device)
+        budget_bytes = kv_budget_bytes(settings.kv_budget, loaded.device, loaded.longest_row_bytes)
     except InferenceError as error:
         raise CommandFailed(str(error)) from error
     if loaded.device.type == "cpu":  # with as many threads as a worker would use

@@ -16,6 +16,8 @@ COLUMN_STEP = 64
 # Memory for ten rows of the bundled model by Magnus Eq. (1), with 3,072 bytes a token and 1,024 + 1,024 tokens a row.
 # More allows larger batches and takes more of the machine's memory; not tuned.
 CPU_BUDGET_BYTES = 64 * 2**20
+# A CPU worker's largest share of the machine's memory for one row as long as the model's context; not tuned.
+CPU_SHARE = 1 / 8
 GPU_SHARE = 0.7  # share of the memory that the weights leave; the rest is for activations (Magnus IV-A)
 HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)  # exists only on Linux
 
@@ -52,13 +54,16 @@ def zeroed_memory(rows: int, columns: int, dtype: torch.dtype, device: torch.dev
     return torch.frombuffer(memory, dtype=dtype).view(rows, columns)
 
 
-def kv_budget_bytes(configured: str, device: torch.device) -> int:
+def kv_budget_bytes(configured: str, device: torch.device, longest_row_bytes: int = 0) -> int:
     """Returns Θ of Magnus Eq. (1) in bytes, from a size such as 20GiB or "auto"; the model must be loaded already.
 
-    Raises UnreadableBudget, or BudgetTooLarge if it exceeds the device's memory.
+    On a CPU, "auto" holds a row of `longest_row_bytes` as far as CPU_SHARE allows. Raises UnreadableBudget, or
+    BudgetTooLarge if it exceeds the device's memory.
     """
     if configured == "auto":
-        return int(GPU_SHARE * _free_bytes(device)) if device.type == "cuda" else CPU_BUDGET_BYTES
+        if device.type == "cuda":
+            return int(GPU_SHARE * _free_bytes(device))
+        return max(CPU_BUDGET_BYTES, min(longest_row_bytes, int(CPU_SHARE * host_memory_bytes())))
     try:
         budget_bytes = int(TypeAdapter(ByteSize).validate_python(configured))
     except ValidationError as error:

@@ -53,6 +53,11 @@ class LoadedModel:
         return self.layout.token_bytes
 
     @property
+    def longest_row_bytes(self) -> int:
+        """Bytes of KV cache that a row takes which fills the model's context."""
+        return self.max_positions * self.delta_bytes
+
+    @property
     def fused(self) -> bool:
         """Whether a FusedModel runs the forward passes; only that reads a KV cache in blocks."""
         return self.decoder is not self.model

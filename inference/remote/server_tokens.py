@@ -46,7 +46,7 @@ class ServerTokens:
     """The tokenizer of the server at this URL, which any thread may use."""
 
     takes_tools = False  # tools are rendered on our side, which needs the template in a model's directory
-    vocabulary_size = None
+    vocabulary_size = context_tokens = None
     detokenizer = None  # a request for each token would take longer than generating it; the server finds stop strings
 
     def __init__(self, kind: TokenizerKind, url: str, key: str | None = None) -> None:

@@ -39,7 +39,7 @@ def planner_rules(settings: Settings) -> PlannerRules:
     return PlannerRules(
         policy=settings.policy,
         settings=PolicySettings(
-            max_prompt_tokens=settings.max_prompt_tokens,
+            max_prompt_tokens=settings.assumed_prompt_tokens,
             max_output_tokens=settings.max_output_tokens,
             wma_threshold=settings.wma_threshold,
             slice_tokens=settings.slice_tokens,

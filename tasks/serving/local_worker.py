@@ -83,7 +83,7 @@ def _load_and_measure(device: str, kv_budget: str) -> tuple[LoadedModel, int, Se
     if settings.torch_threads:
         torch.set_num_threads(settings.torch_threads)
     loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
-    budget_bytes = kv_budget_bytes(kv_budget, loaded.device)
+    budget_bytes = kv_budget_bytes(kv_budget, loaded.device, loaded.longest_row_bytes)
     require_a_row(budget_bytes, loaded.delta_bytes)
     if loaded.device.type == "cpu":
         threads = worthwhile_threads(loaded, budget_bytes, most=torch.get_num_threads())

@@ -90,7 +90,7 @@ def run_remote_worker(
 
 
 def _assumed_capacity_tokens(server: ProbedServer) -> int:
-    longest = settings.max_prompt_tokens + settings.max_output_tokens
+    longest = settings.assumed_prompt_tokens + settings.max_output_tokens
     return (server.max_rows or ASSUMED_ROWS) * min(longest, server.max_positions or longest)
 
 

@@ -19,6 +19,13 @@ from webapp.client_errors import InvalidRequest, NotFound
 # A prompt of more characters than this for each token of Lmax is refused without being tokenized. Any value above the
 # vocabulary's longest token works: no vocabulary in use has tokens of 256 characters.
 MAX_CHARACTERS_PER_TOKEN = 256
+# A longer text is counted in slices of this length until they have twice the tokens of the longest prompt, so that a
+# text of megabytes takes hardly longer than a prompt that fits. Twice, because cutting a text, and the transcript of a
+# conversation beside its rendered form, change the count somewhat. Not tuned.
+SLICE_CHARACTERS = 2**14
+
+# Lmax for a model whose context is not known here, as that of a server; the server refuses what is too long for it.
+UNKNOWN_CONTEXT = 32_768
 
 # What a request may take in the database: its prompt is bounded in tokens, but not all of its body is in its prompt,
 # such as tools that it may not call. Real tools take some kilobytes, tokens some bytes, twice in a conversation. Not
@@ -60,16 +67,17 @@ class TokenCounts:
 
 @dataclass(frozen=True, slots=True)
 class PromptLimits:
-    """The served model's name, as clients send it, with the longest prompt (Lmax) and answer (Gmax) in tokens."""
+    """The served model's names, as clients send them, with the longest prompt (Lmax) and answer (Gmax) in tokens."""
 
     model_name: str
     prompt_format: RequestTokens
     max_prompt_tokens: int
     max_output_tokens: int
+    further_names: tuple[str, ...] = ()
 
     def check_model(self, model: str) -> None:
         """Raises NotFound for the name of another model."""
-        if model != self.model_name:
+        if model != self.model_name and model not in self.further_names:
             raise NotFound(
                 f"The model '{model[:200]}' does not exist; this service answers with '{self.model_name}'.",
                 param="model",
@@ -94,6 +102,8 @@ class PromptLimits:
         characters = len(prompt.instructions) + len(prompt.input)
         if characters > self.max_prompt_tokens * MAX_CHARACTERS_PER_TOKEN:
             raise self._too_long(f"{characters:,} characters", param)
+        if characters > SLICE_CHARACTERS and not prompt.body.prompt_ids:
+            self._refuse_too_many_tokens(prompt, param)
         self.check_ids(prompt.body.prompt_ids, param=param)
         if prompt.body.uses_tools and not self.prompt_format.takes_tools:
             param = "tools" if prompt.body.offered_tools else param
@@ -124,7 +134,8 @@ class PromptLimits:
         if largest_tokens is not None and tokens >= largest_tokens:
             raise InvalidRequest(
                 f"The largest worker's memory holds {largest_tokens:,} tokens of a prompt and its answer, "
-                f"but your prompt has {tokens:,}. Shorten the input or the instructions.",
+                f"but your prompt has {tokens:,}. Shorten the input or the instructions, or let the operator raise "
+                "MAGNUS_KV_BUDGET.",
                 param=param,
                 code=TOO_LONG,
             )
@@ -149,6 +160,18 @@ class PromptLimits:
             )
         return self.max_output_tokens if requested is None else requested
 
+    def _refuse_too_many_tokens(self, prompt: ModelPrompt, param: str) -> None:
+        """Raises InvalidRequest as soon as the slices of a text have more tokens than a prompt may have."""
+        if self.prompt_format.vocabulary_size is None:  # counting is a call of a server, for each slice
+            return
+        text, tokens = prompt.instructions + prompt.input, 0
+        for start in range(0, len(text), SLICE_CHARACTERS):
+            piece = text[start : start + SLICE_CHARACTERS]
+            count = len(self.prompt_format.encode_raw(piece)) if prompt.body.raw else self.prompt_format.count(piece)
+            tokens += count
+            if tokens > 2 * self.max_prompt_tokens:
+                raise self._too_long(f"more than {self.max_prompt_tokens:,} tokens", param)
+
     def _too_long(self, length: str, param: str) -> InvalidRequest:
         return InvalidRequest(  # clients recognise this error by these words
             f"This model's maximum context length is {self.max_prompt_tokens:,} tokens for the prompt. However, your "
@@ -162,4 +185,6 @@ def prompt_limits_of(settings: Settings) -> PromptLimits:
     """Returns the limits of the settings, with the served model's tokenizer; raises UnreadableTokenizer."""
     prompt_format = load_request_tokens(settings.model, settings.engine_key_text)
     name = settings.model_name or prompt_format.name
-    return PromptLimits(name, prompt_format, settings.max_prompt_tokens, settings.max_output_tokens)
+    context = prompt_format.context_tokens or UNKNOWN_CONTEXT
+    longest = settings.max_prompt_tokens or context - 1  # one position is the answer's
+    return PromptLimits(name, prompt_format, longest, settings.max_output_tokens, settings.further_model_names)

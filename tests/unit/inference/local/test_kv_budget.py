@@ -16,6 +16,13 @@ def test_a_budget_is_as_configured_or_as_suits_the_device(configured, nbytes):
     assert kv_budget_bytes(configured, CPU) == nbytes
 
 
+def test_on_a_cpu_a_prompt_of_the_models_whole_context_fits_as_far_as_the_machines_memory_allows():
+    context = 256 * 2**20
+    assert kv_budget_bytes("auto", CPU, context) == min(context, host_memory_bytes() // 8)
+    assert kv_budget_bytes("auto", CPU, 2**60) == host_memory_bytes() // 8
+    assert kv_budget_bytes("64MiB", CPU, context) == 64 * 2**20
+
+
 @pytest.mark.parametrize("configured", ["20 gigs", "", "-"])
 def test_what_is_no_size_is_refused(configured):
     with pytest.raises(UnreadableBudget, match="write for example 20GiB"):

@@ -1,5 +1,7 @@
 """The served model's limits: which model, how long a prompt, how long an answer."""
 
+from dataclasses import replace
+
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -7,8 +9,9 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from inference.model_prompt import ModelPrompt
 from inference.prompt_format import PromptFormat
+from settings import Settings
 from webapp.client_errors import InvalidRequest, NotFound
-from webapp.limits.prompt_limits import PromptLimits
+from webapp.limits.prompt_limits import PromptLimits, prompt_limits_of
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +34,21 @@ def test_a_prompt_may_be_as_long_as_the_bound_and_not_longer(limits: PromptLimit
 def test_text_too_long_for_any_vocabulary_is_refused_without_being_tokenized(limits: PromptLimits) -> None:
     with pytest.raises(InvalidRequest, match="1,281 characters"):
         limits.count_tokens(ModelPrompt("", "x" * 1281), param="input")
+
+
+def test_a_text_of_megabytes_is_refused_after_some_slices_of_it(limits: PromptLimits) -> None:
+    with pytest.raises(InvalidRequest, match="more than 100 tokens"):
+        replace(limits, max_prompt_tokens=100).count_tokens(ModelPrompt("", "a " * 12_000), param="input")
+    fitting = replace(limits, max_prompt_tokens=20_000)
+    assert fitting.count_tokens(ModelPrompt("", "a " * 12_000), param="input").prompt_tokens == 12_000
+
+
+@pytest.mark.parametrize(("setting", "longest"), [(None, 2047), (300, 300)])
+def test_the_longest_prompt_follows_the_models_context_unless_it_is_set(setting: int | None, longest: int) -> None:
+    limits = prompt_limits_of(Settings(max_prompt_tokens=setting, model_names="gpt-5, other"))
+    assert (limits.max_prompt_tokens, limits.prompt_format.context_tokens) == (longest, 2048)
+    for name in ("bundled", "gpt-5", "other"):
+        limits.check_model(name)
 
 
 def test_an_answer_may_be_as_long_as_the_bound_and_not_longer(limits: PromptLimits) -> None:
