@@ -174,6 +174,7 @@ class RequestBody(_Part):
     reasoning: Literal["none"] | None = None  # "none": the chat template is told that the model shall not reason
     echo: bool = False  # the client wants the prompt in front of the answer
     tools: tuple[StoredTool, ...] = ()
+    dropped_tools: tuple[str, ...] = ()  # types of tools that the client offered and that no engine here has
     tool_choice: StoredToolChoice = StoredToolChoice()
     parallel_tool_calls: bool = True
     store: bool = True  # False: its texts are deleted once it is answered

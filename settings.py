@@ -98,6 +98,9 @@ class Settings(BaseSettings):
     )
     model_name: str | None = Field(None, description="The name that clients send; the model's directory name if unset")
     model_names: str | None = Field(None, description="Comma-separated further names that clients may send for it")
+    hosted_tools: Literal["drop", "refuse"] = Field(
+        "drop", description="Tools that only OpenAI runs, such as web_search: left out with a note, or refused"
+    )
     max_prompt_tokens: int | None = Field(
         None, ge=1, description="Longest prompt accepted (Lmax); if unset, what the model's context and a worker hold"
     )

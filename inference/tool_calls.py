@@ -90,6 +90,14 @@ def required_format(body: RequestBody) -> JsonFormat | None:
     return JsonFormat(body.format.schema_)
 
 
+def _arguments_schema(tool: StoredTool) -> dict[str, Any]:
+    """Returns the schema of a function's arguments; a function without parameters gets none."""
+    schema: dict[str, Any] = json.loads(tool.parameters or "{}")
+    if not schema.get("properties") and schema.keys() <= {"type", "properties", "required", "title", "description"}:
+        schema["additionalProperties"] = False
+    return schema
+
+
 def forced_call_schema(tools: Sequence[StoredTool], name: str | None) -> dict[str, Any]:
     """Returns a JSON Schema of one call of the tool with this name, or of any of these tools if `name` is None."""
     calls = [
@@ -98,7 +106,7 @@ def forced_call_schema(tools: Sequence[StoredTool], name: str | None) -> dict[st
             "properties": {
                 "name": {"const": tool.name},
                 # its own id, so that its references still resolve to its own definitions
-                "arguments": {"$id": f"magnus:tool:{number}", "type": "object", **json.loads(tool.parameters or "{}")},
+                "arguments": {"$id": f"magnus:tool:{number}", "type": "object", **_arguments_schema(tool)},
             },
             "required": ["name", "arguments"],
             "additionalProperties": False,

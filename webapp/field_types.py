@@ -1,8 +1,8 @@
 """Types of single values in bodies and queries; a value that they refuse never reaches the database."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, model_validator
 
 MAX_KEY_LENGTH, MAX_VALUE_LENGTH, MAX_PAIRS = 64, 512, 16  # OpenAI's bounds of `metadata`
 
@@ -43,3 +43,15 @@ class Body(BaseModel):
     """A JSON object from a client: unknown fields and values of the wrong type are refused, never converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class HistoryBody(Body):
+    """A part of the history that a client sends: clients add fields of their own, which say nothing where null."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def forget_unknown_nulls(cls, value: Any) -> Any:
+        """Leaves out null fields that are unknown here."""
+        if not isinstance(value, dict):
+            return value
+        return {name: one for name, one in value.items() if one is not None or name in cls.model_fields}

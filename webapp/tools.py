@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from inference.tool_calls import ToolCall, read_tool_calls
 from models.client_requests import RequestView
 from request_body import RequestBody, StoredCall, StoredTool, StoredToolChoice, readable_body
-from webapp.field_types import TEXT_OR_LIST, Body, Text
+from webapp.field_types import TEXT_OR_LIST, Body, HistoryBody, Text
 from webapp.options import JsonSchema
 
 MOST_TOOLS = 128  # OpenAI's bound
@@ -31,7 +31,8 @@ class FunctionDefinition(Body):
     @property
     def stored(self) -> StoredTool:
         """Returns the function as the request's row stores it."""
-        return StoredTool.model_validate({"parameters": NO_PARAMETERS, **self.model_dump(exclude_none=True)})
+        given = self.model_dump(exclude_none=True, exclude={"type"})
+        return StoredTool.model_validate({"parameters": NO_PARAMETERS, **given})
 
 
 class ChatTool(Body):
@@ -41,14 +42,47 @@ class ChatTool(Body):
     function: FunctionDefinition
 
 
-class OfFunctions(Body):
-    """The type of a tool, in a base class so that it is checked first and an error about another type names it."""
+class FunctionTool(FunctionDefinition):
+    """A function as a response defines it."""
 
     type: Literal["function"]
 
 
-class ResponseTool(FunctionDefinition, OfFunctions):
-    """A function as a response defines it."""
+HostedKind = Literal["web_search", "web_search_preview", "namespace", "image_generation", "tool_search"]
+
+
+class HostedTool(BaseModel):
+    """A tool that OpenAI's service runs by itself; agents offer it to every model."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    type: HostedKind
+
+
+def kind_of_tool(value: Any) -> str | None:
+    """Returns the tag of the union's branch that a tool belongs to."""
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "<function>" if kind == "function" else "<hosted>" if kind in get_args(HostedKind) else None
+
+
+ResponseTool = Annotated[
+    Annotated[FunctionTool, Tag("<function>")] | Annotated[HostedTool, Tag("<hosted>")],
+    Discriminator(
+        kind_of_tool,
+        custom_error_type="tool",
+        custom_error_message=f"must be of type function (or {', '.join(get_args(HostedKind))}, which are left out)",
+    ),
+]
+
+
+def functions_of(tools: Sequence[FunctionTool | HostedTool] | None) -> tuple[StoredTool, ...]:
+    """Returns the functions among a response's tools as the request's row stores them."""
+    return tuple(tool.stored for tool in tools or () if isinstance(tool, FunctionTool))
+
+
+def hosted_kinds(tools: Sequence[FunctionTool | HostedTool] | None) -> tuple[str, ...]:
+    """Returns the types of the tools that are left out, each once."""
+    return tuple(sorted({tool.type for tool in tools or () if isinstance(tool, HostedTool)}))
 
 
 class NamedFunction(Body):
@@ -83,14 +117,14 @@ ChatToolChoice = Annotated[Mode | Annotated[ChatFunctionChoice, Tag("<object>")]
 ResponseToolChoice = Annotated[Mode | Annotated[ResponseFunctionChoice, Tag("<object>")], CHOICE]
 
 
-class CallOfFunction(Body):
+class CallOfFunction(HistoryBody):
     """A function with the arguments of a call."""
 
     name: ToolName
     arguments: Arguments
 
 
-class ChatToolCall(Body):
+class ChatToolCall(HistoryBody):
     """A call in an earlier answer of a chat, sent back as it came."""
 
     id: CallId
@@ -125,7 +159,7 @@ def function_fields(
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
-class FunctionCallItem(Body):
+class FunctionCallItem(HistoryBody):
     """A call in an earlier answer."""
 
     type: Literal["function_call"]
@@ -141,14 +175,14 @@ class FunctionCallItem(Body):
         return StoredCall(id=self.call_id, name=self.name, arguments=self.arguments)
 
 
-class OutputPart(Body):
+class OutputPart(HistoryBody):
     """A piece of a result's text."""
 
     type: Literal["input_text", "output_text"]
     text: Text
 
 
-class FunctionOutputItem(Body):
+class FunctionOutputItem(HistoryBody):
     """The result of a call."""
 
     type: Literal["function_call_output"]
@@ -163,16 +197,26 @@ class FunctionOutputItem(Body):
         return self.output if isinstance(self.output, str) else "".join(part.text for part in self.output)
 
 
+class ItemReference(HistoryBody):
+    """An item of an earlier response, by its id."""
+
+    type: Literal["item_reference"]
+    id: Annotated[Text, Field(max_length=128)]
+
+
+ITEM_KINDS = ("message", "function_call", "function_call_output", "item_reference")
+
+
 def kind_of_item(value: Any) -> str | None:
     """Returns the tag of the union's branch that an item belongs to; an item without a type is a message."""
-    kind = value.get("type", "message") if isinstance(value, dict) else getattr(value, "type", None)
-    return f"<{kind}>" if kind in ("message", "function_call", "function_call_output") else None
+    kind = value.get("type") or "message" if isinstance(value, dict) else getattr(value, "type", None)
+    return f"<{kind}>" if kind in ITEM_KINDS else None
 
 
 ITEM = Discriminator(
     kind_of_item,
     custom_error_type="item",
-    custom_error_message="must be of type message, function_call or function_call_output",
+    custom_error_message=f"must be of type {', '.join(ITEM_KINDS[:-1])} or {ITEM_KINDS[-1]}",
 )
 
 

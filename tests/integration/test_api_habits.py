@@ -59,11 +59,13 @@ def test_what_asks_for_nothing_is_accepted_and_needs_nothing(api: Api, path: str
         ("/v1/chat/completions", CHAT | {"web_search_options": {}}, "web_search_options"),
         ("/v1/responses", RESPONSE | {"reasoning": {"effort": "high"}}, "reasoning.effort"),
         ("/v1/responses", RESPONSE | {"text": {"verbosity": "low"}}, "text.verbosity"),
-        ("/v1/responses", RESPONSE | {"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ("/v1/responses", RESPONSE | {"tools": [{"type": "computer_use"}]}, "tools[0]"),
         ("/v1/responses", RESPONSE | {"include": ["something"]}, "include[0]"),
         ("/v1/responses", RESPONSE | {"prompt": {"id": "p"}}, "prompt"),
         ("/v1/responses", RESPONSE | {"conversation": "c"}, "conversation"),
-        ("/v1/responses", RESPONSE | {"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
+        ("/v1/responses", RESPONSE | {"input": [{"type": "item_reference", "id": "x"}]}, "input"),
+        ("/v1/responses", RESPONSE | {"input": [{"type": "item_reference", "id": f"msg_{0:032x}"}]}, "input"),
+        ("/v1/responses", RESPONSE | {"input": [{"type": "computer_call"}]}, "input[0]"),
     ],
 )
 def test_what_would_change_the_answer_is_refused_by_name(
@@ -120,6 +122,43 @@ def test_a_conversation_of_the_system_alone_is_answered(api: Api) -> None:
         ("assistant", "one"),
         ("user", "eins"),
     ]
+
+
+def test_unknown_nulls_and_roles_of_parts_in_the_history_say_nothing(api: Api) -> None:
+    part = {"type": "text", "text": "one", "role": "assistant", "refusal": None, "audio": None}
+    history = [*CHAT["messages"], {"role": "assistant", "content": [part], "provider": None}, *CHAT["messages"]]
+    items = [{"role": "user", "content": "eins", "phase": None}, {"role": "assistant", "content": [part]}]
+    with answering(api):
+        assert api.call("POST", "/v1/chat/completions", json=CHAT | {"messages": history}).status_code == 200
+        assert api.call("POST", "/v1/responses", json=RESPONSE | {"input": items}).status_code == 200
+        unknown = {"role": "user", "content": "eins", "x": 1}
+        refused = api.call("POST", "/v1/chat/completions", json=CHAT | {"messages": [unknown]})
+    assert refused.json["error"]["param"] == "messages[0].x"
+
+
+def test_tools_that_only_openai_runs_are_left_out_with_a_note(api: Api) -> None:
+    hosted = [{"type": "web_search", "external_web_access": True}, {"type": "namespace", "name": "n", "tools": []}]
+    asked = RESPONSE | {"tools": hosted, "client_metadata": {"x-codex-installation-id": "1"}}
+    with answering(api):
+        answered = api.call("POST", "/v1/responses", json=asked).json
+    assert (answered["tools"], answered["magnus"]["dropped_tools"]) == ([], ["namespace", "web_search"])
+
+
+def test_an_item_is_resolved_by_its_id_as_if_it_had_been_sent(api: Api) -> None:
+    with answering(api, "one two"):
+        first = api.call("POST", "/v1/responses", json=RESPONSE).json
+    asked = api.call("GET", f"/v1/responses/{first['id']}/input_items").json["data"]
+    following = {"role": "user", "content": "zwei"}
+    references = [{"type": "item_reference", "id": one["id"]} for one in (*asked, *first["output"])]
+    with answering(api):
+        by_id = api.call("POST", "/v1/responses", json=RESPONSE | {"input": [*references, following]}).json
+        by_hand = api.call(
+            "POST", "/v1/responses", json=RESPONSE | {"input": [*asked, *first["output"], following]}
+        ).json
+    rows = {row.id: row.input for row in api.sql("select id, input from requests")}
+    assert rows[by_id["id"]] == rows[by_hand["id"]] == "user: eins\n\nassistant: one two\n\nuser: zwei"
+    other = api.other_tenant().call("POST", "/v1/responses", json=RESPONSE | {"input": [*references, following]})
+    assert (other.status_code, other.json["error"]["param"]) == (400, "input")
 
 
 def test_an_answer_can_be_sent_back_as_it_came(api: Api) -> None:

@@ -74,6 +74,7 @@ class PromptLimits:
     max_prompt_tokens: int
     max_output_tokens: int
     further_names: tuple[str, ...] = ()
+    refuses_hosted_tools: bool = False  # tools that only OpenAI runs are refused, not left out
 
     def check_model(self, model: str) -> None:
         """Raises NotFound for the name of another model."""
@@ -187,4 +188,11 @@ def prompt_limits_of(settings: Settings) -> PromptLimits:
     name = settings.model_name or prompt_format.name
     context = prompt_format.context_tokens or UNKNOWN_CONTEXT
     longest = settings.max_prompt_tokens or context - 1  # one position is the answer's
-    return PromptLimits(name, prompt_format, longest, settings.max_output_tokens, settings.further_model_names)
+    return PromptLimits(
+        name,
+        prompt_format,
+        longest,
+        settings.max_output_tokens,
+        settings.further_model_names,
+        settings.hosted_tools == "refuse",
+    )

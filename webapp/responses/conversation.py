@@ -1,30 +1,50 @@
 """Conversations over several responses: converts items to turns and back, reads earlier turns, drops the oldest."""
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from inference.model_prompt import ModelPrompt
+from models import client_requests
 from models.client_requests import RequestView
+from models.planning.queue_position import QueuePlace
 from models.tables import RequestStatus
-from request_body import RequestBody, StoredCall, StoredTurn, UnreadableBody, read_body
+from request_body import RequestBody, StoredCall, StoredTurn, UnreadableBody, read_body, readable_body
 from webapp.app_context import AppContext
 from webapp.client_errors import InvalidRequest, NotFound
 from webapp.client_prompt import opening_turns
 from webapp.limits.prompt_limits import TOO_LONG, PromptLimits
-from webapp.responses.response_schemas import InputItem
+from webapp.responses.response_objects import response_of
+from webapp.responses.response_schemas import InputItem, Message
 from webapp.submission import find_request
-from webapp.tools import FunctionCallItem, FunctionOutputItem, parts_of
+from webapp.tools import FunctionCallItem, FunctionOutputItem, ItemReference, parts_of
 
 NO_PREVIOUS = "previous_response_not_found"  # OpenAI's code
+ITEM_ID = re.compile(r"(?:msg|fc|fco)_([0-9a-f]{32})\d*")
+STORED_ITEM: TypeAdapter[InputItem] = TypeAdapter(InputItem)
 ANSWERED = (RequestStatus.completed, RequestStatus.incomplete)
 
 
-def turns_of(items: str | Sequence[InputItem]) -> list[StoredTurn]:
+ReferencedItems = Callable[[Collection[str]], Mapping[str, InputItem]]
+
+
+def refuse_references(ids: Collection[str]) -> Mapping[str, InputItem]:
+    """Raises InvalidRequest if there are references, for submissions that must not read stored responses."""
+    if ids:
+        raise InvalidRequest("This request cannot refer to items of stored responses.", param="input")
+    return {}
+
+
+def turns_of(items: str | Sequence[InputItem], referenced: ReferencedItems) -> list[StoredTurn]:
     """Returns the turns; a message of the assistant and the calls that follow it form one turn."""
     if isinstance(items, str):
         return [StoredTurn(role="user", content=items)]
     turns: list[StoredTurn] = []
-    for item in items:
+    stored = referenced([item.id for item in items if isinstance(item, ItemReference)])
+    for each in items:
+        item = stored[each.id] if isinstance(each, ItemReference) else each
         if isinstance(item, FunctionCallItem):
             if not turns or turns[-1].role != "assistant":
                 turns.append(StoredTurn(role="assistant", content=""))
@@ -32,9 +52,30 @@ def turns_of(items: str | Sequence[InputItem]) -> list[StoredTurn]:
             turns[-1] = turns[-1].model_copy(update={"tool_calls": calls})
         elif isinstance(item, FunctionOutputItem):
             turns.append(StoredTurn(role="tool", content=item.text, tool_call_id=item.call_id))
-        else:
+        elif isinstance(item, Message):
             turns.append(StoredTurn(role=item.role, content=item.text))
     return turns
+
+
+def referenced_items(context: AppContext, tenant: str, ids: Collection[str]) -> Mapping[str, InputItem]:
+    """Returns items of this tenant's stored responses by their ids; raises InvalidRequest if one is not found."""
+    if not ids:
+        return {}
+    responses = {f"resp_{found[1]}" for one in ids if (found := ITEM_ID.fullmatch(one))}
+    with context.sessions() as session:
+        views = client_requests.fetch_several(session, tenant, responses)
+    items: dict[str, InputItem] = {}
+    for view in views:
+        if view.request.input:  # texts with `store: false` are deleted
+            for item in (*items_of(view, readable_body(view.request.body)), *answer_items(view)):
+                if item["id"] in ids:
+                    items[item["id"]] = STORED_ITEM.validate_python(item)
+    for one in ids:
+        if one not in items:
+            raise InvalidRequest(
+                f"Item with id '{one[:80]}' not found: its response is deleted, or was not to be stored.", param="input"
+            )
+    return items
 
 
 def stored_turns(view: RequestView, body: RequestBody) -> list[StoredTurn]:
@@ -86,6 +127,11 @@ def items_of(view: RequestView, body: RequestBody) -> Iterator[dict[str, Any]]:
                 "arguments": call.arguments,
                 "status": "completed",
             }
+
+
+def answer_items(view: RequestView) -> list[dict[str, Any]]:
+    """Returns the items of a stored request's answer."""
+    return [item.model_dump() for item in response_of(view, QueuePlace()).output]
 
 
 def earlier_turns(context: AppContext, tenant: str, id: str) -> list[StoredTurn]:

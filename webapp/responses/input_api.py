@@ -13,10 +13,10 @@ from webapp.auth import current_tenant
 from webapp.client_errors import InvalidRequest
 from webapp.client_prompt import prompt_of_turns
 from webapp.field_types import Body, Text
-from webapp.responses.conversation import earlier_turns, fitting, items_of, turns_of
+from webapp.responses.conversation import earlier_turns, fitting, items_of, referenced_items, turns_of
 from webapp.responses.response_schemas import Includable, Input, InputItem, ReasoningOptions, TextOptions, not_empty
 from webapp.submission import find_request
-from webapp.tools import MOST_TOOLS, ResponseTool, ResponseToolChoice, stored_choice
+from webapp.tools import MOST_TOOLS, ResponseTool, ResponseToolChoice, functions_of, stored_choice
 
 api = APIBlueprint("conversations", __name__, url_prefix="/v1/responses", tag="Responses")
 
@@ -96,10 +96,11 @@ def input_tokens(json_data: CountTokens) -> TokenCount:
     limits = context.prompt_limits
     limits.check_model(json_data.model)
     choice = stored_choice(json_data.tool_choice)
-    tools = () if choice.mode == "none" else tuple(tool.stored for tool in json_data.tools or ())
+    tools = () if choice.mode == "none" else functions_of(json_data.tools)
     reasoning = json_data.reasoning.effort if json_data.reasoning else None
     prompt_of = partial(prompt_of_turns, json_data.instructions, tools=tools, reasoning=reasoning)
-    turns = [] if json_data.input is None else turns_of(json_data.input)
+    referenced = partial(referenced_items, context, current_tenant())
+    turns = [] if json_data.input is None else turns_of(json_data.input, referenced)
     if json_data.previous_response_id is not None:
         turns = [*earlier_turns(context, current_tenant(), json_data.previous_response_id), *turns]
     if not turns:

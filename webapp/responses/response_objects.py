@@ -36,6 +36,9 @@ class Magnus(ApiObject):
     batch: int | None = Field(description="The batch it is in, or was in last")
     worker: str | None
     attempts: int
+    dropped_tools: list[str] = Field(
+        default=[], description="Types of tools that were left out, because only OpenAI runs them"
+    )
 
 
 class ResponseError(ApiObject):
@@ -231,6 +234,7 @@ def magnus_of(view: RequestView, place: QueuePlace) -> Magnus:
         batch=request.batch_id,
         worker=batch.worker if batch else None,
         attempts=request.attempts,
+        dropped_tools=list(readable_body(request.body).dropped_tools),
     )
 
 

@@ -9,19 +9,28 @@ from pydantic import Field, Tag, ValidationInfo, field_validator
 
 from models.tables import RequestStatus
 from webapp.api_objects import PageQuery, Query
-from webapp.field_types import TEXT_OR_LIST, Body, Metadata, Seed, StopStrings, Temperature, Text, TopP
+from webapp.field_types import TEXT_OR_LIST, Body, HistoryBody, Metadata, Seed, StopStrings, Temperature, Text, TopP
 from webapp.options import ResponseFormat, SamplingFields, TextFormat, TopLogprobs
-from webapp.tools import ITEM, MOST_TOOLS, FunctionCallItem, FunctionOutputItem, ResponseTool, ResponseToolChoice
+from webapp.tools import (
+    ITEM,
+    MOST_TOOLS,
+    FunctionCallItem,
+    FunctionOutputItem,
+    ItemReference,
+    ResponseTool,
+    ResponseToolChoice,
+)
 
 # Answers carry these lists, and clients send answers back as a part of the next input.
 ECHOED: dict[str, Any] = {"description": "Accepted as an answer carries it, not used"}
 
 
-class TextPart(Body):
+class TextPart(HistoryBody):
     """A piece of a message's text."""
 
     type: Literal["input_text", "output_text", "text"] = "input_text"
     text: Text
+    role: Literal["user", "assistant", "system", "developer"] | None = Field(default=None, json_schema_extra=ECHOED)
     annotations: Annotated[list[Any] | None, Field(json_schema_extra=ECHOED, max_length=0)] = None
     logprobs: Annotated[list[Any] | None, Field(json_schema_extra=ECHOED)] = None
 
@@ -31,7 +40,7 @@ Content = Annotated[
 ]
 
 
-class RoleAndContent(Body):
+class RoleAndContent(HistoryBody):
     """Who wrote a message, and its content."""
 
     role: Literal["user", "assistant", "system", "developer"]
@@ -51,7 +60,7 @@ class Message(RoleAndContent):
     status: Literal["in_progress", "completed", "incomplete"] | None = None
 
 
-InputItem = Message | FunctionCallItem | FunctionOutputItem
+InputItem = Message | FunctionCallItem | FunctionOutputItem | ItemReference
 Input = Annotated[
     Annotated[Text, Field(min_length=1), Tag("<text>")]
     | Annotated[
@@ -59,7 +68,8 @@ Input = Annotated[
             Annotated[
                 Annotated[Message, Tag("<message>")]
                 | Annotated[FunctionCallItem, Tag("<function_call>")]
-                | Annotated[FunctionOutputItem, Tag("<function_call_output>")],
+                | Annotated[FunctionOutputItem, Tag("<function_call_output>")]
+                | Annotated[ItemReference, Tag("<item_reference>")],
                 ITEM,
             ]
         ],
@@ -145,7 +155,7 @@ def not_empty(value: str | list[InputItem]) -> str | list[InputItem]:
 def _asks(item: InputItem) -> bool:
     if isinstance(item, Message):
         return item.role != "assistant" and bool(item.text.strip())
-    return isinstance(item, FunctionOutputItem)
+    return isinstance(item, FunctionOutputItem | ItemReference)
 
 
 class CreateResponse(SamplingFields):
@@ -191,6 +201,7 @@ class CreateResponse(SamplingFields):
     safety_identifier: Annotated[Text, Field(max_length=512)] | None = None
     prompt_cache_key: Annotated[Text, Field(max_length=512)] | None = None
     prompt_cache_retention: Annotated[Text, Field(max_length=64)] | None = None
+    client_metadata: Annotated[dict[Text, Any], Field(max_length=64)] | None = None
 
     @field_validator("input")
     @classmethod

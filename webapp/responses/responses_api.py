@@ -18,7 +18,14 @@ from webapp.client_errors import InvalidRequest
 from webapp.client_prompt import opening_turns, prompt_of_turns
 from webapp.limits.prompt_limits import PromptLimits
 from webapp.options import stored_format
-from webapp.responses.conversation import earlier_turns, fitting, turns_of
+from webapp.responses.conversation import (
+    ReferencedItems,
+    earlier_turns,
+    fitting,
+    referenced_items,
+    refuse_references,
+    turns_of,
+)
 from webapp.responses.response_objects import Deleted, Response, ResponseList, response_of, retry_after_s
 from webapp.responses.response_schemas import CreateResponse, ListQuery, RetrieveQuery
 from webapp.several_answers import submit_all_and_wait
@@ -36,7 +43,7 @@ from webapp.submission import (
     response_not_found,
     submit,
 )
-from webapp.tools import function_fields, stored_choice
+from webapp.tools import function_fields, functions_of, hosted_kinds, stored_choice
 from webapp.waiting.patience import connection_of, patience_of, preferred_wait_s
 
 api = APIBlueprint("responses", __name__, url_prefix="/v1/responses", tag="Responses")
@@ -55,7 +62,8 @@ def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]] | Flask
     context, tenant = current_context(), current_tenant()
     earlier = partial(earlier_turns, context, tenant)
     key = request.headers.get("Idempotency-Key")
-    submission = response_submission(json_data, tenant, context.prompt_limits, key, earlier)
+    referenced = partial(referenced_items, context, tenant)
+    submission = response_submission(json_data, tenant, context.prompt_limits, key, earlier, referenced)
     if submission.body.stream:
         (stream,) = submit_and_stream_all(context, [submission], connection_of(request))
         return event_stream([stream], lambda: response_events(stream, answer_of(stream.view)[0]))
@@ -146,19 +154,22 @@ def response_submission(
     limits: PromptLimits,
     key: str | None = None,
     earlier: Callable[[str], list[StoredTurn]] = refuse_earlier,
+    referenced: ReferencedItems = refuse_references,
 ) -> Submission:
     """Returns the submission of a body for this tenant, with its Idempotency-Key; raises InvalidRequest.
 
-    `earlier` returns the turns of the response that this one continues.
+    `earlier` returns the turns of the response that this one continues, `referenced` stored items by their ids.
     """
     if body.store is False and body.background:
         raise InvalidRequest("What is not stored cannot be polled: leave out background or store.", param="store")
     choice = stored_choice(body.tool_choice)
-    tools = tuple(tool.stored for tool in body.tools or ())
+    tools, dropped = functions_of(body.tools), hosted_kinds(body.tools)
+    if dropped and limits.refuses_hosted_tools:
+        raise InvalidRequest(f"No tool of the types {', '.join(dropped)} runs here: leave them out.", param="tools")
     offered = () if choice.mode == "none" else tools
     reasoning = body.reasoning.effort if body.reasoning else None
     prompt_of = partial(prompt_of_turns, body.instructions, tools=offered, reasoning=reasoning)
-    turns = turns_of(body.input)
+    turns = turns_of(body.input, referenced)
     if body.previous_response_id is not None:
         turns = [*earlier(body.previous_response_id), *turns]
     if body.truncation == "auto":
@@ -170,6 +181,7 @@ def response_submission(
         background=bool(body.background),
         format=stored_format(body.text.format) if body.text else None,
         reasoning=reasoning,
+        dropped_tools=dropped or None,
         # the prompt's instructions also have the input's system messages, so the client's own are stored apart
         instructions=body.instructions or "" if opening_turns(turns) else None,
         seed=body.magnus.seed,

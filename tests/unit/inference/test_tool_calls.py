@@ -81,8 +81,22 @@ def test_a_forced_call_is_one_of_the_tools_that_may_be_called(name, valid):
     assert FormatChecks().problem_of(JsonFormat(json.dumps(schema))) is None
     validator = jsonschema_rs.validator_for(schema)
     for called in ("weather", "time", "other"):
-        assert validator.is_valid({"name": called, "arguments": {"city": "a"}}) is (called in valid)
+        arguments = {"city": "a"} if called == "weather" else {}
+        assert validator.is_valid({"name": called, "arguments": arguments}) is (called in valid)
     assert not validator.is_valid({"name": "weather", "arguments": {"city": 5}})
+
+
+@pytest.mark.parametrize("parameters", [None, {}, {"type": "object", "properties": {}}])
+def test_a_forced_function_without_parameters_gets_no_arguments(parameters):
+    schema = forced_call_schema([StoredTool(name="time", parameters=parameters)], None)
+    validator = jsonschema_rs.validator_for(schema)
+    assert validator.is_valid({"name": "time", "arguments": {}})
+    assert not validator.is_valid({"name": "time", "arguments": {"zone": "UTC"}})
+
+
+def test_a_forced_function_of_any_arguments_may_get_some():
+    schema = forced_call_schema([StoredTool(name="log", parameters={"additionalProperties": {"type": "string"}})], None)
+    assert jsonschema_rs.validator_for(schema).is_valid({"name": "log", "arguments": {"a": "b"}})
 
 
 def with_tools() -> PromptFormat:
