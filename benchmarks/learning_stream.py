@@ -15,8 +15,8 @@ from learning.retraining.training_set import LENGTH_RULE, TrainingSetBounds
 from learning.serving_time import ServedBatch, ServingTimes
 from scheduling.simulation.published_costs import CHATGLM_6B_V100
 
-LENGTH_EVERY_S = 180  # Magnus III-B
-SERVING_EVERY_S = 120  # Magnus III-D
+LENGTH_EVERY_S = 180  # seconds between two fits of the length predictor (Magnus III-B)
+SERVING_EVERY_S = 120  # seconds between two fits of the serving times (Magnus III-D)
 # Assumptions of the stream, none of them measured; the figures in docs/results hold for these values.
 RESPONSE_S = 30  # seconds from a request's arrival to its outcome in the log
 BATCH = 8  # arrivals, of which a random number is served together

@@ -127,7 +127,7 @@ def measure(short: bool) -> MeasuredFigure:
     """Measure each body, and whether the service still answers at once."""
     measured = MeasuredFigure()
     with measured_service("--workers", "0") as service:
-        asyncio.run(send(service, Refused("a first one", ((b"[", 1000),))))  # loads modules first
+        asyncio.run(send(service, Refused("a first one", ((b"[", 1000),))))  # not measured: the service loads modules
         for body in refused_bodies(20 if short else 1):
             figures = asyncio.run(send(service, body))
             measured.figures[body.name] = figures

@@ -129,7 +129,7 @@ def errors(run: Run, loaded: LoadedModel, iterations: int) -> Json:
     batches: list[Timing] = []
     for size, length in product(SIZES, LENGTHS):
         prompts = [tuple(rng.randrange(vocabulary) for _ in range(length)) for _ in range(size)]
-        run(prompts, 2)  # allocates and warms up
+        run(prompts, 2)  # not measured: it allocates memory and warms up
         first, some, all_s = (median(run(prompts, n) for _ in range(REPEATS)) for n in (1, 1 + STEPS, iterations))
         prefills.append((size, length, first))
         decoding.append((size, length + (STEPS + 1) / 2, (some - first) / STEPS))

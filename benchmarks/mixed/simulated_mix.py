@@ -67,7 +67,7 @@ def bulk_lines(count: int, seed: int) -> list[Arrival]:
 
 
 def interactive(rate: float, seed: int) -> list[Arrival]:
-    """Make Poisson arrivals for SECONDS."""
+    """Make Poisson arrivals at `rate` requests a second, for SECONDS."""
     rng = np.random.default_rng(seed)
     instants = np.cumsum(rng.exponential(1 / rate, max(1, round(rate * SECONDS))))
     return lengths_of(len(instants), "i", 0, instants.tolist(), seed)

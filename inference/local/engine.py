@@ -152,7 +152,7 @@ class Engine:
 
     @property
     def figures(self) -> RunFigures:
-        """The sums since the batch was last empty."""
+        """The figures of all steps since the batch was last empty."""
         return self._batch.tally.figures()
 
     def _new_rows(self, sequences: Several[Sequence]) -> list[BatchRow]:

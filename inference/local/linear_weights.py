@@ -43,11 +43,11 @@ class PlainWeight:
         self._weight, self._transposed, self._bias = weight, weight.t(), bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Multiplies and adds the bias."""
+        """Multiplies by the weight and adds the bias."""
         return functional.linear(x, self._weight, self._bias)
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        """Multiplies and adds the residual."""
+        """Multiplies by the weight and adds the residual."""
         return torch.addmm(residual, x, self._transposed)
 
 
@@ -59,11 +59,11 @@ class PackedWeight:
         self._bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Multiplies and adds the bias."""
+        """Multiplies by the weight and adds the bias."""
         return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], ""))
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        """Multiplies and adds the residual."""
+        """Multiplies by the weight and adds the residual."""
         return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x, residual, self._packed, None, "add"))
 
 

@@ -20,7 +20,7 @@ from learning.features.text_encoders import VectorCache, Vectors
 from learning.predictors.length_predictor import Prompt
 
 BATCH = 16  # prompts of one forward pass: more need more memory beside the served model's; not tuned
-STATEMENT_TOKENS = 30  # for a number with words around it: the paper's (Sequence Scheduling, appendix C)
+STATEMENT_TOKENS = 30  # enough for a number with words around it; the paper's value (Sequence Scheduling, appendix C)
 NUMBER = re.compile(r"\d+")
 MOST_NUMBER = 1 << 20  # larger numbers do not count as lengths
 MOST_PROMPT_TOKENS = 1024  # only the end of a longer prompt is read, which bounds memory and time; not tuned

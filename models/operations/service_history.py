@@ -1,4 +1,4 @@
-"""The service's history: a sample every ten seconds, closed minutes for the time before, both as points of a chart."""
+"""The service's history: a sample every ten seconds, a row for each earlier minute, and both as points of a chart."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +11,7 @@ from models.sql import text
 # A sample is taken this many seconds after its ten seconds have ended, because an answer is written somewhat later than
 # its `finished_at`. Not tuned.
 GRACE_S = 2
-KEPT_S = 3600  # how long samples are kept: the shortest chart shows 15 minutes, longer ones read closed minutes
+KEPT_S = 3600  # how long samples are kept: the shortest chart shows 15 minutes, longer ones read the rows of minutes
 
 TAKE = text("""
     with last as (

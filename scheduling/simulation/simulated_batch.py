@@ -207,7 +207,7 @@ class ContinuousBatch:
         return decoding + sum(row.request.prefill for row in self.prefilling.values())
 
     def _slope_and_base(self) -> tuple[float, float]:
-        """Return the slope a, and the seconds of an iteration at the present cached lengths."""
+        """Return a and b: without events, the k-th iteration from now takes a · k + b seconds."""
         d1, d2, d3, d4 = self.costs.curves.decode
         size = len(self.rows)
         a = d1 * size + d3

@@ -1,4 +1,6 @@
-"""The work of `tasks.upkeep`: samples the service, closes minutes, deletes old rows, in short transactions."""
+"""The work of `tasks.upkeep`: samples the service, stores each minute's figures, deletes old rows, in short
+transactions.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +19,8 @@ from models.webhooks import webhook_deliveries
 # Rows that one transaction deletes. A larger chunk holds its locks for longer and deletes no faster: 31,000 a second in
 # chunks of 2,000 and of 5,000, at most 0.25 and 0.45 s each on a machine with a load of 20.
 DELETED_AT_ONCE = 2000
-FOLDED_AT_ONCE = 10_000  # entries of usage; a worker writes up to fifty a second. Not tuned.
+# entries of usage that one transaction adds up; a worker writes up to fifty a second. Not tuned.
+FOLDED_AT_ONCE = 10_000
 # Most seconds of a part of the upkeep, of the 10 between ticks: the rest waits for the next tick, so that ticks do not
 # pile up behind a backlog. Not tuned otherwise.
 PART_FOR_S = 2.0
@@ -33,7 +36,7 @@ log = structlog.get_logger()
 
 
 def do_upkeep(engine: Engine, retention_s: float) -> None:
-    """Sample, close minutes, sum usage, delete what ended over `retention_s` ago; PART_FOR_S at most for each."""
+    """Sample, store minutes, sum up usage, delete what ended over `retention_s` ago; PART_FOR_S at most for each."""
     with make_sessions(engine)() as session:
         service_history.take_samples(session)
         repeat(lambda: minute_history.close_minutes(session), minute_history.MOST_MINUTES, PART_FOR_S)

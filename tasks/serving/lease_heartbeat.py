@@ -80,7 +80,7 @@ class LeaseHeartbeat(Thread):
     ) -> None:
         """`on_broken` is called with the reason why this process must end, after its batches went back to the queue.
 
-        `renewals` has autocommit: a renewal is one statement, and reads what ended only after it.
+        `renewals` has autocommit, so that a renewal's second statement sees the batches that ended in its first one.
         """
         super().__init__(name="lease heartbeat", daemon=True)
         self._database, self._renewals = database, renewals

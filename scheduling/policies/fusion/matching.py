@@ -142,7 +142,7 @@ def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, k
 def _admitted_pairs(
     fleet: FleetArrays, heads: BucketHeads, workers: Ints, key: Floats
 ) -> dict[int, list[tuple[float, int]]]:
-    """Return by column of a head (key, index into `workers`) of each worker that admits it, the smallest key last.
+    """Return for each head's column the (key, index into `workers`) of the workers that admit it, the smallest last.
 
     Only the KEYS_TRIED smallest keys of each worker are tried.
     """

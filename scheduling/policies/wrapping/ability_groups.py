@@ -28,7 +28,7 @@ class PrefixHolders:
     """The beginnings of prompts that were sent to each worker."""
 
     def __init__(self) -> None:
-        self._held: dict[str, dict[Prefix, None]] = {}  # by worker; the last sent is last
+        self._held: dict[str, dict[Prefix, None]] = {}  # by worker; the prefix sent last comes last
 
     def place(self, assignments: Sequence[Assignment], workers: Sequence[Worker]) -> list[Assignment]:
         """Return the assignments, each on its worker or on an equally good one that has seen more of the prefixes."""
