@@ -146,7 +146,7 @@ def fill(site: Site, word: str = "") -> None:
         who=f"me{word}",
         details=json.dumps({f"why{word}": word}),
     )
-    # however slow the machine is on which a test looks, everybody was heard of just now
+    # so that nobody counts as silent, however slow the machine is
     for table, column in (
         ("workers", "heartbeat_at"),
         ("process_heartbeats", "heartbeat_at"),
@@ -158,7 +158,7 @@ def fill(site: Site, word: str = "") -> None:
 
 
 def hash_of(name: str, n: int) -> str:
-    """32 hex digits that only this name and number have."""
+    """Returns 32 hex digits that no other name and number get."""
     return f"{sum(map(ord, name)):04x}{n:028x}"
 
 

@@ -38,7 +38,7 @@ class Site:
         )
 
     def answer(self, n: int, **columns: Any) -> str:
-        """An answered request; the higher its number, the later it arrived and ended."""
+        """Inserts an answered request; the higher its number, the later it arrived and ended."""
         made = self.stage.request(f"resp_{n:032x}", input="eins zwei drei", **columns)
         self.stage.sql(
             """update requests set status = 'completed', output_text = coalesce(output_text, 'one two three'),
@@ -72,7 +72,7 @@ class Visitor:
 
     def sign_in(self, secret: str) -> None:
         """Sign in with a key or the password."""
-        self.go("/sign-in?next=/sign-in")  # to no page that reads: what it reads is kept for a while
+        self.go("/sign-in?next=/sign-in")  # a page that reads nothing: other pages keep what they read for a while
         self.page.get_by_label("API key or the dashboard's password").fill(secret)
         self.page.get_by_role("button", name="Sign in").click()
 

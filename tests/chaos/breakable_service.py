@@ -43,7 +43,7 @@ class Service:
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, *names: str) -> None:
-        """Start these, wait until they are ready."""
+        """Start these processes and wait until they are ready."""
         for name in names:
             program = self.programs[name]
             self.running[name] = start(program, self.directory / f"{name}.log")
@@ -61,14 +61,14 @@ class Service:
         process = self.running["postgres"]
         process.send_signal(signal.SIGQUIT)
         process.wait()
-        self.stage.database.dispose()  # the test's own connections are as dead as the service's
+        self.stage.database.dispose()  # the crash cut the test's own connections as well
 
     def freeze(self, name: str) -> None:
         """Stop a process: it exists but answers nothing."""
         os.killpg(self.running[name].pid, signal.SIGSTOP)
 
     def thaw(self, name: str) -> None:
-        """Let a frozen process go on."""
+        """Resume a frozen process."""
         os.killpg(self.running[name].pid, signal.SIGCONT)
 
     def wipe_broker(self) -> None:
@@ -77,7 +77,7 @@ class Service:
             client.flushall()
 
     def submit(self, prefix: str, count: int, limit: int = 800, **columns: Any) -> list[str]:
-        """Requests of different lengths that nobody predicted yet."""
+        """Submit requests of different lengths that are not predicted yet."""
         return [
             self.stage.request(
                 f"{prefix}{n:03}",

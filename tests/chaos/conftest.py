@@ -12,7 +12,7 @@ from tests.integration.small_model import make_small_model
 
 @pytest.fixture(scope="package")
 def whole_service() -> Iterator[Service]:
-    """Two workers on the small model."""
+    """A service with two workers on the small model."""
     with (
         tempfile.TemporaryDirectory(prefix="magnus-chaos-", ignore_cleanup_errors=True) as name,
         running_service(Path(name), make_small_model(Path(name) / "model")) as service,

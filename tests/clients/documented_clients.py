@@ -18,7 +18,7 @@ class Block:
     text: str
 
     def command(self, python: Path, node: str) -> list[str]:
-        """How to run it."""
+        """The command line that runs the block."""
         if self.language == "python":
             return [str(python), "-c", self.text]
         if self.language == "js":
@@ -36,7 +36,7 @@ class DocumentedClient:
 
     @property
     def directory(self) -> Path:
-        """Where it is installed."""
+        """The directory in which the client is installed."""
         return ENVIRONMENTS / re.sub(r"\W+", "-", self.name)
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(INSTALL_WITHIN_S + RUN_WITHIN_S)
 
 @pytest.fixture(scope="module")
 def up() -> Iterator[Up]:
-    """One service for all of them."""
+    """One service for all clients."""
     with running_up() as up:
         yield up
 
@@ -29,7 +29,7 @@ def up() -> Iterator[Up]:
 def installed(client: DocumentedClient) -> dict[str, str]:
     """The environment variables under which the client's packages are found, installed unless they are there."""
     directory = client.directory
-    complete = directory / "complete"  # written last
+    complete = directory / "complete"  # exists once the installation is complete
     if client.install.startswith("npm"):
         path = os.environ["PATH"]
         if not complete.exists():

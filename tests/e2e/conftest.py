@@ -9,6 +9,6 @@ from tests.e2e.whole_service import Up, running_up
 
 @pytest.fixture(scope="package")
 def up() -> Iterator[Up]:
-    """A service that restarts by itself what a test kills in it."""
+    """A running service, which itself restarts the processes that a test kills."""
     with running_up() as up:
         yield up

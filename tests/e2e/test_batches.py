@@ -49,7 +49,7 @@ def answers(client: OpenAI, batch: Batch) -> list[tuple[str, str]]:
 
 
 def chores_of(up: Up) -> int | None:
-    """Its process id; None while it is being started again."""
+    """The process id of `chores`; None while it is being started again."""
     entries = json.loads((up.state_dir / "processes.json").read_text())
     return next((entry["pid"] for entry in entries if entry["name"] == "chores"), None)
 

@@ -45,6 +45,6 @@ def test_answers_are_the_same_under_every_policy(up: Up, policy: str, said_alone
 
 
 def body(model: str, request: ToyRequest) -> dict[str, object]:
-    """As a client asks."""
+    """The body of a request as a client sends it."""
     metadata = {"application": request.application}
     return {"model": model, "instructions": request.instruction, "input": request.input, "metadata": metadata}

@@ -140,7 +140,7 @@ def test_a_killed_worker_neither_repeats_nor_loses_text(up: Up, joining: OpenAI)
 
 
 def magnus(client: OpenAI, request_id: str) -> dict[str, Any]:
-    """What only Magnus says of a response."""
+    """The `magnus` part of a response."""
     said: dict[str, Any] = client.responses.retrieve(request_id).to_dict()["magnus"]  # type: ignore[assignment]
     return said
 

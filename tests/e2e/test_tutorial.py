@@ -43,11 +43,11 @@ class Reader:
         self._service = {"MAGNUS_URL": facts["url"], "MAGNUS_API_KEY": key}
 
     def start(self, text: str) -> None:
-        """Start something that runs on."""
+        """Start a command that keeps running."""
         self._start("start", f"exec {text.strip()}", {})
 
     def run(self, language: str, text: str) -> str:
-        """Run a block; its output."""
+        """Run a block; returns its output."""
         command = [sys.executable, "-c", text] if language == "python" else ["bash", "-euo", "pipefail", "-c", text]
         environment = self._environment | self._service
         ran = subprocess.run(command, cwd=self._directory, env=environment, capture_output=True, text=True, timeout=200)
@@ -55,7 +55,7 @@ class Reader:
         return ran.stdout
 
     def stop(self, terminal: str) -> None:
-        """Ctrl-C in that terminal."""
+        """Press Ctrl-C in the terminal of that command."""
         running = self._running.pop(terminal, None)
         if running is not None:
             running.send_signal(signal.SIGINT)
@@ -96,10 +96,10 @@ def test_every_block_works_in_its_turn(tmp_path: Path) -> None:
             else:
                 (somebody.up if purpose == "up" else somebody.start)(text)
     assert "apple apple river river cloud cloud" in said  # the first answer
-    assert "apple river cloud" in said  # of the model of one's own
+    assert "apple river cloud" in said  # the answer of one's own model
     assert "LeastWorkFirst" in said
     assert "(in force)" in said
-    assert "river cloud stone" in said  # the parrot
+    assert "river cloud stone" in said  # the answer of the parrot
 
 
 def test_the_tutorial_has_every_kind_of_block() -> None:

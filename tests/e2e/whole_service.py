@@ -27,7 +27,7 @@ class Up:
     state_dir: Path
 
     def pid(self, name: str) -> int:
-        """The process id of one of its processes."""
+        """The process id of the service's process of this name."""
         entries = json.loads((self.state_dir / "processes.json").read_text())
         (pid,) = (entry["pid"] for entry in entries if entry["name"] == name)
         return int(pid)

@@ -11,7 +11,7 @@ from tests.engines.tested_engines import KINDS, SERVERS, EngineUnderTest, endles
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the kinds that were not asked for."""
+    """Deselects the tests of the engines that were not asked for."""
     asked = config.getoption("--engines")
     chosen = set(KINDS if asked == "all" else asked.split(","))
     unknown = chosen - set(KINDS)
@@ -29,7 +29,7 @@ def _is_left_out(item: pytest.Item, chosen: set[str]) -> bool:
 
 
 def _kind(item: pytest.Item) -> str | None:
-    """The engine of a test in this folder; None for any other test."""
+    """The kind of engine of a test in this folder; None for any other test."""
     if Path(__file__).parent not in item.path.parents or not isinstance(item, pytest.Function):
         return None
     return next(
@@ -39,14 +39,14 @@ def _kind(item: pytest.Item) -> str | None:
 
 @pytest.fixture(scope="package", params=KINDS)
 def served(request, tmp_path_factory) -> Iterator[EngineUnderTest]:
-    """Each engine in turn on the bundled model."""
+    """Each kind of engine in turn, on the bundled model."""
     with engine_under_test(request.param, tmp_path_factory.mktemp(request.param)) as engine:
         yield engine
 
 
 @pytest.fixture
 def tested(served) -> Iterator[EngineUnderTest]:
-    """The engine without a row; what a failed test leaves in it is taken out."""
+    """The engine without rows: those that a failed test leaves in it are removed."""
     yield served
     for row in list(served.engine.rows):
         served.engine.remove(row)
@@ -55,7 +55,7 @@ def tested(served) -> Iterator[EngineUnderTest]:
 
 @pytest.fixture
 def server(tested: EngineUnderTest) -> EngineServer:
-    """The server behind the engine; tests that ask for it are not for ours."""
+    """The server behind the engine; tests that use it skip our own engine, which has none."""
     assert tested.server is not None
     return tested.server
 

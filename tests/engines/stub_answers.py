@@ -1,4 +1,4 @@
-"""Lets the stub server give a model's answers, so that it can be held to what real servers are held to."""
+"""Makes the stub server give a model's answers, so that it passes the same tests as real servers."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +10,7 @@ from inference.sequences import Sequence
 from request_body import Sampling
 from tests.integration.stub_engine_server import StubHandler, StubServer
 
-SLICE_TOKENS = 8  # computed for one row before another gets its turn
+SLICE_TOKENS = 8  # tokens that are computed for one row before another gets its turn
 
 
 class AnsweringStub(StubServer):

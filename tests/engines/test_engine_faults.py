@@ -11,13 +11,13 @@ from inference.sequences import FinishedSequence
 from tests.engines.tested_engines import EngineUnderTest
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]  # vLLM takes minutes to start where others use the cores too
-POLL_S = 0.01  # between two looks at a server
+POLL_S = 0.01  # seconds between two looks at a server
 ROWS, CANCELLED = 40, 20
-LIMIT = 6000  # of rows that only their limits end; 40 of them fit into the server
+LIMIT = 6000  # tokens of rows that only their limits end; 40 such rows fit into the server
 
 
 def drain_as_a_worker_does(tested: EngineUnderTest, rows) -> dict[str, FinishedSequence]:
-    """Go on until all have ended; a row that the server could not be had for goes in again with what it has."""
+    """Steps until all rows have ended; a row that the server failed goes in again with the tokens that it has."""
     waiting, ended = {row.id: row for row in rows}, {}
     while waiting:
         tested.engine.insert([row for id_, row in waiting.items() if id_ not in tested.engine.rows])

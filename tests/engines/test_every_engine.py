@@ -14,13 +14,14 @@ from tests.engines.tested_engines import REQUESTS, EngineUnderTest
 from webapp.streaming.token_messages import Piece
 
 pytestmark = pytest.mark.timeout(400)  # vLLM takes minutes to start where others use the cores too
-SAME_SHARE = 0.995  # of greedy answers: rounding may turn a tie
-# Of llama.cpp's sampled answers, drawn among so many tokens. It rounds otherwise in company, and a random number can
-# fall to another token: seen with 1 of 120 answers so, with 22 of 80 drawn among all tokens.
+SAME_SHARE = 0.995  # least share of greedy answers that are the same: rounding may turn a tie
+# The least share of llama.cpp's sampled answers that are the same, and the number of likeliest tokens that they are
+# drawn from. It rounds otherwise beside other rows, and a random number can then fall to another token: 1 of 120
+# answers differed so, and 22 of 80 that were drawn from all tokens.
 LLAMACPP_SAME_SHARE, LLAMACPP_TOP_K = 0.75, 5
 SEEDS = range(1000, 1012)
 TRIES = 20  # a busy machine may let a server's whole answer arrive before a row is taken out
-WORDS = 55  # in the input of a long row; its answer has twice as many words
+WORDS = 55  # words in the input of a long row; its answer has twice as many
 INTERRUPTED = 120  # tokens of a row that is taken out once and goes on: a fast server's 30 may all be there by then
 ENDLESS = 1500  # tokens of a row that is taken out long before, where servers can be told to go on
 PIECES = 4

@@ -27,7 +27,7 @@ ENGINES: dict[str, Callable[[LoadedModel, int], ServingEngine]] = {
 SERVERS: tuple[EngineKind, ...] = get_args(EngineKind)
 KINDS = (*ENGINES, "stub", *SERVERS)
 REQUESTS, SEED = 200, 5
-LIMIT = 200  # of answers: the longest of the toy's has about 130 tokens
+LIMIT = 200  # tokens of an answer: the longest of the bundled model's has about 130
 KV_BYTES = 2**28  # more than all rows of a test need
 KV_TOKENS = 32768  # the same for a server
 NICE = 5  # a third of a test's share of the CPUs: a server that spins took all of them for seconds
@@ -64,7 +64,7 @@ class EngineUnderTest:
         return TokenSequence(id, tuple(self.prompts.encode(instructions, input)), limit, turns=turns, **options)
 
     def toy_sequences(self, requests: int = REQUESTS, **options: Any) -> list[TokenSequence]:
-        """Requests of all six toy applications."""
+        """Rows with requests of all six toy applications."""
         return [
             self.sequence(str(n), toy.instruction, toy.input, **options)
             for n, toy in enumerate(toy_requests(requests, SEED, median_words=12.0))
@@ -75,7 +75,7 @@ class EngineUnderTest:
         return self.prompts.decode(row.generated_ids) if row.text is None else row.text
 
     def drain(self, rows: Sequence[TokenSequence] = ()) -> dict[str, FinishedSequence]:
-        """Insert these rows and go on until no row is left; what ended, by id."""
+        """Inserts these rows and steps until no row is left; returns the rows that ended, by id."""
         self.engine.insert(rows)
         ended: dict[str, FinishedSequence] = {}
         while self.engine.rows:
@@ -83,14 +83,14 @@ class EngineUnderTest:
         return ended
 
     def preempted(self, id: str) -> TokenSequence | None:
-        """What is left of a row; None if it has ended, which a row may while this process gets no CPU."""
+        """Preempts a row; returns what remains of it, or None if it ended while this process got no CPU."""
         try:
             return self.engine.preempt(id)
         except KeyError:
             return None
 
     def until_tokens(self, tokens: int, ids: Sequence[str]) -> dict[str, FinishedSequence]:
-        """Go on until each of these rows has so many tokens, or has ended; what ended."""
+        """Steps until each of these rows has `tokens` tokens or has ended; returns the rows that ended."""
         ended: dict[str, FinishedSequence] = {}
         while any(self.engine.rows.get(one, tokens) < tokens for one in ids):
             ended |= {row.id: row for row in self.engine.step()}

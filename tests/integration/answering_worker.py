@@ -41,6 +41,6 @@ def answering(api: Api, text: str = "one", **columns: Any) -> Iterator[None]:
 
 
 def events(answer: Any) -> list[dict[str, Any]]:
-    """The objects of a stream of server-sent events."""
+    """Reads the JSON objects of a stream of server-sent events."""
     lines = answer.get_data(as_text=True).splitlines()
     return [json.loads(line[5:]) for line in lines if line.startswith("data:") and "[DONE]" not in line]

@@ -28,12 +28,12 @@ class Api:
     key: str
 
     def call(self, method: str, path: str, **arguments: Any) -> ApiAnswer:
-        """One call with this client's key."""
+        """Makes one call with this client's key."""
         headers = {"Authorization": f"Bearer {self.key}"} | arguments.pop("headers", {})
         return cast(ApiAnswer, self.client.open(path, method=method, headers=headers, **arguments))
 
     def submit(self, input: object = "eins zwei drei", **fields: Any) -> dict[str, Any]:
-        """A request in the background; the response that it gives."""
+        """Submits a request in the background; returns the response."""
         body = {"model": MODEL, "input": input, "instructions": "Translate.", "background": True} | fields
         answer = self.call("POST", "/v1/responses", json=body)
         assert answer.status_code == 200, answer.get_data(as_text=True)
@@ -41,7 +41,7 @@ class Api:
         return created
 
     def sql(self, statement: str, **parameters: Any) -> list[Any]:
-        """Rows of a statement, committed."""
+        """Runs a statement, commits it, and returns its rows."""
         with self.engine.begin() as connection:
             result = connection.execute(text(statement), parameters)
             return list(result) if result.returns_rows else []

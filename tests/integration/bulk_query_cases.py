@@ -37,7 +37,7 @@ def upload(connection: Connection) -> None:
     on_session(stored_files.abandon_upload, file_id)(connection)
 
 
-A_JOB = 3 * LINES  # its lines and their requests
+A_JOB = 3 * LINES  # rows of a job: its lines and their requests
 BULK_CASES = [
     Case("bulk_jobs.any_unended", bulk_jobs.any_unended),
     Case("stored_files.begin_upload", on_session(stored_files.begin_upload, "tenant-0", "f")),

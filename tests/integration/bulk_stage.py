@@ -13,7 +13,7 @@ from tasks.chores.line_feeder import LineFeeder
 from tests.integration.api_service import MODEL, Api
 from webapp.app_context import AppContext
 
-LONG_S = 60.0  # of one piece of work: it ends when nothing is left to do
+LONG_S = 60.0  # more seconds than any piece of work takes, which ends when nothing is left to do
 
 
 def chat_line(name: object, content: object = "eins", **fields: Any) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class BulkStage:
     max_tokens: int = 100_000_000
 
     def feed(self) -> int:
-        """Queue what the tenants' queues have room for; returns how many lines were read."""
+        """Queue as many lines as the tenants' limits admit; returns how many lines were read."""
         context: AppContext = self.api.client.application.extensions["magnus"]
         limits = {"max_requests": self.max_requests, "max_tokens": self.max_tokens}
         return LineFeeder(self.api.engine, lambda: context.prompt_limits, **limits).feed(LONG_S)

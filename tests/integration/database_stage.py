@@ -22,7 +22,7 @@ class Stage:
     database: Engine
 
     def sql(self, statement: str, **parameters: Any) -> list[Any]:
-        """Rows of a statement, committed."""
+        """Runs a statement, commits it, and returns its rows."""
         with self.database.begin() as connection:
             result = connection.execute(text(statement), parameters)
             return list(result) if result.returns_rows else []
@@ -61,7 +61,7 @@ class Stage:
         return name
 
     def requests(self, *columns: str) -> dict[str, Any]:
-        """A column, or several, of every request by id."""
+        """The values of one or several columns, by request id."""
         rows = self.sql(f"select id, {', '.join(columns)} from requests order by id")
         return {row[0]: row[1] if len(columns) == 1 else tuple(row[1:]) for row in rows}
 
@@ -74,7 +74,7 @@ class Stage:
         return {row[0]: (row[1], row[2]) for row in rows}
 
     def end_batch(self, batch_id: int, status: str = "finished") -> None:
-        """What a worker writes at a batch's end: every request answered or, if memory ran out, queued again."""
+        """Ends a batch as a worker does: every request is answered or, if memory ran out, queued again."""
         if status == "finished":
             self.sql(
                 """update requests set status = 'completed', finished_at = clock_timestamp(), output_tokens = 7
@@ -99,5 +99,5 @@ def eventually(condition: Callable[[], T | None], within_s: float = 30.0) -> T:
     deadline = monotonic() + within_s
     while not (result := condition()):
         assert monotonic() < deadline, "it never became true"
-        sleep(0.01)  # only how often the condition is evaluated; any value does
+        sleep(0.01)  # time between two evaluations of the condition; any value works
     return result

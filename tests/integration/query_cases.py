@@ -35,9 +35,9 @@ NO_QUERIES = {
     "client_requests.read_views",
 }
 HOUR, DAY = 3600.0, 86_400.0
-FEW = 100  # rows: any bound far below the tables' sizes does
-A_BATCH = 8 * ROWS_A_BATCH  # locked, joined and updated
-REQUEUED = 12 * ROWS_A_BATCH  # and looked at again: to tell suspects from others, or each row beside each answer
+FEW = 100  # rows; any bound far below the tables' sizes works
+A_BATCH = 8 * ROWS_A_BATCH  # rows of a batch that is locked, joined and updated
+REQUEUED = 12 * ROWS_A_BATCH  # rows of a batch that are locked, joined, updated and read again
 OPEN = 8 * BATCHES * ROWS_A_BATCH
 EVERY_STATUS = len(RequestStatus)
 RARE = "application-never"
@@ -61,7 +61,7 @@ def on_session(function: Callable[..., object], *arguments: Any, **named: Any) -
 
     def call(connection: Connection) -> object:
         if not connection.in_transaction():
-            connection.begin()  # else the session's commit would be one
+            connection.begin()  # otherwise the session's commit would commit in fact
         with Session(connection, join_transaction_mode="create_savepoint", expire_on_commit=False) as session:
             return function(session, *arguments, **named)
 
@@ -275,7 +275,7 @@ CASES = [
         lambda c: requeue.requeue(c, [UnfinishedBatch(a_lease(c).batch_id)], 5),
         REQUEUED,
     ),
-    Case(  # and the lines of bulk jobs, which stay
+    Case(  # also visits the lines of bulk jobs, which stay
         "retention.delete_old_requests",
         lambda c: retention.delete_old_requests(c, HOUR, 500),
         2 * 500 + 2 * LINES + FEW,

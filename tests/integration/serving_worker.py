@@ -46,7 +46,7 @@ class Serving:
     ) -> None:
         self.stage, self.loaded, self.format = stage, loaded, prompt_format
         self.broken: list[str] = []
-        self.steps: list[StepTokens] = []  # what was passed on of rows that somebody reads
+        self.steps: list[StepTokens] = []  # the passed-on tokens of rows that somebody reads
         self.live_rows = LiveRows(self.steps.append)
         budget = kv_tokens * loaded.delta_bytes
         self.runner = BatchRunner(
@@ -65,7 +65,7 @@ class Serving:
         self._pool = ThreadPoolExecutor(16)
 
     def assign(self, *ids: str, **columns: object) -> int:
-        """What the planner does: a batch of these requests for this worker."""
+        """Claims a batch of these requests for this worker, as the planner does."""
         columns = {"joins": False, "iteration_limit": None, "preempts": []} | columns
         ((batch_id,),) = self.stage.sql(
             """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, joins,
@@ -83,17 +83,17 @@ class Serving:
         return int(batch_id)
 
     def start(self, batch_id: int) -> Future[None]:
-        """What a message does."""
+        """Starts a batch, as a message from the broker does."""
         return self._pool.submit(self.runner.serve, batch_id)
 
     def serve(self, *ids: str, **columns: object) -> int:
-        """Assign, send, wait."""
+        """Assigns a batch of these requests, starts it, and waits for its end."""
         batch_id = self.assign(*ids, **columns)
         self.start(batch_id).result(timeout=60)
         return batch_id
 
     def running(self, batch_id: int) -> None:
-        """Wait until the engine is some tokens into this batch."""
+        """Waits until the engine has generated some tokens of this batch."""
         eventually(lambda: self.stage.sql("select 1 from batches where id = :id and progress_tokens > 2", id=batch_id))
 
     def alone(self, input: str, limit: int) -> str:
@@ -103,7 +103,7 @@ class Serving:
         return self.format.decode(row.generated_ids)
 
     def batch(self, batch_id: int, columns: str = "status") -> object:
-        """Columns of a batch."""
+        """Returns columns of a batch."""
         ((*row,),) = self.stage.sql(f"select {columns} from batches where id = :id", id=batch_id)
         return row[0] if len(row) == 1 else tuple(row)
 

@@ -19,7 +19,7 @@ Fault = Callable[["StubHandler", dict[str, Any]], None]
 
 
 def prompt_of(tokens: int, name: int = 7) -> tuple[int, ...]:
-    """A prompt whose answer has so many tokens before its EOS."""
+    """Returns a prompt whose answer has `tokens` tokens before its EOS."""
     return (name, FIRST + tokens)
 
 
@@ -47,8 +47,8 @@ class StubServer(ThreadingHTTPServer):
         self.model = "stub"
         self.root: str | None = None  # the directory that it says it loaded its model from
         self.tokenizes = True
-        self.answer_tokens = 8  # of prompts that do not say how long their answers are
-        self.pages: dict[str, str] = {}  # further pages, or others in place of these; an empty one is not there
+        self.answer_tokens = 8  # length of the answers to prompts that do not say it
+        self.pages: dict[str, str] = {}  # pages by path, instead of the stub's own; an empty one answers 501
         self.posts: dict[str, tuple[int, str]] = {}  # what other pages answer to what is posted there
         self.posts_once: list[tuple[int, str]] = []  # what they answer before that
         self.gate = Event()  # tokens are sent while it is set

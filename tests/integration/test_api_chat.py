@@ -19,7 +19,7 @@ PROMPT = {"model": "words", "prompt": "eins zwei"}
 
 
 def served(api: Api, ask: Callable[[], object], **columns: str) -> None:
-    """Ask, and meanwhile end the request as a worker would."""
+    """Makes a call, and ends its request meanwhile as a worker does."""
     values = {"status": "completed", "output_text": "one", "error": None, "logprobs": None} | columns
 
     def serve() -> None:

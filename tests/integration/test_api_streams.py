@@ -1,4 +1,4 @@
-"""Streams of the API with a database and a broker behind it, and a test in the place of the worker."""
+"""Streams of the API with a real database and a real broker; the test takes the worker's place."""
 
 import json
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def post(api: Api, path: str, body: dict[str, Any]) -> Stream:
 
 
 def end(api: Api, text: str | None, **columns: Any) -> None:
-    """What a worker does at an answer's end."""
+    """Ends an answer as a worker does."""
     values = {"status": "completed", "error": None, "tokens": 2, "logprobs": None} | columns
     api.sql(
         """update requests set status = :status, output_text = :text, output_tokens = :tokens,
@@ -77,7 +77,7 @@ def entry(token: bytes) -> dict[str, Any]:
     return likely | {"top_logprobs": [likely]}
 
 
-FOX = [b"a", b" \xf0\x9f", b"\xa6\x8a", b"z", b""]  # one character has two tokens, the last token has none
+FOX = [b"a", b" \xf0\x9f", b"\xa6\x8a", b"z", b""]  # 🦊 takes two tokens, and the last token has no text
 
 
 def test_a_stream_has_each_tokens_log_probability_beside_its_text(api: Api) -> None:
@@ -199,7 +199,7 @@ def test_what_is_sampled_and_streamed_has_a_seed_so_that_a_lost_worker_changes_n
 
 
 class Worker:
-    """Publishes pieces of answers, and hears what it is asked for."""
+    """Publishes pieces of answers, and receives the ids of the requests whose pieces are wanted."""
 
     def __init__(self, client: redis.Redis, api: Api) -> None:
         ((installation,),) = api.sql("select value->>'id' from service_state where name = 'installation'")
@@ -209,13 +209,13 @@ class Worker:
         self._api = api
 
     def publish(self, start: int, text: str, id: str | None = None) -> None:
-        """A piece of this request's answer, or of the only one's, once the web process listens."""
+        """Publishes a piece of this request's answer, or of the only request's, once the web process listens."""
         eventually(lambda: self._client.pubsub_numsub(self.channel)[0][1])
         request_id = id or self._api.sql("select id from requests")[0].id
         self._client.publish(self.channel, encode_pieces([("resp_other", 0, "secret"), (request_id, start, text)]))
 
     def asked_for(self) -> list[str]:
-        """The ids of the next ask."""
+        """Returns the request ids of the web process's next message."""
         message = eventually(lambda: self._asks.get_message(timeout=1.0))
         return decode_asks(message["data"])
 
@@ -225,7 +225,7 @@ class Worker:
 
 @pytest.fixture
 def streaming(web_settings: Settings, api: Api, redis_url: str) -> Iterator[Api]:
-    """The API with a broker."""
+    """The API, connected to a broker."""
     app = create_app(web_settings.model_copy(update={"redis_url": redis_url}))
     yield Api(app.test_client(), api.engine, api.key)
     app.extensions["magnus"].close()

@@ -123,7 +123,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(api: Api) -> None:
 
 @pytest.fixture
 def small_api(web_settings: Settings) -> Iterator[Api]:
-    """An API that takes little files."""
+    """An API that accepts only small files."""
     yield from running_api(web_settings.model_copy(update={"max_file_bytes": 300_000, "tenant_file_bytes": 400_000}))
 
 
@@ -180,7 +180,8 @@ def test_a_batch_keeps_its_input_its_answers_and_itself_until_it_ended_long_ago(
     do_upkeep(api.engine, DAY.total_seconds())
     assert api.call("GET", f"/v1/batches/{batch}").status_code == 404
     assert api.sql("select (select count(*) from files), (select count(*) from bulk_lines)") == [(0, 0)]
-    assert api.sql("select count(*) from requests") == [(1,)]  # the one that ended 3 days ago went with its batch
+    # the request that ended 3 days ago was deleted with its batch
+    assert api.sql("select count(*) from requests") == [(1,)]
 
 
 def test_a_part_of_the_form_that_has_no_name_is_refused(api: Api) -> None:

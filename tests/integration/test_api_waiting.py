@@ -16,7 +16,7 @@ KEY = {"Idempotency-Key": "a-key"}
 
 
 def end_all(api: Api) -> None:
-    """What a worker does at the ends of answers."""
+    """Ends all answers as a worker does."""
     ids = api.sql(
         """update requests set status = 'completed', output_text = 'one', output_tokens = 1,
         finished_at = clock_timestamp() where status = 'queued' returning id"""

@@ -19,7 +19,7 @@ from tests.integration.database_stage import eventually
 
 
 class Server:
-    """A Postgres of this test alone."""
+    """A Postgres that only this test uses."""
 
     def __init__(self, directory: Path) -> None:
         self.server = embedded_postgres(directory, durable=False)
@@ -55,7 +55,8 @@ def test_a_frozen_postgres_frees_every_thread_and_serves_again_once_it_goes_on(s
     with ThreadPoolExecutor(8) as pool:
         assert not any(pool.map(answers, [engine] * 8))
     began = monotonic()
-    assert not any(answers(engine) for _ in range(5))  # known to be silent: no thread waits to find it out again
+    # it is known to be silent, so that no further thread waits for it
+    assert not any(answers(engine) for _ in range(5))
     assert monotonic() - began < 5 * 2  # even if each had waited for a new connection
     for process in server.everybody():
         process.resume()

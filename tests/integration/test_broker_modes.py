@@ -14,7 +14,7 @@ from tests.integration.database_stage import eventually
 
 @contextmanager
 def server(directory: Path, *options: str) -> Iterator[str]:
-    """A server on a socket in this directory; its URL."""
+    """Starts a server on a socket in this directory; yields its URL."""
     url = f"unix://{directory / 'socket'}"
     command = [str(valkey_binary()), *options, "--port", "0", "--unixsocket", str(directory / "socket")]
     with subprocess.Popen([*command, "--dir", str(directory)], stdout=subprocess.DEVNULL) as running:

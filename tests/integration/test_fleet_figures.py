@@ -46,7 +46,7 @@ def run(stage: Stage) -> Engine:
 def test_answers_are_counted_from_a_third_of_the_arrivals_on_until_the_last_one(run: Engine) -> None:
     with run.connect() as connection:
         figures = served_since(connection, T0)
-    # between 3 and 9 s: those at 4.25 and 8; response times of 4.25, 5 and 2.75 s
+    # the answers at 4.25 and 8 s lie between 3 and 9 s; the response times are 4.25, 5 and 2.75 s
     assert (figures["requests"], figures["served_per_s"]) == (3, round(2 / 6, 2))
     assert (figures["response_s"]["mean"], figures["response_s"]["p50"]) == (4.0, 4.25)
 

@@ -70,7 +70,7 @@ def test_a_planner_that_was_frozen_while_another_took_over_assigns_nothing(stage
     with pytest.raises(LeadLost):
         frozen.step()
     assert stage.batches() == {}
-    assert frozen.step() == []  # stands by now
+    assert frozen.step() == []  # it no longer leads
     assert frozen.stands_by
     assert [worker for _, worker in other.step()] == ["w1"]
     for leader in (frozen, other):
@@ -83,7 +83,8 @@ def test_the_server_ends_a_transaction_whose_process_is_frozen(stage: Stage):
     with impatient.connect() as frozen:
         frozen.exec_driver_sql("lock table leaderships")
         with stage.database.begin() as other:
-            other.exec_driver_sql("lock table leaderships")  # granted once the server has ended the first
+            # granted once the server has ended the frozen planner's transaction
+            other.exec_driver_sql("lock table leaderships")
         with pytest.raises(DBAPIError):
             frozen.exec_driver_sql("select 1")
     impatient.dispose()

@@ -71,7 +71,7 @@ def submit(api: Api, _: int = 0) -> ApiAnswer:
 
 
 def in_a_process_that_begins(limited: Api, settings: Settings, call: Callable[[Api, int], ApiAnswer]) -> Counter[int]:
-    """What `at_once` returns of another process of the same service."""
+    """Runs `at_once` in another process of the same service, and returns its result."""
     (statuses,) = [at_once(Api(other.client, other.engine, limited.key), call) for other in running_api(settings)]
     return statuses
 

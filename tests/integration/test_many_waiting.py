@@ -43,7 +43,7 @@ def posted(web: WebProcess, api: Api, *headers: str, **fields: object) -> socket
 
 
 def stored(api: Api, count: int) -> list[str]:
-    """The states of the requests, once there are so many, by their arrival."""
+    """The states of the requests in order of arrival, once there are `count` requests."""
     eventually(lambda: api.sql("select count(*) from requests")[0][0] == count)
     return [row.status for row in api.sql("select status from requests order by arrived_at")]
 
@@ -73,7 +73,7 @@ def test_hundreds_of_waiting_calls_and_streams_keep_nobody_out_and_are_all_answe
 
 
 def received(client: socket.socket, until: bytes) -> bytes:
-    """What has come on this connection once these bytes have."""
+    """Everything received on this connection up to these bytes."""
     data = b""
     while until not in data:
         part = client.recv(65536)

@@ -30,11 +30,11 @@ def queued(redis_url: str, queue: str) -> int:
 
 @contextmanager
 def heard(redis_url: str, installation: str = INSTALLATION) -> Iterator[Callable[[], int]]:
-    """How many kicks came since the start; what is counted was sent by this thread before."""
+    """The number of kicks received since the start; all kicks that this thread sent before are counted."""
     channel, last = f"magnus-{installation}:kicks", "no kick"
     with redis.Redis.from_url(redis_url) as client, client.pubsub(ignore_subscribe_messages=True) as subscription:
         subscription.subscribe(channel)
-        subscription.get_message(timeout=20)  # that it listens
+        subscription.get_message(timeout=20)  # the confirmation of the subscription
         came: list[str] = []
 
         def count() -> int:
@@ -65,7 +65,7 @@ def test_a_kick_after_a_step_began_is_another_message(redis_url: str):
 
 
 def kick_listener(redis_url: str, kicks: Messages, steps: SimpleQueue[None]) -> Listener[bytes]:
-    """As the planner makes it."""
+    """A listener for kicks as the planner makes it."""
     subscribe = partial(BrokerSubscription, redis_url, kicks.kick_channel)
     return Listener("kicks", Channel("kicks", subscribe, (redis.RedisError,)), lambda _: steps.put(None), wait_s=0.1)
 
@@ -90,7 +90,7 @@ def test_a_planner_that_the_broker_dropped_listens_again(redis_url: str):
     steps.get(timeout=20)
     with redis.Redis.from_url(redis_url) as client:
         client.client_kill_filter(_type="pubsub")
-    steps.get(timeout=20)  # as when it began to listen
+    steps.get(timeout=20)  # the subscription is new, so that kicks may have been missed, as at the beginning
     kicks.kick_planner()
     steps.get(timeout=20)
     listener.stop()

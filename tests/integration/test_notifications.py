@@ -24,7 +24,7 @@ Start = Callable[[Callable[[], None]], None]
 
 @pytest.fixture
 def looks() -> Semaphore:
-    """Released by each look."""
+    """A semaphore that each look at the database releases."""
     return Semaphore(0)
 
 
@@ -56,7 +56,7 @@ def never() -> None:
 
 def test_a_submission_makes_the_predictor_look(api: Api, looks: Semaphore, start_listener: Start):
     start_listener(never)
-    assert looks.acquire(timeout=60)  # at what was there before
+    assert looks.acquire(timeout=60)  # the look at requests that were there before
     for _ in range(3):
         api.submit()
         assert looks.acquire(timeout=60)

@@ -41,12 +41,13 @@ Decisions = list[tuple[float, str, list[str], list[str]]]  # instant, worker, id
 
 @dataclass(frozen=True)
 class Ask:
-    """What a simulator told a policy, apart from new requests, up to and at one decision."""
+    """What a simulator told a policy until a decision, apart from new requests."""
 
     now: float
     tau: float | None
-    returned: list[Request]  # since the decision before: preempted, or not done within their iteration limit
-    rows: dict[str, int]  # running requests: tokens generated in all
+    # requests since the last decision that were preempted, or not done within their iteration limit
+    returned: list[Request]
+    rows: dict[str, int]  # tokens generated so far, by running request
 
 
 class Recorder:
@@ -102,7 +103,8 @@ class Recorder:
 # A worker's memory. With 1000 tokens the rows of continuous batches outgrow it and are preempted; with 1500 there are
 # more failures than one batch of `sequence` takes.
 MEMORY_TOKENS = dict.fromkeys(POLICIES, 6000) | {"sequence": 1500, "baton": 1000, "fusion": 1000}
-REQUESTS_COME_BACK = {"scls", "sequence", "baton", "fusion"}  # sliced, predicted too short, preempted
+# policies whose requests return: sliced, predicted too short, or preempted
+REQUESTS_COME_BACK = {"scls", "sequence", "baton", "fusion"}
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
@@ -175,7 +177,7 @@ def start(stage: Stage, ids: Sequence[str], at: float) -> None:
 
 
 def finish(stage: Stage, ids: Sequence[str]) -> None:
-    """What workers do with an answer."""
+    """Write an answer as workers do."""
     stage.sql(
         """update requests set status = 'completed', finished_at = clock_timestamp(), output_tokens = 7
         where id = any(:ids)""",
@@ -184,7 +186,7 @@ def finish(stage: Stage, ids: Sequence[str]) -> None:
 
 
 def give_back(stage: Stage, request: Request) -> None:
-    """What workers do with a row that is preempted, or not done within its iteration limit."""
+    """Return a row as workers do once it is preempted, or not done within its iteration limit."""
     stage.sql(
         """update requests set status = 'queued', planner_epoch = 0, attempts = attempts - 1,
         generated_ids = cast(:tokens as int[]) where id = :id and status = 'in_progress'""",
@@ -194,7 +196,7 @@ def give_back(stage: Stage, request: Request) -> None:
 
 
 def end_batches(stage: Stage) -> None:
-    """What workers do with a batch of which no request is left."""
+    """End the batches of which no request is left, as workers do."""
     over = stage.sql(
         """select id from batches b where finished_at is null
         and not exists (select from requests where batch_id = b.id and status = 'in_progress')"""
@@ -204,11 +206,7 @@ def end_batches(stage: Stage) -> None:
 
 
 def write_progress(stage: Stage, rows: Mapping[str, int]) -> None:
-    """What heartbeats write: how many tokens the rows of a batch have gained, which is the same for all of them.
-
-    Between heartbeats a planner guesses the progress from the estimated serving time. One of zero switches that off,
-    because a simulator has nothing to guess.
-    """
+    """Write as heartbeats do how many tokens each row of a batch has gained."""
     for request_id, generated in rows.items():
         stage.sql(
             """update batches b set progress_tokens = :generated - cardinality(r.generated_ids), estimated_s = 0

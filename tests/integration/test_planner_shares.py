@@ -18,7 +18,7 @@ def set_weight(stage: Stage, tenant: str, weight: float) -> None:
 
 
 def served(stage: Stage, leader: Leader, batches: int) -> Counter[str]:
-    """How many requests of each tenant are answered in so many batches of a worker that holds two rows."""
+    """How many requests of each tenant are answered in `batches` steps, by a worker that holds two rows."""
     before = Counter(stage.requests("tenant", "status").values())
     for _ in range(batches):
         for batch_id, _worker in leader.step():

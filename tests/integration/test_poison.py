@@ -36,7 +36,7 @@ class OneWorker:
         self._process, self._batch_ids = self._started()
 
     def serve(self, ids: list[str]) -> None:
-        """Until every request has ended."""
+        """Serve until every request has ended."""
         eventually(lambda: self._served(ids), within_s=400.0)
 
     def close(self) -> None:
@@ -52,7 +52,7 @@ class OneWorker:
         for batch_id, _ in self._leader.step():
             try:
                 self._batch_ids.send(batch_id)
-            except BrokenPipeError:  # it has just died
+            except BrokenPipeError:  # the worker has just died
                 break
         return not self.stage.sql("select 1 from requests where finished_at is null and id = any(:ids)", ids=ids)
 

@@ -24,8 +24,8 @@ from tests.integration.stub_engine_server import StubServer
 
 RULES = PlannerRules("fusion", PolicySettings(), lookahead_s=0.0, alive_s=30.0, lease_s=30.0)
 REQUESTS = 40
-WITHIN_TURNS = 6000  # of the planner, ten milliseconds apart: far more than a loaded machine needs
-THREADS = 64  # a batch in the hands of a worker has one
+WITHIN_TURNS = 6000  # steps of the planner, ten milliseconds apart: far more than a loaded machine needs
+THREADS = 64  # each batch that a worker serves takes one
 
 
 class Fleet:
@@ -89,7 +89,7 @@ class Fleet:
         pytest.fail(f"never true; requests are {self.count()}")
 
     def count(self) -> dict[str, int]:
-        """Requests by status."""
+        """The number of requests in each status."""
         return dict(self.stage.sql("select status, count(*) from requests group by status"))
 
     def ended(self) -> int:
@@ -97,7 +97,7 @@ class Fleet:
         return self.count().get("completed", 0) + self.count().get("incomplete", 0)
 
     def served(self) -> dict[str, int]:
-        """Answers by the worker that gave them."""
+        """The number of answers that each worker gave."""
         return dict(
             self.stage.sql("select worker, count(*) from requests r join batches b on b.id = batch_id group by 1")
         )

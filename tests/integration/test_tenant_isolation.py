@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.api_service import Api, ApiAnswer
 
-# Of the whole service, with nobody's objects in them.
+# Calls whose answers tell of the whole service, and of nobody's objects.
 SHARED = {
     ("GET", "/v1/models"),
     ("GET", "/v1/models/{name}"),
@@ -20,14 +20,14 @@ SHARED = {
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
 }
-# What makes something of the caller's own.
+# Calls that make an object of the caller's, with their bodies.
 MAKING = {
     ("POST", "/v1/responses"): {"model": "words", "input": "eins", "background": True},
     ("POST", "/v1/chat/completions"): {"model": "words", "messages": [{"role": "user", "content": "eins"}]},
     ("POST", "/v1/completions"): {"model": "words", "prompt": "eins"},
     ("POST", "/v1/magnus/webhooks"): {"url": "https://example.com/"},
 }
-# What makes something of a file: a file, or a batch of an own one.
+# Calls that make a file, or a batch of the caller's own file.
 BULK_MAKING = {("POST", "/v1/files"), ("POST", "/v1/batches")}
 LISTS = {
     ("GET", "/v1/responses"),

@@ -48,21 +48,21 @@ def test_the_prompts_of_a_tenants_queue_have_so_many_tokens(limited: Api) -> Non
     assert "MAGNUS_TENANT_QUEUED_TOKENS" in answer.json["error"]["message"]
 
 
-def of_tenant(api: Api, **columns: int) -> None:
-    """What `magnus tenant set` writes."""
+def set_limits(api: Api, **columns: int) -> None:
+    """Sets limits of the tenant `acme` as `magnus tenant set` does."""
     with make_sessions(api.engine).begin() as session:
         tenant_limits.change_tenant(session, "acme", columns)
 
 
 def test_limits_of_a_tenants_own_hold_from_its_next_call_on(limited: Api) -> None:
-    of_tenant(limited, queued_requests=1)
+    set_limits(limited, queued_requests=1)
     assert [post(limited).status_code for _ in range(2)] == [200, 429]
-    of_tenant(limited, queued_requests=4, queued_tokens=1000)
+    set_limits(limited, queued_requests=4, queued_tokens=1000)
     assert [post(limited).status_code for _ in range(4)] == [200, 200, 200, 429]
 
 
 def test_a_tenants_rate_is_of_all_its_keys_together_and_the_headers_say_what_is_left(limited: Api) -> None:
-    of_tenant(limited, requests_per_minute=3)
+    set_limits(limited, requests_per_minute=3)
     left = []
     for api in (limited, limited.with_key(), limited):
         answer = api.call("GET", "/v1/models")
@@ -91,7 +91,7 @@ def test_whoever_is_full_is_told_when_the_planner_expects_room(limited: Api) -> 
         write_queue_snapshot(connection, QueueSnapshot(at=datetime.now(UTC), waiting=2, backlog_s=90.0))
     answers = [post(limited) for _ in range(3)]
     assert answers[-1].status_code == 429
-    assert answers[-1].headers["Retry-After"] == "45"  # one of two has to go, and both take 90 s
+    assert answers[-1].headers["Retry-After"] == "45"  # one of the two must end, and both take 90 s
 
 
 def test_a_window_of_the_statistics_is_at_most_a_day_wide(limited: Api) -> None:

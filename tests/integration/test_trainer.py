@@ -84,7 +84,7 @@ def active_version(stage: Stage) -> str:
 
 
 def trainers(stage: Stage) -> int:
-    """How many lead."""
+    """The number of trainers that lead."""
     held = "select count(*) from leaderships where name = 'trainer' and expires_at > clock_timestamp()"
     ((count,),) = stage.sql(held)
     return int(count)
@@ -115,7 +115,7 @@ def test_the_first_refit_comes_with_the_first_answers_and_the_next_when_they_hav
     early.refit_if_due()
     stage.sql("update requests set id = 'first-' || id")
     answered(stage, 90, of=60)
-    early.refit_if_due()  # 190 answers are not twice 100
+    early.refit_if_due()  # 190 answers are fewer than twice 100
     assert refits == [100]
     stage.sql("update requests set id = 'more-' || id")
     answered(stage, 20, of=60)
@@ -220,7 +220,7 @@ def test_a_refit_that_is_killed_ends_alone_and_a_later_one_publishes(stage: Stag
     process = start()
     eventually(lambda: stage.sql("select 1 from service_state where name = 'prediction'"), within_s=60)
     for child in psutil.Process(process.pid).children(recursive=True):
-        if child.ppid() != process.pid:  # of the fork server
+        if child.ppid() != process.pid:  # a child of the fork server
             child.kill()
     eventually(lambda: stage.sql("select 1 from model_versions"), within_s=60)
     assert "refit failed" in log.read_text()

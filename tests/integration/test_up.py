@@ -58,7 +58,7 @@ class Up:
         return {entry["name"]: entry["pid"] for entry in json.loads((self.state_dir / "processes.json").read_text())}
 
     def family(self) -> list[psutil.Process]:
-        """Itself and every process below it."""
+        """The process of `magnus up` and all its descendants."""
         itself = psutil.Process(self.process.pid)
         return [itself, *itself.children(recursive=True)]
 

@@ -52,7 +52,7 @@ def endpoint(stage: Stage, url: str, tenant: str = "acme") -> WebhookEndpoint:
 
 
 def end(stage: Stage, *ids: str, tenant: str = "acme") -> None:
-    """Background responses that end."""
+    """Submits responses in the background and ends them."""
     for one in ids:
         stage.request(f"resp_{one}", tenant=tenant)
     stage.sql(

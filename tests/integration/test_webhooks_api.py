@@ -23,7 +23,7 @@ def endpoint(api: Api) -> str:
 
 
 def events(api: Api) -> list[tuple[str, str]]:
-    """Type and object of what is on its way."""
+    """Type and object of each event that waits for its delivery."""
     return [tuple(row) for row in api.sql("select type, object_id from webhook_deliveries order by id")]
 
 

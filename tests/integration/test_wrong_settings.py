@@ -97,7 +97,7 @@ def with_role(url: str, role: str) -> str:
 def places(
     module_database_url: str, redis_server_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, str]]:
-    """What stands in braces in the table."""
+    """The values of the names in braces in the table of mistakes."""
     directory = tmp_path_factory.mktemp("mistakes")
     (directory / "file").write_text("")
     half = directory / "half"

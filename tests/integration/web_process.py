@@ -37,7 +37,7 @@ class WebProcess:
 
 @contextmanager
 def running_web(settings: Settings, directory: Path) -> Iterator[WebProcess]:
-    """Start it with these settings, wait until it answers, kill it at the end if it still runs."""
+    """Start a web process with these settings, wait until it answers, kill it at the end if it still runs."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

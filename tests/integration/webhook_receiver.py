@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Received:
-    """One attempt."""
+    """One attempt to deliver an event."""
 
     path: str
     headers: dict[str, str]
@@ -30,7 +30,7 @@ class Receiver:
         return f"http://127.0.0.1:{self.port}/hook"
 
     def event_ids(self) -> list[str]:
-        """In the order in which they came."""
+        """The ids of the events in order of arrival."""
         return [one.headers["webhook-id"] for one in list(self.received)]
 
 

@@ -11,7 +11,7 @@ from tests.integration.stub_engine_server import StubServer
 
 @pytest.fixture
 def server() -> Iterator[StubServer]:
-    """A stub of a server of others."""
+    """A stub of an engine server."""
     stub = StubServer()
     yield stub
     stub.die()
@@ -19,7 +19,7 @@ def server() -> Iterator[StubServer]:
 
 @pytest.fixture
 def make_engine(server: StubServer) -> Iterator[Callable[..., RemoteEngine]]:
-    """Makes engines on it, which are closed in the end."""
+    """Makes engines on the stub; they are closed at the end."""
     made: list[RemoteEngine] = []
 
     def make(silent_s: float = 30.0) -> RemoteEngine:
@@ -33,5 +33,5 @@ def make_engine(server: StubServer) -> Iterator[Callable[..., RemoteEngine]]:
 
 @pytest.fixture
 def engine(make_engine: Callable[..., RemoteEngine]) -> RemoteEngine:
-    """An engine on it."""
+    """An engine on the stub."""
     return make_engine()

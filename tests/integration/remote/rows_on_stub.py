@@ -9,12 +9,12 @@ from tests.integration.stub_engine_server import prompt_of
 
 
 def a_sequence(id: str = "a", tokens: int = 10, **options: Any) -> Sequence:
-    """A row that the stub answers with so many tokens."""
+    """A row that the stub answers with `tokens` tokens."""
     return Sequence(id, prompt_of(tokens), **({"limit": 1000} | options))
 
 
 def ended(engine: RemoteEngine) -> dict[str, FinishedSequence]:
-    """All rows, once none is left in the engine."""
+    """All rows that ended, once none is left in the engine."""
     rows: dict[str, FinishedSequence] = {}
     while engine.rows:
         rows |= {row.id: row for row in engine.step()}
@@ -22,7 +22,7 @@ def ended(engine: RemoteEngine) -> dict[str, FinishedSequence]:
 
 
 def step_until(engine: RemoteEngine, condition: Callable[[], object]) -> list[FinishedSequence]:
-    """The rows that ended until the condition held."""
+    """Steps until the condition holds; returns the rows that ended."""
     rows = []
     while not condition():
         rows += engine.step()

@@ -49,5 +49,5 @@ def shuffled(log: Sequence[Outcome], seed: int = 0) -> list[Outcome]:
 
 
 def later(log: Sequence[Outcome], seconds: float) -> list[Outcome]:
-    """The same outcomes, so many seconds later."""
+    """The same outcomes, `seconds` later."""
     return [replace(o, at=o.at + seconds) for o in log]

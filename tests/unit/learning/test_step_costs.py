@@ -51,7 +51,7 @@ def shapes(seed: int, count: int) -> list[StepWindow]:
 
 
 def relative_errors(fitted: ServingCurves, true: ServingCurves) -> np.ndarray:
-    """Of steps and prefills of every size and length."""
+    """Relative errors of the fitted curves' steps and prefills, for every size and length."""
     pairs = [(size, length) for size in SIZES for length in LENGTHS]
     steps = [fitted.decode_step_s(*pair) / true.decode_step_s(*pair) - 1 for pair in pairs]
     return np.abs([*steps, *(fitted.prefill_s(*pair) / true.prefill_s(*pair) - 1 for pair in pairs)])

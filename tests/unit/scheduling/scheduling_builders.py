@@ -74,5 +74,5 @@ def add_all(policy: Policy, requests: Sequence[Request]) -> None:
 
 
 def examples(count: int) -> settings:
-    """So many random examples; no deadline, since a busy machine is not a slow function."""
+    """Settings for `count` random examples; no deadline, since a busy machine is not a slow function."""
     return settings(max_examples=count, deadline=None)

@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 class Together:
-    """Answers nobody until so many have asked at once, and notes the bodies and the most at once."""
+    """Answers nobody until `at_once` calls wait; notes the bodies, and the most calls that waited at once."""
 
     def __init__(self, at_once: int) -> None:
         self.bodies: list[Json] = []

@@ -35,7 +35,7 @@ def engine(time: FakeTime) -> PacedEngine:
 
 
 def sequence(tokens: int, prompt: int = 4, limit: int = 50) -> Sequence:
-    """One whose answer has so many tokens: its id says so."""
+    """A sequence whose answer has as many tokens as its id says."""
     return Sequence(str(tokens), (1,) * prompt, limit)
 
 
@@ -70,7 +70,7 @@ def test_it_takes_as_long_as_the_machine():
     paced.step()
     assert time.now == pytest.approx(1000.258)  # 100 ms and 10 ms a row, twice
     paced.step()
-    assert time.now == pytest.approx(1000.368)  # of one row
+    assert time.now == pytest.approx(1000.368)  # for one row
 
 
 def test_a_host_that_was_late_catches_up():

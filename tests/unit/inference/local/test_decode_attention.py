@@ -91,8 +91,8 @@ def test_a_row_that_has_no_numbers_keeps_them_from_the_others():
     query, _, pool, mask, index = in_both(torch.float32)
     before = by_blocks(query, pool[0], pool[1], mask, index)
     for side in pool:
-        side[[0, 5, 3]] = torch.nan  # of row 1
-        side[[1, 6]] = torch.nan  # of none
+        side[[0, 5, 3]] = torch.nan  # the blocks of row 1
+        side[[1, 6]] = torch.nan  # blocks of no row
     query[1] = torch.nan
     after = by_blocks(query, pool[0], pool[1], mask, index)
     assert torch.equal(after[[0, 2]], before[[0, 2]])

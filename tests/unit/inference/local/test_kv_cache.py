@@ -115,7 +115,7 @@ def test_a_row_goes_to_the_host_and_into_another_place():
 
 
 def addresses(kv):
-    """Where each layer's memory begins."""
+    """The address of each layer's memory."""
     kv.prepare_prefill([0], [1])
     token = states(1, 1, 0)
     kv.prepare_decode(kv.arrangement.slots_at([0]), lengths=[0], width=1)

@@ -52,7 +52,7 @@ def test_it_is_never_below_one_row_nor_above_what_was_configured() -> None:
 
 
 def test_where_the_server_tells_nothing_it_grows_as_long_as_throughput_does() -> None:
-    # so many rows give so many tokens a second: twice as many up to 32 rows, no more beyond
+    # ten tokens a second for each row, up to 32 rows, and no more beyond
     cap, now, tokens, seen = RowCap(None, by_throughput=True), 0.0, 0, []
     for _ in range(40):
         cap.update(full(cap, tokens=tokens), now)

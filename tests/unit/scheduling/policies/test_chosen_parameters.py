@@ -51,7 +51,7 @@ def requests_of(generated: Sequence[int]) -> list[Request]:
 
 
 def seconds_under(threshold: int, requests: Sequence[Request], costs: ServingTime) -> float:
-    """Of all batches that Algorithm 1 makes of them, each as long as its longest answer."""
+    """Serving time of all batches that Algorithm 1 makes of the requests, each as long as its longest answer."""
     batcher = AdaptiveBatcher(threshold)
     batcher.set_limits(CAPACITY, None)
     for request in requests:

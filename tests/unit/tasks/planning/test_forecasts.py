@@ -46,7 +46,7 @@ def ticking(step_s: float) -> Iterator[float]:
 
 
 def a_clock(step_s: float) -> Any:
-    """Each look at it takes so long."""
+    """A clock that moves on by `step_s` at each look."""
     instants = ticking(step_s)
     return lambda: next(instants)
 

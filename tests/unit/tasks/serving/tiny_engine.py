@@ -34,7 +34,7 @@ class FailingDecoder:
 
 
 class TinyEngine(Engine):
-    """An engine whose cache holds so many short rows, and whose device can be made to fail."""
+    """An engine whose cache holds `most_rows` short rows, and whose device can be made to fail."""
 
     def __init__(self, most_rows: int = 100) -> None:
         loaded = known("llama").loaded
@@ -44,7 +44,7 @@ class TinyEngine(Engine):
 
 
 def out_of_memory() -> torch.OutOfMemoryError:
-    """What a device raises that has no memory left."""
+    """The error that a device without free memory raises."""
     return torch.OutOfMemoryError("no memory left")
 
 

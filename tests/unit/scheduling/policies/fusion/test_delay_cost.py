@@ -22,7 +22,7 @@ from tests.unit.scheduling.scheduling_builders import SLOPED, a_memory, a_reques
 
 
 def a_fleet(*lengths: int, speed: float = 1.0) -> FleetArrays:
-    """Two workers, each with a row of this length that will end at once; the first is so many times as fast."""
+    """Workers with one row each, of these lengths, that will end at once; the first worker is `speed` times as fast."""
     workers = []
     for number, length in enumerate(lengths):
         rows = (RunningRow(a_request(length=length, predicted=1), 0, 0.0),) if length else ()

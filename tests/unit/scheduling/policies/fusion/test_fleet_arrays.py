@@ -7,7 +7,7 @@ from scheduling.policies.fusion.fleet_arrays import BUSY_SHARE, FleetArrays, Fut
 from scheduling.policy import RunningRow
 from tests.unit.scheduling.scheduling_builders import SLOPED, a_paged_worker, a_request, a_row, a_worker, examples
 
-OVERHEAD = 7.5  # of blocks of 16 tokens
+OVERHEAD = 7.5  # tokens per row that blocks of 16 leave empty, on average
 ROWS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=0, max_size=8)
 
 

@@ -26,7 +26,7 @@ def overload(seed: int, count: int = 200, rate: float = 40.0) -> list[Arrival]:
 
 
 def without_rank(arrivals: Sequence[Arrival]) -> list[Arrival]:
-    """The same, each with the prediction of another request."""
+    """The same arrivals, each with the prediction of another request."""
     chance = np.random.default_rng(5)
     lengths = chance.permutation([arrival.generation_length for arrival in arrivals]).tolist()
     return [

@@ -115,7 +115,7 @@ def fleet_of(*rows: list[int], tokens: int = 200) -> FleetArrays:
 
 
 def matched(fleet: FleetArrays, buckets: LengthBuckets, key: Floats, at_most: int = 1000) -> list[tuple[int, str]]:
-    """Workers and the requests that join them, in order, until so many have joined."""
+    """Workers and the requests that join them, in order, at most `at_most` pairs."""
     joined: list[tuple[int, str]] = []
 
     def join(worker: int, waiting: WaitingRequest) -> bool:
@@ -237,7 +237,7 @@ def test_what_is_matched_fits_and_the_least_key_of_all_that_fit_is_matched_first
 
 
 def would_fit(cached: list[int], length: int, predicted: int) -> bool:
-    """Of 200 tokens, next to rows that have one iteration left or joined just now."""
+    """Whether a worker of 200 tokens can hold a row beside rows that have one iteration left or joined just now."""
     if not cached:
         return length < 200  # all workers are equally large: an idle one takes anything
     size, longest = len(cached) + 1, max([length, *cached])

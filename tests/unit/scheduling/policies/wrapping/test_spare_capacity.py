@@ -88,7 +88,7 @@ def test_a_decision_without_workers_assigns_nothing() -> None:
 
 
 def joiners(policy: SpareCapacity, rows: int, now: float) -> int:
-    """How many more rows join a worker with so many, of a hundred tokens each, and memory for ten."""
+    """How many more rows join a worker that runs `rows` rows of a hundred tokens each and has memory for ten."""
     lines = tuple(a_line(f"running{number}", 90) for number in range(rows))
     worker = a_worker(tokens=1000)
     worker = worker.given(Assignment("w", lines, joins=True), now) if lines else worker
@@ -100,7 +100,7 @@ ROW = TypicalRow(length=10, remaining=90)
 
 
 def others_came(at: float) -> SpareCapacity:
-    """None of them waits any more."""
+    """A policy to which others' requests came at `at`, none of which waits any more."""
     policy = SpareCapacity(Fusion)
     policy.add(a_request("other"), at)
     policy.discard("other")
