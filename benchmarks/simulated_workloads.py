@@ -102,8 +102,11 @@ def arrivals(
 
 def read_requests(
     data: Path | None, predictor: str, tokens: TokenCounter = CRUDE, encoder: str = "hashing"
-) -> tuple[WorkloadLengths, WorkloadLengths]:
-    """Read `mixed` and `hard` from `data/requests`: test requests, with predictions fitted on the training requests."""
+) -> dict[str, WorkloadLengths]:
+    """Read `mixed` and `hard` from `data/requests`: test requests, with predictions fitted on the training requests.
+
+    The repository's toy requests, which are read without data, have no `hard` ones.
+    """
     answered = read_answered(data, tokens)
     training, test = [one for one in answered if not one.is_test], [one for one in answered if one.is_test]
     fitted = make_predictor(predictor, make_encoder(encoder))
@@ -120,7 +123,8 @@ def read_requests(
 
     mixed = those(lambda one: one.application != "chat")
     shares = equal_shares([magnus_task(one) for one in test if one.application != "chat"])
-    return replace(mixed, shares=shares), those(lambda one: one.application in HARD)
+    workloads = {"mixed": replace(mixed, shares=shares)}
+    return workloads if data is None else workloads | {"hard": those(lambda one: one.application in HARD)}
 
 
 def magnus_task(one: AnsweredRequest) -> str:

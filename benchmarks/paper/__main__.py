@@ -94,13 +94,11 @@ def main(
 
 def read_workloads(data: Path | None, predictor: str, tokens: TokenCounter) -> Workloads:
     """Read every workload that the data has; returns them by name."""
-    mixed, hard = read_requests(data, predictor, tokens)
+    workloads = read_requests(data, predictor, tokens)
     if data is None:
-        return {"mixed": mixed}
+        return workloads
     traces = {name: read_trace(data / "traces" / f"azure_2023_{name}.csv") for name in ("conv", "code")}
-    return {
-        "mixed": mixed,
-        "hard": hard,
+    return workloads | {
         "azure_conv": traces["conv"],
         "azure_code": traces["code"],
         "conversation": traces["conv"].at_random_instants(),
