@@ -6,6 +6,7 @@ user's text, such as a literal `<eos>`, is encoded as plain text and never becom
 
 import json
 import re
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,13 @@ from tokenizers import Tokenizer
 from inference.answer_text import Detokenizer, bytes_of_token
 from inference.chat_template import compile_chat_template, find_chat_template, find_special_tokens, takes_tools
 from inference.engine_errors import UnreadableTokenizer
+from inference.isolated_calls import IsolatedCalls
 from inference.request_tokens import NEXT_TURN, ChatEnding, Turn
 
 ANCHOR = "a"  # before tokens that continue a text, because some tokenizers decode the first token of a text differently
-_NONCHARACTER = "\ufdd0"  # reserved by Unicode for internal use, so no template contains it
+# Splits special tokens in users' texts. Unicode reserves these characters for internal use, so no template contains
+# them, and no client knows which of 2^60 strings of them this is.
+_SHIELD = "".join(chr(0xFDD0 + secrets.randbelow(32)) for _ in range(12))
 
 
 class PromptFormat:
@@ -35,9 +39,11 @@ class PromptFormat:
         special_tokens: dict[str, str] | None = None,
         takes_tools: bool = False,
         context_tokens: int | None = None,
+        long_prompts: IsolatedCalls | None = None,
     ) -> None:
         """`vocabulary` is the text of a tokenizer.json; `special_tokens` are passed to the template by name."""
         self.name, self.takes_tools, self.context_tokens = name, takes_tools, context_tokens
+        self.long_prompts = long_prompts
         self._template = template
         self._named_tokens = special_tokens or {}
         self._tokenizer = Tokenizer.from_str(vocabulary)
@@ -124,12 +130,9 @@ class PromptFormat:
         ending: ChatEnding,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
-        shield = _NONCHARACTER
-        while shield in json.dumps([*messages, *tools], ensure_ascii=False):
-            shield += _NONCHARACTER
 
         def shielded(text: str) -> str:
-            return self._special.sub(lambda token: token[0][0] + shield + token[0][1:], text)
+            return self._special.sub(lambda token: token[0][0] + _SHIELD + token[0][1:], text)
 
         try:
             rendered = template.render(
@@ -145,13 +148,13 @@ class PromptFormat:
             raise TemplateError(f"it cannot render them ({type(error).__name__})") from error
         if ending.continues:
             rendered = _upto(rendered, shielded(str(messages[-1]["content"])))
-        if shield not in rendered:
+        if _SHIELD not in rendered:
             return list(self._tokenizer.encode(rendered, add_special_tokens=False).ids)
         # The shield split every special token in users' texts, so those that are still whole come from the template.
         ids: list[int] = []
         for position, piece in enumerate(self._special.split(rendered)):
             encoding = self._tokenizer if position % 2 else self._literal
-            ids += encoding.encode(piece.replace(shield, ""), add_special_tokens=False).ids
+            ids += encoding.encode(piece.replace(_SHIELD, ""), add_special_tokens=False).ids
         return ids
 
 
@@ -189,7 +192,15 @@ def load_prompt_format(model: str) -> PromptFormat:
     template = compile_chat_template(source) if source is not None else None
     knows_tools = source is not None and takes_tools(source)
     context = _context_tokens(json.loads(_read(model, "config.json") or "{}"))
-    return PromptFormat(Path(model).name, vocabulary, template, find_special_tokens(config), knows_tools, context)
+    return PromptFormat(
+        Path(model).name,
+        vocabulary,
+        template,
+        find_special_tokens(config),
+        knows_tools,
+        context,
+        IsolatedCalls("inference.prompt_encoding:encoder", model),
+    )
 
 
 def _context_tokens(config: dict[str, Any]) -> int | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from inference.answer_text import Detokenizer
+from inference.isolated_calls import IsolatedCalls
 
 Turn = tuple[str, str]  # role, content
 
@@ -51,6 +52,10 @@ class RequestTokens(Protocol):
         self, instructions: str, input: str, turns: Sequence[Turn], ending: ChatEnding = NEXT_TURN
     ) -> list[int]:
         """Returns the token ids of a prompt; raises jinja2's TemplateError if the template refuses the conversation."""
+
+    @property
+    def long_prompts(self) -> IsolatedCalls | None:
+        """Returns the calls of `prompt_encoding:encoder` for this model; None if a server encodes."""
 
     @property
     def takes_tools(self) -> bool:

@@ -2,7 +2,8 @@
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, model_validator
+from pydantic_core import CoreSchema
 
 MAX_KEY_LENGTH, MAX_VALUE_LENGTH, MAX_PAIRS = 64, 512, 16  # OpenAI's bounds of `metadata`
 
@@ -39,10 +40,40 @@ TEXT_OR_LIST = Discriminator(
 )
 
 
+def fail_fast(schema: Any) -> None:
+    """Sets Pydantic's `fail_fast` for each list in a core schema."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "list":
+            schema["fail_fast"] = True
+        for part in schema.values():
+            fail_fast(part)
+    elif isinstance(schema, list | tuple):
+        for part in schema:
+            fail_fast(part)
+
+
+MOST_FIELDS = 100  # the largest body has 50; not tuned
+
+
 class Body(BaseModel):
     """A JSON object from a client: unknown fields and values of the wrong type are refused, never converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def refuse_many_fields(cls, value: Any) -> Any:
+        """Refuses an object with more fields than any has, because each unknown one costs an error of its own."""
+        if isinstance(value, dict) and len(value) > MOST_FIELDS:
+            raise ValueError(f"an object has at most {MOST_FIELDS} fields")
+        return value
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Makes each list end at its first wrong item: a client reads one error, and each costs a kilobyte."""
+        schema = handler(source)
+        fail_fast(schema)
+        return schema
 
 
 class HistoryBody(Body):

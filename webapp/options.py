@@ -17,6 +17,7 @@ from inference.tool_calls import required_format
 from request_body import RequestBody, Sampling, StoredFormat
 from webapp.client_errors import InvalidRequest
 from webapp.field_types import Body, Text, storable
+from webapp.waiting.patience import others_turn
 
 MOST_BIASES = 300  # OpenAI's bound
 MOST_STOP_TOKENS = 64  # each token of a row is compared with them; not tuned otherwise
@@ -225,7 +226,8 @@ def _check_format(format: JsonFormat, param: str, tenant: str) -> None:
     if len(format.schema or "") > MOST_FORMAT_CHARACTERS:
         problem: str | None = f"together the tools have more than {MOST_FORMAT_CHARACTERS:,} characters"
     else:
-        problem = FORMAT_CHECKS.problem_of(format, tenant)
+        with others_turn():
+            problem = FORMAT_CHECKS.problem_of(format, tenant)
     if problem is not None:
         raise InvalidRequest(
             f"Invalid schema in '{param}': {problem}. Answers can be held to schemas of at most {MOST_SCHEMA_BYTES:,} "

@@ -205,7 +205,7 @@ def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submi
     limit_tokens = limits.output_limit(submission.limit_tokens, param=names.limit)
     check_options(body, limit_tokens, names.format, submission.tenant)
     limits.check_ids([token for token, _ in body.sampling.logit_bias], param="logit_bias")
-    counts = limits.count_tokens(submission.prompt, param=names.prompt)
+    counts = limits.count_tokens(submission.prompt, param=names.prompt, tenant=submission.tenant)
     largest_tokens = snapshot.largest_tokens.get(limits.model_name) if snapshot else None
     limits.check_workers(counts.prompt_tokens, largest_tokens, param=names.prompt)
     lacks = snapshot.lacking.get(limits.model_name, ()) if snapshot else ()

@@ -9,15 +9,14 @@ from inference.model_prompt import ModelPrompt
 from request_body import RequestBody
 from webapp.api_objects import ApiObject
 from webapp.app_context import current_context
+from webapp.auth import current_tenant
 from webapp.chat.chat_schemas import ChatMessage
-from webapp.client_prompt import prompt_of_turns
+from webapp.client_prompt import MOST_PROMPT_IDS, prompt_of_turns
 from webapp.field_types import Body, Text
 from webapp.options import TokenId
 from webapp.tools import MOST_TOOLS, ChatTool
 
 api = APIBlueprint("tokens", __name__, tag="Tokens")
-
-MOST_TOKENS = 2**17  # most tokens of one call: most prompts with their answers have fewer. Not tuned otherwise
 
 
 class Tokenize(Body):
@@ -53,7 +52,7 @@ class Detokenize(Body):
     """POST /detokenize."""
 
     model: Text | None = Field(default=None, description="Name of the served model")
-    tokens: Annotated[list[TokenId], Field(max_length=MOST_TOKENS)]
+    tokens: Annotated[list[TokenId], Field(max_length=MOST_PROMPT_IDS)]
 
 
 class DecodedPrompt(ApiObject):
@@ -76,7 +75,7 @@ def tokenize(json_data: Tokenize) -> TokenizedText:
     else:
         param, turns = "messages", [message.turn for message in json_data.messages]
         prompt = prompt_of_turns(None, turns, [tool.function.stored for tool in json_data.tools or ()])
-    ids = limits.encode(prompt, param=param)
+    ids = limits.encode(prompt, param=param, tenant=current_tenant())
     texts = None
     if json_data.return_token_strs:
         texts = [limits.prompt_format.token_bytes(one).decode("utf-8", "replace") for one in ids]

@@ -13,6 +13,7 @@ from webapp.field_types import TEXT_OR_LIST, Body, HistoryBody, Text
 from webapp.options import JsonSchema
 
 MOST_TOOLS = 128  # OpenAI's bound
+MOST_PARTS = 1000  # of the content of one message, and of a result; not tuned
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 ToolName = Annotated[Text, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
@@ -187,7 +188,10 @@ class FunctionOutputItem(HistoryBody):
 
     type: Literal["function_call_output"]
     call_id: CallId
-    output: Annotated[Annotated[Text, Tag("<text>")] | Annotated[list[OutputPart], Tag("<list>")], TEXT_OR_LIST]
+    output: Annotated[
+        Annotated[Text, Tag("<text>")] | Annotated[list[OutputPart], Field(max_length=MOST_PARTS), Tag("<list>")],
+        TEXT_OR_LIST,
+    ]
     id: Text | None = None
     status: ItemStatus | None = None
 

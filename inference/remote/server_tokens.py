@@ -47,6 +47,7 @@ class ServerTokens:
 
     takes_tools = False  # tools are rendered on our side, which needs the template in a model's directory
     vocabulary_size = context_tokens = None
+    long_prompts = None  # the server's process encodes them
     detokenizer = None  # a request for each token would take longer than generating it; the server finds stop strings
 
     def __init__(self, kind: TokenizerKind, url: str, key: str | None = None) -> None:

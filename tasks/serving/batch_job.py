@@ -7,6 +7,7 @@ from threading import Event
 
 from jinja2 import TemplateError
 
+from inference.engine_errors import TooExpensive
 from inference.model_prompt import ModelPrompt
 from inference.request_tokens import RequestTokens, Turn
 from inference.sequences import JsonFormat, Sequence
@@ -76,7 +77,7 @@ def prepare(
         except TemplateError as error:
             message = f"The model's chat template refuses it: {error}."
             unservable.append(Unservable(request.id, "invalid_prompt", message))
-        except ValueError as error:
+        except (ValueError, TooExpensive) as error:
             unservable.append(Unservable(request.id, "invalid_prompt", str(error)))
         else:
             if sequence.length >= max_positions:
@@ -111,7 +112,7 @@ def _sequence(request: TakenRequest, body: RequestBody, prompt_format: RequestTo
     prompt = ModelPrompt(request.instructions, request.input, body)
     return Sequence(
         id=request.id,
-        prompt_ids=tuple(prompt.encode(prompt_format)),
+        prompt_ids=tuple(prompt.encode(prompt_format, caller=request.tenant)),
         limit=request.limit_tokens,
         generated_ids=request.generated_ids,
         sampling=body.sampling,

@@ -53,7 +53,7 @@ class TokenizerThatGoes:
 
     detokenizer = None
     takes_tools = False
-    vocabulary_size = context_tokens = None
+    vocabulary_size = context_tokens = long_prompts = None
     name = "small"
 
     def __init__(self, ours: PromptFormat) -> None:

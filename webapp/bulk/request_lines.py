@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import structlog
 from pydantic import BaseModel, Field, ValidationError
-from pydantic_core import from_json
 
 from inference.request_tokens import TokenizerAway
 from models.bulk.bulk_feed import NewLine
@@ -23,6 +22,7 @@ from webapp.responses.response_schemas import CreateResponse
 from webapp.responses.responses_api import response_submission
 from webapp.several_answers import several
 from webapp.submission import Submission, accepted_request
+from webapp.transport.request_bodies import bounded_json
 
 UNSUPPORTED = "unsupported_value"  # the code for options that are accepted in calls but not in lines
 
@@ -137,7 +137,7 @@ def _storable(error: dict[str, Any]) -> dict[str, Any]:
 
 def _parsed(data: bytes) -> Any:
     try:
-        return from_json(data, allow_inf_nan=False)
+        return bounded_json(data)
     except ValueError as error:
         raise InvalidRequest(f"The line is no JSON: {error}.", code="invalid_json_line") from error
 

@@ -9,21 +9,18 @@ from dataclasses import dataclass
 
 from jinja2 import TemplateError
 
-from inference.model_prompt import ModelPrompt
+from inference.engine_errors import TooExpensive
+from inference.model_prompt import LONG_CHARACTERS, ModelPrompt
 from inference.remote.server_tokens import load_request_tokens
 from inference.request_tokens import RequestTokens
 from scheduling.request import lacking
 from settings import Settings
 from webapp.client_errors import InvalidRequest, NotFound
+from webapp.waiting.patience import others_turn
 
 # A prompt of more characters than this for each token of Lmax is refused without being tokenized. Any value above the
 # vocabulary's longest token works: no vocabulary in use has tokens of 256 characters.
 MAX_CHARACTERS_PER_TOKEN = 256
-# A longer text is counted in slices of this length until they have twice the tokens of the longest prompt, so that a
-# text of megabytes takes hardly longer than a prompt that fits. Twice, because cutting a text, and the transcript of a
-# conversation beside its rendered form, change the count somewhat. Not tuned.
-SLICE_CHARACTERS = 2**14
-
 # Lmax for a model whose context is not known here, as that of a server; the server refuses what is too long for it.
 UNKNOWN_CONTEXT = 32_768
 
@@ -85,11 +82,17 @@ class PromptLimits:
                 code="model_not_found",
             )
 
-    def count_tokens(self, prompt: ModelPrompt, *, param: str) -> TokenCounts:
-        """Counts tokens as the worker will prefill them; raises InvalidRequest above Lmax, naming `param`."""
-        ids = self.encode(prompt, param=param)
+    def count_tokens(self, prompt: ModelPrompt, *, param: str, tenant: str = "") -> TokenCounts:
+        """Counts tokens as the worker will prefill them; raises InvalidRequest above Lmax, naming `param`.
+
+        The input of a long prompt has the share of its tokens that it has of its characters.
+        """
+        ids = self.encode(prompt, param=param, tenant=tenant)
         if not ids:
             raise InvalidRequest(f"Invalid '{param}': must not be empty.", param=param)
+        characters = prompt.characters
+        if characters > LONG_CHARACTERS:
+            return TokenCounts(len(ids), len(ids) * len(prompt.input) // characters)
         return TokenCounts(len(ids), self.prompt_format.count(prompt.input))
 
     def check_ids(self, ids: Collection[int], *, param: str) -> None:
@@ -98,25 +101,30 @@ class PromptLimits:
         if most is not None and max(ids, default=0) >= most:
             raise InvalidRequest(f"Invalid '{param}': token ids are below {most:,} here.", param=param)
 
-    def encode(self, prompt: ModelPrompt, *, param: str) -> list[int]:
+    def encode(self, prompt: ModelPrompt, *, param: str, tenant: str = "") -> list[int]:
         """Encodes a prompt; raises InvalidRequest above Lmax, for unknown token ids and unsupported tools."""
-        characters = len(prompt.instructions) + len(prompt.input)
+        characters = prompt.characters
         if characters > self.max_prompt_tokens * MAX_CHARACTERS_PER_TOKEN:
             raise self._too_long(f"{characters:,} characters", param)
-        if characters > SLICE_CHARACTERS and not prompt.body.prompt_ids:
-            self._refuse_too_many_tokens(prompt, param)
         self.check_ids(prompt.body.prompt_ids, param=param)
         if prompt.body.uses_tools and not self.prompt_format.takes_tools:
             param = "tools" if prompt.body.offered_tools else param
             raise InvalidRequest(NO_TOOLS, param=param, code="unsupported_value")
         try:
-            ids = prompt.encode(self.prompt_format)
+            with others_turn():
+                ids = prompt.encode(self.prompt_format, self.max_prompt_tokens, tenant)
+        except TooExpensive as error:
+            raise InvalidRequest(
+                f"Your prompt has {characters:,} characters that are expensive to encode: {error}. Please shorten it.",
+                param=param,
+                code=TOO_LONG,
+            ) from error
         except TemplateError as error:
             raise InvalidRequest(
                 f"The model's chat template refuses this conversation: {error}.", param=param
             ) from error
         if len(ids) > self.max_prompt_tokens:
-            raise self._too_long(f"{len(ids):,} tokens", param)
+            raise self._too_long(f"{'' if characters <= LONG_CHARACTERS else 'at least '}{len(ids):,} tokens", param)
         return ids
 
     def check_size(self, size_bytes: int, *, param: str) -> None:
@@ -160,18 +168,6 @@ class PromptLimits:
                 code="integer_above_max_value",
             )
         return self.max_output_tokens if requested is None else requested
-
-    def _refuse_too_many_tokens(self, prompt: ModelPrompt, param: str) -> None:
-        """Raises InvalidRequest as soon as the slices of a text have more tokens than a prompt may have."""
-        if self.prompt_format.vocabulary_size is None:  # counting is a call of a server, for each slice
-            return
-        text, tokens = prompt.instructions + prompt.input, 0
-        for start in range(0, len(text), SLICE_CHARACTERS):
-            piece = text[start : start + SLICE_CHARACTERS]
-            count = len(self.prompt_format.encode_raw(piece)) if prompt.body.raw else self.prompt_format.count(piece)
-            tokens += count
-            if tokens > 2 * self.max_prompt_tokens:
-                raise self._too_long(f"more than {self.max_prompt_tokens:,} tokens", param)
 
     def _too_long(self, length: str, param: str) -> InvalidRequest:
         return InvalidRequest(  # clients recognise this error by these words

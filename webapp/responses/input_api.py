@@ -94,6 +94,7 @@ def input_tokens(json_data: CountTokens) -> TokenCount:
     """Counts the prompt tokens that a response with this body would have; nothing is stored."""
     context = current_context()
     limits = context.prompt_limits
+    tenant = current_tenant()
     limits.check_model(json_data.model)
     choice = stored_choice(json_data.tool_choice)
     tools = () if choice.mode == "none" else functions_of(json_data.tools)
@@ -102,10 +103,10 @@ def input_tokens(json_data: CountTokens) -> TokenCount:
     referenced = partial(referenced_items, context, current_tenant())
     turns = [] if json_data.input is None else turns_of(json_data.input, referenced)
     if json_data.previous_response_id is not None:
-        turns = [*earlier_turns(context, current_tenant(), json_data.previous_response_id), *turns]
+        turns = [*earlier_turns(context, tenant, json_data.previous_response_id), *turns]
     if not turns:
         raise InvalidRequest("Missing required parameter: 'input'.", param="input", code="missing")
     if json_data.truncation == "auto":
         turns = fitting(limits, turns, prompt_of)
-    counts = limits.count_tokens(prompt_of(turns), param="input")
+    counts = limits.count_tokens(prompt_of(turns), param="input", tenant=tenant)
     return TokenCount(input_tokens=counts.prompt_tokens)

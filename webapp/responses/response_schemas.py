@@ -13,6 +13,7 @@ from webapp.field_types import TEXT_OR_LIST, Body, HistoryBody, Metadata, Seed, 
 from webapp.options import ResponseFormat, SamplingFields, TextFormat, TopLogprobs
 from webapp.tools import (
     ITEM,
+    MOST_PARTS,
     MOST_TOOLS,
     FunctionCallItem,
     FunctionOutputItem,
@@ -21,6 +22,7 @@ from webapp.tools import (
     ResponseToolChoice,
 )
 
+MOST_ECHOED_LOGPROBS = 2**16  # of one part; each belongs to a token of an answer. Not tuned
 # Answers carry these lists, and clients send answers back as a part of the next input.
 ECHOED: dict[str, Any] = {"description": "Accepted as an answer carries it, not used"}
 
@@ -32,11 +34,13 @@ class TextPart(HistoryBody):
     text: Text
     role: Literal["user", "assistant", "system", "developer"] | None = Field(default=None, json_schema_extra=ECHOED)
     annotations: Annotated[list[Any] | None, Field(json_schema_extra=ECHOED, max_length=0)] = None
-    logprobs: Annotated[list[Any] | None, Field(json_schema_extra=ECHOED)] = None
+    logprobs: Annotated[list[Any] | None, Field(json_schema_extra=ECHOED, max_length=MOST_ECHOED_LOGPROBS)] = None
 
 
 Content = Annotated[
-    Annotated[Text, Tag("<text>")] | Annotated[list[TextPart], Field(min_length=1), Tag("<list>")], TEXT_OR_LIST
+    Annotated[Text, Tag("<text>")]
+    | Annotated[list[TextPart], Field(min_length=1, max_length=MOST_PARTS), Tag("<list>")],
+    TEXT_OR_LIST,
 ]
 
 

@@ -1,5 +1,6 @@
 """Reads bodies of requests: decompresses them within a bound, and parses them as strict JSON."""
 
+import re
 import zlib
 from io import BufferedReader, RawIOBase
 from typing import Any, NoReturn, cast
@@ -17,12 +18,31 @@ GZIP = zlib.MAX_WBITS | 16  # zlib's notation for data with a gzip header
 PIECE = 2**16  # bytes that are read at once, and the most that are decompressed at once; not tuned
 
 
+# Bounds of one body or line, by its commas and colons outside of texts. A body at these bounds takes 0.3 s to be parsed
+# and validated; prompts of 131,072 token ids and answers with log probabilities stay below them. Not tuned otherwise.
+MOST_VALUES = 2**18
+MOST_MEMBERS = 2**16
+TEXTS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+
+
+def bounded_json(data: bytes) -> Any:
+    """Parses JSON; raises ValueError, whose message names line and column, and for more values than the bounds.
+
+    Pydantic's parser refuses a depth of more than 200, where Python's own raises RecursionError.
+    """
+    if data.count(b",") >= MOST_VALUES or data.count(b":") > MOST_MEMBERS:
+        bare = TEXTS.sub(b"", data, count=MOST_VALUES + MOST_MEMBERS)
+        if bare.count(b",") >= MOST_VALUES or bare.count(b":") > MOST_MEMBERS:
+            raise ValueError(f"it has more than {MOST_VALUES:,} values or {MOST_MEMBERS:,} members of objects")
+    return from_json(data, allow_inf_nan=False)
+
+
 class StrictJson(DefaultJSONProvider):
-    """Pydantic's JSON parser, which refuses a depth of more than 200; Python's own raises RecursionError."""
+    """Parses bodies with `bounded_json`."""
 
     def loads(self, s: str | bytes, **kwargs: Any) -> Any:
-        """Parses JSON; raises ValueError, whose message names line and column."""
-        return from_json(s, allow_inf_nan=False)
+        """Parses JSON; raises ValueError."""
+        return bounded_json(s.encode() if isinstance(s, str) else s)
 
     def dumps(self, obj: Any, **kwargs: Any) -> str:
         """Serializes as JSON."""

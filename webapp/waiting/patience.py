@@ -8,7 +8,7 @@ from threading import Semaphore
 from typing import Protocol, Self, cast
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from flask import request
+from flask import has_request_context, request
 from werkzeug import Request
 
 TURN = "magnus.turn"  # in the WSGI environment
@@ -34,6 +34,11 @@ class CpuTurn:
         self._taken_in.acquire()
         self._held = self._taken_in
 
+    @property
+    def begun(self) -> bool:
+        """Whether the call is being read and stored."""
+        return self._held is self._taken_in
+
     @contextmanager
     def given_up(self) -> Iterator[None]:
         """Gives the turn up within the `with` block, then waits for the turn to send the answer."""
@@ -55,6 +60,20 @@ class CpuTurn:
 
     def __exit__(self, *_: object) -> None:
         self.end()
+
+
+@contextmanager
+def others_turn() -> Iterator[None]:
+    """Lets other calls have this call's turn within the `with` block, in which it waits for another process."""
+    turn: CpuTurn | None = request.environ.get(TURN) if has_request_context() else None
+    if turn is None or not turn.begun:
+        yield
+        return
+    turn.end()
+    try:
+        yield
+    finally:
+        turn.begin()
 
 
 def in_turns(app: WSGIApplication, at_once: int = AT_ONCE) -> WSGIApplication:

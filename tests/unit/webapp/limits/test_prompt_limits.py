@@ -1,26 +1,28 @@
 """The served model's limits: which model, how long a prompt, how long an answer."""
 
-from dataclasses import replace
+from typing import cast
 
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
+from inference.engine_errors import TooExpensive
+from inference.isolated_calls import IsolatedCalls
 from inference.model_prompt import ModelPrompt
 from inference.prompt_format import PromptFormat
+from request_body import RequestBody, StoredTool
 from settings import Settings
 from webapp.client_errors import InvalidRequest, NotFound
 from webapp.limits.prompt_limits import PromptLimits, prompt_limits_of
 
+WORDS = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+WORDS.pre_tokenizer = Whitespace()
+
 
 @pytest.fixture(scope="module")
 def limits() -> PromptLimits:
-    tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()
-    return PromptLimits(
-        "words", PromptFormat("words", tokenizer.to_str(), None), max_prompt_tokens=5, max_output_tokens=9
-    )
+    return PromptLimits("words", PromptFormat("words", WORDS.to_str(), None), max_prompt_tokens=5, max_output_tokens=9)
 
 
 def test_a_prompt_may_be_as_long_as_the_bound_and_not_longer(limits: PromptLimits) -> None:
@@ -36,11 +38,25 @@ def test_text_too_long_for_any_vocabulary_is_refused_without_being_tokenized(lim
         limits.count_tokens(ModelPrompt("", "x" * 1281), param="input")
 
 
-def test_a_text_of_megabytes_is_refused_after_some_slices_of_it(limits: PromptLimits) -> None:
-    with pytest.raises(InvalidRequest, match="more than 100 tokens"):
-        replace(limits, max_prompt_tokens=100).count_tokens(ModelPrompt("", "a " * 12_000), param="input")
-    fitting = replace(limits, max_prompt_tokens=20_000)
-    assert fitting.count_tokens(ModelPrompt("", "a " * 12_000), param="input").prompt_tokens == 12_000
+class NeverInTime:
+    """Calls in processes of their own, all of which take too long."""
+
+    def call(self, text: str, cpu_s: float, caller: str = "") -> str:
+        raise TooExpensive(cpu_s)
+
+
+def test_a_prompt_that_is_too_expensive_to_encode_is_refused_by_name() -> None:
+    prompt_format = PromptFormat("words", WORDS.to_str(), None, long_prompts=cast(IsolatedCalls, NeverInTime()))
+    limits = PromptLimits("words", prompt_format, max_prompt_tokens=500, max_output_tokens=9)
+    with pytest.raises(InvalidRequest, match="expensive to encode") as caught:
+        limits.count_tokens(ModelPrompt("", "x" * 50_000), param="input")
+    assert (caught.value.param, caught.value.code) == ("input", "context_length_exceeded")
+
+
+def test_definitions_of_functions_are_a_part_of_the_prompts_length(limits: PromptLimits) -> None:
+    body = RequestBody(tools=(StoredTool(name="f", description="x" * 1281),))
+    with pytest.raises(InvalidRequest, match="characters"):
+        limits.count_tokens(ModelPrompt("", "a", body), param="input")
 
 
 @pytest.mark.parametrize(("setting", "longest"), [(None, 2047), (300, 300)])

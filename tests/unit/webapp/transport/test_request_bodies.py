@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_core import to_json
 
-from webapp.transport.request_bodies import StrictJson
+from webapp.transport.request_bodies import MOST_MEMBERS, MOST_VALUES, StrictJson, bounded_json
 
 json = StrictJson(APIFlask(__name__))
 
@@ -47,3 +47,26 @@ def test_what_is_written_is_read_again(value: object) -> None:
 def test_no_bytes_raise_anything_but_a_value_error(body: bytes) -> None:
     with contextlib.suppress(ValueError):
         json.loads(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" + b"1," * MOST_VALUES + b"1]",
+        b"[" + b'"",' * MOST_VALUES + b"1]",
+        b"[" + b"{}," * MOST_VALUES + b"1]",
+        b"{" + b'"a":1,' * MOST_MEMBERS + b'"a":1}',
+        b'["' + b'",",",","' * MOST_VALUES + b'"]',
+    ],
+    ids=["numbers", "texts", "objects", "members", "texts of commas"],
+)
+def test_more_values_than_any_request_has_are_refused_before_they_are_parsed(body: bytes) -> None:
+    with pytest.raises(ValueError, match="it has more than"):
+        bounded_json(body)
+
+
+@pytest.mark.parametrize(
+    "text", ["," * 2 * MOST_VALUES, ":" * 2 * MOST_MEMBERS, '\\",' * MOST_VALUES, '"' * MOST_VALUES]
+)
+def test_commas_and_colons_of_a_text_are_no_values(text: str) -> None:
+    assert bounded_json(to_json([text])) == [text]

@@ -1,0 +1,34 @@
+"""The function that encodes long prompts in processes of their own."""
+
+from collections.abc import Callable
+
+from jinja2 import TemplateError
+from pydantic_core import from_json, to_json
+
+from inference.model_prompt import ModelPrompt
+from inference.prompt_format import load_prompt_format
+from request_body import RequestBody
+
+# The first characters of a prompt that are counted before the whole prompt is encoded, for each token that it may have:
+# most texts have 3 to 5 characters a token, so that a prompt far beyond its limit is refused early. Not tuned.
+COUNTED_CHARACTERS = 8
+SURPLUS = 1.25  # a transcript of a conversation has more tokens than its rendering, which counts; not tuned
+
+
+def encoder(model: str) -> Callable[[str], str]:
+    """Returns the function that `ModelPrompt.encode` calls: from a prompt to its ids, or to why it is refused."""
+    tokens = load_prompt_format(model)
+
+    def encode(asked: str) -> str:
+        instructions, text, body, most_tokens = from_json(asked)
+        prompt = ModelPrompt(instructions, text, RequestBody.model_validate(body))
+        if most_tokens is not None:
+            first = tokens.encode_raw((instructions + text)[: COUNTED_CHARACTERS * most_tokens])
+            if len(first) > SURPLUS * most_tokens:
+                return to_json(first).decode()
+        try:
+            return to_json(prompt.encode_here(tokens)).decode()
+        except TemplateError as error:
+            return to_json(str(error)).decode()
+
+    return encode

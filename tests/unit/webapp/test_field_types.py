@@ -1,0 +1,52 @@
+"""Bodies of clients: one error is found for a body with millions of mistakes, and every list has a bound."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from webapp.bulk import batches_api
+from webapp.chat import chat_api
+from webapp.chat.chat_schemas import CreateChatCompletion
+from webapp.field_types import Body
+from webapp.responses import responses_api
+
+APIS = (batches_api, chat_api, responses_api)  # imported, so that their bodies are known
+
+
+def bodies(of: type[BaseModel] = Body) -> Iterator[type[BaseModel]]:
+    for kind in of.__subclasses__():
+        yield kind
+        yield from bodies(kind)
+
+
+def lists_in(schema: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(schema, dict):
+        if schema.get("type") == "list":
+            yield schema
+        for part in schema.values():
+            yield from lists_in(part)
+    elif isinstance(schema, list | tuple):
+        for part in schema:
+            yield from lists_in(part)
+
+
+@pytest.mark.parametrize("body", sorted(set(bodies()), key=str))
+def test_every_list_of_a_body_has_a_bound_and_ends_at_its_first_mistake(body: type[BaseModel]) -> None:
+    for found in lists_in(body.__pydantic_core_schema__):
+        assert found.get("fail_fast"), found
+        assert "max_length" in found, found
+
+
+@pytest.mark.parametrize("content", [[1] * 1000, [{}] * 1000, [{"type": "text", "text": 1}] * 1000, ["a", {}] * 500])
+def test_a_list_of_mistakes_has_one_error(content: list[Any]) -> None:
+    with pytest.raises(ValidationError) as raised:
+        CreateChatCompletion.model_validate({"model": "m", "messages": [{"role": "user", "content": content}] * 1000})
+    assert raised.value.error_count() <= 3
+
+
+def test_an_object_of_unknown_fields_has_one_error() -> None:
+    with pytest.raises(ValidationError) as raised:
+        CreateChatCompletion.model_validate({f"x{number}": 1 for number in range(1000)})
+    assert raised.value.error_count() == 1
