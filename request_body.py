@@ -148,13 +148,14 @@ class StoredToolChoice(_Part):
 
 
 class StoredFormat(_Part):
-    """The form of the answer; only `json_schema` has a schema."""
+    """The form of the answer; only `json_schema` has a schema, only `regex` a pattern."""
 
-    type: Literal["json_object", "json_schema"]
+    type: Literal["json_object", "json_schema", "regex"]
     name: str | None = None
     description: str | None = None
     schema_: SchemaText | None = Field(default=None, alias="schema")
     strict: bool | None = None
+    pattern: str | None = None
 
 
 class RequestBody(_Part):
@@ -199,6 +200,7 @@ class RequestBody(_Part):
         """Returns the ABILITIES that an engine needs to serve it."""
         asked = {
             "response_format": self.format is not None or self.tool_choice.mode == "required",
+            "pattern": self.format is not None and self.format.pattern is not None,
             "logprobs": self.top_logprobs is not None,
             "raw_prompt": self.raw,
             "tools": self.uses_tools,
@@ -213,6 +215,7 @@ class RequestBody(_Part):
 ABILITIES = (
     *(field.name for field in fields(Sampling) if field.name not in EVERYWHERE),
     "response_format",
+    "pattern",
     "logprobs",
     "raw_prompt",
     "tools",

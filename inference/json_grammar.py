@@ -35,6 +35,8 @@ MOST_VERDICTS = 256  # remembered ones, of at most 64 KiB each; not tuned
 
 def grammar_of(format: JsonFormat) -> str:
     """Returns the format's grammar in llguidance's form; raises ValueError for a schema that is not JSON."""
+    if format.pattern is not None:
+        return LLMatcher.grammar_from_regex(format.pattern)
     return LLMatcher.grammar_from_json_schema(format.schema or ANY_OBJECT, overrides=STYLE)  # type: ignore[arg-type]
 
 
@@ -57,7 +59,9 @@ class FormatChecks:
         """Returns why answers cannot be held to this format, None if they can; each caller has one check at a time."""
         if format not in self._verdicts:
             try:
-                verdict = self._calls.call(format.schema or ANY_OBJECT, COMPILED_WITHIN_S, caller) or None
+                verdict = (
+                    self._calls.call(json.dumps([format.schema, format.pattern]), COMPILED_WITHIN_S, caller) or None
+                )
             except TooExpensive as error:
                 verdict = str(error)
             while len(self._verdicts) >= MOST_VERDICTS:
@@ -67,13 +71,13 @@ class FormatChecks:
 
 
 def checker(given: str) -> Callable[[str], str]:
-    """Returns the function that FormatChecks calls in processes of their own: from a schema to its problem or ""."""
+    """Returns the function that FormatChecks calls in processes of their own: from a format to its problem or ""."""
     tokenizer, vocabulary_size, eos_id = json.loads(given)
     vocabulary = LLTokenizer(tokenizer or "byte", n_vocab=vocabulary_size, eos_token=eos_id)
 
-    def problem(schema: str) -> str:
+    def problem(format: str) -> str:
         try:
-            matcher = compiled(JsonFormat(schema), vocabulary)
+            matcher = compiled(JsonFormat(*json.loads(format)), vocabulary)
         except ValueError as error:  # llguidance takes JSON objects only
             return str(error)
         generate_some(matcher)

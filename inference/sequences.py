@@ -20,9 +20,13 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat:
-    """Only JSON may be generated: any object, or what `schema`, a JSON Schema as text, allows."""
+    """Only JSON may be generated: any object, or what `schema`, a JSON Schema as text, allows.
+
+    With a `pattern`, only a text may be generated that matches this regular expression as a whole.
+    """
 
     schema: str | None = None
+    pattern: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

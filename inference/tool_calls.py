@@ -87,7 +87,7 @@ def required_format(body: RequestBody) -> JsonFormat | None:
         return JsonFormat(json.dumps(forced_call_schema(body.tools, body.tool_choice.function)))
     if body.format is None:
         return None
-    return JsonFormat(body.format.schema_)
+    return JsonFormat(body.format.schema_, body.format.pattern)
 
 
 def _arguments_schema(tool: StoredTool) -> dict[str, Any]:

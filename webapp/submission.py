@@ -71,6 +71,7 @@ class Submission:
         fields = {
             "top_k": "magnus.top_k",
             "response_format": "tool_choice" if self.body.tool_choice.mode == "required" else names.format,
+            "pattern": names.format,
             "logprobs": names.logprobs,
             "raw_prompt": names.prompt,
             "tools": "tools" if self.body.offered_tools else names.prompt,

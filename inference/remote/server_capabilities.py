@@ -37,7 +37,7 @@ class ServerCapabilities:
     abort: bool = True  # closing the connection ends the row
     priority: bool = False  # a row's priority orders the server's own queue
     own_sampling: bool = True  # each row has its own temperature, top_p and seed
-    options: frozenset[str] = frozenset()  # further fields of Sampling that the server applies
+    options: frozenset[str] = frozenset()  # further abilities, most of them fields of Sampling, that the server has
     logprobs: bool = False
     response_format: bool = False  # the server can constrain an answer to JSON, or to a JSON schema
     prefix_cache: bool = False  # the beginning of a prompt is not computed again if it is cached

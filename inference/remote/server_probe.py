@@ -143,7 +143,7 @@ def _vllm(probe: _Probe) -> ProbedServer:
         streamed_usage=True,
         priority=probe.accepts("/v1/completions", {**trial, "priority": 1}),
         cache_salt=probe.accepts("/v1/completions", {**trial, "cache_salt": "a"}),
-        options=VLLM_OPTIONS,
+        options=VLLM_OPTIONS | {"pattern"},
         logprobs=True,
         response_format=True,
         prefix_cache=load.prefix_cache,

@@ -94,7 +94,9 @@ def completions_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
         body["priority"] = -sequence.priority  # vLLM serves the lowest number first
     if sequence.cache_salt and server.capabilities.cache_salt:
         body["cache_salt"] = sequence.cache_salt
-    if sequence.format is not None:
+    if sequence.format is not None and sequence.format.pattern is not None:
+        body["structured_outputs"] = {"regex": sequence.format.pattern}
+    elif sequence.format is not None:
         body["response_format"] = _response_format(sequence.format)
     if sequence.top_logprobs is not None:
         body |= {"logprobs": sequence.top_logprobs, "return_tokens_as_token_ids": True}

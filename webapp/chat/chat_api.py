@@ -85,11 +85,13 @@ def chat_submission(body: CreateChatCompletion, tenant: str, key: str | None = N
     turns, continues = [message.turn for message in body.messages], bool(body.continue_final_message)
     prompt = prompt_of_turns(None, turns, offered, continues=continues, reasoning=body.reasoning_effort)
     if body.max_completion_tokens is None:
-        limit_tokens, names = body.max_tokens, FieldNames("messages", "max_tokens")
+        limit_tokens, limit_name = body.max_tokens, "max_tokens"
     else:
-        limit_tokens, names = body.max_completion_tokens, FieldNames("messages", "max_completion_tokens")
+        limit_tokens, limit_name = body.max_completion_tokens, "max_completion_tokens"
+    format_name, asked_format = body.format_beside("response_format", stored_format(body.response_format))
+    names = FieldNames("messages", limit_name, format_name)
     others = function_fields(tools, choice, body.parallel_tool_calls)
-    others |= {"format": stored_format(body.response_format), "top_logprobs": body.asked_logprobs}
+    others |= {"format": asked_format, "top_logprobs": body.asked_logprobs}
     others |= {"reasoning": body.reasoning_effort}
     return submission_of(body, tenant, key, prompt, limit_tokens, names, **others)
 
@@ -104,9 +106,11 @@ def completion_submissions(
         raise InvalidRequest(f"A call has at most {MOST_ANSWERS} answers, `n` for each prompt.", param="prompt")
     if limit_tokens is None:
         limit_tokens = min(DEFAULT_COMPLETION_TOKENS, limits.max_output_tokens)
-    submissions, names = [], FieldNames("prompt", "max_tokens")
+    format_name, asked_format = body.format_beside("structured_outputs", None)
+    submissions, names = [], FieldNames("prompt", "max_tokens", format_name)
     for prompt in prompts:
-        submission = submission_of(body, tenant, key, prompt, limit_tokens, names, top_logprobs=body.logprobs)
+        others = {"top_logprobs": body.logprobs, "format": asked_format}
+        submission = submission_of(body, tenant, key, prompt, limit_tokens, names, **others)
         submissions += several(submission, answers)
     return submissions
 

@@ -8,9 +8,10 @@ from request_body import StoredTurn
 from webapp.api_objects import ApiObject
 from webapp.client_prompt import CompletionPrompt
 from webapp.field_types import TEXT_OR_LIST, Body, Metadata, Seed, StopString, StopStrings, Temperature, Text, TopP
-from webapp.options import ChatFormat, SamplingFields, TopLogprobs
+from webapp.options import ChatFormat, TopLogprobs
 from webapp.responses.response_objects import ChosenToken, Magnus
 from webapp.responses.response_schemas import Content, Extras, RoleAndContent
+from webapp.structured_outputs import StructuredFields
 from webapp.tools import MOST_TOOLS, CallId, ChatTool, ChatToolCall, ChatToolChoice
 
 MOST_ANSWERS = 128  # answers of one call: OpenAI's bound of `n`; each is a request of its own
@@ -67,7 +68,7 @@ class StreamOptions(Body):
     include_obfuscation: Literal[False] | None = None
 
 
-class CommonFields(SamplingFields):
+class CommonFields(StructuredFields):
     """The fields that both calls have; values that ask for what Magnus cannot do are refused."""
 
     model: Text = Field(description="Name of the served model, see /v1/models")

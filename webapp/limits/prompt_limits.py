@@ -45,6 +45,8 @@ UNABLE = {
     "prompt_logprobs": "The engine behind this model tells no log probabilities of prompts: leave echo out.",
     "response_format": "The engine behind this model cannot hold an answer to a JSON format: ask for JSON in the "
     "instructions and check the answer, or serve the model with our own engine, vLLM or llama.cpp.",
+    "pattern": "The engine behind this model cannot hold an answer to a pattern or to choices: ask for a JSON schema "
+    "with `pattern` or `enum`, or serve the model with our own engine or vLLM.",
     "logprobs": "The engine behind this model tells no log probabilities: leave them out, or serve the model with our "
     "own engine, vLLM or llama.cpp.",
 }

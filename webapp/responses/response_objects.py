@@ -253,9 +253,9 @@ def logprobs_of(view: RequestView) -> list[ChosenToken]:
 def _format(body: RequestBody) -> dict[str, Any]:
     if body.format is None:
         return {"type": "text"}
-    if body.format.type == "json_object":
-        return {"type": "json_object"}
-    return _with_object(body.format.model_dump(by_alias=True), "schema")
+    if body.format.type != "json_schema":
+        return body.format.model_dump(include={"type", "pattern"}, exclude_none=True)
+    return _with_object(body.format.model_dump(by_alias=True, exclude={"pattern"}), "schema")
 
 
 def _with_object(stored: dict[str, Any], name: str) -> dict[str, Any]:

@@ -41,7 +41,14 @@ def kept(format: Any) -> dict[str, Any] | None:
 def test_a_format_is_stored_alike_whichever_call_asked_for_it() -> None:
     asked = chat(response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}})
     text_of_schema = to_json(SCHEMA).decode()
-    named = {"type": "json_schema", "name": "n", "schema": text_of_schema, "description": None, "strict": None}
+    named = {
+        "type": "json_schema",
+        "name": "n",
+        "schema": text_of_schema,
+        "description": None,
+        "strict": None,
+        "pattern": None,
+    }
     assert kept(asked.response_format) == named
     text = response(text={"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}).text
     assert text is not None

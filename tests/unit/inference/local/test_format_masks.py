@@ -1,6 +1,7 @@
 """Answers held to a format: by a model that never saw JSON, beside rows that ask for none, after a preemption."""
 
 import json
+import re
 from typing import Any
 
 import jsonschema_rs
@@ -80,7 +81,19 @@ def test_any_small_schema_gives_an_answer_that_is_valid_and_other_rows_do_not_no
     assert done["plain"].generated_ids == beside.answer
     assert done["json"].reason == "eos"
     text = bundled.loaded.tokenizer.decode(done["json"].generated_ids[:-1])
-    jsonschema_rs.validator_for(schema).validate(json.loads(text))
+    answer = json.loads(text)
+    jsonschema_rs.validator_for(schema).validate(answer)
+    assert list(answer) == [name for name in schema["properties"] if name in answer]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 2.0])
+def test_an_answer_may_be_held_to_a_pattern(temperature):
+    bundled = known("bundled")
+    asked = JsonFormat(pattern=r"(yes|no\.) [a-c]{3}")
+    sampling = Sampling(temperature, seed=1)
+    [done], _ = Engine(bundled.loaded, AMPLE).run([bundled.pool[0].sequence("a", format=asked, sampling=sampling)])
+    assert done.reason == "eos"
+    assert re.fullmatch(asked.pattern, bundled.loaded.tokenizer.decode(done.generated_ids[:-1]))
 
 
 def test_any_object_may_be_asked_for_and_ends_by_itself_or_at_its_limit():

@@ -100,6 +100,12 @@ def test_a_format_and_log_probabilities_are_asked_for_as_each_server_wants() -> 
     assert not {"response_format", "logprobs", "cache_salt"} & completions_body(SERVER, ROW).keys()
 
 
+def test_a_pattern_is_asked_for_in_vllms_words() -> None:
+    body = completions_body(SERVER, replace(ROW, sequence=replace(ROW.sequence, format=JsonFormat(pattern="a|b"))))
+    assert body["structured_outputs"] == {"regex": "a|b"}
+    assert "response_format" not in body
+
+
 def test_what_else_a_row_asks_for_is_passed_on_and_a_least_length_counts_what_came_before() -> None:
     asked = replace(
         ROW.sequence,
