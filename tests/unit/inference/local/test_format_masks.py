@@ -89,11 +89,12 @@ def test_any_small_schema_gives_an_answer_that_is_valid_and_other_rows_do_not_no
 @pytest.mark.parametrize("temperature", [0.0, 2.0])
 def test_an_answer_may_be_held_to_a_pattern(temperature):
     bundled = known("bundled")
-    asked = JsonFormat(pattern=r"(yes|no\.) [a-c]{3}")
+    pattern = r"(yes|no\.) [a-c]{3}"
+    asked = JsonFormat(pattern=pattern)
     sampling = Sampling(temperature, seed=1)
     [done], _ = Engine(bundled.loaded, AMPLE).run([bundled.pool[0].sequence("a", format=asked, sampling=sampling)])
     assert done.reason == "eos"
-    assert re.fullmatch(asked.pattern, bundled.loaded.tokenizer.decode(done.generated_ids[:-1]))
+    assert re.fullmatch(pattern, bundled.loaded.tokenizer.decode(done.generated_ids[:-1]))
 
 
 def test_any_object_may_be_asked_for_and_ends_by_itself_or_at_its_limit():
