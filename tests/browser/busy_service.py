@@ -163,7 +163,7 @@ def hash_of(name: str, n: int) -> str:
 
 
 def add_history(site: Site) -> None:
-    """A quarter of an hour of samples before the first one, with a rush in the middle."""
+    """Adds a quarter of an hour of samples before the first one, with a rush in the middle."""
     site.stage.sql(
         """insert into samples (at, backlog, in_flight, oldest_s, answers, failed, answer_tokens, response_p50_s,
             response_p95_s, response_p99_s, predicted, squared_error, covered, tau, promised, eta_error_s, eta_kept,

@@ -41,7 +41,7 @@ class DocumentedClient:
 
 
 def blocks_of(document: str) -> dict[str, list[Block]]:
-    """The blocks of a document that are meant to be run, and those that install, by what they are for."""
+    """The blocks of a document that install the client or are run, by purpose."""
     found: dict[str, list[Block]] = {"install": [], "run": []}
     for language, purpose, text in BLOCK.findall(document):
         found[purpose].append(Block(language, text))

@@ -1,4 +1,4 @@
-"""The service is started in a directory of the user's, whatever lies there."""
+"""The service starts in any directory of a user's, whatever lies there."""
 
 from pathlib import Path
 

@@ -21,7 +21,7 @@ HOSTILE = 'raise RuntimeError("a module of the user\'s was imported")\n'
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, because setuptools leaves its work beside the sources."""
+    """The wheel, built from a copy of the repository because setuptools writes beside the sources."""
     source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))

@@ -24,7 +24,7 @@ class AnsweringStub(StubServer):
 
 
 def answers_of(engine: Engine) -> Callable[[StubHandler, dict[str, Any]], None]:
-    """A completion as this engine computes it, streamed slice by slice."""
+    """Returns a handler that streams the engine's completion slice by slice."""
     turn = Lock()
 
     def answer(handler: StubHandler, body: dict[str, Any]) -> None:

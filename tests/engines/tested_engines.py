@@ -30,7 +30,7 @@ REQUESTS, SEED = 200, 5
 LIMIT = 200  # tokens of an answer: the longest of the bundled model's has about 130
 KV_BYTES = 2**28  # more than all rows of a test need
 KV_TOKENS = 32768  # the same for a server
-NICE = 5  # a third of a test's share of the CPUs: a server that spins took all of them for seconds
+NICE = 5  # gives servers a third of a test's share of the CPUs: a server that spins took all of them for seconds
 TERMS = ServerTerms(BUNDLED_MODEL, kv_tokens=KV_TOKENS, threads=1, nice=NICE)
 
 
@@ -55,7 +55,7 @@ class EngineUnderTest:
 
     @property
     def ignores_eos(self) -> bool:
-        """Whether a row can be told to go on to its limit."""
+        """Whether a row can ignore EOS and go on to its limit."""
         return not isinstance(self.engine, RemoteEngine) or "ignore_eos" in self.engine.server.capabilities.options
 
     def sequence(self, id: str, instructions: str, input: str, limit: int = LIMIT, **options: Any) -> TokenSequence:

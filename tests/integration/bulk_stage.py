@@ -54,7 +54,7 @@ def results(client: OpenAI, file_id: str | None) -> dict[str | None, dict[str, A
 
 
 def counts(batch: Batch) -> tuple[int, int, int]:
-    """Lines, answered, failed."""
+    """The numbers of lines, of answered ones and of failed ones."""
     assert batch.request_counts is not None
     return batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed
 
@@ -74,13 +74,13 @@ class BulkStage:
         return LineFeeder(self.api.engine, lambda: context.prompt_limits, **limits).feed(LONG_S)
 
     def count(self) -> None:
-        """Look at every job until there is nothing more to do."""
+        """Update all jobs until there is nothing more to do."""
         for _ in range(4):  # stopping a job's lines, finalizing the job and ending it take one look each
             self.api.sql("update bulk_jobs set look_at = clock_timestamp()")
             update_jobs(self.api.engine, LONG_S)
 
     def answer(self, most: int = 1_000_000) -> int:
-        """What workers do: answer queued requests, oldest first."""
+        """Answer queued requests as workers do, oldest first; returns their number."""
         return len(
             self.api.sql(
                 """update requests set status = 'completed', output_text = upper(input), output_tokens = 2,
@@ -91,7 +91,7 @@ class BulkStage:
         )
 
     def finish(self) -> None:
-        """Everything, as far as the queue's limits let it."""
+        """Feed, answer and update until nothing is left that the queue's limits admit."""
         while self.feed() or self.answer():
             pass
         self.count()

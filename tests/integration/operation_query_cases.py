@@ -28,7 +28,7 @@ FAILED_IDS = [f"resp_{n:032x}" for n in range(50, 25_050, 50)]  # every fiftieth
 
 
 def mates_of(id: str) -> Callable[[Connection], object]:
-    """The mates of a job that is read before."""
+    """Returns a call that reads a job and then its batch mates."""
 
     def mates(session: Session) -> object:
         view = client_requests.fetch(session, None, id)

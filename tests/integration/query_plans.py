@@ -21,8 +21,8 @@ LARGE = {
     "usage_days",
     "webhook_deliveries",
 }  # the others stay small: a sequential scan is their best plan
-TYPES = {timedelta: "interval"}  # as psycopg sends them; of others Postgres finds the type, as in the real statement
-CUSTOM_PLANS = 5  # that Postgres makes of a prepared statement before it considers one plan for all parameters
+TYPES = {timedelta: "interval"}  # types that psycopg names; Postgres infers all others, as in the real statement
+CUSTOM_PLANS = 5  # plans for given parameters, after which Postgres considers one plan for all parameters
 PLACEHOLDER = re.compile(r"%\((\w+)\)s|%%")
 # Blocks that a scan may read for each row that it may visit: a search down an index of a million rows reads 3 or 4, the
 # row itself one. An index scan that passes entries by without counting them reads hundreds of rows' entries a block.

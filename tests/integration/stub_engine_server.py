@@ -49,8 +49,8 @@ class StubServer(ThreadingHTTPServer):
         self.tokenizes = True
         self.answer_tokens = 8  # length of the answers to prompts that do not say it
         self.pages: dict[str, str] = {}  # pages by path, instead of the stub's own; an empty one answers 501
-        self.posts: dict[str, tuple[int, str]] = {}  # what other pages answer to what is posted there
-        self.posts_once: list[tuple[int, str]] = []  # what they answer before that
+        self.posts: dict[str, tuple[int, str]] = {}  # (status, answer) of POSTs to other pages, by path
+        self.posts_once: list[tuple[int, str]] = []  # (status, answer) of the first POSTs to those pages
         self.gate = Event()  # tokens are sent while it is set
         self.gate.set()
         self.prompts: list[list[int]] = []

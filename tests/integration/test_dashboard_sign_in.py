@@ -35,7 +35,7 @@ ACTIONS = [rule for rule in FORMS if rule not in ("/sign-out", "/jobs/<id>/texts
 
 @pytest.fixture
 def web_settings(web_settings: Settings) -> Settings:
-    """With a known password."""
+    """Settings with a known password."""
     return web_settings.model_copy(update={"dashboard_password": SecretStr(PASSWORD)})
 
 

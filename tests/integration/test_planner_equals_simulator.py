@@ -206,7 +206,11 @@ def end_batches(stage: Stage) -> None:
 
 
 def write_progress(stage: Stage, rows: Mapping[str, int]) -> None:
-    """Write as heartbeats do how many tokens each row of a batch has gained."""
+    """Write as heartbeats do how many tokens each row of a batch has gained.
+
+    Between heartbeats a planner guesses the progress from the estimated serving time. An estimate of zero prevents
+    that, because a simulator has nothing to guess.
+    """
     for request_id, generated in rows.items():
         stage.sql(
             """update batches b set progress_tokens = :generated - cardinality(r.generated_ids), estimated_s = 0

@@ -49,7 +49,7 @@ def serving(stage: Stage, engine: RemoteEngine, tmp_path_factory: pytest.TempPat
 
 
 class TokenizerThatGoes:
-    """A tokenizer whose server is away: while answers are decoded, or while prompts are encoded."""
+    """A tokenizer whose server is unreachable, either while answers are decoded or while prompts are encoded."""
 
     detokenizer = None
     takes_tools = False

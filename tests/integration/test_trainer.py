@@ -48,7 +48,7 @@ Start = Callable[[], subprocess.Popen[bytes]]
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """Where trainer processes write their log lines."""
+    """The file of the trainer processes' log lines."""
     return tmp_path / "trainer.log"
 
 
@@ -204,7 +204,7 @@ def test_a_trainer_killed_while_it_fits_leaves_the_active_version_and_the_next_o
         stage.sql("delete from service_state where name = 'prediction'")
         process = start()
         eventually(lambda: stage.sql("select 1 from service_state where name = 'prediction'"), within_s=60)
-        process.kill()  # the log is read and this is written just before it fits
+        process.kill()  # the process wrote that row between its read of the log and the fit
         process.wait()
         assert "refitted" not in log.read_text()
         assert active_version(stage) == good
@@ -242,7 +242,7 @@ def test_a_trainer_killed_while_it_publishes_leaves_the_old_version_active(stage
         process = start()
         waiting = "select 1 from pg_locks where locktype = 'advisory' and objid = 7 and not granted"
         eventually(lambda: stage.sql(waiting), within_s=60)
-        process.kill()  # the old version is marked as out of service, the new one half inserted
+        process.kill()  # the old version is marked as out of service, and the new one is inserted but not committed
         process.wait()
         holder.invalidate()  # ends the session and its lock
     eventually(lambda: trainers(stage) == 0 and not stage.sql(waiting))

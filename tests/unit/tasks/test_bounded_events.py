@@ -32,7 +32,7 @@ class Eventer:
 
 @dataclass
 class Message:
-    """What Celery reads of a message from the broker."""
+    """The attributes that Celery reads of a message from the broker."""
 
     headers: dict[str, Any]
     body: tuple[Any, ...] = ((), {}, {})

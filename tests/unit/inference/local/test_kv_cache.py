@@ -19,7 +19,7 @@ def states(rows, length, seed):
 
 
 def filled(budget_bytes=2**20):
-    """A cache with two rows of six tokens, and what was written to each layer."""
+    """A cache with two rows of six tokens, and the content of each layer."""
     kv = KvCache(LAYOUT, budget_bytes)
     kv.reserve([6, 6])
     kv.prepare_prefill([0, 1], [6, 6])

@@ -183,7 +183,7 @@ def test_the_log_probabilities_of_a_prompt_are_those_of_the_models_own_forward_p
     [beside, told] = done
     assert beside.generated_ids == other.answer
     assert [one.id for one in told.prompt_logprobs] == list(answered.prompt_ids)
-    # what the model gives for each beginning of the prompt, by the same engine
+    # the log probabilities after each beginning of the prompt, by the same engine
     for place in {1, len(answered.prompt_ids) // 2, len(answered.prompt_ids) - 1} - {0}:
         cut = Sequence("c", answered.prompt_ids[:place], 1, top_logprobs=1)
         [begun], _ = engine.run([cut])

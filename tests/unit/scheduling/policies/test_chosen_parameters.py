@@ -191,7 +191,7 @@ def mixed_requests(count: int) -> list[Arrival]:
 
 
 def served(policy: Policy, believed: ServingCurves | None, count: int) -> float:
-    """Requests a second on a V100 whose policies see these costs; None: the true ones."""
+    """Requests a second on a V100 under a policy that is told these costs; None: the true ones."""
     worker = Instance("w", KvMemory(ROWS_OF_EQ_1 * 2048, 1), estimated_costs=believed)
     return simulate(policy, mixed_requests(count), [worker], EngineCosts(SLOPED), 0).requests_per_s
 
@@ -268,7 +268,7 @@ def test_the_published_slice_holds_until_some_requests_were_seen_and_then_follow
     assert choice.choose(CHEAPEST_SLICE, 0.0) == 16
     for request in requests_with(200, 90, first=100):
         choice.record(request)
-    longer = choice.choose(CHEAPEST_SLICE, 1.0)  # their number has doubled
+    longer = choice.choose(CHEAPEST_SLICE, 1.0)  # the number of requests has doubled since the last choice
     assert longer > 16
     assert choice.choose(CHEAPEST_SLICE, CHOSEN_EVERY_S / 2) == longer
     assert choice.choose(CHEAPEST_SLICE, 2 * CHOSEN_EVERY_S) > 16

@@ -132,7 +132,7 @@ def test_work_that_is_joining_or_being_prefilled_when_the_worker_leaves_comes_ba
 
 
 def stepped(arrivals: list[Arrival], slots: int, costs: EngineCosts, paged: bool) -> dict[str, float]:
-    """Fixed slots in order of arrival on one worker, one iteration after the other."""
+    """Serves arrivals in fixed slots on one worker, iteration by iteration; returns when each request ended."""
     coming, waiting = deque(arrivals), deque[Arrival]()
     rows: dict[str, list[int]] = {}  # tokens cached, tokens to come
     joining: list[list[Arrival]] = []

@@ -32,7 +32,7 @@ def finished(trace: Trace) -> dict[str, float]:
 
 
 class Scripted(Policy):
-    """Plays back assignments at given instants; what comes back is only noted."""
+    """Makes the given assignments at given instants; only notes the requests that come back."""
 
     def __init__(self, mode: Mode, script: list[tuple[float, Assignment]]) -> None:
         self.mode = mode

@@ -79,7 +79,7 @@ def test_each_sample_is_seen_once() -> None:
     assert len(unseen.windows(SAMPLES[:4], 1.0)) == 4
     assert not unseen.windows(SAMPLES[:4], 2.0)
     assert len(unseen.windows(SAMPLES[2:6], 3.0)) == 2
-    assert len(unseen.windows(SAMPLES[10:13], 4.0)) == 3  # the last one seen has left
+    assert len(unseen.windows(SAMPLES[10:13], 4.0)) == 3  # the row that was seen last has left
     assert not unseen.windows([], 5.0)
 
 

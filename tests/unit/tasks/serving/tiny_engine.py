@@ -17,7 +17,7 @@ PROMPT = (9, 10) * 20  # two such rows take more than the columns of one step of
 
 
 class FailingDecoder:
-    """A model's forward pass that raises what it was given, once, as a device does."""
+    """A model's forward pass that raises a given error once, as a device does."""
 
     def __init__(self, decoder: Any) -> None:
         self._decoder = decoder

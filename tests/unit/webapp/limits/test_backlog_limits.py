@@ -183,7 +183,7 @@ def test_what_is_left_is_what_the_tenant_may_still_submit() -> None:
         (10_000, 1, 600.0, 60),  # a tenth of it, though one place would be free at once
         (10_000, 1, 0.0, 1),
         (100, 100, 100_000.0, 120),
-        (5, 50, 10.0, 10),  # more than it has: an empty queue is all that there can be
+        (5, 50, 10.0, 10),  # more places than there are requests: the queue is then empty
         (0, 7, 50.0, 50),
         (7, 1, None, RETRY_UNKNOWN_S),
     ],

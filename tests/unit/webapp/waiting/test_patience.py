@@ -1,4 +1,4 @@
-"""Which calls of a web process stand in line, and for how long."""
+"""Which calls of a web process wait their turn, and for how long."""
 
 from collections.abc import Callable
 from io import BytesIO

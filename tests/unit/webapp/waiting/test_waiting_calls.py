@@ -133,7 +133,7 @@ def test_more_than_so_many_calls_do_not_wait():
     with pytest.raises(Busy, match="background=true"):
         calls.reserve_slot("acme")
     slot.close()
-    slot.close()  # frees nothing more
+    slot.close()  # closing again frees no second slot
     with calls.reserve_slot("acme"), pytest.raises(Busy):
         calls.reserve_slot("acme")
     calls.reserve_slot("acme")

@@ -101,7 +101,7 @@ def test_a_join_costs_the_fixed_time_of_a_prefill_for_each_row_that_ran_before()
 
 
 def test_an_iteration_over_paged_memory_reads_each_rows_own_tokens() -> None:
-    rows = [a_row("long", length=299), a_row("short", length=99)]  # 300 and 100 tokens by now
+    rows = [a_row("long", length=299), a_row("short", length=99)]  # 300 and 100 tokens with the one generated
     padded, paged = (
         FleetArrays([a_worker(costs=SLOPED, rows=rows)]),
         FleetArrays([a_paged_worker(rows=rows, costs=SLOPED)]),
@@ -122,6 +122,7 @@ def test_a_busy_worker_has_as_many_rows_as_give_the_busy_share_of_what_any_numbe
     fleet.d4, fleet.d2 = np.array([9e-3, 9e-3, 1e-6]), np.array([6e-4, 0.0, 6e-4])
     fleet.limit_rows()
     rows = float(fleet.most_rows[0])
-    assert rows / (9e-3 + rows * 6e-4) == pytest.approx(BUSY_SHARE / 6e-4)  # rows a second, and their limit
+    # the tokens a second of `rows` rows are BUSY_SHARE of their limit
+    assert rows / (9e-3 + rows * 6e-4) == pytest.approx(BUSY_SHARE / 6e-4)
     assert fleet.most_rows[1] > 10**6  # a row that costs nothing is always welcome
     assert fleet.most_rows[2] == 16  # never fewer, whatever costs were fitted

@@ -178,7 +178,7 @@ def test_a_worker_is_reserved_no_longer_than_it_lives_and_the_request_waits(gone
 def test_a_request_that_comes_behind_another_when_predicted_anew_keeps_no_worker_empty() -> None:
     policy = Fusion()
     policy.add(a_request("big", at=1.0, length=120, predicted=30), 1.0)
-    assert policy.assign([a_full_worker()], 13.0) == []  # reserved
+    assert policy.assign([a_full_worker()], 13.0) == []  # the worker is reserved
     policy.add(a_request("early", at=0.5, length=120, predicted=60), 13.0)
     policy.discard("big")
     policy.add(a_request("big", at=1.0, length=120, predicted=60), 13.0)

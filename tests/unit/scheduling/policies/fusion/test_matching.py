@@ -141,7 +141,8 @@ def test_a_request_goes_to_the_worker_where_its_key_is_least_and_each_empty_work
 
 
 def test_a_worker_tries_its_smallest_keys_only() -> None:
-    long = [(length, predicted) for length in (10, 20) for predicted in (195, 250, 350, 500)]  # beside a row, too long
+    # too long to join a running row
+    long = [(length, predicted) for length in (10, 20) for predicted in (195, 250, 350, 500)]
     assert len(long) == KEYS_TRIED
     buckets, fleet = buckets_of([*long, (40, 10)]), fleet_of([10])
     assert matched(fleet, buckets, np.array([[2.0] * KEYS_TRIED + [3.0]])) == []

@@ -29,12 +29,12 @@ def a_line(
 
 
 def one_by_one() -> SpareCapacity:
-    """Under FCFS with one row a batch."""
+    """A policy that serves requests one by one, first come first served."""
     return SpareCapacity(lambda: Vanilla(5_000, 5_000))
 
 
 def served(policy: SpareCapacity, now: float = 0.0) -> list[str]:
-    """What one idle worker is given, batch after batch."""
+    """The requests that one idle worker is given, batch after batch."""
     order = []
     while len(policy):
         (batch,) = ids(policy.assign([a_worker(tokens=10_000)], now))["w"]

@@ -212,7 +212,7 @@ def test_each_tenants_policy_is_told_how_well_predictions_rank_and_forgets_what_
     assert len(policy) == 1
 
 
-ROWS = 10  # of a hundred tokens each, that a worker holds
+ROWS = 10  # rows of a hundred tokens that a worker holds
 
 
 def sharing() -> OffloadShares:
