@@ -267,12 +267,12 @@ class Settings(BaseSettings):
 
     @property
     def further_model_names(self) -> tuple[str, ...]:
-        """The names of MAGNUS_MODEL_NAMES."""
+        """The model's further names, from MAGNUS_MODEL_NAMES."""
         return tuple(name for one in (self.model_names or "").split(",") if (name := one.strip()))
 
     @property
     def assumed_prompt_tokens(self) -> int:
-        """Lmax for the batch sizes of Magnus Eq. (1): few prompts fill a model's whole context."""
+        """Lmax for the batch sizes of Magnus Eq. (1), by default below the model's context, which few prompts fill."""
         return self.max_prompt_tokens or 1024
 
     @property

@@ -11,10 +11,10 @@ from inference.request_tokens import ChatEnding, RequestTokens, Turn
 from request_body import RequestBody, StoredCall, StoredTool, StoredTurn
 
 NOTHING_ASKED = RequestBody()
-# A prompt of more characters is encoded in a process of its own, because a tokenizer holds Python's lock: it takes
-# 1.3 us for a character of English, 9 us for an emoji. Not tuned otherwise.
+# A prompt of more characters is encoded in a process of its own, because a tokenizer holds Python's lock: for 1.3 µs a
+# character of English, and for 9 µs an emoji. Not tuned otherwise.
 LONG_CHARACTERS = 20_000
-ENCODED_WITHIN_S = 1.0  # CPU time, and CHARACTER_S for each character; not tuned otherwise
+ENCODED_WITHIN_S = 1.0  # CPU seconds, beside CHARACTER_S for each character; not tuned otherwise
 CHARACTER_S = 1.5e-6
 
 

@@ -9,10 +9,10 @@ from inference.model_prompt import ModelPrompt
 from inference.prompt_format import load_prompt_format
 from request_body import RequestBody
 
-# The first characters of a prompt that are counted before the whole prompt is encoded, for each token that it may have:
-# most texts have 3 to 5 characters a token, so that a prompt far beyond its limit is refused early. Not tuned.
+# The tokens of a prompt's beginning are counted first: of this many characters for each token that the prompt may have.
+# Most texts have 3 to 5 characters a token, so a prompt far beyond its limit is refused early. Not tuned.
 COUNTED_CHARACTERS = 8
-SURPLUS = 1.25  # a transcript of a conversation has more tokens than its rendering, which counts; not tuned
+SURPLUS = 1.25  # a conversation's transcript may have more tokens than its rendering, which the limit is for; not tuned
 
 
 def encoder(model: str) -> Callable[[str], str]:

@@ -204,7 +204,7 @@ def load_prompt_format(model: str) -> PromptFormat:
 
 
 def _context_tokens(config: dict[str, Any]) -> int | None:
-    """Returns the positions of a model by its config.json, of which older models call them `n_positions`."""
+    """Returns the number of positions that a model's config.json states; older models name it `n_positions`."""
     found = (config.get(name) for name in ("max_position_embeddings", "n_positions"))
     return next((positions for positions in found if isinstance(positions, int)), None)
 

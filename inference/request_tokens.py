@@ -55,7 +55,7 @@ class RequestTokens(Protocol):
 
     @property
     def long_prompts(self) -> IsolatedCalls | None:
-        """Returns the calls of `prompt_encoding:encoder` for this model; None if a server encodes."""
+        """Returns the processes that encode long prompts (`prompt_encoding`); None if a server encodes them."""
 
     @property
     def takes_tools(self) -> bool:
@@ -63,7 +63,7 @@ class RequestTokens(Protocol):
 
     @property
     def context_tokens(self) -> int | None:
-        """Returns the most tokens that the model takes of a prompt with its answer; None if it is not known here."""
+        """Returns the most tokens that a prompt and its answer may have together; None if that is not known here."""
 
     @property
     def vocabulary_size(self) -> int | None:

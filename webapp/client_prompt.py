@@ -17,7 +17,7 @@ SYSTEM_ROLES = ("system", "developer")
 
 MOST_PROMPTS = 128  # prompts of one call; each is a request of its own. Not tuned
 PromptText = Annotated[Text, Field(min_length=1)]
-MOST_PROMPT_IDS = 2**17  # of one prompt, and of what /detokenize takes; no served model reads more. Not tuned
+MOST_PROMPT_IDS = 2**17  # token ids of one prompt, and of a call of /detokenize; no served model reads more. Not tuned
 PromptIds = Annotated[list[TokenId], Field(min_length=1, max_length=MOST_PROMPT_IDS)]
 Prompt = str | list[int] | list[str] | list[list[int]]
 

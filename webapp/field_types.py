@@ -52,7 +52,7 @@ def fail_fast(schema: Any) -> None:
             fail_fast(part)
 
 
-MOST_FIELDS = 100  # the largest body has 50; not tuned
+MOST_FIELDS = 100  # of one object; the largest body has 50. Not tuned
 
 
 class Body(BaseModel):
@@ -63,21 +63,21 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def refuse_many_fields(cls, value: Any) -> Any:
-        """Refuses an object with more fields than any has, because each unknown one costs an error of its own."""
+        """Refuses an object with more fields than any valid one has, because each unknown field costs an error."""
         if isinstance(value, dict) and len(value) > MOST_FIELDS:
             raise ValueError(f"an object has at most {MOST_FIELDS} fields")
         return value
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Makes each list end at its first wrong item: a client reads one error, and each costs a kilobyte."""
+        """Makes a list's validation end at its first wrong item: a client reads one error, and each takes a kilobyte."""
         schema = handler(source)
         fail_fast(schema)
         return schema
 
 
 class HistoryBody(Body):
-    """A part of the history that a client sends: clients add fields of their own, which say nothing where null."""
+    """A part of a conversation from a client, who may add fields; those that are null mean nothing."""
 
     @model_validator(mode="before")
     @classmethod

@@ -74,9 +74,8 @@ def register_metrics(app: Flask, context: AppContext) -> None:
 
     With PROMETHEUS_MULTIPROC_DIR, which `magnus up` sets, durations are summed over all web processes of this host.
     """
-    registry = (
-        CollectorRegistry()
-    )  # one for all figures: an exposition in OpenMetrics ends with a mark, which stands once
+    # one registry for all figures, because an exposition in OpenMetrics has one end mark
+    registry = CollectorRegistry()
     registry.register(ServiceCollector(context.sessions, context.worker_alive_s))
     summed = "PROMETHEUS_MULTIPROC_DIR" in os.environ
     if summed:
@@ -87,7 +86,7 @@ def register_metrics(app: Flask, context: AppContext) -> None:
         "Duration of HTTP requests",
         ["method", "route", "status"],
         buckets=DURATION_EDGES_S,
-        registry=None if summed else registry,  # the collector above reads it out of that directory
+        registry=None if summed else registry,  # the collector above reads the durations from that directory
     )
 
     @app.before_request

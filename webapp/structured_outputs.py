@@ -12,13 +12,14 @@ from webapp.client_errors import InvalidRequest
 from webapp.field_types import HistoryBody, Text
 from webapp.options import MOST_SCHEMA_BYTES, JsonSchema, SamplingFields
 
-MOST_CHOICES = 1000  # of at most MOST_SCHEMA_BYTES together, like a schema's names and values. Not tuned otherwise
-MOST_PATTERN_CHARACTERS = 4096  # what a pattern costs is bounded where it is compiled. Not tuned otherwise
+# choices, of at most MOST_SCHEMA_BYTES together, like a schema's names and values. Not tuned otherwise
+MOST_CHOICES = 1000
+MOST_PATTERN_CHARACTERS = 4096  # `FormatChecks` bounds the time of its compilation. Not tuned otherwise
 META_CHARACTERS = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")
 
 
 def schema_of(value: Any) -> Any:
-    """Returns a schema that is given as text as the object; raises ValueError."""
+    """Parses a schema that is given as text, and returns any other value as it is; raises ValueError."""
     return from_json(value, allow_inf_nan=False) if isinstance(value, str) else value
 
 
@@ -28,7 +29,7 @@ Choices = Annotated[list[Annotated[Text, Field(min_length=1)]], Field(min_length
 
 
 class StructuredOutputs(HistoryBody):
-    """vLLM's `structured_outputs`: one of these."""
+    """vLLM's `structured_outputs`; a client gives one of its fields."""
 
     json_: Schema | None = Field(default=None, alias="json", description="A JSON Schema that the answer must match")
     regex: Pattern | None = Field(default=None, description="A regular expression that the whole answer must match")
@@ -37,7 +38,7 @@ class StructuredOutputs(HistoryBody):
 
 
 class StructuredFields(SamplingFields):
-    """The fields by which vLLM's clients ask for a format; the older ones have one each."""
+    """The fields by which vLLM's clients ask for a format: `structured_outputs`, and `guided_...` of older clients."""
 
     structured_outputs: StructuredOutputs | None = None
     guided_json: Schema | None = Field(default=None, description="As `structured_outputs.json`")
@@ -45,10 +46,7 @@ class StructuredFields(SamplingFields):
     guided_choice: Choices | None = Field(default=None, description="As `structured_outputs.choice`")
 
     def format_beside(self, name: str, format: StoredFormat | None) -> tuple[str, StoredFormat | None]:
-        """Returns the format that is asked for, with its field: `format`, given as `name`, or one of these.
-
-        Raises InvalidRequest for several.
-        """
+        """Returns the one format that is asked for, and its field: `name` for `format`, else one of these fields."""
         asked = {
             name: format,
             "guided_json": _of_schema(self.guided_json),

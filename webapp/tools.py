@@ -13,7 +13,7 @@ from webapp.field_types import TEXT_OR_LIST, Body, HistoryBody, Text
 from webapp.options import JsonSchema
 
 MOST_TOOLS = 128  # OpenAI's bound
-MOST_PARTS = 1000  # of the content of one message, and of a result; not tuned
+MOST_PARTS = 1000  # parts of one message's content, and of one tool's result; not tuned
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 ToolName = Annotated[Text, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
@@ -61,7 +61,7 @@ class HostedTool(BaseModel):
 
 
 def kind_of_tool(value: Any) -> str | None:
-    """Returns the tag of the union's branch that a tool belongs to."""
+    """Returns the tag of the type that a tool is validated as."""
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return "<function>" if kind == "function" else "<hosted>" if kind in get_args(HostedKind) else None
 
@@ -106,7 +106,7 @@ class ResponseFunctionChoice(NamedFunction):
 
 
 def text_or_object(value: object) -> str | None:
-    """Returns the tag of the union's branch that a choice belongs to."""
+    """Returns the tag of the type that a choice is validated as."""
     return "<text>" if isinstance(value, str) else "<object>" if not isinstance(value, list | int | float) else None
 
 
@@ -212,7 +212,7 @@ ITEM_KINDS = ("message", "function_call", "function_call_output", "item_referenc
 
 
 def kind_of_item(value: Any) -> str | None:
-    """Returns the tag of the union's branch that an item belongs to; an item without a type is a message."""
+    """Returns the tag of the type that an item is validated as; an item without a type is a message."""
     kind = value.get("type") or "message" if isinstance(value, dict) else getattr(value, "type", None)
     return f"<{kind}>" if kind in ITEM_KINDS else None
 

@@ -16,7 +16,7 @@ COLUMN_STEP = 64
 # Memory for ten rows of the bundled model by Magnus Eq. (1), with 3,072 bytes a token and 1,024 + 1,024 tokens a row.
 # More allows larger batches and takes more of the machine's memory; not tuned.
 CPU_BUDGET_BYTES = 64 * 2**20
-# A CPU worker's largest share of the machine's memory for one row as long as the model's context; not tuned.
+# On a CPU, the largest share of the machine's memory for one row that fills the model's context; not tuned.
 CPU_SHARE = 1 / 8
 GPU_SHARE = 0.7  # share of the memory that the weights leave; the rest is for activations (Magnus IV-A)
 HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)  # exists only on Linux

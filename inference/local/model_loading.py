@@ -54,7 +54,7 @@ class LoadedModel:
 
     @property
     def longest_row_bytes(self) -> int:
-        """Bytes of KV cache that a row takes which fills the model's context."""
+        """The bytes of KV cache that a row takes if it fills the model's context."""
         return self.max_positions * self.delta_bytes
 
     @property

@@ -21,7 +21,7 @@ from webapp.waiting.patience import others_turn
 # A prompt of more characters than this for each token of Lmax is refused without being tokenized. Any value above the
 # vocabulary's longest token works: no vocabulary in use has tokens of 256 characters.
 MAX_CHARACTERS_PER_TOKEN = 256
-# Lmax for a model whose context is not known here, as that of a server; the server refuses what is too long for it.
+# Lmax for a model whose context is not known here, such as a server's; the server refuses prompts that are too long.
 UNKNOWN_CONTEXT = 32_768
 
 # What a request may take in the database: its prompt is bounded in tokens, but not all of its body is in its prompt,

@@ -31,7 +31,7 @@ ReferencedItems = Callable[[Collection[str]], Mapping[str, InputItem]]
 
 
 def refuse_references(ids: Collection[str]) -> Mapping[str, InputItem]:
-    """Raises InvalidRequest if there are references, for submissions that must not read stored responses."""
+    """Raises InvalidRequest if there are ids; for submissions that must not read stored responses."""
     if ids:
         raise InvalidRequest("This request cannot refer to items of stored responses.", param="input")
     return {}

@@ -22,7 +22,7 @@ from webapp.tools import (
     ResponseToolChoice,
 )
 
-MOST_ECHOED_LOGPROBS = 2**16  # of one part; each belongs to a token of an answer. Not tuned
+MOST_ECHOED_LOGPROBS = 2**16  # log probabilities of one part: one for each token of its text. Not tuned
 # Answers carry these lists, and clients send answers back as a part of the next input.
 ECHOED: dict[str, Any] = {"description": "Accepted as an answer carries it, not used"}
 
