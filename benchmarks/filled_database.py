@@ -7,7 +7,7 @@ from sqlalchemy import Connection, text
 
 TENANTS = 100  # the first has half of the requests, so that those of other tenants lie between its own
 APPLICATIONS = 20  # applications of each tenant; the dashboard shows 50 at most
-REQUESTS_A_BATCH = 10  # a usual size
+REQUESTS_A_BATCH = 10  # the size of an ordinary batch; not tuned
 WORKERS = 4
 ENDED_WITHIN_S = 86_400  # the time over which the ended requests ended: 12 a second for a million
 # The share of ended requests that were cancelled within the last minutes. A query for recent answers must skip them,

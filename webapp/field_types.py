@@ -70,7 +70,7 @@ class Body(BaseModel):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Makes a list's validation end at its first wrong item: a client reads one error, and each takes a kilobyte."""
+        """Makes a list's validation end at its first wrong item: a client reads one error, and each takes 1 KB."""
         schema = handler(source)
         fail_fast(schema)
         return schema

@@ -56,7 +56,7 @@ class Detokenize(Body):
 
 
 class DecodedPrompt(ApiObject):
-    """A text."""
+    """The text of token ids."""
 
     prompt: str
 

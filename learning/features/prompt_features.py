@@ -63,7 +63,7 @@ def application_features(prompts: Sequence[Prompt], encoder: Encoder) -> Feature
 
 
 def user_features(prompts: Sequence[Prompt], encoder: Encoder) -> FeatureMatrix:
-    """Return the user input of each prompt, compressed unless it is hashed."""
+    """Return the vector of each prompt's user input, compressed unless it is hashed."""
     vectors = encoder.encode([p.input for p in prompts])
     return vectors if encoder.name == HASHING else compress(vectors, USER_VALUES)
 

@@ -50,7 +50,7 @@ def leave_to_caller(batches: list[tuple[int, str]]) -> None:
 
 
 class Planner:
-    """One term of leadership."""
+    """A planner during one term of its leadership."""
 
     def __init__(
         self, connection: Connection, lead: Lead, epoch: int, rules: PlannerRules, *, careful: bool = False
