@@ -72,7 +72,7 @@ def demo(
     With --model smollm2 or --engine the requests are real instructions of nine applications, and each answer is shown
     as it comes, with its predicted and its actual length. Run `magnus model fetch smollm2` first.
 
-    With --compare the same requests are served under each policy, by a new service each: 1200 requests, 180 a second. A
+    With --compare the same requests are served under each policy, by a new service each: 1000 requests, 180 a second. A
     real model first answers half of the instructions, from which every service learns, and then the other half under
     each policy, which takes minutes.
 
