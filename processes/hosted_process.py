@@ -16,7 +16,7 @@ class Part(Protocol):
         ...
 
     def stop(self) -> None:
-        """End the work."""
+        """Begin no new work; may wait until the work in progress has ended."""
         ...
 
 

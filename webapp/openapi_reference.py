@@ -77,7 +77,7 @@ class FieldText:
 
 @dataclass(frozen=True, slots=True)
 class OperationText:
-    """One call."""
+    """What the reference shows of one call."""
 
     method: str
     path: str

@@ -184,7 +184,7 @@ class OutputPart(HistoryBody):
 
 
 class FunctionOutputItem(HistoryBody):
-    """The result of a call."""
+    """The result of a call of a function."""
 
     type: Literal["function_call_output"]
     call_id: CallId

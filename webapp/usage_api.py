@@ -61,7 +61,7 @@ class UsageSum(ApiObject):
 
 
 class UsageReport(ApiObject):
-    """Sums over whole days."""
+    """The usage of a tenant in whole days."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
 

@@ -103,7 +103,7 @@ def measure_million(short: bool) -> MeasuredFigure:
         with make_sessions(service.database).begin() as session:
             _, key = api_keys.create(session, name="benchmark", tenant=LARGEST_TENANT)
         reads = time_reads(service.url, key, service.facts.dashboard_password)
-        middle = f"resp_{jobs // 2 // 2 * 2:032x}"  # its jobs have even numbers
+        middle = f"resp_{jobs // 2 // 2 * 2:032x}"  # the ids of this tenant's jobs have even numbers
         with httpx.Client(base_url=service.url, headers={"Authorization": f"Bearer {key}"}) as http:
             reads["list, from the middle on"] = timed(http, f"/v1/responses?after={middle}")
             reads["list, 100 a page"] = timed(http, "/v1/responses?limit=100")

@@ -58,7 +58,7 @@ class RunRecords:
         began = time.monotonic()
         try:
             record = measure()
-        except Exception as error:  # one of many runs: the others are worth having
+        except Exception as error:  # the other runs must not be lost with this one
             record = {"error": f"{type(error).__name__}: {error}"}
             say(f"{terms.policy} at {terms.rate:g}/s failed: {record['error']}")
         # the terms last: a service calls the policy of a variant by its own name

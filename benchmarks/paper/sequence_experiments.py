@@ -84,7 +84,7 @@ def _sequence(
 
 
 def runs(predictor: str, quick: bool) -> list[SimulationRun]:
-    """The three tables."""
+    """The simulations of the three tables."""
     count = 1024 if quick else 10_000
 
     def run(

@@ -50,7 +50,7 @@ class Scopes(click.ParamType[frozenset[Scope]]):
     name = "SCOPES"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[Scope]:
-        """Parse."""
+        """Parse the names of scopes; raises click.BadParameter for an unknown one."""
         try:
             return frozenset(Scope(name.strip()) for name in str(value).split(","))
         except ValueError:
@@ -137,7 +137,7 @@ class Limit(click.ParamType[int | str]):
         self._most = most
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """Parse."""
+        """Parse the limit; raises click.BadParameter for any other text."""
         if value == DEFAULT:
             return DEFAULT
         text = str(value)

@@ -117,7 +117,7 @@ class Asking(Thread):
         self.start()
 
     def run(self) -> None:
-        """Ask until closed."""
+        """Repeat the question until closed."""
         while not self._closed.wait(ASK_EVERY_S):
             if self._question.is_answered():
                 self._answered.set()

@@ -49,7 +49,7 @@ class RunTally:
         self._valid_tokens += running
 
     def figures(self) -> RunFigures:
-        """Returns the sums so far."""
+        """Returns the figures of the run so far."""
         return RunFigures(
             size=self._size,
             length=self._length,

@@ -34,7 +34,7 @@ class StreamFigures:
         self._counted_at = now
 
     def figures(self) -> RunFigures:
-        """Returns the sums so far, with memory in tokens instead of bytes."""
+        """Returns the figures so far, with memory in tokens instead of bytes."""
         return RunFigures(
             size=self._size,
             length=self._length,

@@ -148,7 +148,7 @@ class BatonBatch:
 
     @property
     def size(self) -> int:
-        """Rows, joiners included."""
+        """The number of rows, joiners included."""
         return len(self._rows) + len(self._joiners)
 
     def tokens_with(self, prefill: int = 0, without: RunningRow | None = None) -> float:

@@ -41,7 +41,7 @@ class WebhookSender(Thread):
         self._stopping = Event()
 
     def run(self) -> None:
-        """Send until stopped."""
+        """Send due events until stopped."""
         asyncio.run(self._send())
 
     def stop(self) -> None:

@@ -132,7 +132,7 @@ class TokenPublisher(Thread):
         self.join()
 
     def run(self) -> None:
-        """Publish until stopped."""
+        """Publish queued tokens until stopped."""
         while True:
             taken = [self._steps.get()]
             while not self._steps.empty():

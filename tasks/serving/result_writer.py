@@ -90,7 +90,7 @@ class ResultWriter(Thread):
         self.join(within_s)
 
     def run(self) -> None:
-        """Write until stopped."""
+        """Write the queued events until stopped."""
         while True:
             taken = [self._events.get()]
             while not self._events.empty():

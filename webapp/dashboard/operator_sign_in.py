@@ -37,7 +37,7 @@ class Operator:
 
     @property
     def may_act(self) -> bool:
-        """Whether they may take actions."""
+        """Whether the operator may take actions."""
         return Scope.submit in self.scopes and self.form_token is not None
 
     @property

@@ -185,7 +185,7 @@ def prompt_limits_of(settings: Settings) -> PromptLimits:
     prompt_format = load_request_tokens(settings.model, settings.engine_key_text)
     name = settings.model_name or prompt_format.name
     context = prompt_format.context_tokens or UNKNOWN_CONTEXT
-    longest = settings.max_prompt_tokens or context - 1  # one position is the answer's
+    longest = settings.max_prompt_tokens or context - 1  # leaves one position for the answer
     return PromptLimits(
         name,
         prompt_format,

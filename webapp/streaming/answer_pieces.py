@@ -9,7 +9,7 @@ from request_body import RequestBody
 from webapp.streaming.answer_stream import AnswerStream
 from webapp.tools import answer_parts
 
-Entries = list[dict[str, Any]]  # of stored log probabilities
+Entries = list[dict[str, Any]]  # stored log probabilities
 
 
 def shown_pieces(stream: AnswerStream, body: RequestBody, *, waits: bool) -> Iterator[tuple[str, Entries]]:

@@ -26,7 +26,7 @@ def asks_channel(installation: str) -> str:
 
 
 def encode_pieces(pieces: Iterable[Piece]) -> bytes:
-    """Encodes one message."""
+    """Encodes pieces as one message."""
     return to_json(list(pieces))
 
 
@@ -36,7 +36,7 @@ def decode_pieces(message: bytes) -> list[Piece]:
 
 
 def encode_asks(ids: Collection[str]) -> bytes:
-    """Encodes one message."""
+    """Encodes request ids as one message."""
     return to_json(list(ids))
 
 

@@ -161,7 +161,7 @@ class Watch:
             self._client.post(body)
 
     def posted(self) -> Sequence[Reply]:
-        """The replies to its POSTs."""
+        """The replies to the client's POSTs."""
         return self._client.replies
 
     def health(self, how: str) -> Row:
