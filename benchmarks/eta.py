@@ -256,7 +256,7 @@ def rate_while_busy(jobs: Sequence[Job]) -> float:
     """Compute the rate of answers in the second half of the arrivals' time."""
     first, last = (extreme(job.arrived_at for job in jobs) for extreme in (min, max))
     middle = (first + last) / 2
-    if last - first < 1.0:  # all at once
+    if last - first < 1.0:  # all jobs arrived at once
         return len(jobs) / (max(job.finished_at for job in jobs) - first)
     return sum(middle < job.finished_at <= last for job in jobs) / (last - middle)
 

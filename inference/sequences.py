@@ -112,7 +112,7 @@ class RunFigures:
     iterations: int  # forward passes that gave each row a token, prefills included
     generation_length: int  # batch generation length: the most tokens that one row gained in this run
     valid_tokens: int
-    pad_tokens: int  # padding computed in prefills
+    pad_tokens: int  # tokens of padding computed in prefills
     invalid_tokens: int  # tokens computed for rows that had finished
     peak_kv_bytes: int
     prefill_s: float

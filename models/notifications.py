@@ -17,7 +17,7 @@ from models.planning.planner_state import write_service_state
 from models.session import is_pooled
 from models.sql import text
 
-SUBMITTED, ENDED = "magnus_submitted", "magnus_ended"  # channels
+SUBMITTED, ENDED = "magnus_submitted", "magnus_ended"  # channels of Postgres's NOTIFY
 ERRORS = (SQLAlchemyError, psycopg.Error)  # raised by Notifications while Postgres is unreachable
 MOST_IDS = 200  # ids in one notification, which may carry 8,000 bytes; an id has 37
 # Sent in a transaction of its own: the commit of a notification holds a lock that all of them share, so it must neither

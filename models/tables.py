@@ -216,7 +216,7 @@ class StoredBatch(Base):
     progress_tokens: Mapped[int] = mapped_column(server_default="0")  # tokens of each row by the last heartbeat
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
-    # figures, once finished
+    # the batch's figures, written when it finishes
     serving_s: Mapped[float | None]
     iterations: Mapped[int | None]
     generation_length: Mapped[int | None]  # G(B)

@@ -69,7 +69,7 @@ def host(process: HostedProcess) -> None:
     signals.worker_shutdown.connect(lambda **_: process.stop(), weak=False)
 
 
-@signals.celeryd_init.connect  # type: ignore[untyped-decorator]  # before its first warning
+@signals.celeryd_init.connect  # type: ignore[untyped-decorator]  # before Celery's first warning
 @signals.setup_logging.connect  # type: ignore[untyped-decorator]  # celery is untyped
 def _configure_logs(**_: Any) -> None:
     json_logs.configure_background(settings.log_level)

@@ -51,7 +51,8 @@ from settings import BUNDLED_MODEL
 WARM_RATE = 8.0
 TEACHERS_SEED_OFFSET = 1_000_000  # draws other requests to learn serving times from; any large number works
 SIX_ROWS_MIB = 40  # six rows of Eq. (1), 1,024 + 1,024 tokens of the bundled model
-HRRN = ("magnus", *(name for name, (policy, _) in VARIANTS.items() if policy == "magnus"))  # use the estimator
+# the policies that use the serving time estimator
+HRRN = ("magnus", *(name for name, (policy, _) in VARIANTS.items() if policy == "magnus"))
 POLICY_LIST = CommaSeparated(click.Choice([*POLICIES, *VARIANTS, ORACLE]))
 PEER_LIST = CommaSeparated(click.Choice([*PEERS, *DIRECT_SERVERS]))
 COLUMNS = {  # columns of the table: medians over the repeats

@@ -174,7 +174,8 @@ def _vllm(terms: ServerTerms, port: int) -> tuple[tuple[str, ...], dict[str, str
         "--max-num-seqs": terms.max_rows,
         "--block-size": terms.block_tokens,
         "--num-gpu-blocks-override": terms.kv_tokens // terms.block_tokens,
-        "--max-model-len": min(terms.kv_tokens - terms.block_tokens, _positions(terms.model)),  # one page is vLLM's
+        # vLLM keeps one block for itself
+        "--max-model-len": min(terms.kv_tokens - terms.block_tokens, _positions(terms.model)),
         "--scheduling-policy": "priority",  # first come, first served among equal priorities
         "--host": "127.0.0.1",
         "--port": port,

@@ -108,7 +108,7 @@ def _worker(
         env=env,
         nice=nice,
         ready=ready,
-        ready_within_s=1800.0,  # for a large model
+        ready_within_s=1800.0,  # a large model loads slowly
         stop_within_s=20.0,
         alive_within_s=ALIVE_WITHIN_S,
     )

@@ -111,7 +111,7 @@ class PredictionScore:
     rmse: float
     tau: float | None
     coverage: float
-    eta_error_s: float | None  # the median error
+    eta_error_s: float | None  # the median error of the ETAs given at submission
     eta_kept: float | None  # the share of answers that came within the interval of their ETA
 
 

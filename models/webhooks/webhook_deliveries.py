@@ -26,7 +26,7 @@ class ClaimedDelivery:
     type: str
     object_id: str
     event_at: float
-    attempts: int  # including this one
+    attempts: int  # attempts to deliver the event, this one included
     url: str
     secret: str
     old_secret: str | None  # the secret before the rotation, while it also signs

@@ -96,7 +96,7 @@ class _ModelState:
     calibration: IntervalCalibration = field(default_factory=IntervalCalibration)
     made: dict[str, list[_Made]] = field(default_factory=dict)
     running: dict[str, ExpectedAnswer] = field(default_factory=dict)  # rows that ran at the last snapshot
-    concluded: _Concluded | None = None  # the last forecast
+    concluded: _Concluded | None = None  # the last complete forecast
     begun: int = 0
     due_at: float = 0.0
 

@@ -163,7 +163,8 @@ class Planner:
         If the policy fails without them, too, FALLBACK_POLICY plans for the rest of this term.
         """
         policy, settings, self._careful = self._policies.policy, self._rules.settings, False
-        workers = self._fleet.workers(live, self._serving_time_of, now, self._rules.lookahead_s)  # all of them idle
+        # open batches are not read yet, so every worker counts as idle
+        workers = self._fleet.workers(live, self._serving_time_of, now, self._rules.lookahead_s)
         failing = {one.request.id for one in failing_requests(policy, settings, queued, workers, now)}
         kept = [one for one in queued if one.request.id not in failing]
         for request_id in sorted(failing):

@@ -151,7 +151,7 @@ class Scatter:
     """Points of predicted against true lengths; `grid` pairs positions along each axis with their values."""
 
     points: list[ScatterPoint]
-    legend: list[tuple[str, str]]  # class and application
+    legend: list[tuple[str, str]]  # CSS class of the points, and their application
     grid: list[tuple[float, str]]
     size: float = SIZE
     margin: float = MARGIN
