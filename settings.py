@@ -131,7 +131,7 @@ class Settings(BaseSettings):
     )
     torch_threads: int = Field(0, ge=0, description="Most CPU threads a worker; 0: cores divided by workers")
 
-    # engines of others
+    # engines that are servers of other projects
     engine_urls: str | None = Field(
         None, description="Comma-separated addresses of engine servers, such as vLLM's, that `magnus up` uses"
     )

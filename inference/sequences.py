@@ -20,9 +20,9 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat:
-    """Only JSON may be generated: any object, or what `schema`, a JSON Schema as text, allows.
+    """The form of an answer: any JSON object, JSON that `schema` allows, or a text that `pattern` matches as a whole.
 
-    With a `pattern`, only a text may be generated that matches this regular expression as a whole.
+    `schema` is a JSON Schema as text, `pattern` a regular expression.
     """
 
     schema: str | None = None

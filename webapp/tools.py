@@ -151,7 +151,7 @@ def stored_choice(choice: str | ChatFunctionChoice | ResponseFunctionChoice | No
 def function_fields(
     tools: Sequence[StoredTool], choice: StoredToolChoice, parallel_tool_calls: bool | None
 ) -> dict[str, Any]:
-    """Returns a body's fields for these functions; without functions, only a required choice asks for something."""
+    """Returns a body's fields for these functions; without functions, any choice but a required one is left out."""
     if not tools and choice.mode != "required":
         choice, parallel_tool_calls = StoredToolChoice(), None
     return {"tools": tools, "tool_choice": choice, "parallel_tool_calls": parallel_tool_calls}

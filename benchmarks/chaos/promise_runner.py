@@ -72,7 +72,8 @@ class PromiseRunner:
 
     def __enter__(self) -> Self:
         for name in [name for name in os.environ if name.startswith(PREFIX)]:
-            self._stack.callback(os.environ.__setitem__, name, os.environ.pop(name))  # the default settings are judged
+            # settings of this environment must not replace the defaults
+            self._stack.callback(os.environ.__setitem__, name, os.environ.pop(name))
         temporary = tempfile.TemporaryDirectory(prefix="magnus-chaos-", ignore_cleanup_errors=True)
         self._directory = Path(self._stack.enter_context(temporary))
         return self

@@ -44,7 +44,7 @@ class GivenServers:
 
 @dataclass(frozen=True)
 class OwnServers:
-    """The addresses of a Postgres and a broker."""
+    """The addresses of the Postgres and the broker of one service under test."""
 
     database_url: str
     postgres_socket: str

@@ -1,4 +1,4 @@
-"""Holds rows to their JSON formats: which tokens may come next, within a budget of CPU time for each row."""
+"""Holds rows to their formats: which tokens may come next, within a budget of CPU time for each row."""
 
 from collections import deque
 from collections.abc import Sequence
