@@ -84,10 +84,18 @@ def markdown(runs: Sequence[Json]) -> list[str]:
             _shown(_median(own, "valid_token_share"), ".0%"),
             _shown(_median(own, "mean_batch_size"), ".1f"),
             "–" if simulated[0] is None else f"{_shown(simulated[0], '.2f')}; {_shown(simulated[1], '.1f')}",
-            SEQUENCE if name == "sequence" else PAPERS.get((own[0]["paced"] or "", name), "–"),
+            _printed(own[0]["paced"], name),
         )
         lines.append("| " + " | ".join(cells) + " |")
     return [*lines, "", *_facts(runs)]
+
+
+def _printed(machine: str | None, policy: str) -> str:
+    """Return what a paper prints of this policy on this machine, or on its own if the engine is not paced."""
+    if policy == "sequence":
+        return SEQUENCE
+    of_policy = {own: text for (own, name), text in PAPERS.items() if name == policy and machine in (own, None)}
+    return next(iter(of_policy.values()), "–")
 
 
 def _facts(runs: Sequence[Json]) -> list[str]:
