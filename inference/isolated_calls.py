@@ -122,6 +122,7 @@ def serve_template(maker: str, parent: socket) -> None:
     """Makes the function, then forks a process for each socket that the parent sends, until the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # leaves no zombies
+    parent.setblocking(True)  # sockets of green threads do not block
     module, _, name = maker.partition(":")
     given = _read(parent, *LENGTH.unpack(_read(parent, LENGTH.size))).decode()
     function = getattr(import_module(module), name)(given)
@@ -132,6 +133,7 @@ def serve_template(maker: str, parent: socket) -> None:
         with socket(fileno=descriptors[0]) as caller:
             if os.fork() == 0:
                 parent.close()
+                caller.setblocking(True)
                 _answer(function, caller, *SECONDS.unpack(asked))
 
 

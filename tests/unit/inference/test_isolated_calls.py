@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -46,3 +48,20 @@ def test_a_call_without_an_answer_ends_and_the_next_one_is_answered(text):
 def test_a_template_that_was_killed_is_started_again():
     os.kill(int(CALLS.call("parent", 1.0)), signal.SIGKILL)
     assert CALLS.call("again", 1.0) == "hello again"
+
+
+def test_green_threads_go_on_while_one_of_them_waits():
+    script = f"""
+from gevent import monkey; monkey.patch_all()
+import gevent
+from inference.isolated_calls import IsolatedCalls
+calls, ticks = IsolatedCalls("{__name__}:maker", "hello "), []
+def tick():
+    while True:
+        ticks.append(1)
+        gevent.sleep(0.01)
+gevent.spawn(tick)
+print(calls.call("world", 5.0), len(ticks) > 3)
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert said.stdout == "hello world True\n", said.stderr
