@@ -14,6 +14,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from socket import SHUT_WR, recv_fds, send_fds, socket, socketpair
 from threading import BoundedSemaphore, Lock
 from weakref import finalize
@@ -25,6 +26,7 @@ MOST_MEMORY_BYTES = 2**30
 AT_ONCE = 2  # calls at a time, so that cores stay free for the rest of the service; not tuned
 # Longest wait for a call's answer. On a machine that is ten times overloaded, the CPU time allowed takes about as long.
 ANSWER_WITHIN_S = 20.0
+OUR_MODULES = str(Path(__file__).parents[1])
 LENGTH = struct.Struct("!Q")
 SECONDS = struct.Struct("!d")
 BEGUN, ANSWERED = b".", b"+"  # sent before the text is read, and in front of the answer
@@ -49,6 +51,8 @@ class IsolatedCalls:
             answer = self._ask(text, cpu_s)
             if answer is None:
                 answer = self._ask(text, cpu_s)
+        if answer is None:
+            raise RuntimeError(f"the template of {self._maker} ends by itself; its traceback is in this process's log")
         if not answer:
             raise TooExpensive(cpu_s)
         return answer.removeprefix(ANSWERED).decode()
@@ -85,7 +89,7 @@ class IsolatedCalls:
 
     def _start(self) -> socket:
         ours, theirs = socketpair()
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([OUR_MODULES, *filter(None, sys.path)])}
         with theirs:
             process = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-P", "-m", __name__, self._maker, str(theirs.fileno())],
