@@ -63,5 +63,7 @@ def tick():
 gevent.spawn(tick)
 print(calls.call("world", 5.0), len(ticks) > 3)
 """
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", script]
+    said = subprocess.run(command, env=os.environ | path, capture_output=True, text=True, check=False)
     assert said.stdout == "hello world True\n", said.stderr
