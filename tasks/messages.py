@@ -17,6 +17,7 @@ from celery_config import EXCHANGE, gpu_queue
 from processes.broker import broker_client
 
 KICK_KEY = "kicked"  # in Redis with the installation's prefix, while a kick is on its way to the planner
+WRITABLE_KEY = "writable"  # in Redis with the same prefix: written to learn whether the broker takes writes
 # The channel of kicks, behind the same prefix. A message of Celery's takes 20 times the CPU.
 KICKS = "kicks"
 NO_BATCH = 0  # the batch id of a probe: a worker that takes it shows that its queue reaches it
@@ -38,41 +39,51 @@ class Messages:
         self._redis = broker_client(redis_url)
         prefix = app.conf.broker_transport_options.get("global_keyprefix", "")
         self._prefix, self._kick_key, self.kick_channel = prefix, prefix + KICK_KEY, prefix + KICKS
+        self._writable_key = prefix + WRITABLE_KEY
         self._paused_until = 0.0
+        self.broker_error: str | None = None  # why the broker refused the last message; None if it took it
 
     def kick_planner(self) -> None:
         """Ask the planner for a step now; kicks that come before that step begins are one message."""
         self._send(self._kick)
 
     def clear_kick(self) -> None:
-        """Let the next kick send a message; the planner calls it when a step begins."""
-        self._send(partial(self._redis.delete, self._kick_key))
+        """Let the next kick send a message; the planner calls it when a step begins, and so learns of a full broker."""
+        self._send(self._clear)
 
-    def send_batches(self, batches: Iterable[tuple[int, str]]) -> bool:
-        """Send each batch, a pair of its id and its worker's name; returns False if the broker did not take them all.
+    def send_batches(self, batches: Iterable[tuple[int, str]]) -> None:
+        """Send each batch, a pair of its id and its worker's name, as far as the broker takes them.
 
         NO_BATCH replaces everything in the worker's queue, which therefore stays short even if nobody reads it.
         """
-        sent = True
         for batch_id, worker in batches:
             name = gpu_queue(worker)
             queue = Queue(name, EXCHANGE, routing_key=name)
             if batch_id == NO_BATCH:
-                sent &= self._send(partial(self._redis.delete, self._prefix + name))
-            sent &= self._send(partial(self._app.send_task, "tasks.serve", args=[batch_id], queue=queue))
-        return sent
+                self._send(partial(self._redis.delete, self._prefix + name))
+            self._send(partial(self._app.send_task, "tasks.serve", args=[batch_id], queue=queue))
 
     def _kick(self) -> None:
         if self._redis.set(self._kick_key, 1, nx=True, px=KICK_EXPIRES_MS):
             self._redis.publish(self.kick_channel, "")
 
-    def _send(self, action: Callable[[], object]) -> bool:
+    def _clear(self) -> None:
+        # a broker without memory for writes still deletes keys
+        with self._redis.pipeline(transaction=False) as both:
+            both.delete(self._kick_key)
+            both.set(self._writable_key, 1, px=KICK_EXPIRES_MS)
+            for answer in both.execute(raise_on_error=False):  # raised by the pipeline, it would have the command in it
+                if isinstance(answer, redis.RedisError):
+                    raise answer
+
+    def _send(self, action: Callable[[], object]) -> None:
         if monotonic() < self._paused_until:
-            return False
+            return
         try:
             action()
         except (redis.RedisError, OperationalError) as error:
             self._paused_until = monotonic() + PAUSE_S
-            log.warning("broker away", pause_s=PAUSE_S, error=str(error))
-            return False
-        return True
+            self.broker_error = str(error)
+            log.warning("broker away", pause_s=PAUSE_S, error=self.broker_error)
+        else:
+            self.broker_error = None

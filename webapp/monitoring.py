@@ -120,6 +120,8 @@ class ServiceCollector(Collector):
             tau = planner_state.planner_inputs(session.connection()).tau
             fleet = workers_in_use(session)
         yield from _requests(now)
+        if snapshot is not None:
+            yield from _obstacles(snapshot)
         yield from _processes(found)
         yield from _planner(snapshot, tau)
         yield from _workers(fleet, self._worker_alive_s)
@@ -134,7 +136,8 @@ class ServiceCollector(Collector):
 
 def _requests(now: RequestCounts) -> Iterator[Metric]:
     yield GaugeMetricFamily("magnus_requests_queued", "Requests that wait", now.queued)
-    yield GaugeMetricFamily("magnus_requests_in_progress", "Requests in an assigned or running batch", now.running)
+    yield GaugeMetricFamily("magnus_requests_unstarted", "Those whose batch was sent and not begun", now.unstarted)
+    yield GaugeMetricFamily("magnus_requests_in_progress", "Other requests in an open batch", now.running)
     yield GaugeMetricFamily("magnus_requests_unpredicted", "Requests that wait for a predictor", now.unpredicted)
     yield GaugeMetricFamily("magnus_oldest_waiting_seconds", "Age of the oldest that waits", now.oldest_s or 0.0)
     yield GaugeMetricFamily("magnus_answers_last_minute", "Answers of the last 60 s", now.finished_minute)
@@ -167,6 +170,14 @@ def _planner(snapshot: QueueSnapshot | None, tau: float | None) -> Iterator[Metr
         yield GaugeMetricFamily("magnus_backlog_seconds", "Until a worker is free for a new one", snapshot.backlog_s)
     if tau is not None:
         yield GaugeMetricFamily("magnus_prediction_tau", "Kendall's tau of recent predictions and lengths", tau)
+
+
+def _obstacles(snapshot: QueueSnapshot) -> Iterator[Metric]:
+    """Yields what the planner says keeps it from giving requests to workers."""
+    refuses = "1: the broker takes no messages of the planner"
+    yield GaugeMetricFamily("magnus_broker_refuses", refuses, snapshot.broker_error is not None)
+    waiting = "Requests that wait for a model without a worker"
+    yield GaugeMetricFamily("magnus_requests_unserved", waiting, sum(snapshot.unserved.values()))
 
 
 def _workers(fleet: Iterable[WorkerUse], alive_s: float) -> Iterator[Metric]:

@@ -10,6 +10,14 @@ from models.planning import planner_state
 from models.sql import text
 
 
+# Seconds for which a batch that was sent may be on its way; its requests wait if no worker has begun it by then. Longer
+# than a worker needs to take a message on a busy host. Not tuned.
+UNSTARTED_S = 10
+# The requests of batches that were sent and not begun, `r` with the batch `b`.
+UNSTARTED = f"""requests r join batches b on b.id = r.batch_id where r.status = 'in_progress' and b.status = 'assigned'
+    and b.assigned_at < statement_timestamp() - interval '{UNSTARTED_S} s'"""
+
+
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
     """Requests by stage, at one instant of the database's clock."""
@@ -18,23 +26,24 @@ class RequestCounts:
     unpredicted: int  # queued without a length prediction
     unplanned: int  # predicted, not yet fetched by the planner
     waiting: int  # in the queue of a planner's policy
-    assigned: int  # in a batch that its worker has not taken
-    running: int  # in any open batch, taken or not
-    oldest_s: float | None  # age of the oldest queued request
+    unstarted: int  # in a batch that was sent UNSTARTED_S ago or longer, and that its worker has not begun
+    assigned: int  # in another batch that its worker has not begun
+    running: int  # in any open batch, without the unstarted ones
+    oldest_s: float | None  # age of the oldest of those that wait
     finished_minute: int  # answers of the last 60 s
     tokens_minute: int  # tokens of these answers
     workers_alive: int
 
     @property
     def queued(self) -> int:
-        """All queued requests."""
-        return self.unpredicted + self.unplanned + self.waiting
+        """All requests that wait."""
+        return self.unpredicted + self.unplanned + self.waiting + self.unstarted
 
 
 def request_counts(session: Session, worker_alive_s: float) -> RequestCounts:
     """Counts requests through the partial indexes of unfinished ones, so that old answers cost no time."""
     row = session.execute(
-        text("""
+        text(f"""
             with counts as (
                 select (select count(*) from requests where status = 'queued') as queued,
                     (select count(*) from requests where status = 'queued' and planner_epoch = 0) as unfed,
@@ -42,21 +51,23 @@ def request_counts(session: Session, worker_alive_s: float) -> RequestCounts:
             ), flight as (
                 select count(*) as running, count(*) filter (where b.status = 'assigned') as assigned
                 from requests r left join batches b on b.id = r.batch_id where r.status = 'in_progress'
+            ), unstarted as (
+                select count(*) as unstarted, min(r.arrived_at) as arrived_at from {UNSTARTED}
             ), oldest as (
-                select arrived_at from requests
-                where status = 'queued' order by arrived_at limit 1
+                select least((select arrived_at from requests where status = 'queued' order by arrived_at limit 1),
+                    (select arrived_at from unstarted)) as arrived_at
             ), minute as (
                 select count(*) as finished, coalesce(sum(output_tokens), 0) as tokens from requests
                 where finished_at > statement_timestamp() - interval '60 s' and status in ('completed', 'incomplete')
             )
             select clock_timestamp() as now, unpredicted, unfed - unpredicted as unplanned, queued - unfed as waiting,
-                assigned, running,
+                unstarted, assigned - unstarted as assigned, running - unstarted as running,
                 extract(epoch from clock_timestamp() - (select arrived_at from oldest))::float8 as oldest_s,
                 minute.finished as finished_minute, minute.tokens as tokens_minute,
                 (select count(*) from workers where stopped_at is null
                     and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)) as workers_alive
-            from counts, flight, minute
-        """),
+            from counts, flight, unstarted, minute
+        """),  # noqa: S608  # a constant
         {"alive_s": worker_alive_s},
     ).one()
     return RequestCounts(**row._mapping)
@@ -80,11 +91,31 @@ def workers_not_consuming(session: Session) -> list[str]:
     return [row.name for row in rows]
 
 
+def planner_findings(session: Session) -> list[str]:
+    """Returns what the planner said lately about the broker and about models without workers."""
+    row = session.execute(
+        text("""
+            select value->>'broker_error' as broker_error, value->'unserved' as unserved from service_state
+            where name = 'planner' and updated_at > clock_timestamp() - interval '10 s'
+        """)
+    ).one_or_none()
+    if row is None:
+        return []
+    found = [f"the broker takes no messages, so nothing is given to workers: {row.broker_error}"] * bool(row.broker_error)
+    return found + [
+        f"no worker serves the model {model}, for which {count:,} requests wait"
+        for model, count in (row.unserved or {}).items()
+    ]
+
+
 def what_is_missing(session: Session, worker_alive_s: float) -> list[str]:
     """Returns the problems that keep accepted requests from being served as usual, each with its consequence."""
     missing = process_heartbeats.missing(process_heartbeats.processes(session.connection()))
     if not workers_alive(session, worker_alive_s):
         missing.append("no worker is alive: requests are accepted and kept, and none is served")
+    if paused_since(session):
+        missing.append("planning is paused: requests are accepted and kept, and none is given to a worker")
+    missing += planner_findings(session)
     missing += [
         f"worker {name} takes no messages: compare its MAGNUS_REDIS_URL" for name in workers_not_consuming(session)
     ]

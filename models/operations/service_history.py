@@ -6,6 +6,7 @@ from datetime import datetime
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from models.operations.operator_overview import UNSTARTED
 from models.sql import text
 
 # A sample is taken this many seconds after its ten seconds have ended, because an answer is written somewhat later than
@@ -13,7 +14,7 @@ from models.sql import text
 GRACE_S = 2
 KEPT_S = 3600  # how long samples are kept: the shortest chart shows 15 minutes, longer ones read the rows of minutes
 
-TAKE = text("""
+TAKE = text(f"""
     with last as (
         select date_bin('10 s', statement_timestamp() - make_interval(secs => :grace_s), 'epoch') as at
     ), due as (
@@ -50,18 +51,19 @@ TAKE = text("""
     insert into samples (at, backlog, in_flight, oldest_s, answers, failed, answer_tokens, response_p50_s,
         response_p95_s, response_p99_s, predicted, squared_error, covered, tau, promised, eta_error_s, eta_kept,
         estimated, estimate_error_s, served_s)
-    select at, (select count(*) from requests where status = 'queued'),
-        (select count(*) from requests where status = 'in_progress'),
-        (select extract(epoch from statement_timestamp() - arrived_at)::float8 from requests where status = 'queued'
-            order by arrived_at limit 1),
+    select at, (select count(*) from requests where status = 'queued') + unstarted,
+        (select count(*) from requests where status = 'in_progress') - unstarted,
+        extract(epoch from statement_timestamp() - least(unstarted_since,
+            (select arrived_at from requests where status = 'queued' order by arrived_at limit 1)))::float8,
         coalesce(answers, 0), coalesce(failed, 0), coalesce(answer_tokens, 0), response_s[1], response_s[2],
         response_s[3], coalesce(predicted, 0), coalesce(squared_error, 0), coalesce(covered, 0),
         (select (value->>'tau')::float8 from service_state where name = 'prediction'),
         coalesce(promised, 0), coalesce(eta_error_s, 0), coalesce(eta_kept, 0), coalesce(estimated, 0),
         coalesce(estimate_error_s, 0), coalesce(served_s, 0)
-    from due left join answers using (at) left join failures using (at) left join served using (at)
+    from due cross join (select count(*) as unstarted, min(r.arrived_at) as unstarted_since from {UNSTARTED}) as sent
+        left join answers using (at) left join failures using (at) left join served using (at)
     on conflict do nothing returning at
-""")
+""")  # noqa: S608  # a constant
 FORGET = text("delete from samples where at < statement_timestamp() - make_interval(secs => :kept_s)")
 
 SUMMED = (

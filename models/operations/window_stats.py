@@ -4,11 +4,12 @@ from dataclasses import dataclass, fields
 
 from sqlalchemy.orm import Session
 
+from models.operations.operator_overview import UNSTARTED
 from models.planning.queue_snapshot import read_queue_snapshot
 from models.service_tables import ServiceState
 from models.sql import text
 
-FETCH_STATS = text("""
+FETCH_STATS = text(f"""
     with bounds as (
         select clock_timestamp() as now,
             coalesce(to_timestamp(:since), clock_timestamp() - interval '60 s') as first,
@@ -51,11 +52,12 @@ FETCH_STATS = text("""
         from workers, bounds where started_at < last and coalesce(stopped_at, heartbeat_at) >= first
     ), waiting as (
         select (select count(*) from requests where status = 'queued') as queued,
-            (select count(*) from requests where status = 'in_progress') as in_progress
+            (select count(*) from requests where status = 'in_progress') as in_progress,
+            (select count(*) from {UNSTARTED}) as unstarted
     )
     select extract(epoch from now)::float8 as now, extract(epoch from first)::float8 as since,
-        extract(epoch from last)::float8 as until, batches, valid_tokens, pad_tokens, invalid_tokens, queued,
-        in_progress,
+        extract(epoch from last)::float8 as until, batches, valid_tokens, pad_tokens, invalid_tokens,
+        queued + unstarted as queued, in_progress - unstarted as in_progress,
         (select count(*) from batches where status in ('assigned', 'running')) as open_batches,
         (select count(*) from present) as workers,
         rows_s / (select nullif(extract(epoch from sum(upper(span) - lower(span))), 0)::float8 from serving)
@@ -64,7 +66,7 @@ FETCH_STATS = text("""
             where worker in (select name from present)) as busy_s,
         (select extract(epoch from sum(greatest(span, interval '0')))::float8 from present) as present_s
     from bounds, served, waiting
-""")
+""")  # noqa: S608  # a constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,8 @@ class WindowStats:
     since: float
     until: float
     policy: str | None
-    queued: int  # requests, now
-    in_progress: int  # requests, now
+    queued: int  # requests that wait, now: also those of batches that no worker has begun in time
+    in_progress: int  # other requests that have not ended, now
     open_batches: int  # batches that are assigned or running, now
     batches: int
     mean_batch_size: float | None  # rows that a worker decoded together, averaged over its decoding time

@@ -37,7 +37,28 @@ class Invariant:
     cheap: bool = True  # cheap enough for a page that is open all day and repeats the query
 
 
+# The planner's last snapshot, if it is one of the last ten seconds.
+LATELY = "service_state where name = 'planner' and updated_at > clock_timestamp() - interval '10 s'"
 INVARIANTS = (
+    Invariant(
+        "the broker takes messages",
+        f"select value->>'broker_error' from {LATELY} and value->>'broker_error' is not null",
+        "make it take writes again (memory, disk, rights, a primary); what was not sent is sent then",
+    ),
+    Invariant(
+        "a worker takes batches",
+        """select 'none is alive, or all are drained or set aside' where not exists (
+            select from workers where stopped_at is null and drained_at is null and fault is null
+                and heartbeat_at > statement_timestamp() - make_interval(secs => :grace_s))""",
+        "start one with `magnus worker`, or everything with `magnus up`",
+    ),
+    Invariant(
+        "every model has a worker",
+        f"""select model || ', ' || waiting || ' requests wait'
+            from (select value->'unserved' as unserved from {LATELY}) as planner,
+                jsonb_each_text(unserved) as one(model, waiting)""",
+        "start a worker of that model, or `magnus requests move` or `cancel` its requests",
+    ),
     Invariant(
         "no lease is orphaned",
         # running long after its lease ended: no planner took it back
@@ -67,9 +88,10 @@ INVARIANTS = (
     ),
     Invariant(
         "every batch starts",
-        """select 'batch ' || b.id || ' on ' || b.worker || ', sent ' || b.sends || ' times' from batches b
-            where b.status = 'assigned'
-                and b.assigned_at < statement_timestamp() - make_interval(secs => 2 * :grace_s)""",
+        # no worker is to blame for messages that the broker refuses
+        f"""select 'batch ' || b.id || ' on ' || b.worker || ', sent ' || b.sends || ' times' from batches b
+            where b.status = 'assigned' and b.assigned_at < statement_timestamp() - make_interval(secs => :grace_s)
+                and not exists (select from {LATELY} and value->>'broker_error' is not null)""",
         "look at that worker: it must reach the planner's MAGNUS_REDIS_URL; without a planner nothing is taken back",
     ),
     Invariant(

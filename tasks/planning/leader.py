@@ -23,15 +23,15 @@ class Leader:
         self._failed = self._careful = False  # whether the last step, and the last two steps, had an unforeseen error
         self.stands_by = False  # whether another process led when this one last asked
 
-    def step(self, *, sent: bool = True, send: Send = leave_to_caller) -> list[tuple[int, str]]:
+    def step(self, *, broker_error: str | None = None, send: Send = leave_to_caller) -> list[tuple[int, str]]:
         """Takes one planner's step if this process leads; returns the batches to send, as (batch id, worker's name).
 
-        `sent` and `send` are those of `Planner.step`. After any error, which is raised again, the next step begins a
+        `broker_error` and `send` are those of `Planner.step`. After any error, which is raised again, the next step begins a
         new term. If an unforeseen error recurs, the new term begins by searching for its cause in the queue.
         """
         try:
             planner = self._planner or self._take_the_lead()
-            batches = planner.step(sent=sent, send=send) if planner else []
+            batches = planner.step(broker_error=broker_error, send=send) if planner else []
         except Exception as error:
             self._careful = self._failed and not isinstance(error, SQLAlchemyError | LeadLost)
             self._failed = not isinstance(error, SQLAlchemyError | LeadLost)

@@ -66,22 +66,24 @@ class Planner:
         self._live: list[LiveWorker] = []
         self._recent_times, self._decision_s = RecentServingTimes(), 0.0
         self._snapshot_due_at = self._renewed_at = 0.0
+        self._broker_error: str | None = None
         self._largest_tokens: dict[str, int] = {}  # by model: tokens in its largest worker's KV cache
         self._lacking: dict[str, Lacking] = {}  # by model
         self.has_work = False  # whether anything waited or was in flight at the last step
         self.all_joinable = False  # whether every worker had rows that others may join at the last step
         self.due_in_s: float | None = None  # seconds until a policy wants to be asked again even if nothing happens
 
-    def step(self, *, sent: bool = True, send: Send = leave_to_caller) -> list[tuple[int, str]]:
+    def step(self, *, broker_error: str | None = None, send: Send = leave_to_caller) -> list[tuple[int, str]]:
         """Reads the inputs and decides in one transaction; returns the batches to send, as (batch id, worker's name).
 
-        `sent` says whether the broker accepted the last step's batches. `send` gets the new ones as soon as they are
+        `broker_error` says why the broker does not take messages, None if it does. `send` gets the new ones as soon as they are
         committed, so that workers need not wait for forecast and snapshot. Raises LeadLost.
         """
         with self._connection.begin():
             began = perf_counter()
             inputs = planner_state.planner_inputs(self._connection)
-            if not sent:
+            self._broker_error = broker_error
+            if broker_error is not None:
                 self._recovery.broker_took_nothing(inputs.now)
             if inputs.now - self._renewed_at > self._rules.renew_every_s:
                 self._renew(inputs.now)
@@ -265,6 +267,8 @@ class Planner:
             epoch=self._epoch,
             policy=self._policies.policy,
             waiting=len(self._policies),
+            broker_error=self._broker_error,
+            unserved={model: len(policy) for model, policy in self._policies if len(policy) and not workers.get(model)},
             backlog_s=round(backlog_s, 4),
             served_s=round(self._recent_times.mean_s(self._connection), 4),
             decision_s=round(self._decision_s, 6),

@@ -87,7 +87,6 @@ class PlannerLoop:
         self._leader, self._messages, self._queue = leader, messages, queue
         self._pacer = StepPacer(STEP_INTERVAL_S)
         self._began_s = 0.0  # CPU time of the loop's thread when the running step began
-        self._everything_sent = True  # whether the broker took the batches of the last step
         self.loop = Loop(
             "step",
             self._step,
@@ -104,13 +103,13 @@ class PlannerLoop:
         if self._leader.leads:
             self._messages.clear_kick()
         try:
-            self._leader.step(sent=self._everything_sent, send=self._send)
+            self._leader.step(broker_error=self._messages.broker_error, send=self._send)
         finally:
             self._queue.set(not self._leader.stands_by)
         self._arrange_next_step()
 
     def _send(self, batches: list[tuple[int, str]]) -> None:
-        self._everything_sent = self._messages.send_batches(batches)
+        self._messages.send_batches(batches)
         self._pacer.lengthen(STEP_SPACING * (thread_time() - self._began_s))
 
     def _arrange_next_step(self) -> None:

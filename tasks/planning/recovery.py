@@ -32,7 +32,7 @@ class Recovery:
         return True
 
     def broker_took_nothing(self, now: float) -> None:
-        """Records that the last step's messages did not reach the broker: no worker is to blame for those."""
+        """Records that messages do not reach the broker: no worker is to blame for those."""
         self._unsent_at = now
 
     def end_what_was_lost(self, inputs: PlannerInputs) -> None:
@@ -64,4 +64,5 @@ class Recovery:
         for name in unreachable:
             log.error("worker takes no messages", worker=name, remedy="compare its MAGNUS_REDIS_URL with the planner's")
         probes = [(NO_BATCH, name) for name in reconciler.workers_to_probe(connection, rules.alive_s)]
-        return reconciler.batches_to_resend(connection, rules.resend_s, rules.on_time_s) + probes
+        on_time_s = rules.on_time_s if now > self._unsent_at else 0.0  # a message that the broker refuses counts for nobody
+        return reconciler.batches_to_resend(connection, rules.resend_s, on_time_s) + probes

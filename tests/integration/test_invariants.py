@@ -9,14 +9,19 @@ from tests.integration.database_stage import Stage
 BATCH = """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, status,
     lease_until, assigned_at)
     values ('w1', 'test', 1, 1, 1, 1.0, '{status}', {lease}, clock_timestamp() - interval '{age} s')"""
+SNAPSHOT = "insert into service_state (name, value) values ('planner', '{}')"
 BREAKS = {
+    "the broker takes messages": SNAPSHOT.format('{"broker_error": "OOM command not allowed"}'),
+    "every model has a worker": SNAPSHOT.format('{"unserved": {"other": 7}}'),
+    "a worker takes batches": "update workers set drained_at = clock_timestamp()",
     "no lease is orphaned": BATCH.format(status="running", lease="clock_timestamp() - interval '60 s'", age=90),
     "no request is in two batches, or in an ended one": """update requests set status = 'in_progress',
         batch_id = 999 where id = 'r1'""",
     "no result without a batch": """update requests set status = 'completed', finished_at = clock_timestamp(),
         output_tokens = 3 where id = 'r1'""",
     "every batch starts": BATCH.format(status="assigned", lease="null", age=90),
-    "no worker is stale": "update workers set heartbeat_at = clock_timestamp() - interval '60 s'",
+    "no worker is stale": """insert into workers (name, model, device, theta_bytes, delta_bytes, heartbeat_at)
+        values ('silent', 'small', 'cpu', 1, 1, clock_timestamp() - interval '60 s')""",
     "every worker takes its messages": "update workers set not_consuming_since = clock_timestamp()",
     "clocks agree": "update process_heartbeats set clock_ahead_s = 300 where kind = 'beat'",
     "every model in service has its bytes": """insert into model_versions (kind, version, active, sha256, stored,
@@ -49,6 +54,12 @@ def test_every_invariant_has_a_test_that_breaks_it():
 
 def test_a_healthy_service_breaks_none(healthy: Stage):
     assert found(healthy) == []
+
+
+def test_no_worker_is_blamed_for_what_the_broker_refuses(healthy: Stage):
+    healthy.sql(BREAKS["every batch starts"])
+    healthy.sql(BREAKS["the broker takes messages"].replace(":", "\\:"))
+    assert found(healthy) == ["the broker takes messages"]
 
 
 @pytest.mark.parametrize("invariant", BREAKS)

@@ -133,9 +133,24 @@ def test_installations_on_one_redis_do_not_hear_each_other(redis_url: str):
 def test_probes_to_a_worker_that_reads_nothing_do_not_pile_up(redis_url: str):
     sender = messages(redis_url)
     for _ in range(50):
-        assert sender.send_batches([(NO_BATCH, "unreachable")])
+        sender.send_batches([(NO_BATCH, "unreachable")])
     assert queued(redis_url, gpu_queue("unreachable")) == 1
 
 
-def test_a_broker_that_is_away_is_known_to_be(redis_url: str):
-    assert not messages("redis://127.0.0.1:1/0").send_batches([(1, "w1")])
+def test_a_broker_that_is_away_is_named_with_its_address():
+    sender = messages("redis://127.0.0.1:1/0")
+    sender.send_batches([(1, "w1")])
+    assert "127.0.0.1:1" in (sender.broker_error or "")
+
+
+def test_a_broker_that_refuses_writes_is_known_by_its_own_words_before_anything_is_lost(redis_url: str):
+    sender = messages(redis_url)
+    sender.clear_kick()
+    assert sender.broker_error is None
+    with redis.Redis.from_url(redis_url) as client:
+        client.config_set("maxmemory", 1)
+        try:
+            sender.clear_kick()
+            assert sender.broker_error == "command not allowed when used memory > 'maxmemory'."
+        finally:
+            client.config_set("maxmemory", 0)

@@ -63,7 +63,7 @@ def test_nobody_is_blamed_while_the_broker_takes_no_messages(stage: Stage):
     stage.request("r1")
     leader = Leader(stage.database, replace(RULES, recover_every_s=0.001))
     for _ in range(3 * MOST_SENDS):
-        leader.step(sent=False)
+        leader.step(broker_error="OOM command not allowed")
     assert stage.sql("select not_consuming_since from workers") == [(None,)]
     leader.resign()
 

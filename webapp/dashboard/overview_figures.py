@@ -25,7 +25,7 @@ from models.upkeep import invariants
 from models.upkeep.invariants import Violation
 
 Word = Literal["keeping up", "behind", "stuck", "failing"]
-Limit = Literal["memory", "compute", "predictor", "planner", "no worker"]
+Limit = Literal["memory", "compute", "predictor", "planner", "broker", "no worker"]
 
 FAILING_SHARE = (
     0.05  # failed share of requests that ended within ten minutes; a healthy service has nearly none. Not tuned.
@@ -42,7 +42,7 @@ MEMORY_FULL = 0.85  # reserved share of Θ above which the next batch does not f
 class ServiceFigures:
     """The figures on which the verdict rests; ages in seconds, shares from 0 to 1, `lately` means ten minutes."""
 
-    queued: int
+    queued: int  # requests that wait, also those of batches that no worker has begun in time
     in_flight: int
     unpredicted: int
     oldest_s: float | None
@@ -50,6 +50,8 @@ class ServiceFigures:
     workers: int  # workers that get batches
     paused: bool
     planner: bool
+    broker_error: str | None  # why the broker takes no messages
+    unserved: tuple[str, ...]  # models with waiting requests and without a worker
     predictor: bool
     memory_share: float  # reserved share of Θ over all workers
     ended_lately: int
@@ -77,7 +79,7 @@ def verdict_on(figures: ServiceFigures) -> ServiceVerdict:
     if figures.failed_lately >= FEWEST_FAILED and figures.failed_lately > FAILING_SHARE * figures.ended_lately:
         sentence = f"{figures.failed_lately:,} of the {figures.ended_lately:,} requests that ended lately failed."
         return ServiceVerdict("failing", limit, sentence)
-    if limit in ("no worker", "planner"):
+    if limit in ("no worker", "planner", "broker"):
         return ServiceVerdict("stuck", limit, _why_stuck(figures))
     silent_s = min((s for s in (figures.last_ended_s, figures.oldest_s) if s is not None), default=0.0)
     if figures.queued and silent_s > SILENT_S:
@@ -94,6 +96,10 @@ def binding_limit(figures: ServiceFigures) -> Limit | None:
         return "no worker"
     if figures.paused or not figures.planner:
         return "planner"
+    if figures.broker_error is not None:
+        return "broker"
+    if figures.unserved:
+        return "no worker"
     waits_long = figures.unpredicted > 0 and (figures.oldest_s or 0.0) > WAITS_FOR_PREDICTION_S
     if not figures.predictor or (waits_long and figures.unpredicted > figures.queued / 2):
         return "predictor"
@@ -106,7 +112,11 @@ def _why_stuck(figures: ServiceFigures) -> str:
     who = "Requests wait" if figures.queued else "New requests will wait"
     if not figures.workers:
         return f"{who}: no worker takes batches."
-    return f"{who}: planning is paused." if figures.paused else f"{who}: no planner works."
+    if figures.paused or not figures.planner:
+        return f"{who}: planning is paused." if figures.paused else f"{who}: no planner works."
+    if figures.broker_error is not None:
+        return f"{who}: the broker takes no messages. It says: {figures.broker_error.rstrip('.')}."
+    return f"Requests wait: no worker serves {', '.join(figures.unserved)}."
 
 
 def _why_well(figures: ServiceFigures, limit: Limit | None) -> str:
@@ -155,6 +165,8 @@ def read_overview(session: Session, worker_alive_s: float) -> Overview:
         workers=len(taking),
         paused=paused,
         planner=snapshot is not None,
+        broker_error=snapshot.broker_error if snapshot else None,
+        unserved=tuple(snapshot.unserved) if snapshot else (),
         predictor=any(one.kind == "predictor" and not one.silent for one in processes),
         memory_share=_reserved_share(taking),
         ended_lately=sum(point.answers + point.failed for point in lately),
@@ -198,9 +210,6 @@ def _what_needs_attention(
 ) -> list[Violation]:
     """Returns what an operator should look at, the worst first, each with what to do."""
     found = []
-    if not figures.workers:
-        remedy = "start one with `magnus worker`, or everything with `magnus up`"
-        found.append(Violation("no worker takes batches", 1, (), remedy))
     if figures.paused:
         found.append(Violation("planning is paused", 1, (), "resume it on the page Queue"))
     elif not figures.planner:

@@ -5,12 +5,13 @@ from datetime import UTC, datetime
 from models.operations.operator_overview import RequestCounts
 
 
-def test_a_request_is_queued_whether_or_not_it_was_predicted_and_fetched_by_the_planner() -> None:
+def test_a_request_waits_from_its_arrival_until_a_worker_begins_its_batch() -> None:
     counts = RequestCounts(
         now=datetime(2026, 11, 20, tzinfo=UTC),
         unpredicted=1,
         unplanned=20,
         waiting=300,
+        unstarted=6000,
         assigned=4000,
         running=50000,
         oldest_s=None,
@@ -18,4 +19,4 @@ def test_a_request_is_queued_whether_or_not_it_was_predicted_and_fetched_by_the_
         tokens_minute=0,
         workers_alive=0,
     )
-    assert counts.queued == 1 + 20 + 300
+    assert counts.queued == 1 + 20 + 300 + 6000

@@ -15,6 +15,8 @@ QUIET = ServiceFigures(
     workers=2,
     paused=False,
     planner=True,
+    broker_error=None,
+    unserved=(),
     predictor=True,
     memory_share=0.2,
     ended_lately=100,
@@ -40,6 +42,8 @@ BUSY = replace(QUIET, queued=50, in_flight=20, oldest_s=3.0, wait_s=4.0)
         (replace(BUSY, paused=True), "stuck", "planner"),
         (replace(BUSY, planner=False), "stuck", "planner"),
         (replace(QUIET, workers=0), "stuck", "no worker"),
+        (replace(BUSY, broker_error="OOM command not allowed"), "stuck", "broker"),
+        (replace(BUSY, unserved=("other",)), "stuck", "no worker"),
         (replace(QUIET, predictor=False), "keeping up", "predictor"),
         (replace(BUSY, failed_lately=6), "failing", "compute"),
         (replace(BUSY, failed_lately=2, ended_lately=2), "keeping up", None),  # two bad requests
