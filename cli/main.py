@@ -32,6 +32,7 @@ SECTIONS = {
         "tenant": ("cli.commands.tenant_commands:tenant", "Set and list tenants' limits and weights."),
         "policy": ("cli.commands.policy_commands:policy", "Show or change the scheduling policy in force."),
         "lab": ("cli.commands.policy_commands:lab", "Simulate the last minutes' requests under every policy."),
+        "requests": ("cli.commands.queue_commands:requests", "Move or cancel the waiting requests of a model."),
         "migrate": ("cli.commands.setup_commands:migrate", "Bring the database to the newest schema, or check it."),
     },
     "Choose and train models": {

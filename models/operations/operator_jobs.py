@@ -111,6 +111,32 @@ def cancel_jobs(session: Session, ids: Sequence[str]) -> list[str]:
     return [one for chunk in _chunks(ids) for one in client_requests.cancel(session, None, chunk)]
 
 
+def cancel_waiting(session: Session, model: str) -> list[str]:
+    """Cancels every queued request of a model; returns their ids."""
+    queued = text("select id from requests where status = 'queued' and model = :model order by id")
+    return cancel_jobs(session, session.scalars(queued, {"model": model}).all())
+
+
+def move_waiting(session: Session, model: str, to: str) -> int:
+    """Lets another model serve the queued requests of a model, from their beginning; returns how many.
+
+    A predictor predicts their lengths again, and the planner fetches them again.
+    """
+    moved = text("""
+        update requests set model = :to, planner_epoch = 0, predicted_tokens = null, predicted_upper_tokens = null,
+            predictor_version = null, generated_ids = '{}', logprobs = null, sealed_group = null, outgrew_tokens = 0
+        where status = 'queued' and model = :model returning id
+    """)
+    return len(session.execute(moved, {"model": model, "to": to}).all())
+
+
+def served_models(session: Session) -> Sequence[str]:
+    """Returns the models of the workers with a heartbeat of the last ten seconds."""
+    alive = text("""select distinct model from workers where stopped_at is null
+        and heartbeat_at > statement_timestamp() - interval '10 s' order by model""")
+    return session.scalars(alive).all()
+
+
 def submit_again(session: Session, ids: Sequence[str]) -> list[str]:
     """Submits the failed and cancelled ones among these jobs again, as new jobs; returns the ids of the new jobs.
 

@@ -1,6 +1,6 @@
 """A request's position in the queue and its ETA, from the planner's last snapshot of the queue.
 
-Without a recent snapshot there is no position and no ETA for a queued request.
+Without a recent snapshot, or without a worker of its model, a queued request has no position and no ETA.
 """
 
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePl
         forecast = _forecast(request.id, snapshot) if snapshot else None
         running = forecast is not None and forecast.position is None
         return (forecast if forecast is not None and running else _in_batch(view)).not_before(view.now)
-    if request.status is not RequestStatus.queued or snapshot is None:
+    if request.status is not RequestStatus.queued or snapshot is None or request.model in snapshot.unserved:
         return QueuePlace()
     listed = _waiting_place(request, snapshot)
     if listed is not None and listed.low_at is not None:

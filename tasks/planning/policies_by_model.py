@@ -57,7 +57,7 @@ class PoliciesByModel:
         sealed: dict[tuple[str, str], list[Request]] = defaultdict(list)
         suspects: dict[tuple[str, str], list[Request]] = defaultdict(list)
         for one in queued:
-            self.policy_for(one.model).discard(one.request.id)
+            self.discard([one.request.id])  # from every model's queue: an operator may have moved it
             request = self._with_needs_that_count(one)
             if one.suspect_group is not None:
                 suspects[one.model, one.suspect_group].append(request)

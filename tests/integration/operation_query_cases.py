@@ -81,6 +81,9 @@ OPERATION_CASES = [
         }.items()
     ),
     Case("operator_jobs.cancel_jobs", on_session(operator_jobs.cancel_jobs, QUEUED_IDS), 6 * 500 + FEW),
+    Case("operator_jobs.cancel_waiting", on_session(operator_jobs.cancel_waiting, RARE), COUNTED),
+    Case("operator_jobs.move_waiting", on_session(operator_jobs.move_waiting, RARE, "words"), COUNTED),
+    Case("operator_jobs.served_models", on_session(operator_jobs.served_models)),
     Case("operator_jobs.submit_again", on_session(operator_jobs.submit_again, FAILED_IDS), 4 * 500 + FEW),
     Case(
         "operator_jobs.jobs_with_prefix",

@@ -4,6 +4,7 @@ from models.leasing.worker_registration import WorkerRegistration, register
 from models.notifications import ENDED, Notifications
 from models.operations import fleet_use, operator_jobs, operator_overview
 from models.operations.operator_jobs import JobFilter
+from models.operations.window_stats import window_stats
 from models.session import make_sessions
 from models.tables import RequestStatus
 from tasks.planning.leader import Leader
@@ -88,6 +89,46 @@ def test_ten_thousand_jobs_are_cancelled_and_submitted_again_in_one_go(stage: St
     assert len(set(made)) == operator_jobs.MOST_AT_ONCE
     counts = dict(map(tuple, stage.sql("select status, count(*) from requests group by status")))
     assert counts == {"cancelled": 10_000, "queued": 10_501}
+
+
+def test_the_waiting_requests_of_a_model_are_moved_from_their_beginning_or_cancelled(stage: Stage) -> None:
+    for name, model in (("a", "gone"), ("b", "gone"), ("c", "small")):
+        stage.request(name, model=model, generated_ids=[7, 8])
+    stage.sql("update requests set status = 'in_progress' where id = 'b'")
+    with make_sessions(stage.database)() as session:
+        assert operator_jobs.move_waiting(session, "gone", "new") == 1
+        session.commit()
+    assert stage.requests("model", "predicted_tokens", "generated_ids", "planner_epoch") == {
+        "a": ("new", None, [], 0),
+        "b": ("gone", 10, [7, 8], 0),
+        "c": ("small", 10, [7, 8], 0),
+    }
+    with make_sessions(stage.database)() as session:
+        assert operator_jobs.cancel_waiting(session, "new") == ["a"]
+    assert [row.id for row in stage.sql("select id from requests where status = 'cancelled'")] == ["a"]
+
+
+def test_what_was_sent_and_not_begun_for_ten_seconds_waits(stage: Stage) -> None:
+    stage.request("r1")
+    batch = stage.sql(
+        """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, assigned_at)
+        values ('w1', 'fusion', 1, 1, 1, 1.0, clock_timestamp() - interval '12 s') returning id"""
+    )[0].id
+    stage.sql(
+        """update requests set status = 'in_progress', batch_id = :batch,
+            arrived_at = clock_timestamp() - interval '30 s'""",
+        batch=batch,
+    )
+    with make_sessions(stage.database)() as session:
+        counts, window = operator_overview.request_counts(session, 10.0), window_stats(session)
+    assert (counts.unstarted, counts.queued, counts.running, counts.assigned) == (1, 1, 0, 0)
+    assert counts.oldest_s is not None
+    assert counts.oldest_s >= 30
+    assert (window.queued, window.in_progress) == (1, 0)
+    stage.sql("update batches set status = 'running'")
+    with make_sessions(stage.database)() as session:
+        counts = operator_overview.request_counts(session, 10.0)
+    assert (counts.queued, counts.running) == (0, 1)
 
 
 def test_calls_that_wait_for_a_job_hear_that_an_operator_cancelled_it(stage: Stage) -> None:

@@ -49,6 +49,12 @@ def test_without_a_snapshot_there_is_no_position_and_no_eta() -> None:
     assert place_in_queue(view("a"), None) == QueuePlace(None, None)
 
 
+def test_a_request_for_a_model_without_a_worker_has_no_position_and_no_eta() -> None:
+    unserved = SNAPSHOT.model_copy(update={"unserved": {"gone": 4}})
+    waits = RequestView(StoredRequest(id="a", model="gone", status=RequestStatus.queued), None, 0, NOW)
+    assert place_in_queue(waits, unserved) == QueuePlace()
+
+
 def test_a_running_batch_ends_after_its_estimated_serving_time_and_never_in_the_past() -> None:
     fresh = StoredBatch(
         id=1, estimated_s=4.0, started_at=NOW - timedelta(seconds=1), assigned_at=NOW - timedelta(seconds=2)

@@ -61,6 +61,13 @@ def test_a_request_that_was_predicted_anew_replaces_itself(name: str):
     assert (waits["a"].predicted, waits["b"].predicted) == (8, 5)
 
 
+def test_a_request_that_was_moved_to_another_model_waits_there_alone():
+    policies = no_requests()
+    policies.feed([waiting("a", "one")], 0.0)
+    policies.feed([waiting("a", "two")], 1.0)
+    assert {model: len(policy) for model, policy in policies} == {"one": 0, "two": 1}
+
+
 def test_discarded_requests_wait_nowhere():
     policies = no_requests()
     policies.feed([waiting("a", "one"), waiting("b", "two")], 0.0)
