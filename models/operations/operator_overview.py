@@ -101,7 +101,9 @@ def planner_findings(session: Session) -> list[str]:
     ).one_or_none()
     if row is None:
         return []
-    found = [f"the broker takes no messages, so nothing is given to workers: {row.broker_error}"] * bool(row.broker_error)
+    found = [f"the broker takes no messages, so nothing is given to workers: {row.broker_error}"] * bool(
+        row.broker_error
+    )
     return found + [
         f"no worker serves the model {model}, for which {count:,} requests wait"
         for model, count in (row.unserved or {}).items()
