@@ -1,4 +1,4 @@
-"""`magnus requests`: moves or cancels the waiting requests of a model, for example of one that nobody serves any more."""
+"""`magnus requests`: moves or cancels the waiting requests of a model, such as one that nobody serves any more."""
 
 import click
 from sqlalchemy.orm import Session

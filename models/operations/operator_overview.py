@@ -9,7 +9,6 @@ from models.operations import process_heartbeats
 from models.planning import planner_state
 from models.sql import text
 
-
 # Seconds for which a batch that was sent may be on its way; its requests wait if no worker has begun it by then. Longer
 # than a worker needs to take a message on a busy host. Not tuned.
 UNSTARTED_S = 10

@@ -69,7 +69,7 @@ class ResponseTimeEstimate:
     def eta(
         self, application: str, input_tokens: int, limit_tokens: int, model: str, snapshot: QueueSnapshot | None
     ) -> SubmissionEta | None:
-        """Returns the ETA of a request that comes now; None without recent answers and snapshot, and without a worker."""
+        """Returns the ETA of a request that comes now; None without a worker, or without answers and snapshot."""
         if snapshot is not None and model in snapshot.unserved:
             return None
         forecast_s = self._forecast_s(application, input_tokens, limit_tokens, model, snapshot)

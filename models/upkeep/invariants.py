@@ -42,7 +42,7 @@ LATELY = "service_state where name = 'planner' and updated_at > clock_timestamp(
 INVARIANTS = (
     Invariant(
         "the broker takes messages",
-        f"select value->>'broker_error' from {LATELY} and value->>'broker_error' is not null",
+        f"select value->>'broker_error' from {LATELY} and value->>'broker_error' is not null",  # noqa: S608  # a constant
         "make it take writes again (memory, disk, rights, a primary); what was not sent is sent then",
     ),
     Invariant(
@@ -56,7 +56,7 @@ INVARIANTS = (
         "every model has a worker",
         f"""select model || ', ' || waiting || ' requests wait'
             from (select value->'unserved' as unserved from {LATELY}) as planner,
-                jsonb_each_text(unserved) as one(model, waiting)""",
+                jsonb_each_text(unserved) as one(model, waiting)""",  # noqa: S608  # a constant
         "start a worker of that model, or `magnus requests move` or `cancel` its requests",
     ),
     Invariant(
@@ -91,7 +91,7 @@ INVARIANTS = (
         # no worker is to blame for messages that the broker refuses
         f"""select 'batch ' || b.id || ' on ' || b.worker || ', sent ' || b.sends || ' times' from batches b
             where b.status = 'assigned' and b.assigned_at < statement_timestamp() - make_interval(secs => :grace_s)
-                and not exists (select from {LATELY} and value->>'broker_error' is not null)""",
+                and not exists (select from {LATELY} and value->>'broker_error' is not null)""",  # noqa: S608  # a constant
         "look at that worker: it must reach the planner's MAGNUS_REDIS_URL; without a planner nothing is taken back",
     ),
     Invariant(

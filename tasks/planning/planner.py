@@ -76,8 +76,8 @@ class Planner:
     def step(self, *, broker_error: str | None = None, send: Send = leave_to_caller) -> list[tuple[int, str]]:
         """Reads the inputs and decides in one transaction; returns the batches to send, as (batch id, worker's name).
 
-        `broker_error` says why the broker does not take messages, None if it does. `send` gets the new ones as soon as they are
-        committed, so that workers need not wait for forecast and snapshot. Raises LeadLost.
+        `broker_error` says why the broker does not take messages, None if it does. `send` gets the new ones as soon as
+        they are committed, so that workers need not wait for forecast and snapshot. Raises LeadLost.
         """
         with self._connection.begin():
             began = perf_counter()
