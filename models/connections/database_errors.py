@@ -7,7 +7,9 @@ and messages reach the logs.
 import psycopg
 from sqlalchemy import Engine, event
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+
+from models.connections.bounded_connection import StatementTooSlow
 
 URL = "MAGNUS_DATABASE_URL"
 GRANT = "let the owner of the tables run `magnus migrate --grant ROLE` for the role of " + URL
@@ -46,6 +48,21 @@ def explain(error: SQLAlchemyError | psycopg.Error) -> str:
     lowered = str(original).lower()
     remedy = next((remedy for part, remedy in REMEDIES.items() if part in lowered), OTHERWISE)
     return f"the database refuses: {message}; {remedy}"
+
+
+# Classes of SQLSTATE that say nothing about the statement: connection, rollback, resources, operator, system.
+PASSING = {"08", "40", "53", "57", "58"}
+STATEMENT_CANCELLED = "57014"  # also by a time-out, which this statement may always exceed
+
+
+def is_away(error: BaseException) -> bool:
+    """Returns whether the database could not be reached or could not work, so that the statement may succeed later."""
+    if not isinstance(error, DBAPIError) or isinstance(error.orig, StatementTooSlow):
+        return False
+    state = getattr(error.orig, "sqlstate", None)
+    if state is None:
+        return isinstance(error, OperationalError) or error.connection_invalidated
+    return state[:2] in PASSING and state != STATEMENT_CANCELLED
 
 
 # Classes of SQLSTATE whose primary message names servers, tables, columns and constraints, never a value: connection,
