@@ -2,17 +2,20 @@
 
 import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from cli.output import Unreachable
 from settings import Settings
 
+PASSWORD = re.compile(r"(://[^:@/?]*:).*(?=@)|(password=)[^&]*")  # in a URL
 MEMORY = Path("/dev/shm")  # noqa: S108 — a file system in memory, on Linux; names made there are random
 
 
@@ -31,6 +34,14 @@ class RunningService:
     def write(self, state_dir: Path) -> None:
         """Write service.json, which only this user can read."""
         write_secret(state_dir / "service.json", json.dumps(asdict(self), indent=1) + "\n")
+
+    def without_secrets(self) -> dict[str, Any]:
+        """Returns the fields that may be printed, since output goes into logs: no password, and none within a URL."""
+        fields = asdict(self)
+        del fields["dashboard_password"]
+        for name in ("database_url", "redis_url"):
+            fields[name] = PASSWORD.sub(r"\1\2***", fields[name])
+        return fields
 
 
 def running_service(state_dir: Path) -> RunningService | None:

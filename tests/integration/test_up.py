@@ -54,6 +54,11 @@ class Up:
         assert line, (state_dir.parent / "errors").read_text()
         self.facts: dict[str, str] = json.loads(line)
 
+    def secrets(self) -> dict[str, str]:
+        """What only its user may read."""
+        content: dict[str, str] = json.loads(Path(self.facts["service_file"]).read_text())
+        return content
+
     def listed(self) -> dict[str, int]:
         return {entry["name"]: entry["pid"] for entry in json.loads((self.state_dir / "processes.json").read_text())}
 
@@ -248,14 +253,14 @@ def test_the_demo_runs_against_a_running_service(up: Up, tmp_path: Path) -> None
 def test_flower_wants_the_password_and_changes_nothing(up: Up) -> None:
     address = f"{up.facts['flower_url']}/workers"
     assert httpx.get(address).status_code == 401
-    credentials = (up.facts["dashboard_user"], up.facts["dashboard_password"])
+    credentials = (up.facts["dashboard_user"], up.secrets()["dashboard_password"])
     assert httpx.get(address, auth=credentials).status_code == 200
     worker = f"{up.facts['flower_url']}/api/worker/shutdown/planner"
     assert httpx.post(worker, auth=credentials).status_code >= 400
 
 
 def test_flower_shows_the_ticks_of_beat_and_the_queue_of_each_worker(up: Up) -> None:
-    credentials = (up.facts["dashboard_user"], up.facts["dashboard_password"])
+    credentials = (up.facts["dashboard_user"], up.secrets()["dashboard_password"])
 
     def shown(path: str) -> httpx.Response:
         return httpx.get(up.facts["flower_url"] + path, auth=credentials)
@@ -312,12 +317,13 @@ def test_a_server_that_does_not_answer_is_named(setting: str, url: str, tmp_path
 def test_nothing_outlives_a_kill_but_the_state_and_nothing_at_all_a_ctrl_c(up: Up) -> None:
     everyone = up.family()
     name = said(up, "submit", "-i", "Repeat the text.", "apple river")
+    password = up.secrets()["dashboard_password"]
     up.end(signal.SIGKILL)
     eventually(lambda: not any(process.is_running() for process in everyone))
     again = Up(up.state_dir)
     try:
         eventually(lambda: json.loads(said(again, "status", "--json", name))["status"] == "completed")
-        assert again.facts["dashboard_password"] == up.facts["dashboard_password"]
+        assert again.secrets()["dashboard_password"] == password
         everyone = again.family()
     finally:
         assert again.end(signal.SIGINT) == 0

@@ -111,3 +111,23 @@ def test_the_directory_of_metrics_that_an_older_version_left_is_replaced(tmp_pat
     (tmp_path / "metrics" / "histogram_1.db").write_bytes(bytes(8))
     assert list(fresh_metrics(tmp_path).iterdir()) == []
     remove_metrics(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:sec:r/et@x@db:5432/magnus", "postgresql://me:***@db:5432/magnus"),
+        (
+            "postgresql://db/magnus?user=me&password=secret&sslmode=require",
+            "postgresql://db/magnus?user=me&password=***&sslmode=require",
+        ),
+        ("redis://:secret@127.0.0.1:6379/0", "redis://:***@127.0.0.1:6379/0"),
+        ("postgresql://postgres@/magnus?host=/tmp/socket", "postgresql://postgres@/magnus?host=/tmp/socket"),
+        ("redis://127.0.0.1:6379/0", "redis://127.0.0.1:6379/0"),
+    ],
+)
+def test_what_may_be_printed_has_no_password(url: str, shown: str) -> None:
+    service = dataclasses.replace(SERVICE, database_url=url, redis_url=url, dashboard_password="hidden")
+    printed = service.without_secrets()
+    assert "hidden" not in str(printed)
+    assert (printed["database_url"], printed["redis_url"]) == (shown, shown)
