@@ -1,9 +1,11 @@
 """Clients that are idle, slow or stuck cost the web process no thread: whoever else comes is served."""
 
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -40,6 +42,28 @@ def test_hundreds_of_idle_and_half_sent_requests_keep_nobody_out(web: WebProcess
         assert answers == [200] * 20
         assert client.get("/healthz").status_code == 200
     assert api.sql("select count(*) from requests")[0][0] == 20
+
+
+def test_malformed_chunks_are_a_clients_error_and_what_follows_them_is_no_request(web: WebProcess, api: Api) -> None:
+    head = (
+        f"POST /v1/responses HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {api.key}\r\n"
+        "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    behind = "GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n"
+    for chunks in (
+        "zz\r\n{}\r\n",
+        "-1\r\n",
+        "2\r\n{}xx0\r\n\r\n",
+        "2;=\r\n{}\r\n0\r\n\r\n",
+        "2\r\n{}\r\n0\r\nbad\r\n\r\n",
+    ):
+        with web.connection((head + chunks + behind).encode()) as client:
+            answers = b"".join(iter(partial(client.recv, 65536), b""))
+        assert answers.startswith(b"HTTP/1.1 400 "), (chunks, answers)
+        assert answers.count(b"HTTP/1.1 ") == 1, (chunks, answers)
+    with web.connection((head + "10\r\n{").encode()) as client:
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(65536).startswith(b"HTTP/1.1 400 ")
 
 
 def test_who_waits_when_the_process_stops_is_answered(web: WebProcess, api: Api) -> None:

@@ -20,9 +20,10 @@ import gevent
 import gevent.socket
 from gunicorn.config import Config
 from gunicorn.glogging import Logger
+from gunicorn.http.errors import NoMoreData, ParseException
 from gunicorn.workers.base_async import AsyncWorker
 from gunicorn.workers.ggevent import GeventWorker
-from werkzeug.exceptions import RequestTimeout
+from werkzeug.exceptions import BadRequest, RequestTimeout
 
 from processes import json_logs
 from processes.startup_objects import freeze_startup_objects
@@ -70,7 +71,8 @@ class WebWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no types
 class TimedBody:
     """A request's body whose reading may take `within_s` seconds, and one more for each SLOWEST_BYTES_S received.
 
-    Raises RequestTimeout, status 408.
+    Raises RequestTimeout, status 408, and BadRequest for malformed chunks; then the connection is closed, because
+    nobody knows where its next request begins.
     """
 
     def __init__(self, body: Any, within_s: float) -> None:
@@ -79,8 +81,12 @@ class TimedBody:
     def read(self, size: int = -1) -> bytes:
         """Reads like a file; only the time within reads counts."""
         began = monotonic()
-        with gevent.Timeout(self._left_s, RequestTimeout()):
-            data: bytes = self._body.read(size)
+        try:
+            with gevent.Timeout(self._left_s, RequestTimeout()):
+                data: bytes = self._body.read(size)
+        except (ParseException, NoMoreData) as error:  # gunicorn raises them for chunks alone
+            self._body.reader.req.force_close()
+            raise BadRequest("The body's chunks are malformed, or end too early.") from error
         took_s = monotonic() - began - len(data) / SLOWEST_BYTES_S
         self._left_s = max(0.001, self._left_s - took_s)  # gevent takes 0 for "yield once"
         return data
