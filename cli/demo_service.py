@@ -13,7 +13,7 @@ from cli.hosting.child_process import ChildProgram, ProgramFailed, running
 from cli.hosting.process_commands import BIN
 from cli.hosting.readiness import await_ready
 from cli.hosting.service_files import api_address, keep_private, running_service
-from cli.hosting.supervisor import AlreadyRunning, clear_state_dir
+from cli.hosting.state_lock import AlreadyRunning, clear_state_dir
 from cli.output import CommandFailed
 from cli.service_access import VARIANTS, settings_with
 from settings import Settings

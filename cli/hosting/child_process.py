@@ -53,6 +53,7 @@ class ChildProgram:
     ready_within_s: float = 60.0
     alive_within_s: float | None = None  # a longer silence counts as frozen; None: it gives no signs of life
     question: Question | None = None  # its answers are the signs of life; None: it sends pulses
+    keeps_data: bool = False  # when it is silent, it is ended after all others, and by its stop signal first
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,7 @@ def embedded_postgres(directory: Path, *, durable: bool = True) -> EmbeddedServe
         stop_within_s=20.0,  # it writes a checkpoint first
         ready=lambda: postgres_answers(url.format("postgres")),
         alive_within_s=ALIVE_WITHIN_S,
+        keeps_data=True,
         question=postgres_question(str(sockets / ".s.PGSQL.5432")),
     )
     return EmbeddedServer(program, url.format(DATABASE))
@@ -191,6 +192,7 @@ def embedded_broker(directory: Path) -> EmbeddedServer:
         orphan_signal=signal.SIGTERM,  # so that it still writes its append-only file
         ready=lambda: broker_answers(url),
         alive_within_s=ALIVE_WITHIN_S,
+        keeps_data=True,
         question=redis_question("127.0.0.1", port),
     )
     return EmbeddedServer(program, url)

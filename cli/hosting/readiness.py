@@ -68,6 +68,6 @@ def worker_is_alive(engine: Engine, name: str) -> bool:
 def api_is_ready(url: str) -> bool:
     """Whether the API at this URL can accept requests."""
     try:
-        return httpx.get(f"{url}/readyz", timeout=4).is_success  # without a database a 503 comes within 3 s
+        return httpx.get(f"{url}/readyz", timeout=6).is_success  # without a database a 503 comes within 4 s
     except httpx.TransportError:
         return False

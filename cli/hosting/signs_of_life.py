@@ -6,7 +6,6 @@ Neither can block the supervisor. A child that is silent for longer than its pro
 import os
 import socket
 import struct
-import time
 from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Protocol
@@ -17,9 +16,8 @@ from typing import Protocol
 ALIVE_WITHIN_S = 10.0
 # Before the first sign a process may load libraries and a model, on a machine that starts many at once. Not tuned.
 START_WITHIN_S = 300.0
-# Less than a third of ALIVE_WITHIN_S, so that two answers may be lost. Not tuned otherwise.
-ASK_EVERY_S = 3.0
-ANSWER_WITHIN_S = 3.0  # a machine on which an answer takes longer twice in a row is not usable
+ASK_EVERY_S = 3.0  # less than a third of ALIVE_WITHIN_S. Not tuned otherwise.
+ANSWER_WITHIN_S = ALIVE_WITHIN_S - ASK_EVERY_S  # on an overloaded machine an answer may take as long as it counts
 
 
 @dataclass(frozen=True)
@@ -134,25 +132,27 @@ class Asking(Thread):
 
 
 class Silence:
-    """Counts the seconds for which one process has been silent, without those in which its supervisor was frozen."""
+    """Measures for how long one process has been silent, in seconds of its supervisor's own time."""
 
     def __init__(self, signs: SignsOfLife, alive_within_s: float, start_within_s: float) -> None:
         """Before the first sign the process may be silent for `start_within_s`, or START_WITHIN_S if that is longer."""
         self._signs, self._alive_within_s = signs, alive_within_s
         self._bound_s = max(start_within_s, START_WITHIN_S)
-        self._silent_s, self._looked_at = 0.0, time.monotonic()
+        self._since: float | None = None
 
-    def too_long(self, longest_step_s: float) -> float | None:
-        """Returns the seconds of silence if they exceed the bound, else None.
+    def too_long(self, now: float) -> float | None:
+        """Returns the seconds of silence if they exceed the bound, else None; `now` is the supervisor's own time."""
+        heard = self._signs.heard()
+        if heard:
+            self._bound_s = self._alive_within_s
+        if heard or self._since is None:
+            self._since = now
+        silent_s = now - self._since
+        return silent_s if silent_s > self._bound_s else None
 
-        A call counts at most `longest_step_s` since the call before, because the supervisor may have been frozen.
-        """
-        now = time.monotonic()
-        self._silent_s += min(now - self._looked_at, longest_step_s)
-        self._looked_at = now
-        if self._signs.heard():
-            self._silent_s, self._bound_s = 0.0, self._alive_within_s
-        return self._silent_s if self._silent_s > self._bound_s else None
+    def begin_anew(self) -> None:
+        """Lets the process be silent for its whole bound from now on."""
+        self._since = None
 
     def close(self) -> None:
         """Stop receiving; the process has ended."""

@@ -5,7 +5,6 @@ The next supervisor of the same state directory stops what survives anyway: `pro
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import shlex
@@ -26,6 +25,7 @@ from cli.hosting import child_process
 from cli.hosting.child_process import ChildProgram, StartedChild
 from cli.hosting.process_family import ProcessFamily
 from cli.hosting.readiness import await_ready
+from cli.hosting.state_lock import lock_state_dir
 
 # A longer log is copied to `<name>.log.1` and emptied; ten processes then keep at most 320 MiB. Not tuned.
 MAX_LOG_BYTES = 16 * 2**20
@@ -36,17 +36,8 @@ POLL_S = 0.1  # the shortest restart delay; a dead child stays down until the ne
 # Seconds between two checks of all processes, each of which takes some milliseconds. A stopped process is resumed after
 # one to two of these intervals, well before others take over its work (10 s).
 CHECK_S = 2.0
-
-
-class AlreadyRunning(Exception):
-    """Another supervisor has the lock of this state directory."""
-
-    def __init__(self, state_dir: Path, pid: str) -> None:
-        self.state_dir, self.pid = state_dir, pid
-        super().__init__(
-            f"Magnus is already running in {state_dir} (process {pid or 'unknown'}); "
-            "stop it first, or choose another --state-dir"
-        )
+# The most that one turn counts: three times POLL_S, for the work of a turn on a machine that is busy. Not tuned.
+LONGEST_TURN_S = 0.3
 
 
 class Stopped(Exception):
@@ -74,6 +65,7 @@ class Child:
     started_at: float
     failures: int = 0
     restart_at: float | None = None
+    asked_to_end: StartedChild | None = None  # the process that got its stop signal because it was silent
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -85,14 +77,20 @@ class Child:
         if self.restart_at is None and self.started.silence is not None:
             self.started.silence.close()
 
-    def kill_if_silent(self) -> float | None:
-        """Kill the process if it was silent for too long; returns the seconds of silence, None if it lives."""
-        if self.restart_at is not None or self.started.silence is None:
+    def silent_s(self, now: float) -> float | None:
+        """Returns the seconds for which a running process was silent, if it is too long."""
+        if self.restart_at is not None or self.started.silence is None or self.process.poll() is not None:
             return None
-        silent_s = self.started.silence.too_long(longest_step_s=2 * CHECK_S)
-        if silent_s is not None and self.process.poll() is None:
+        return self.started.silence.too_long(now)
+
+    def end_silent(self) -> None:
+        """Kill the silent process; one that keeps data gets its stop signal first, and its bound to follow it."""
+        if self.program.keeps_data and self.started is not self.asked_to_end and self.started.silence is not None:
+            self.asked_to_end = self.started
+            self.started.silence.begin_anew()
+            self.process.send_signal(self.program.stop_signal)
+        else:
             child_process.kill(self.process)
-        return silent_s
 
 
 class Supervisor:
@@ -106,11 +104,14 @@ class Supervisor:
         self._groups: list[list[Child]] = []
         self._family = ProcessFamily()
         self._check_at = 0.0
+        # Own time: the seconds in which this process ran as it should. Where it is late itself, because its host is
+        # overloaded or was paused, its children are late, too.
+        self._own_s, self._turn_at = 0.0, time.monotonic()
         self._stopping = threading.Event()
 
     def __enter__(self) -> Self:
         self.logs.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock_state_dir(self.state_dir)
+        self._lock = lock_state_dir(self.state_dir)
         self._handlers = {number: signal.signal(number, self._on_signal) for number in stop_signals()}
         try:
             self._stop_survivors()
@@ -164,11 +165,17 @@ class Supervisor:
     def watch(self) -> None:
         """Restart every child that dies or is silent for too long, until a signal to stop comes."""
         while not self._stopping.wait(POLL_S):
-            self._keep_up(self._children())
+            self.turn()
+
+    def turn(self) -> None:
+        """Do what `watch` does every POLL_S."""
+        self._keep_up(self._children())
 
     def _keep_up(self, children: Collection[Child]) -> None:
         """Restart the children that have ended; every CHECK_S, find those that are frozen."""
         now = time.monotonic()
+        self._own_s += min(now - self._turn_at, LONGEST_TURN_S)
+        self._turn_at = now
         for child in children:
             try:
                 self._restart_if_ended(child, now)
@@ -183,12 +190,22 @@ class Supervisor:
         for what, processes in (("was stopped, goes on", resumed), ("was left behind, killed", orphans)):
             for process in processes:
                 self._say(f"process {process.pid} {what}")
+        self._end_silent(children)
         for child in children:
-            silent_s = child.kill_if_silent()
-            if silent_s is not None:
-                self._say(f"{child.program.name} gave no sign of life for {silent_s:.0f} s, killed; see {child.log}")
             with contextlib.suppress(OSError):
                 _rotate(child.log)
+
+    def _end_silent(self, children: Collection[Child]) -> None:
+        """End the children that were silent for too long; those that keep data only once no other one is."""
+        silent = [(child, silent_s) for child in children if (silent_s := child.silent_s(self._own_s)) is not None]
+        others = [one for one in silent if not one[0].program.keeps_data]
+        for child, silent_s in others or silent:
+            self._say(f"{child.program.name} gave no sign of life for {silent_s:.0f} s, ended; see {child.log}")
+            child.end_silent()
+        if others:
+            for child, _ in silent:
+                if child.started.silence is not None:
+                    child.started.silence.begin_anew()
 
     def _restart_if_ended(self, child: Child, now: float) -> None:
         if child.restart_at is None:
@@ -243,33 +260,6 @@ class Supervisor:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         os.close(self._lock)
-
-
-def clear_state_dir(state_dir: Path) -> None:
-    """Delete everything in a state directory but its lock; raises AlreadyRunning while a supervisor has it locked."""
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = _lock_state_dir(state_dir)
-    try:
-        for entry in state_dir.iterdir():
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            elif entry.name != "lock":
-                entry.unlink()
-    finally:
-        os.close(lock)
-
-
-def _lock_state_dir(state_dir: Path) -> int:
-    descriptor = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pid = os.read(descriptor, 32).decode().strip()
-        os.close(descriptor)
-        raise AlreadyRunning(state_dir, pid) from None
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"{os.getpid()}\n".encode())
-    return descriptor
 
 
 def _survivor(pid: int, command: str) -> psutil.Process | None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import psutil
 import psycopg
@@ -150,3 +150,72 @@ def pid_in(file: Path) -> int:
 @pytest.fixture(autouse=True)
 def repository_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+
+
+# Hangs as soon as it is ready; writes the stop signal that it gets into a file, and ends only if told to.
+HANGING = """
+import pathlib, signal, sys
+def stopped(number, frame):
+    pathlib.Path(sys.argv[1]).write_text(signal.Signals(number).name)
+    if sys.argv[2] == "ends":
+        sys.exit()
+signal.signal(signal.SIGTERM, stopped)
+from processes.signs_of_life import PULSE_FD
+import os
+os.write(int(os.environ[PULSE_FD]), b".")
+print("here", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def hanging(directory: Path, name: str, how: str = "ends", *, keeps_data: bool = False) -> ChildProgram:
+    log = directory / "logs" / f"{name}.log"
+    return ChildProgram(
+        name,
+        (sys.executable, "-c", HANGING, str(directory / name), how),
+        cwd=Path(__file__).parents[2],
+        ready=lambda: "here" in log.read_text(),
+        alive_within_s=1.0,
+        keeps_data=keeps_data,
+    )
+
+
+@pytest.mark.parametrize("how", ["ends", "stays"])
+def test_a_silent_server_with_data_is_asked_to_end_before_it_is_killed(tmp_path: Path, how: str):
+    with watched(tmp_path, hanging(tmp_path, "database", how, keeps_data=True)) as said:
+        first = listed(tmp_path)["database"]
+        eventually(lambda: listed(tmp_path)["database"] != first)
+        assert (tmp_path / "database").read_text() == "SIGTERM"
+        assert sum("no sign of life" in line for line in said) == (1 if how == "ends" else 2)
+
+
+def test_while_others_are_silent_a_server_with_data_is_left_alone(tmp_path: Path):
+    said: list[str] = []
+    with Supervisor(tmp_path, said.append) as supervisor:
+        supervisor.start(hanging(tmp_path, "database", keeps_data=True), hanging(tmp_path, "one"))
+        pids = listed(tmp_path)
+        watching = Thread(target=supervisor.watch)
+        watching.start()
+        eventually(lambda: listed(tmp_path)["one"] != pids["one"])
+        assert not any("database" in line for line in said)
+        assert psutil.pid_exists(pids["database"])
+        signal.raise_signal(signal.SIGTERM)
+        watching.join()
+
+
+def test_the_supervisors_own_lateness_is_no_silence_of_its_children(tmp_path: Path):
+    said: list[str] = []
+    hang = tmp_path / "hang"
+    log = tmp_path / "logs" / "one.log"
+    command = (sys.executable, "-c", PULSING, str(hang))
+    program = ChildProgram(
+        "one", command, cwd=Path(__file__).parents[2], ready=lambda: "here" in log.read_text(), alive_within_s=2.0
+    )
+    with Supervisor(tmp_path, said.append) as supervisor:
+        supervisor.start(program)
+        hang.touch()
+        for _ in range(3):  # turns 1.5 s apart, as on a host that is overloaded
+            Event().wait(1.5)
+            supervisor.turn()
+        assert said == []

@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from cli.hosting.child_process import ChildProgram, ProgramFailed
-from cli.hosting.supervisor import AlreadyRunning, Stopped, Supervisor
+from cli.hosting.state_lock import AlreadyRunning
+from cli.hosting.supervisor import Stopped, Supervisor
 
 SLEEPER = (sys.executable, "-c", "import signal; signal.pause()")
 SUPERVISING = """
