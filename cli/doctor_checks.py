@@ -21,6 +21,7 @@ from inference.remote.server_capabilities import ProbedServer, tokenizer_source
 from inference.remote.server_errors import ServerUnusable
 from inference.remote.server_probe import connect
 from inference.remote.server_tokens import load_request_tokens
+from models.connections.connection_slots import MOST_OF, connection_shortage
 from models.connections.database_errors import GRANT, explain
 from models.connections.schema_upgrade import schema_state, server_facts, unreadable_tables
 from models.session import is_pooled, make_engine
@@ -127,6 +128,8 @@ def _server(connection: Connection) -> Iterator[Finding]:
     yield Finding("Postgres", f"version {version}", remedy)
     if encoding != "UTF8":
         yield Finding("encoding", encoding, "create the database with `encoding 'UTF8' template template0`")
+    shortage = connection_shortage(connection, dict.fromkeys(MOST_OF, 1))
+    yield _finding("connections", shortage, "enough for a process of each kind")
     if is_pooled(connection):
         note = "a pooler is in between: no prepared statements, no settings of the session"
         bounded = timeout != "0"

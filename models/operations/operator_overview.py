@@ -1,10 +1,12 @@
 """What the overview shows: requests by stage, and what keeps them from being served; pauses planning."""
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from models.connections.connection_slots import connection_shortage
 from models.operations import process_heartbeats
 from models.planning import planner_state
 from models.sql import text
@@ -110,9 +112,14 @@ def planner_findings(session: Session) -> list[str]:
 
 
 def what_is_missing(session: Session, worker_alive_s: float) -> list[str]:
-    """Returns the problems that keep accepted requests from being served as usual, each with its consequence."""
-    missing = process_heartbeats.missing(process_heartbeats.processes(session.connection()))
-    if not workers_alive(session, worker_alive_s):
+    """Returns the problems that keep requests from being accepted and served as usual, each with its consequence."""
+    processes, workers = process_heartbeats.processes(session.connection()), workers_alive(session, worker_alive_s)
+    missing = process_heartbeats.missing(processes)
+    running = Counter(process.kind for process in processes if not process.silent)
+    shortage = connection_shortage(session.connection(), {**running, "web": 1, "worker": workers})
+    if shortage is not None:
+        missing.append(shortage)
+    if not workers:
         missing.append("no worker is alive: requests are accepted and kept, and none is served")
     if paused_since(session):
         missing.append("planning is paused: requests are accepted and kept, and none is given to a worker")

@@ -1,0 +1,40 @@
+"""Whether Postgres allows as many connections as the processes of the service keep at most."""
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection
+
+from models.session import is_pooled
+from models.sql import text
+
+# Most connections of a process of each kind; docs/operations.md says what each is for.
+MOST_OF = {"web": 13, "planner": 2, "predictor": 3, "chores": 4, "trainer": 4, "beat": 1, "worker": 8}
+FOR_COMMANDS = 3  # such as `magnus doctor` and pg_dump. Not tuned.
+
+
+def connection_shortage(connection: Connection, processes: Mapping[str, int]) -> str | None:
+    """Returns why these processes, given as their number by kind, may be refused connections; None if there are enough.
+
+    Behind a pooler, the connections to Postgres are the pooler's, so there is never a shortage to be seen.
+    """
+    if is_pooled(connection):
+        return None
+    needed = FOR_COMMANDS + sum(MOST_OF.get(kind, 1) * number for kind, number in processes.items())
+    left = connection.execute(
+        text("""
+            select least(
+                current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+                    - coalesce(nullif(current_setting('reserved_connections', true), ''), '0')::int
+                    - (select count(*) from pg_stat_activity where datid is not null
+                        and (usename is distinct from current_user or application_name not like 'magnus %')),
+                (select nullif(rolconnlimit, -1) from pg_roles where rolname = current_user),
+                (select nullif(datconnlimit, -1) from pg_database where datname = current_database())
+            )
+        """)
+    ).scalar_one()
+    if left >= needed:
+        return None
+    return (
+        f"Postgres leaves {left} connections to Magnus, whose processes keep up to {needed}, so some calls get 503; "
+        "raise max_connections, or the limit of the role or database, or put PgBouncer in between"
+    )
