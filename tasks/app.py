@@ -12,18 +12,23 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from celery_config import RECONNECT_WITHIN_S, celery_config
 from models.connections.database_errors import explain
-from models.connections.schema_upgrade import installation_id
+from models.connections.schema_upgrade import Installation, read_installation
 from models.session import make_engine
 from processes import json_logs
 from processes.hosted_process import HostedProcess
 from settings import end_with, settings_or_end
+from tasks.broker_transport import TolerantTransport
 
 
 class PromptConnection(Connection):  # type: ignore[misc]  # kombu is untyped
-    """A connection that is tried again every RECONNECT_WITHIN_S.
+    """A connection to Redis that is tried again every RECONNECT_WITHIN_S and on which no message ends the process.
 
     kombu's own pauses grow to 30 s, and Celery has no setting for them.
     """
+
+    def get_transport_cls(self) -> type[TolerantTransport]:
+        """Returns the transport for every form of Redis's address."""
+        return TolerantTransport
 
     def _ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
         pauses = {"interval_start": RECONNECT_WITHIN_S, "interval_step": 0, "interval_max": RECONNECT_WITHIN_S}
@@ -43,12 +48,12 @@ def required(name: str, value: str | None) -> str:
     return value
 
 
-def read_installation(url: str) -> str:
-    """Returns the installation's name from its database; ends the process if that cannot be read."""
+def installation_of(url: str) -> Installation:
+    """Returns the installation of this database; ends the process if that cannot be read."""
     engine = make_engine(url, pool_size=1, name="magnus start")
     try:
         with engine.connect() as connection:
-            return installation_id(connection)
+            return read_installation(connection)
     except SQLAlchemyError as error:
         end_with(explain(error))
     finally:
@@ -58,9 +63,9 @@ def read_installation(url: str) -> str:
 settings = settings_or_end()
 database_url = required("MAGNUS_DATABASE_URL", settings.database_url)
 redis_url = required("MAGNUS_REDIS_URL", settings.redis_url)
-installation = read_installation(database_url)
+installation = installation_of(database_url)
 app = Celery("magnus", amqp=PromptAmqp)
-app.conf.update(celery_config(redis_url, settings.tick_s, installation))
+app.conf.update(celery_config(redis_url, settings.tick_s, installation.name))
 
 
 def host(process: HostedProcess) -> None:

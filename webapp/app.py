@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from inference.engine_errors import UnreadableTokenizer
 from models import ended_requests, notifications
-from models.connections.schema_upgrade import installation_id
+from models.connections.schema_upgrade import Installation, read_installation
 from models.notifications import ENDED, ERRORS, Notifications
 from models.planning.queue_snapshot import read_queue_snapshot
 from models.planning.response_time_estimate import read_response_times
@@ -190,9 +190,9 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         max_calls_of_tenant=settings.tenant_waiting_calls,
     )
 
-    def installation() -> str:
+    def installation() -> Installation:
         with sessions() as session:
-            return installation_id(session.connection())
+            return read_installation(session.connection())
 
     token_feed = TokenFeed(settings.redis_url, installation)
 

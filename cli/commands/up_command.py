@@ -2,7 +2,8 @@
 
 import os
 import secrets
-from dataclasses import asdict, replace
+import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,15 @@ from cli.hosting.service_files import (
     read_secret,
     write_secret,
 )
-from cli.hosting.supervisor import AlreadyRunning, Stopped, Supervisor
+from cli.hosting.state_lock import AlreadyRunning
+from cli.hosting.supervisor import Stopped, Supervisor
 from cli.hosting.worker_devices import gpu_count, threads_each, worker_devices
 from cli.output import CommandFailed, Unreachable, json_option, print_result
 from cli.service_access import POLICIES, settings_with, state_dir_option
 from cli.startup_checks import with_engines
 from inference.model_weights import LARGE_MODEL_PARAMETERS, count_parameters
 from inference.remote.server_errors import ServerUnusable
+from models.connections.connection_slots import MOST_OF, connection_shortage
 from models.connections.database_errors import explain
 from models.connections.schema_upgrade import UnusableSchema, schema_state, upgrade
 from models.planning import planner_state
@@ -76,7 +79,8 @@ def up(as_json: bool, policy: str | None, engines: tuple[str, ...], **options: A
             try:
                 service, new_key = _start_service(supervisor, settings, state_dir, overwrite_policy=policy is not None)
                 service.write(state_dir)
-                facts = asdict(service) | {"api_key_file": str(state_dir / "api-key"), "state_dir": str(state_dir)}
+                files = {"api_key_file": "api-key", "service_file": "service.json", "state_dir": ""}
+                facts = service.without_secrets() | {name: str(state_dir / file) for name, file in files.items()}
                 print_result(facts, as_json, lambda _: _greeting(service, state_dir, new_key))
                 supervisor.watch()
             finally:
@@ -205,6 +209,11 @@ def _start_processes(supervisor: Supervisor, settings: Settings, service: Runnin
         process_commands.remote_worker(name, url, partial(worker_is_alive, engine, name))
         for name, url in ((f"engine-{number}", url) for number, url in enumerate(settings.engines, 1))
     ]
+    with engine.connect() as connection:
+        kinds = dict.fromkeys(MOST_OF, 1) | {"worker": len(workers)}
+        shortage = connection_shortage(connection, kinds)
+    if shortage is not None:
+        click.echo(f"magnus: {shortage}", err=True)
     web = process_commands.web(settings.host, settings.port, partial(api_is_ready, service.url))
     # the directory in which the web processes add up their metrics
     web = replace(web, env={**web.env, "PROMETHEUS_MULTIPROC_DIR": str(fresh_metrics(settings.state_dir))})
@@ -241,11 +250,14 @@ def _reachable(host: str) -> str:
 
 
 def _greeting(service: RunningService, state_dir: Path, new_key: str | None) -> str:
-    key = f"key {new_key}, kept in" if new_key else "key in"
+    # a file or a journal would keep them, readable for others
+    shown = sys.stdout.isatty()
+    key = f"key {new_key}, kept in" if new_key and shown else "key in"
+    password = service.dashboard_password if shown else f"the password in {state_dir / 'service.json'}"
     return f"""
 Magnus is up.
   API        {service.url}/v1    {key} {state_dir / "api-key"}
-  Dashboard  {service.url}/      {service.dashboard_user} / {service.dashboard_password}
+  Dashboard  {service.url}/      {service.dashboard_user} / {password}
   Flower     {service.flower_url}/      the same
   Logs       {state_dir / "logs"}
 

@@ -1,7 +1,7 @@
 """The database's schema: upgrades it, checks whether this code can serve with it, grants rights on it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -9,7 +9,10 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from psycopg.errors import LockNotAvailable
 from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
 from models.planning.planner_state import write_service_state
 from models.session import make_engine
@@ -19,13 +22,23 @@ MIGRATIONS = Path(__file__).parents[2] / "migrations"
 # "magn" in ASCII; any value that no other advisory lock of the database has works. With the lock, hosts that start at
 # the same time upgrade one after the other.
 UPGRADE_LOCK = 0x6D61676E
+# Longest wait of a migration for a lock. Behind it, every call that uses the table waits, too, for at most as long: the
+# web process gives its statements 2 s. Calls are answered in the pauses between the tries. Not tuned otherwise.
+LOCK_WITHIN_S, PAUSE_S, TRIES = 1.0, 2.0, 20
+OPEN_TRANSACTIONS = text("""
+    select format('process %s (%s) for %s s', pid, coalesce(nullif(application_name, ''), usename),
+        round(extract(epoch from clock_timestamp() - xact_start)))
+    from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
+        and xact_start < clock_timestamp() - interval '1 second'
+    order by xact_start limit 3
+""")
 # The oldest migration whose code still works with the newest schema. A migration that breaks older code (because it
 # drops or renames something, or adds a column that must be given) puts its own name here.
 OLDEST_CODE = "0006"
 
 
 class UnusableSchema(Exception):
-    """This version can neither use nor upgrade the database's schema; the message has the remedy."""
+    """This version can neither use nor change the database's schema; the message has the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,32 +85,55 @@ class SchemaState:
 def upgrade(url: str, revision: str = "head") -> None:
     """Runs the migrations that the database has not had yet; several hosts may call it at once.
 
-    Leaves a newer schema that serves this version as it is; raises UnusableSchema if it does not serve it.
+    Leaves a newer schema that serves this version as it is; raises UnusableSchema if it does not serve it, and if other
+    sessions keep tables locked.
     """
-    engine = make_engine(url, answer_within_s=None, pool_size=1, name="magnus migrate")
-    try:
-        with engine.begin() as connection:
-            connection.execute(text("select pg_advisory_xact_lock(:lock)"), {"lock": UPGRADE_LOCK})
-            state = schema_state(connection)
-            if state.revision is not None and not state.known:
-                if state.problem is not None:
-                    raise UnusableSchema(state.problem)
-                return
-            command.upgrade(alembic_config(connection), revision)
-            write_service_state(connection, "schema", {"serves_code_since": OLDEST_CODE})
-    finally:
-        engine.dispose()
+
+    def change(connection: Connection) -> None:
+        state = schema_state(connection)
+        if state.revision is not None and not state.known:
+            if state.problem is not None:
+                raise UnusableSchema(state.problem)
+            return
+        command.upgrade(alembic_config(connection), revision)
+        write_service_state(connection, "schema", {"serves_code_since": OLDEST_CODE})
+
+    _change_schema(url, change)
 
 
 def downgrade(url: str, revision: str) -> None:
-    """Undoes the migrations after `revision`; what they added is lost."""
-    engine = make_engine(url, pool_size=1, name="magnus migrate")
+    """Undoes the migrations after `revision`, with what they added; raises UnusableSchema while tables are locked."""
+    _change_schema(url, lambda connection: command.downgrade(alembic_config(connection), revision))
+
+
+def _change_schema(url: str, change: Callable[[Connection], None]) -> None:
+    """Calls `change` in a transaction, again while other sessions have locks that it needs; one host at a time."""
+    engine = make_engine(url, answer_within_s=None, pool_size=1, name="magnus migrate")
+    tries = Retrying(
+        retry=retry_if_exception(_is_locked), wait=wait_fixed(PAUSE_S), stop=stop_after_attempt(TRIES), reraise=True
+    )
     try:
-        with engine.begin() as connection:
-            connection.execute(text("select pg_advisory_xact_lock(:lock)"), {"lock": UPGRADE_LOCK})
-            command.downgrade(alembic_config(connection), revision)
+        for attempt in tries:
+            with attempt, engine.begin() as connection:
+                connection.execute(text("select pg_advisory_xact_lock(:lock)"), {"lock": UPGRADE_LOCK})
+                connection.exec_driver_sql(f"set local lock_timeout = '{LOCK_WITHIN_S:g}s'")
+                change(connection)
+    except OperationalError as error:
+        if not _is_locked(error):
+            raise
+        with engine.connect() as connection:
+            sessions = "; ".join(map(str, connection.scalars(OPEN_TRANSACTIONS)))
+        raise UnusableSchema(
+            f"other sessions keep tables locked that the migration changes; nothing was changed in {TRIES} tries. "
+            f"Oldest transactions: {sessions or 'none any more'}. Wait for them, as for a pg_dump, or end them with "
+            "pg_terminate_backend; then run `magnus migrate` again"
+        ) from error
     finally:
         engine.dispose()
+
+
+def _is_locked(error: BaseException) -> bool:
+    return isinstance(error, OperationalError) and isinstance(error.orig, LockNotAvailable)
 
 
 def schema_state(connection: Connection) -> SchemaState:
@@ -178,11 +214,19 @@ def unreadable_tables(connection: Connection) -> Sequence[str]:
     ).all()
 
 
-def installation_id(connection: Connection) -> str:
-    """Returns the name of the installation, which keeps its messages apart in a shared Redis: twelve hex digits.
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What keeps an installation's messages apart in a shared Redis; migrations drew both, the same for every process.
 
-    The first migration of the database draws it, so that it is the same for every process.
+    The name, twelve hex digits, is a part of keys and channels; the secret is known to those who may read Postgres.
     """
-    return str(
-        connection.execute(text("select value->>'id' from service_state where name = 'installation'")).scalar_one()
-    )
+
+    name: str
+    secret: str = field(repr=False)
+
+
+def read_installation(connection: Connection) -> Installation:
+    """Returns this database's installation."""
+    drawn = text("select value->>'id', value->>'secret' from service_state where name = 'installation'")
+    name, secret = connection.execute(drawn).one()
+    return Installation(name, secret)

@@ -17,6 +17,7 @@ import structlog
 from inference.answer_text import GrowingText
 from inference.sequences import Generated
 from inference.serving_engine import ServingEngine
+from models.connections.schema_upgrade import Installation
 from processes.broker import PING_AFTER_S, BrokerSubscription, broker_client
 from processes.listening import Channel, Listener
 from webapp.streaming.token_messages import Piece, asks_channel, decode_asks, encode_pieces, pieces_channel
@@ -156,15 +157,17 @@ class TokenPublisher(Thread):
             log.warning("broker away", pause_s=PAUSE_S, error=str(error))
 
 
-def ask_listener(redis_url: str, installation: str, on_asks: Callable[[Sequence[str]], None]) -> Listener[bytes]:
+def ask_listener(
+    redis_url: str, installation: Installation, on_asks: Callable[[Sequence[str]], None]
+) -> Listener[bytes]:
     """Returns the thread that receives web processes' requests for answers from their beginning."""
 
     def pass_on(messages: list[bytes]) -> None:
         for message in messages:
             try:
-                on_asks(decode_asks(message))
+                on_asks(decode_asks(message, installation.secret))
             except ValueError:
                 log.warning("unreadable message on the channel of asks")
 
-    subscribe = partial(BrokerSubscription, redis_url, asks_channel(installation))
+    subscribe = partial(BrokerSubscription, redis_url, asks_channel(installation.name))
     return Listener("asks", Channel("asks for tokens", subscribe, (redis.RedisError,)), pass_on, wait_s=PING_AFTER_S)

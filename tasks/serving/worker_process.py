@@ -54,7 +54,7 @@ def serve_until_signal(
 ) -> int:
     """Announce the worker and serve its queue until SIGTERM or SIGINT; returns the process's exit status."""
     name = announcement.name
-    publisher = TokenPublisher(redis_url, installation, prompt_format.decode)
+    publisher = TokenPublisher(redis_url, installation.name, prompt_format.decode)
     live_rows = LiveRows(publisher.put)
     asks = ask_listener(redis_url, installation, live_rows.ask)
     runner = BatchRunner(
@@ -71,7 +71,7 @@ def serve_until_signal(
         on_broken=_exit_at_once,
         live_rows=live_rows,
         offer=offer,
-        salt_key=installation,
+        salt_key=installation.secret,
         prepare_format=prepare_format,
     )
     process = HostedProcess([publisher, asks, runner], works=lambda: runner.works)

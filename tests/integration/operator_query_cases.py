@@ -58,7 +58,7 @@ OPERATOR_CASES = [
     Case("process_heartbeats.processes", process_heartbeats.processes),
     Case("schema_upgrade.server_facts", schema_upgrade.server_facts),
     Case("schema_upgrade.unreadable_tables", schema_upgrade.unreadable_tables, 1000),  # of the catalog
-    Case("schema_upgrade.installation_id", schema_upgrade.installation_id),
+    Case("schema_upgrade.read_installation", schema_upgrade.read_installation),
     Case("retention.delete_old_batches", lambda c: retention.delete_old_batches(c, HOUR, 500), 2 * 500 + FEW),
     Case("retention.delete_old_workers", lambda c: retention.delete_old_workers(c, DAY)),
     Case("retention.delete_old_heartbeats", lambda c: retention.delete_old_heartbeats(c, HOUR)),

@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from models import notifications
+from models.connections.schema_upgrade import read_installation
 from settings import Settings
 from tests.integration.api_service import Api
 from tests.integration.database_stage import eventually
@@ -202,10 +203,11 @@ class Worker:
     """Publishes pieces of answers, and receives the ids of the requests whose pieces are wanted."""
 
     def __init__(self, client: redis.Redis, api: Api) -> None:
-        ((installation,),) = api.sql("select value->>'id' from service_state where name = 'installation'")
-        self._client, self.channel = client, pieces_channel(installation)
+        with api.engine.connect() as connection:
+            self._installation = read_installation(connection)
+        self._client, self.channel = client, pieces_channel(self._installation.name)
         self._asks = client.pubsub(ignore_subscribe_messages=True)
-        self._asks.subscribe(asks_channel(installation))
+        self._asks.subscribe(asks_channel(self._installation.name))
         self._api = api
 
     def publish(self, start: int, text: str, id: str | None = None) -> None:
@@ -217,7 +219,7 @@ class Worker:
     def asked_for(self) -> list[str]:
         """Returns the request ids of the web process's next message."""
         message = eventually(lambda: self._asks.get_message(timeout=1.0))
-        return decode_asks(message["data"])
+        return decode_asks(message["data"], self._installation.secret)
 
     def close(self) -> None:
         self._asks.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 import psycopg
 
 from cli.hosting.embedded_servers import create_database, postgres_binaries
-from models.connections.schema_upgrade import installation_id, schema_state
+from models.connections.schema_upgrade import read_installation, schema_state
 from models.planning import planner_requests, planner_state
 from models.session import make_engine
 from tests.conftest import with_database
@@ -26,7 +26,7 @@ def test_a_restored_dump_has_every_answer_and_serves_what_waited(stage: Stage, d
     try:
         with engine.begin() as connection, stage.database.begin() as original:
             assert schema_state(connection).current
-            assert installation_id(connection) == installation_id(original)
+            assert read_installation(connection) == read_installation(original)
             epoch = planner_state.next_epoch(connection)
             (queued,) = planner_requests.fetch_new_requests(connection, epoch)
             assert queued.request.id == "waits"

@@ -6,13 +6,13 @@ import sys
 
 import redis
 
-from models.connections.schema_upgrade import installation_id
+from models.connections.schema_upgrade import read_installation
 from tests.integration.database_stage import Stage, eventually
 
 
 def test_one_tick_at_a_time_waits_for_each_kind_of_process(stage: Stage, database_url: str, redis_url: str):
     with stage.database.connect() as connection:
-        prefix = f"magnus-{installation_id(connection)}:"
+        prefix = f"magnus-{read_installation(connection).name}:"
     environment = {
         **os.environ,
         "MAGNUS_DATABASE_URL": database_url,

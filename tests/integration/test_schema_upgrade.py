@@ -1,5 +1,7 @@
 """The migrations give the tables that the code declares, and can be undone."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from alembic import command
 from sqlalchemy import inspect, make_url, text
@@ -122,3 +124,35 @@ def state_after(database_url: str, *statements: str) -> SchemaState:
         state = schema_state(connection)
     engine.dispose()
     return state
+
+
+def test_a_migration_that_meets_a_long_reader_delays_nobody_for_long_and_says_who_it_is(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    downgrade(database_url, "0012")
+    for name, value in (("LOCK_WITHIN_S", 0.2), ("PAUSE_S", 0.1), ("TRIES", 3)):
+        monkeypatch.setattr(schema_upgrade, name, value)
+    reader = make_engine(database_url, name="a backup")
+    with reader.connect() as connection:
+        connection.execute(text("select count(*) from workers"))  # holds its lock until the transaction ends
+        connection.execute(text("select pg_sleep(1.1)"))
+        with pytest.raises(UnusableSchema, match=r"3 tries.*\(a backup\) for \d+ s"):
+            upgrade(database_url)
+        assert not schema_state(connection).current
+    reader.dispose()
+    upgrade(database_url)
+
+
+def test_a_migration_goes_on_once_a_reader_has_ended(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    downgrade(database_url, "0012")
+    monkeypatch.setattr(schema_upgrade, "LOCK_WITHIN_S", 0.2)
+    reader = make_engine(database_url)
+    with reader.connect() as connection:
+        connection.execute(text("select count(*) from workers"))
+        with ThreadPoolExecutor(1) as pool:
+            upgraded = pool.submit(upgrade, database_url)
+            connection.execute(text("select pg_sleep(0.4)"))
+            connection.rollback()
+            upgraded.result(timeout=60)
+        assert schema_state(connection).current
+    reader.dispose()

@@ -12,6 +12,7 @@ import redis
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from models.connections.schema_upgrade import Installation
 from processes.broker import BrokerSubscription
 from processes.listening import Channel
 from webapp.streaming.token_messages import asks_channel, decode_pieces, encode_asks, pieces_channel
@@ -57,8 +58,8 @@ class LiveText:
 class TokenFeed:
     """Adds published pieces to the texts of this process's streams."""
 
-    def __init__(self, redis_url: str | None, installation: Callable[[], str]) -> None:
-        """`installation` reads the installation's name, which is part of the channels' names."""
+    def __init__(self, redis_url: str | None, installation: Callable[[], Installation]) -> None:
+        """`installation` reads the installation, whose name is part of the channels' names."""
         self._redis_url, self.installation = redis_url, installation
         self._lock = threading.Lock()
         self._texts: dict[str, list[LiveText]] = {}
@@ -137,14 +138,14 @@ class _Pieces(BrokerSubscription):
     """Subscribes to the pieces that workers publish, and asks workers again for answers with missing pieces."""
 
     def __init__(self, redis_url: str, feed: TokenFeed) -> None:
-        installation = feed.installation()
-        super().__init__(redis_url, pieces_channel(installation))
-        self._feed, self._asks, self._next_ask_at = feed, asks_channel(installation), 0.0
+        self._feed, self._installation, self._next_ask_at = feed, feed.installation(), 0.0
+        super().__init__(redis_url, pieces_channel(self._installation.name))
 
     def wait(self, within_s: float) -> list[bytes]:
         """Returns the next message, or an empty list after `within_s`."""
         now = time.monotonic()
         if now >= self._next_ask_at and (missed := self._feed.missed()):
-            self.client.publish(self._asks, encode_asks(missed))
+            asks = encode_asks(missed, self._installation.secret)
+            self.client.publish(asks_channel(self._installation.name), asks)
             self._next_ask_at = now + ASK_EVERY_S
         return super().wait(within_s)
