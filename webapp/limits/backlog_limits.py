@@ -99,7 +99,7 @@ class BacklogLimit:
         """
         self._snapshot = snapshot
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="backlog-count")  # started by its first task
-        self._count, self._run_aside = count, run_aside or self._in_thread
+        self._count, self._run_aside = count, run_aside or self._thread.submit
         self._most_of_all = most
         self._lock = threading.Lock()
         self._tenants: dict[str, TenantCount] = {}
@@ -151,7 +151,11 @@ class BacklogLimit:
             known.counting = known.counting or due
             fitted = known.first_count.is_set() and known.exceeded(one, most) is None
         if due and fitted:
-            self._run_aside(lambda: self._count_again(tenant, known))
+            try:
+                self._run_aside(lambda: self._count_again(tenant, known))
+            except RuntimeError as error:  # no thread, or this process is ending; the next call tries again
+                known.counting = False
+                log.warning("backlog not counted", error=str(error))
         elif due:
             self._count_again(tenant, known)
         known.first_count.wait()
@@ -172,12 +176,6 @@ class BacklogLimit:
     def close(self) -> None:
         """Waits until no count is running."""
         self._thread.shutdown()
-
-    def _in_thread(self, task: Callable[[], None]) -> None:
-        try:
-            self._thread.submit(task)
-        except RuntimeError as error:  # this process is ending; its last calls are checked with the last counts
-            log.warning("backlog not counted", error=str(error))
 
     def _count_again(self, tenant: str, known: TenantCount) -> None:
         began = time.monotonic()

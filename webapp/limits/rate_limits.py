@@ -96,7 +96,13 @@ class RateLimit:
                 return window.standing(rate, now)
             requests, window.unshared = window.unshared, 0
             window.known += requests
-        shared = self._share(tenant, requests, rate.period_s)
+        try:
+            shared = self._share(tenant, requests, rate.period_s)
+        except BaseException:  # this call is not served; those before it were
+            with self._lock:
+                window.known -= requests
+                window.unshared += requests - 1
+            raise
         with self._lock:
             ends_at = now + shared.window_left_s
             same_window = abs(ends_at - window.ends_at) < rate.period_s / 2

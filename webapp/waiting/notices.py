@@ -36,7 +36,8 @@ class Announcer:
         self._waiting = True
         try:
             self._thread.submit(self._announce)
-        except RuntimeError as error:  # this process is ending; the stored request is still accepted
+        except RuntimeError as error:  # no thread, or this process is ending; the stored request is still accepted
+            self._waiting = False
             log.warning("not announced", error=str(error))
 
     def close(self) -> None:

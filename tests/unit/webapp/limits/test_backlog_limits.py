@@ -202,3 +202,19 @@ def test_a_process_that_ends_admits_by_its_last_counts() -> None:
     submit(limit, "acme", 5, now=0.0)
     with pytest.raises(BacklogFull):
         submit(limit, "acme", 5, now=0.0)
+
+
+def test_a_count_for_which_there_was_no_thread_is_tried_at_the_next_call() -> None:
+    queue, threads = Queue(), 0
+
+    def run(count: Callable[[], None]) -> None:
+        if not threads:
+            raise RuntimeError("can't start new thread")
+        count()
+
+    limit = BacklogLimit(queue.count, TenantBacklog(3, FAR, FAR), run_aside=run)
+    submit(limit, "acme", 1, now=0.0)
+    submit(limit, "acme", 1, now=FAR)
+    threads = 1
+    submit(limit, "acme", 1, now=FAR)
+    submit(limit, "acme", 1, now=FAR + FAR)

@@ -56,6 +56,23 @@ def test_two_processes_share_a_limit() -> None:
             process.count("acme", now=5.0)
 
 
+def test_calls_that_fail_for_lack_of_the_database_do_not_count() -> None:
+    shared = SharedCounts()
+    away = True
+
+    def share(tenant: str, requests: int, period_s: int) -> SharedCount:
+        if away:
+            raise ConnectionError
+        return shared(tenant, requests, period_s)
+
+    limit = RateLimit("3/minute", share)
+    for _ in range(5):
+        with pytest.raises(ConnectionError):
+            limit.count("acme", now=0.0)
+    away = False
+    assert [limit.count("acme", now=1.0).remaining for _ in range(3)] == [2, 1, 0]
+
+
 def test_most_calls_need_no_statement() -> None:
     shared = SharedCounts()
     limit = RateLimit("1000/hour", shared)
