@@ -45,7 +45,7 @@ from webapp.limits.prompt_limits import prompt_limits_of
 from webapp.limits.rate_limits import RateLimit
 from webapp.responses import input_api, responses_api
 from webapp.streaming.token_feed import TokenFeed
-from webapp.transport import cross_origin, request_bodies
+from webapp.transport import azure_paths, cross_origin, request_bodies
 from webapp.transport.request_bodies import ApiRequest, StrictJson
 from webapp.ttl_cache import TtlCache
 from webapp.waiting.notices import Announcer, EndedNotices
@@ -125,7 +125,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     context = make_context(settings, settings.database_url)
     app.url_map.strict_slashes = False  # a slash at the end of an address makes no difference
     app.extensions["magnus"] = context
-    app.wsgi_app = in_turns(app.wsgi_app)  # type: ignore[assignment, method-assign]
+    app.wsgi_app = azure_paths.translated(in_turns(app.wsgi_app))  # type: ignore[assignment, method-assign]
     app.before_request(name_request)
     monitoring.register_metrics(app, context)
     cross_origin.register(app, settings.cors_origin_list)

@@ -66,6 +66,8 @@ def require_api_key() -> None:
     if not request.path.startswith(NEED_A_KEY):
         return
     scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+    if not scheme and "api-key" in request.headers:  # as Azure's clients send it
+        scheme, key = "bearer", request.headers["api-key"]
     if scheme.lower() != "bearer" or not key.strip():
         raise InvalidKey("You did not provide an API key: send 'Authorization: Bearer <key>'.")
     context = current_context()

@@ -161,6 +161,24 @@ def test_an_item_is_resolved_by_its_id_as_if_it_had_been_sent(api: Api) -> None:
     assert (other.status_code, other.json["error"]["param"]) == (400, "input")
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/openai/deployments/words/chat/completions?api-version=2025-01-01", CHAT),
+        ("/openai/responses?api-version=preview", RESPONSE),
+        ("/openai/v1/responses", RESPONSE),
+    ],
+)
+def test_azures_addresses_and_its_header_for_keys_are_understood(api: Api, path: str, body: dict[str, Any]) -> None:
+    with answering(api):
+        answer = api.client.post(path, json=body, headers={"api-key": api.key})
+        assert answer.status_code == 200
+        assert api.client.post(path, json=body, headers={"api-key": "wrong"}).status_code == 401
+        assert api.client.post(path, json=body).status_code == 401
+    listed = api.call("GET", "/openai/v1/responses?limit=1&api-version=v1")
+    assert len(listed.json["data"]) == 1
+
+
 def test_an_answer_can_be_sent_back_as_it_came(api: Api) -> None:
     with answering(api, "one"):
         chat = api.call("POST", "/v1/chat/completions", json=CHAT).json

@@ -52,9 +52,8 @@ class LineEndpoint:
             raise InvalidRequest("A line of a batch has one prompt and one answer.", param="n", code=UNSUPPORTED)
         if submissions[0].body.stream:
             raise InvalidRequest("A line of a batch cannot be streamed.", param="stream", code=UNSUPPORTED)
-        if not submissions[0].body.store:
-            raise InvalidRequest("The answer to a line of a batch is stored.", param="store", code=UNSUPPORTED)
-        return submissions[0]
+        # the answer is in the output file, and so stored as long as that, whatever `store` says of OpenAI's own lists
+        return replace(submissions[0], body=submissions[0].body.model_copy(update={"store": True}))
 
 
 def _of_chat(body: CreateChatCompletion, tenant: str, limits: PromptLimits) -> Sequence[Submission]:

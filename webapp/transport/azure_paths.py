@@ -1,0 +1,24 @@
+"""Serves the addresses of Azure's clients: `/openai/deployments/NAME/…` and `/openai/v1/…`, whatever their version."""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+OURS = re.compile(r"/openai/(?:deployments/[^/]+/|v1/)?(?=.)")  # what stands for `/v1/` at the beginning of an address
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+def translated(application: Application) -> Application:
+    """Returns the WSGI application with Azure's addresses as its own; the body names the model in both."""
+
+    def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        found = OURS.match(environ["PATH_INFO"])
+        if found:
+            query = parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+            environ["PATH_INFO"] = "/v1/" + environ["PATH_INFO"][found.end() :]
+            environ["QUERY_STRING"] = urlencode([one for one in query if one[0] != "api-version"])
+        return application(environ, start_response)
+
+    return call
