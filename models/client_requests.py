@@ -1,7 +1,7 @@
 """Requests as clients handle them: submit, fetch, list, cancel, delete. A call is seldom more than one statement."""
 
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -180,11 +180,6 @@ def select_whole_views() -> View:
 def fetch(session: Session, tenant: str | None, id: str) -> RequestView | None:
     """Returns one request of this tenant; `tenant` None means any, for the operator's pages only."""
     return next(read_views(session, select_whole_views().where(StoredRequest.id == id, *_of_tenant(tenant))), None)
-
-
-def fetch_several(session: Session, tenant: str, ids: Collection[str]) -> list[RequestView]:
-    """Returns those of these requests that this tenant has, without log probabilities."""
-    return list(read_views(session, select_views().where(StoredRequest.id.in_(ids), *_of_tenant(tenant))))
 
 
 def page(

@@ -99,17 +99,20 @@ def file_page(
 ) -> FilePage | None:
     """Returns files by age, newest first unless `oldest_first`, beginning behind the file `after`.
 
-    Returns None if this tenant has no file `after`.
+    Returns None if this tenant has no file `after`. One that was deleted meanwhile still marks a place, until upkeep
+    deletes its row.
     """
     position = tuple_(StoredFile.created_at, StoredFile.id)
     listed = _files_of(tenant)
     if purposes:
         listed = listed.where(StoredFile.purpose.in_(purposes))
     if after is not None:
-        cursor = fetch_file(session, tenant, after)
-        if cursor is None:
+        created_at = session.scalar(
+            select(StoredFile.created_at).where(StoredFile.id == after, StoredFile.tenant == tenant)
+        )
+        if created_at is None:
             return None
-        place = (cursor.created_at, cursor.id)
+        place = (created_at, after)
         listed = listed.where(position > place if oldest_first else position < place)
     columns = (StoredFile.created_at, StoredFile.id)
     order = columns if oldest_first else [column.desc() for column in columns]

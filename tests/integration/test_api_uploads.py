@@ -142,6 +142,19 @@ def test_a_tenants_files_have_a_limit_together(small_api: Api) -> None:
     assert upload(small_api, content).status_code == 200
 
 
+def test_a_list_goes_on_behind_a_file_that_was_deleted_meanwhile(api: Api) -> None:
+    ids = [upload(api).json["id"] for _ in range(3)]
+    seen, path = [], "/v1/files?limit=1&order=asc"
+    for _ in ids:
+        [one] = api.call("GET", path).json["data"]
+        assert api.call("DELETE", f"/v1/files/{one['id']}").status_code == 200
+        seen.append(one["id"])
+        path = f"/v1/files?limit=1&order=asc&after={one['id']}"
+    assert seen == ids
+    assert api.call("GET", path).json["data"] == []
+    assert api.other_tenant().call("GET", path).status_code == 400
+
+
 def test_files_end_when_they_expire_when_they_are_old_and_when_nobody_needs_them_any_more(api: Api) -> None:
     soon: dict[str, Any] = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
     expiring = upload(api, **soon).json

@@ -22,6 +22,7 @@ from webapp.submission import find_request
 from webapp.tools import FunctionCallItem, FunctionOutputItem, ItemReference, parts_of
 
 NO_PREVIOUS = "previous_response_not_found"  # OpenAI's code
+MOST_REFERENCED = 200  # responses whose items an input names, each of which is a query. Not tuned
 ITEM_ID = re.compile(r"(?:msg|fc|fco)_([0-9a-f]{32})\d*")
 STORED_ITEM: TypeAdapter[InputItem] = TypeAdapter(InputItem)
 ANSWERED = (RequestStatus.completed, RequestStatus.incomplete)
@@ -62,11 +63,16 @@ def referenced_items(context: AppContext, tenant: str, ids: Collection[str]) -> 
     if not ids:
         return {}
     responses = {f"resp_{found[1]}" for one in ids if (found := ITEM_ID.fullmatch(one))}
-    with context.sessions() as session:
-        views = client_requests.fetch_several(session, tenant, responses)
+    if len(responses) > MOST_REFERENCED:
+        raise InvalidRequest(
+            f"An input refers to items of at most {MOST_REFERENCED} responses: send the older items themselves.",
+            param="input",
+        )
     items: dict[str, InputItem] = {}
-    for view in views:
-        if view.request.input:  # texts with `store: false` are deleted
+    for response_id in responses:  # one by one, since a response may have megabytes
+        with context.sessions() as session:
+            view = client_requests.fetch(session, tenant, response_id)
+        if view is not None and view.request.input:  # texts with `store: false` are deleted
             for item in (*items_of(view, readable_body(view.request.body)), *answer_items(view)):
                 if item["id"] in ids:
                     items[item["id"]] = STORED_ITEM.validate_python(item)
