@@ -79,7 +79,8 @@ def tokenize(json_data: Tokenize) -> TokenizedText:
     texts = None
     if json_data.return_token_strs:
         texts = [limits.prompt_format.token_bytes(one).decode("utf-8", "replace") for one in ids]
-    longest = limits.max_prompt_tokens + limits.max_output_tokens
+    allowed = limits.max_prompt_tokens + limits.max_output_tokens
+    longest = min(allowed, limits.prompt_format.context_tokens or allowed)
     return TokenizedText(count=len(ids), max_model_len=longest, tokens=ids, token_strs=texts)
 
 
