@@ -123,11 +123,9 @@ def _database(url: str | None, lease_s: float) -> Iterator[Finding]:
 
 
 def _server(connection: Connection) -> Iterator[Finding]:
-    version, encoding, timeout = server_facts(connection)
+    version, timeout = server_facts(connection)
     remedy = None if version >= MIN_POSTGRES_VERSION else f"Magnus needs Postgres {MIN_POSTGRES_VERSION} or newer"
     yield Finding("Postgres", f"version {version}", remedy)
-    if encoding != "UTF8":
-        yield Finding("encoding", encoding, "create the database with `encoding 'UTF8' template template0`")
     shortage = connection_shortage(connection, dict.fromkeys(MOST_OF, 1))
     yield _finding("connections", shortage, "enough for a process of each kind")
     if is_pooled(connection):

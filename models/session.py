@@ -2,7 +2,8 @@
 
 A pooler such as PgBouncer in transaction mode gives each transaction another server connection: session settings would
 affect other clients' statements, prepared statements would be unknown, and start-up options are refused. Behind a
-pooler, therefore, only the time zone outlives a transaction: PgBouncer itself carries it over.
+pooler, therefore, only the time zone, the date style and the client's encoding outlive a transaction: PgBouncer itself
+carries them over.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any
 
 import psycopg
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import DisconnectionError, OperationalError
+from sqlalchemy.exc import DisconnectionError, NotSupportedError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from models.connections.bounded_connection import BoundedConnection, DatabaseSilent, PostgresSilence
@@ -30,6 +31,16 @@ ANSWER_WITHIN_S = 30.0
 IDLE_IN_TRANSACTION_S = 8.0
 # Longer than IDLE_IN_TRANSACTION_S, after which the lock of a frozen process is free.
 LOCK_WITHIN_S = 10.0
+# What Magnus's statements rely on. Database administrators set other values for a role or a database: exact floats, by
+# which a worker recognises its row; transactions that see each other's commits; plain texts of instants and bytes.
+PINNED = {
+    "extra_float_digits": "1",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_deferrable": "off",
+    "intervalstyle": "postgres",
+    "bytea_output": "hex",
+    "standard_conforming_strings": "on",
+}
 # On TCP, a peer that vanished without closing the connection is noticed after about this long.
 TCP_SILENCE_S = 10
 TCP_BOUNDS = {
@@ -66,14 +77,19 @@ def make_engine(
     `autocommit` every statement is a transaction of its own, without round trips for begin and end. With
     `generic_plans` Postgres plans a statement once and not at each run, which suits look-ups of few rows by id.
     """
-    session_settings = {"idle_in_transaction_session_timeout": str(round(idle_in_transaction_s * 1000))}
+    session_settings = {**PINNED, "idle_in_transaction_session_timeout": str(round(idle_in_transaction_s * 1000))}
     if answer_within_s is not None:
         session_settings["lock_timeout"] = str(round(LOCK_WITHIN_S * 1000))
     if statement_timeout_s is not None:
         session_settings["statement_timeout"] = str(round(statement_timeout_s * 1000))
     if generic_plans:
         session_settings["plan_cache_mode"] = "force_generic_plan"
-    connect_args = {"application_name": name, "connect_timeout": CONNECT_WITHIN_S, **TCP_BOUNDS}
+    connect_args = {
+        "application_name": name,
+        "connect_timeout": CONNECT_WITHIN_S,
+        "client_encoding": "utf8",
+        **TCP_BOUNDS,
+    }
     engine = create_engine(
         database_url(url),
         pool_size=pool_size,
@@ -162,12 +178,18 @@ def apply_session_settings(engine: Engine, settings: Mapping[str, str]) -> None:
     @event.listens_for(engine, "connect")
     def connected(connection: Any, record: Any) -> None:
         autocommit, connection.autocommit = connection.autocommit, True
+        encoding = connection.info.parameter_status("server_encoding")
+        if encoding != "UTF8":  # texts would be refused, or stored as other texts
+            wrong = psycopg.NotSupportedError(f"the database's encoding is {encoding}, not UTF8")
+            raise NotSupportedError(None, None, wrong)
         connection.execute("set timezone to 'UTC'")
+        connection.execute("set datestyle to 'ISO'")
         # A pooler answers the start of a session itself, with a process id that is not the server's.
         (server_pid,) = connection.execute("select pg_backend_pid()").fetchone()
         record.info[POOLED] = server_pid != connection.info.backend_pid
         if record.info[POOLED]:
             connection.prepare_threshold = None
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         elif settings:
             connection.execute(of_session)
         connection.autocommit = autocommit

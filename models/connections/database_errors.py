@@ -25,6 +25,7 @@ REMEDIES = {
     "permission denied for database": f"grant connect on the database to the role of {URL}",
     "permission denied": GRANT,
     "must be owner": GRANT,
+    "encoding is": "create another with `create database NAME encoding 'UTF8' template template0`",
     "no schema has been selected": "create the schema that search_path names, or correct search_path",
     "invalid connection option": f"correct the part behind the `?` of {URL}",
     "invalid dsn": f"correct {URL}",

@@ -146,15 +146,14 @@ def schema_state(connection: Connection) -> SchemaState:
     return SchemaState(revision, newest_revision(), known, since)
 
 
-def server_facts(connection: Connection) -> tuple[int, str, str]:
-    """Returns the server's major version, its encoding, and the statement timeout ("0": none)."""
+def server_facts(connection: Connection) -> tuple[int, str]:
+    """Returns the server's major version and the statement timeout ("0": none)."""
     row = connection.execute(
         text("""
-            select current_setting('server_version_num')::int / 10000, current_setting('server_encoding'),
-                current_setting('statement_timeout')
+            select current_setting('server_version_num')::int / 10000, current_setting('statement_timeout')
         """)
     ).one()
-    return (row[0], row[1], row[2])
+    return (row[0], row[1])
 
 
 @cache
