@@ -1,5 +1,6 @@
 """`magnus migrate` and `magnus settings`: prepare a database and a settings file."""
 
+import time
 from pathlib import Path
 
 import click
@@ -12,14 +13,18 @@ from cli.output import CommandFailed, Unreachable
 from cli.service_access import settings_with, state_dir_option, transaction
 from models.connections import schema_upgrade
 from models.connections.database_errors import explain
+from models.session import make_engine
+
+LOOK_AGAIN_S = 2.0  # seconds between two looks at a Postgres that does not answer; not tuned
 
 
 @click.command()
 @click.option("--check", is_flag=True, help="Change nothing; exit status 1 if the schema cannot serve this version.")
 @click.option("--grant", "role", metavar="ROLE", help="Then let ROLE run the service; it is made if there is none.")
 @click.option("--down-to", "revision", metavar="REVISION", help="Undo the migrations behind REVISION instead.")
+@click.option("--wait", is_flag=True, help="Wait for Postgres as long as it takes, instead of failing.")
 @state_dir_option
-def migrate(check: bool, role: str | None, revision: str | None, state_dir: Path | None) -> None:
+def migrate(check: bool, role: str | None, revision: str | None, wait: bool, state_dir: Path | None) -> None:
     """Bring the database to the newest schema, or check it.
 
     `magnus up` does this by itself if its role may. Several hosts may run it at once. The service itself needs no right
@@ -36,6 +41,8 @@ def migrate(check: bool, role: str | None, revision: str | None, state_dir: Path
         click.echo("the schema is the newest" if state.current else f"the schema is {state.described}")
         return
     url = database_url(settings_with(state_dir=state_dir))
+    if wait:
+        _await_database(url)
     try:
         if revision is not None:
             schema_upgrade.downgrade(url, revision)
@@ -54,6 +61,21 @@ def migrate(check: bool, role: str | None, revision: str | None, state_dir: Path
             made = schema_upgrade.grant_rights(connection, role)
         note = "was made without a password: give it one with `alter role … password …`, and" if made else "may"
         click.echo(f"{role} {note} {'may ' if made else ''}run the service")
+
+
+def _await_database(url: str) -> None:
+    """Returns once Postgres answers; prints each new reason why it does not."""
+    engine, said = make_engine(url, pool_size=1, name="magnus migrate"), ""
+    while True:
+        try:
+            engine.connect().close()
+            break
+        except OperationalError as error:
+            if (reason := explain(error)) != said:
+                click.echo(f"waiting for Postgres: {reason}", err=True)
+                said = reason
+        time.sleep(LOOK_AGAIN_S)
+    engine.dispose()
 
 
 @click.command()

@@ -53,6 +53,14 @@ def test_a_unit_runs_a_command_that_exists(unit: Path) -> None:
     assert parses(words)
 
 
+def test_a_late_postgres_delays_the_units_and_fails_none() -> None:
+    migrate = DEPLOY / "systemd" / "magnus-migrate.service"
+    assert value(migrate, "ExecStart").endswith("migrate --wait")
+    for unit in UNITS:
+        assert not re.search(r"^(Requires|Requisite|BindsTo)=", unit.read_text(), re.MULTILINE)
+        assert unit == migrate or "magnus-migrate.service" in value(unit, "Wants")
+
+
 def test_there_is_a_unit_for_every_process() -> None:
     kinds = {unit.stem.removeprefix("magnus-").removesuffix("@") for unit in UNITS}
     assert kinds == {*PROCESSES, "worker", "migrate"}
