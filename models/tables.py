@@ -205,6 +205,7 @@ class StoredBatch(Base):
     length: Mapped[int]  # L(B)
     predicted_generation_length: Mapped[int]  # G'(B)
     iteration_limit: Mapped[int | None]
+    most_rows: Mapped[int | None]  # joiners wait at the worker until it has at most this many rows with them
     estimated_s: Mapped[float]
     assigned_at: Mapped[datetime] = mapped_column(server_default=NOW)
     sent_at: Mapped[datetime | None]

@@ -89,6 +89,7 @@ class Assignment:
     sealed: bool = False  # a half of a batch that ran out of memory: no request may join it
     estimated_s: float = 0.0
     preempts: tuple[str, ...] = ()  # ids of running rows that leave first and come back through `add`
+    most_rows: int | None = None  # joiners wait at the worker until the running rows with them are at most this many
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ class TakenBatch:
     iteration_limit: int | None
     preempts: tuple[str, ...]
     prompts: tuple[TakenRequest, ...]
+    most_rows: int | None = None  # joiners wait until the running rows with them are at most this many
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
             update batches set status = 'running', fence = fence + 1,
                 lease_until = clock_timestamp() + make_interval(secs => :lease_s)
             where id = :batch_id and worker = :worker and status = 'assigned'
-            returning fence, joins, iteration_limit, preempts
+            returning fence, joins, iteration_limit, preempts, most_rows
         """),
         {"batch_id": batch_id, "worker": worker, "lease_s": lease_s},
     ).one_or_none()
@@ -121,6 +122,7 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
         joins=batch.joins,
         iteration_limit=batch.iteration_limit,
         preempts=tuple(batch.preempts),
+        most_rows=batch.most_rows,
         prompts=tuple(
             TakenRequest(**{**row._mapping, "generated_ids": tuple(row.generated_ids), "needs": tuple(row.needs)})
             for row in rows

@@ -44,15 +44,16 @@ def claim_batches(connection: Connection, assignments: Sequence[Assignment], pol
                     coalesce(s.length, 0) as length, coalesce(s.generation_length, 0) as generation_length
                 from unnest(
                     cast(:n as int[]), cast(:workers as text[]), cast(:joins as bool[]), cast(:sealed as bool[]),
-                    cast(:limits as int[]), cast(:estimated_s as float8[]), cast(:preempts as text[])
-                ) as a (n, worker, joins, sealed, iteration_limit, estimated_s, preempts)
+                    cast(:limits as int[]), cast(:most_rows as int[]), cast(:estimated_s as float8[]),
+                    cast(:preempts as text[])
+                ) as a (n, worker, joins, sealed, iteration_limit, most_rows, estimated_s, preempts)
                 left join sizes s using (n)
                 where s.size > 0 or a.preempts <> ''
             ), inserted as (
                 insert into batches (id, worker, policy, joins, sealed, preempts, size, length,
-                    predicted_generation_length, iteration_limit, estimated_s, sent_at)
+                    predicted_generation_length, iteration_limit, most_rows, estimated_s, sent_at)
                 select batch_id, worker, :policy, joins, sealed, string_to_array(preempts, ' '), size, length,
-                    generation_length, iteration_limit, estimated_s, clock_timestamp()
+                    generation_length, iteration_limit, most_rows, estimated_s, clock_timestamp()
                 from made
             ), updated as (
                 update requests r set status = 'in_progress', batch_id = m.batch_id, attempts = r.attempts + 1,
@@ -75,6 +76,7 @@ def claim_batches(connection: Connection, assignments: Sequence[Assignment], pol
             "joins": [assignment.joins for assignment in assignments],
             "sealed": [assignment.sealed for assignment in assignments],
             "limits": [assignment.iteration_limit for assignment in assignments],
+            "most_rows": [assignment.most_rows for assignment in assignments],
             "estimated_s": [assignment.estimated_s for assignment in assignments],
             "preempts": [" ".join(assignment.preempts) for assignment in assignments],
         },

@@ -210,9 +210,16 @@ class SimulatedWorker:
                 outcomes.append(Requeued(request, preempted=True))
             else:
                 outcomes.append(RanOutOfMemory(Assignment(self.instance.name, (request,), joins=True), alone=True))
-        while self._joining and batch.accepts_joiners and batch.iteration >= self._join_iteration:
+        while self._next_may_join() and batch.iteration >= self._join_iteration:
             outcomes += self._join(self._joining.popleft(), now)
         return outcomes
+
+    def _next_may_join(self) -> bool:
+        """Return whether the next joiners need not wait for rows to leave."""
+        if not self._joining or not self._batch.accepts_joiners:
+            return False
+        joiners, most_rows = self._joining[0].requests, self._joining[0].most_rows
+        return most_rows is None or self._batch.size + len(joiners) <= most_rows
 
     def _join(self, assignment: Assignment, now: float) -> list[Outcome]:
         batch, outcomes = self._batch, list[Outcome]()
@@ -249,7 +256,7 @@ class SimulatedWorker:
     def _next_event_iteration(self) -> int:
         """Return the iteration of the continuous batch after which rows leave or join."""
         batch = self._batch
-        if self._joining and batch.accepts_joiners:
+        if self._next_may_join():
             return max(batch.iteration, min(self._join_iteration, batch.next_event()))
         return max(batch.iteration, batch.next_event())
 

@@ -46,6 +46,7 @@ class BatchJob:
     sequences: tuple[Sequence, ...]
     unservable: tuple[Unservable, ...] = ()
     streamed: frozenset[str] = frozenset()  # requests whose answers are read while they are generated
+    most_rows: int | None = None  # it joins once the running rows with its own are at most this many
     closed: Event = field(default_factory=Event)  # set once the batch's results are written or its lease is lost
 
 
@@ -100,6 +101,7 @@ def prepare(
         tuple(sequences),
         tuple(unservable),
         frozenset(streamed),
+        batch.most_rows,
     )
 
 

@@ -37,6 +37,10 @@ class ContinuousBatches:
         self._seconds = DeviceSeconds()
         self.open: list[_JoinedBatch] = []
 
+    def may_join(self, job: BatchJob) -> bool:
+        """Return whether this batch need not wait for rows to leave."""
+        return job.most_rows is None or len(self._batch_of_row) + len(job.sequences) <= job.most_rows
+
     def admit(self, job: BatchJob) -> None:
         """Preempt the rows that this batch names, then let its own rows join: all of them or, without memory, none."""
         self._return(job.preempts)

@@ -111,7 +111,7 @@ class EngineThread(Thread):
         while batches.open:
             batches.step()
             self._after_step(batches)
-            while (joiner := self._next_joiner()) is not None:
+            while (joiner := self._next_joiner(batches)) is not None:
                 batches.admit(joiner)
                 self._live_rows.collect(self._engine)
 
@@ -132,12 +132,13 @@ class EngineThread(Thread):
         if self._stop_at is not None and now >= self._stop_at:
             batch.return_rows()
 
-    def _next_joiner(self) -> BatchJob | None:
+    def _next_joiner(self, batches: ContinuousBatches) -> BatchJob | None:
         """Begin the first queued job if it joins the running batch; returns None if it must wait or none is queued."""
         if not self._queue:
             return None
         with self._changed:
-            return self._begin() if self._queue[0].joins and self._stop_at is None else None
+            job = self._queue[0]
+            return self._begin() if job.joins and self._stop_at is None and batches.may_join(job) else None
 
     def _begin(self) -> BatchJob:
         job = self._queue.popleft()

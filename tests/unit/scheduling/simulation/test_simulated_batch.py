@@ -195,7 +195,7 @@ def test_closed_forms_equal_stepping_token_by_token(paged: bool, drawn: list[tup
         for number, (moment, length, total) in enumerate(sorted(drawn))
     ]
     costs = EngineCosts(SLOPED, join_s=0.01)
-    policy = ConservativeContinuous(1024, 1024, slots=slots)
+    policy = ConservativeContinuous(1024, 1024, slots=slots, sends_ahead=False)
     trace = simulate(policy, arrivals, [Instance("w0", KvMemory(10**6, 1, paged))], costs, seed=0)
     expected = stepped(arrivals, slots, costs, paged)
     assert {name: answer.finished_at for name, answer in trace.answers.items()} == pytest.approx(expected)

@@ -51,6 +51,21 @@ class Setting:
         return [(event.lease.batch_id, event.status) for event in self.events if isinstance(event, BatchEnded)]
 
 
+def test_rows_sent_ahead_join_one_by_one_as_rows_leave():
+    setting = Setting(batches=4)
+    setting.thread.submit(job(1, row("a", limit=3), row("b", limit=5), joins=True, most_rows=2))
+    for number, name in enumerate("cde", start=2):
+        setting.thread.submit(job(number, row(name, limit=4), joins=True, most_rows=2))
+    setting.thread.run()
+    order = [
+        event.ended.id if isinstance(event, RowEnded) else event.lease.batch_id
+        for event in setting.events
+        if isinstance(event, BatchBegan | RowEnded)
+    ]
+    assert order == [1, "a", 2, "b", 3, "c", 4, "d", "e"]
+    assert {status for _, status in setting.ended()} == {BatchStatus.finished}
+
+
 def test_static_batches_run_one_after_the_other():
     setting = Setting(batches=2)
     setting.thread.submit(job(1, row("a")))

@@ -49,9 +49,14 @@ def out_of_memory() -> torch.OutOfMemoryError:
 
 
 def job(
-    batch_id: int, *rows: Sequence, joins: bool = False, iteration_limit: int | None = None, preempts: Several[str] = ()
+    batch_id: int,
+    *rows: Sequence,
+    joins: bool = False,
+    iteration_limit: int | None = None,
+    preempts: Several[str] = (),
+    most_rows: int | None = None,
 ) -> BatchJob:
-    return BatchJob(Lease(batch_id, 1), joins, iteration_limit, tuple(preempts), rows)
+    return BatchJob(Lease(batch_id, 1), joins, iteration_limit, tuple(preempts), rows, most_rows=most_rows)
 
 
 def row(id: str, limit: int = 3) -> Sequence:
