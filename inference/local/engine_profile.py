@@ -79,30 +79,38 @@ def _run(engine: Engine, size: int, length: int, tokens: int) -> RunFigures:
     return figures
 
 
-# A step may take this many times as long with fewer threads. With one thread instead of two, the bundled model's step
-# takes 1.1 times as long and SmolLM2's 1.5 times. Any value from 1.15 to 1.4 would do.
-TOLERATED_SLOWDOWN = 1.25
+# A step may take this many times as long with fewer threads, which leave cores to the service's other processes. With
+# one thread instead of two, the bundled model's step takes 1.1 times as long: any value from 1.15 to 1.4 would do.
+# Where the model takes nearly all of the CPU time, a thread is worth its core as soon as it shortens a step.
+TOLERATED_SLOWDOWN, OF_A_LARGE_MODEL = 1.25, 1.05
 STEPS = Grid(sizes=(8,), lengths=(16,), steps=8, repeats=1)
-TURNS = 3  # the shortest of these timings counts, because other processes only lengthen a step
+# Each number of threads is measured in each turn, so that other processes slow them down alike. The median counts:
+# beside a neighbour that holds a core, the shortest step of two threads would be one that it did not disturb.
+TURNS = 3
+TURNS_WITHIN_S = 6.0  # no turn begins later, so that a worker of a slow model starts soon; not tuned
 
 
-def worthwhile_threads(loaded: LoadedModel, kv_budget_bytes: int, most: int) -> int:
-    """Returns the fewest threads, at most `most`, whose step takes at most TOLERATED_SLOWDOWN times the shortest one.
+def worthwhile_threads(loaded: LoadedModel, kv_budget_bytes: int, most: int, within_s: float = TURNS_WITHIN_S) -> int:
+    """Returns the fewest threads, at most `most`, whose step takes at most a tolerated multiple of the shortest one.
 
     No other engine may hold memory on the device meanwhile. Leaves torch's number of threads changed.
     """
-    if loaded.parameters >= LARGE_MODEL_PARAMETERS:  # the operations of such a model keep all threads busy
-        return most
-    step_s: dict[int, float] = {}
-    for _ in range(TURNS):
-        for threads in halved(most):
+    if most == 1:
+        return 1
+    step_s: dict[int, list[float]] = {threads: [] for threads in halved(most)}
+    began = perf_counter()
+    for turn in range(TURNS):
+        if turn and perf_counter() - began > within_s:
+            break
+        for threads, measured_s in step_s.items():
             torch.set_num_threads(threads)
             steps = measure(loaded, kv_budget_bytes, STEPS).decode_steps
             if not steps:  # the budget holds so few rows that more threads would be idle
                 return 1
-            step_s[threads] = min(steps[0][2], step_s.get(threads, steps[0][2]))
-    longest_s = TOLERATED_SLOWDOWN * min(step_s.values())
-    return min(threads for threads, seconds in step_s.items() if seconds <= longest_s)
+            measured_s.append(steps[0][2])
+    typical_s = {threads: median(measured_s) for threads, measured_s in step_s.items()}
+    tolerated = OF_A_LARGE_MODEL if loaded.parameters >= LARGE_MODEL_PARAMETERS else TOLERATED_SLOWDOWN
+    return min(threads for threads, seconds in typical_s.items() if seconds <= tolerated * min(typical_s.values()))
 
 
 def halved(most: int) -> Iterator[int]:
