@@ -19,6 +19,7 @@ VERSION = "1.0.0"
 PREFIX = "MAGNUS_"
 BUNDLED_MODEL = Path(__file__).parent / "inference" / "bundled"
 FETCHABLE = ("smollm2", "minilm")  # names that `magnus model fetch` knows; see `cli/fetching/known_models.py`
+LABSE = "sentence-transformers/LaBSE"  # Magnus's encoder (III-B), by the name `labse`
 DASHBOARD_USER = "magnus"  # the only user of dashboard and Flower
 
 PolicyName = Literal["vs", "vsq", "ccb", "glp", "abp", "magnus", "sequence", "scls", "baton", "fusion"]
@@ -139,6 +140,9 @@ class Settings(BaseSettings):
 
     # scheduling
     policy: PolicyName = Field("fusion", description="The scheduling policy that a fresh database starts with")
+    magnus: Literal["chosen", "published"] = Field(
+        "chosen", description="Magnus as this service chooses it, or published: as the paper has it (docs/equations.md)"
+    )
     wma_threshold: int | None = Field(
         None, ge=0, description="Φ of Magnus's Algorithm 1; chosen from the lengths and costs seen if unset"
     )
@@ -172,7 +176,7 @@ class Settings(BaseSettings):
     # learning
     encoder: str = Field(
         "hashing",
-        description="hashing, minilm once fetched, or a sentence-transformers model by name or path",
+        description="hashing, minilm once fetched, labse, or a sentence-transformers model by name or path",
     )
     predictor: PredictorName = Field(
         "forest",
@@ -202,10 +206,12 @@ class Settings(BaseSettings):
     @field_validator("model", "encoder")
     @classmethod
     def _fetched(cls, value: str, others: ValidationInfo) -> str:
-        """Replaces the name of a fetched model by its directory, `models/NAME` in the state directory."""
+        """Replaces the name of a fetched model by its directory, `models/NAME` in the state directory; and `labse`."""
         directory = others.data.get("state_dir", Path()).resolve() / "models" / value
         if Path(value).name == value and directory.is_dir():
             return str(directory)
+        if others.field_name == "encoder" and value == "labse":
+            return LABSE
         if value in FETCHABLE:
             raise ValueError(f"{value} is not in {directory.parent}: run `magnus model fetch {value}` first")
         return value

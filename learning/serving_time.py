@@ -3,6 +3,8 @@
 The curves are corrected by the ratio of real to expected seconds of the nearest served batches. Far from all served
 batches they are corrected by the median ratio of all, more strongly with more batches. So an estimator begins with the
 worker's profile, and extrapolates like it.
+
+A plain estimator is the paper's: the mean of the nearest batches' seconds. Before any batch it follows the curves.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +41,8 @@ class ServedBatch:
 class KnnServingTime:
     """Serving times of one worker and model, a scheduling.costs.ServingTime; compared and hashed by identity."""
 
-    def __init__(self, curves: ServingCurves | None = None) -> None:
+    def __init__(self, curves: ServingCurves | None = None, plain: bool = False) -> None:
+        self.plain = plain
         self.curves = curves or DEFAULT_CURVES
         self._tree: KDTree | None = None
         self._served: npt.NDArray[np.float64] = np.zeros((0, 4))  # size, length, generation length, seconds
@@ -62,7 +65,11 @@ class KnnServingTime:
         curve_s = np.maximum(self.curves.serve_many_s(sizes, lengths, generation_lengths), 1e-6)
         if self._tree is None:
             return curve_s
-        points = np.log1p(np.stack([sizes, lengths, generation_lengths], axis=1))
+        points = np.stack([sizes, lengths, generation_lengths], axis=1)
+        if self.plain:
+            nearest = self._tree.query(points, min(NEIGHBOURS, len(self)), return_distance=False)
+            return np.asarray(self._served[nearest, 3].mean(axis=1), np.float64)
+        points = np.log1p(points)
         distances, nearest = self._tree.query(points, min(NEIGHBOURS, len(self)))
         weights = np.exp(-((distances / BANDWIDTH) ** 2)) + 1e-12
         nearness = weights.max(axis=1)  # 1 next to a served batch, 0 far from all of them
@@ -78,19 +85,20 @@ class KnnServingTime:
     def _learn(self, served: npt.NDArray[np.float64], curves: ServingCurves) -> None:
         self.curves, self._served, self._tree = curves, served, None
         if len(served):
-            self._tree = KDTree(np.log1p(served[:, :3]))
+            self._tree = KDTree(served[:, :3] if self.plain else np.log1p(served[:, :3]))
             curve_s = np.maximum(curves.serve_many_s(*served[:, :3].astype(np.int64).T), 1e-6)
             self._log_ratios = np.log(np.maximum(served[:, 3], 1e-6) / curve_s)
             self._common_log_ratio = float(np.median(self._log_ratios)) * len(served) / (len(served) + PRIOR_BATCHES)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the state as arrays, for storage."""
-        return {"served": self._served, "curves": np.array([self.curves.prefill, self.curves.decode])}
+        curves = np.array([self.curves.prefill, self.curves.decode])
+        return {"served": self._served, "curves": curves, "plain": np.array(self.plain)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "KnnServingTime":
         """Return the estimator with this state."""
-        estimator = cls()
+        estimator = cls(plain=bool(arrays.get("plain", False)))
         prefill, decode = (tuple(row) for row in arrays["curves"].tolist())
         estimator._learn(arrays["served"], ServingCurves(prefill, decode))
         return estimator
@@ -99,7 +107,8 @@ class KnnServingTime:
 class ServingTimes:
     """The estimators of all workers and models: what the trainer publishes and the planner loads."""
 
-    def __init__(self) -> None:
+    def __init__(self, plain: bool = False) -> None:
+        self._plain = plain
         self.estimators: dict[tuple[str, str], KnnServingTime] = {}
 
     def fit(
@@ -108,7 +117,7 @@ class ServingTimes:
         """Learn the serving times of each worker and model; `curves` are their profiles, by worker and model."""
         self.estimators = {}
         for key in sorted({(b.worker, b.model) for b in batches}):
-            self.estimators[key] = KnnServingTime()
+            self.estimators[key] = KnnServingTime(plain=self._plain)
             self.estimators[key].fit([b for b in batches if (b.worker, b.model) == key], (curves or {}).get(key))
 
     def serving_time_for(self, worker: str, model: str, curves: ServingCurves | None = None) -> ServingTime:

@@ -110,6 +110,11 @@ def finished_batches(connection: Connection, limit: int, max_age_s: float) -> li
     return [FinishedBatch(*row) for row in rows][::-1]
 
 
+def count_batches(connection: Connection, at_most: int, max_age_s: float) -> int:
+    """Returns how many run-to-completion batches a refit could read, at most `at_most`."""
+    return len(finished_batches(connection, at_most, max_age_s))
+
+
 def worker_profiles(connection: Connection) -> dict[tuple[str, str], ServingCurves]:
     """Returns the serving time curves that workers have measured on their own engines, by (worker, model)."""
     rows = connection.execute(text("select name, model, curves from workers where curves is not null"))

@@ -12,9 +12,8 @@ from cli.output import CommandFailed, json_option, print_result, table
 from cli.service_access import POLICIES, settings_with, state_dir_option, transaction
 from models.planning import planner_state
 from models.served_work import MeasuredWork, NothingToPlay, measured_work
-from scheduling.policies.policy_factory import PolicySettings
 from scheduling.simulation.policy_lab import LabFigures, Overheads, calibrate, play
-from settings import Settings
+from tasks.planning.planner_rules import planner_rules
 
 QUANTIZED = "vsq"  # `vs` with a quantized engine, whose costs are known only while such an engine serves
 
@@ -67,7 +66,7 @@ def lab(minutes: float, only: tuple[str, ...], seconds: float, as_json: bool, st
         raise CommandFailed(f"nothing to play: {error}") from error
     in_force = served.policy or settings.policy
     names = only or tuple(name for name in POLICIES if name != QUANTIZED or name == in_force)
-    bounds = _policy_settings(settings)
+    bounds = planner_rules(settings).settings
     until = monotonic() + seconds
     overheads = calibrate(in_force, served.work, bounds, _share(until, len(names) + 1))
     played = {
@@ -83,16 +82,6 @@ def lab(minutes: float, only: tuple[str, ...], seconds: float, as_json: bool, st
         "policies": {name: asdict(figures) for name, figures in played.items()},
     }
     print_result(facts, as_json, lambda _: _lab_table(served, in_force, overheads, played))
-
-
-def _policy_settings(settings: Settings) -> PolicySettings:
-    return PolicySettings(
-        max_prompt_tokens=settings.assumed_prompt_tokens,
-        max_output_tokens=settings.max_output_tokens,
-        wma_threshold=settings.wma_threshold,
-        slice_tokens=settings.slice_tokens,
-        background_share=settings.background_share,
-    )
 
 
 def _share(until: float, shares: int) -> Callable[[], bool]:

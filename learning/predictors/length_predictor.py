@@ -93,6 +93,12 @@ def summarise(samples: Samples, prompts: Sequence[Prompt]) -> list[Prediction]:
     return [clamp_prediction(m, u, p.limit_tokens) for m, u, p in zip(medians, uppers, prompts, strict=True)]
 
 
+def summarise_by_mean(samples: Samples, prompts: Sequence[Prompt]) -> list[Prediction]:
+    """Return the mean, a regressor's value, and upper quantile of each row of samples, as `summarise` does."""
+    rows = zip(samples.mean(axis=1), np.quantile(samples, COVERAGE, axis=1), prompts, strict=True)
+    return [clamp_prediction(mean, upper, prompt.limit_tokens) for mean, upper, prompt in rows]
+
+
 def clamp_prediction(tokens: float, upper: float, limit: int) -> Prediction:
     """Return whole tokens between 1 and the limit, with an upper quantile that is not below the median."""
     median = min(max(1, round(float(tokens))), limit)

@@ -18,6 +18,7 @@ from learning.predictors.length_predictor import (
     complete_outcomes,
     group_key,
     summarise,
+    summarise_by_mean,
 )
 
 # Answers before a forest is trained: five leaves of four. Fewer make the distribution coarse, more delay learning; not
@@ -26,7 +27,10 @@ FEWEST_OUTCOMES = 20
 
 
 class SemanticFeaturesPredictor:
-    """One forest for all applications; `inst` reads length and instruction, `usin` the user's text as well."""
+    """One forest for all applications; `inst` reads length and instruction, `usin` the user's text as well.
+
+    `usin-mean` predicts the forest's value, as the paper does, instead of the median.
+    """
 
     def __init__(self, name: str, encoder: Encoder, forest: QuantileForest | None = None) -> None:
         self.name, self.encoder, self.forest = name, encoder, forest
@@ -42,11 +46,12 @@ class SemanticFeaturesPredictor:
         """Return median and upper quantile of each prompt's generation length."""
         if self.forest is None or not prompts:
             return UserInputLengthPredictor().predict(prompts)
-        return summarise(self.forest.samples(self._features(prompts)), prompts)
+        samples = self.forest.samples(self._features(prompts))
+        return (summarise_by_mean if self.name == "usin-mean" else summarise)(samples, prompts)
 
     def _features(self, prompts: Sequence[Prompt]) -> FeatureMatrix:
         columns = [user_input_length(prompts), application_features(prompts, self.encoder)]
-        if self.name == "usin":
+        if self.name != "inst":
             columns.append(user_features(prompts, self.encoder))
         return np.concatenate(columns, axis=1)
 

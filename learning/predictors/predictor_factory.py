@@ -35,6 +35,7 @@ PREDICTORS: dict[str, Callable[[Encoder], LengthPredictor]] = {
     "raft": lambda encoder: TaskForestsPredictor(),
     "inst": lambda encoder: SemanticFeaturesPredictor("inst", encoder),
     "usin": lambda encoder: SemanticFeaturesPredictor("usin", encoder),
+    "usin-mean": lambda encoder: SemanticFeaturesPredictor("usin-mean", encoder),
     "forest": ForestPredictor,
 }
 

@@ -21,6 +21,7 @@ from learning.retraining.training_set import (
     TrainingSetBounds,
     is_held_out,
     known_lengths,
+    published_entries,
     select_entries,
 )
 from learning.serving_time import ServedBatch, ServingTimes
@@ -55,23 +56,28 @@ def refit(
     now: float,
     bounds: TrainingSetBounds | None = None,
     rule: ErrorRule = LENGTH_RULE,
+    published: bool = False,
 ) -> Candidate | None:
     """Fit `untrained` on the log's outcomes and judge it.
 
+    `published`: the error rule is the paper's, and chooses what is added to the training set.
     Returns None if no request that ended after `since` had an error worth learning from, or if there are too few
     outcomes. `data["until"]` is the `since` of the next call.
     """
     bounds = bounds or TrainingSetBounds()
     complete = sorted(known_lengths(outcomes), key=lambda o: o.at)
-    rule = rule.scaled_to([o.generated_tokens for o in complete])
+    if not published:
+        rule = rule.scaled_to([o.generated_tokens for o in complete])
     if not any(_worth_learning(o, rule) for o in complete if o.at > since):
         return None
     candidate = untrained
     training, held_out = _split(complete, bounds, now, rule)
+    if published:
+        training = published_entries(training, lambda o: _worth_learning(o, rule))
     if not _enough(training, held_out):
         return None
     candidate.fit(training)
-    noise = noisy_spans(candidate, current, held_out)
+    noise = [] if published else noisy_spans(candidate, current, held_out)
     if noise:
         noise = [span for span in noise if not _learnable_alone(candidate, complete, span)]
         clean = [o for o in complete if not any(first <= o.at <= last for first, last in noise)]
@@ -140,11 +146,16 @@ def refit_serving_times(
     now: float,
     bounds: TrainingSetBounds | None = None,
     rule: ErrorRule = SERVING_RULE,
+    published: bool = False,
 ) -> Candidate | None:
-    """Refit the serving time estimators on the log's batches and judge them; return None as `refit` does."""
+    """Refit the serving time estimators on the log's batches and judge them; return None as `refit` does.
+
+    `published`: plain KNN, and the error rule chooses what is added to the training set.
+    """
     bounds = bounds or TrainingSetBounds()
     ordered = sorted(batches, key=lambda b: b.at)
-    rule = rule.scaled_to([b.serving_s for b in ordered])
+    if not published:
+        rule = rule.scaled_to([b.serving_s for b in ordered])
     in_service = current or ServingTimes()
     expected_s = _expected_s(in_service, ordered, curves)
     wrong = {b for b, s in zip(ordered, expected_s, strict=True) if rule.worth_learning(s, b.serving_s)}
@@ -153,9 +164,11 @@ def refit_serving_times(
     held_out = [b for b in ordered if _is_held_out(b)]
     others = [b for b in ordered if not _is_held_out(b)]
     training = select_entries(others, bounds, now, lambda b: (b.worker, b.model), lambda b: b in wrong)
+    if published:
+        training = published_entries(training, lambda b: b in wrong)
     if not training or not held_out:
         return None
-    candidate = ServingTimes()
+    candidate = ServingTimes(plain=published)
     candidate.fit(training, curves)
     scores = {
         "candidate": _errors(_expected_s(candidate, held_out, curves), held_out),

@@ -12,6 +12,9 @@ from learning.predictors.length_predictor import Outcome, Prompt
 from learning.serving_time import ServedBatch
 from scheduling.request import COVERAGE
 
+# The first entries of the log stand for the paper's initial training set (2,000 requests a task). More would delay what
+# a service learns from its errors; not tuned.
+INITIAL_ENTRIES = 250
 # share of the input texts; a larger one judges a candidate better but trains it on fewer; not tuned
 HELD_OUT_SHARE = 0.2
 
@@ -71,6 +74,12 @@ def _choose(newest_first: list[Logged], count: int, preferred: Callable[[Logged]
     taken = set(first)
     others = [i for i in range(len(newest_first)) if i not in taken][: count - len(first)]
     return [newest_first[i] for i in first + others]
+
+
+def published_entries(logged: Sequence[Logged], wrong: Callable[[Logged], bool]) -> list[Logged]:
+    """Return the paper's training set, oldest first: an initial one, and of what came later the wrong predictions."""
+    ordered = sorted(logged, key=lambda entry: entry.at)
+    return ordered[:INITIAL_ENTRIES] + [entry for entry in ordered[INITIAL_ENTRIES:] if wrong(entry)]
 
 
 def known_lengths(outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -11,7 +11,7 @@ arrived before that is, even in an overload of up to 1 / (1 - T_min/T_max) times
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from operator import add
@@ -62,7 +62,10 @@ class MagnusPolicy(Policy):
         wma_threshold: int | None = PUBLISHED_THRESHOLD,
         fixed_size: FixedSize = FixedSize(),
         by_response_ratio: bool = True,
+        reserves_upper: bool = True,
     ) -> None:
+        """Memory is reserved for the upper quantile of each prediction, or else for the prediction, as in the paper."""
+        self._reserves_upper = reserves_upper
         self._fixed_size = fixed_size
         self._threshold = chosen_threshold() if wma_threshold is None else None
         self._batcher = AdaptiveBatcher(PUBLISHED_THRESHOLD if wma_threshold is None else wma_threshold)
@@ -77,7 +80,7 @@ class MagnusPolicy(Policy):
         """Pack the request into a batch by Algorithm 1."""
         if self._threshold:
             self._threshold.record(request)
-        self._batcher.add(request)
+        self._batcher.add(self._with_reservation(request))
 
     def discard(self, request_id: str) -> bool:
         """Remove a request from its batch; return False if it does not wait here."""
@@ -121,7 +124,7 @@ class MagnusPolicy(Policy):
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
         """Split the batch into two sealed halves, which wait again."""
         for half in split(assignment.requests):
-            self._batcher.open_batch(half, sealed=True)
+            self._batcher.open_batch(map(self._with_reservation, half), sealed=True)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """Return the waiting batches in the order in which the first worker of the last decision would serve them."""
@@ -129,6 +132,9 @@ class MagnusPolicy(Policy):
             return [_described(batch, 0.0, 1.0) for batch in self._batcher.batches.values()]
         self._table.update(self._changed(), self._batcher.batches)
         return (_described(*row) for row in self._table.serving_order(self._costs, now))
+
+    def _with_reservation(self, request: Request) -> Request:
+        return request if self._reserves_upper else replace(request, predicted_upper=request.predicted)
 
     def _idle_by_kind(self, workers: Sequence[Worker]) -> dict[WorkerKind, deque[Worker]]:
         """Return the idle workers by kind, and limit the batches to the memory of the fleet's largest worker."""

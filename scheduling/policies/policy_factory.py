@@ -28,6 +28,7 @@ class PolicySettings:
     wma_threshold: int | None = PUBLISHED_THRESHOLD  # Φ of Magnus's Algorithm 1; None: chosen from lengths and costs
     slice_tokens: int | None = PUBLISHED_SLICE  # S of SCLS; None: chosen from lengths and costs
     background_share: float = BACKGROUND_SHARE  # background requests' share, see `spare_capacity`
+    reserves_upper: bool = True  # Magnus reserves memory for upper quantiles; False: for predictions, as in the paper
 
 
 class UnknownPolicy(Exception):
@@ -38,21 +39,18 @@ class UnknownPolicy(Exception):
         super().__init__(f"unknown policy {name}; there are {', '.join(sorted(POLICIES))}")
 
 
-def _fixed_size(settings: PolicySettings) -> FixedSize:
-    return FixedSize(settings.max_prompt_tokens, settings.max_output_tokens)
+def _magnus(settings: PolicySettings, caps: bool = False, by_response_ratio: bool = True) -> MagnusPolicy:
+    fixed_size = FixedSize(settings.max_prompt_tokens, settings.max_output_tokens, caps)
+    return MagnusPolicy(settings.wma_threshold, fixed_size, by_response_ratio, settings.reserves_upper)
 
 
 POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
     "vs": lambda settings: Vanilla(settings.max_prompt_tokens, settings.max_output_tokens),
     "vsq": lambda settings: Vanilla(settings.max_prompt_tokens, settings.max_output_tokens),
     "ccb": lambda settings: ConservativeContinuous(settings.max_prompt_tokens, settings.max_output_tokens),
-    "glp": lambda settings: MagnusPolicy(
-        settings.wma_threshold,
-        FixedSize(settings.max_prompt_tokens, settings.max_output_tokens, caps=True),
-        by_response_ratio=False,
-    ),
-    "abp": lambda settings: MagnusPolicy(settings.wma_threshold, _fixed_size(settings), by_response_ratio=False),
-    "magnus": lambda settings: MagnusPolicy(settings.wma_threshold, _fixed_size(settings)),
+    "glp": partial(_magnus, caps=True, by_response_ratio=False),
+    "abp": partial(_magnus, by_response_ratio=False),
+    "magnus": _magnus,
     "sequence": lambda settings: SequenceScheduling(),
     "scls": lambda settings: SliceLevel(settings.slice_tokens),
     "baton": lambda settings: Baton(),

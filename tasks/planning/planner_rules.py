@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from scheduling.policies.chosen_parameters import PUBLISHED_THRESHOLD
 from scheduling.policies.policy_factory import PolicySettings
 from settings import Settings
 
@@ -36,14 +37,17 @@ class PlannerRules:
 
 def planner_rules(settings: Settings) -> PlannerRules:
     """Returns the rules that these settings determine."""
+    published = settings.magnus == "published"
+    threshold = PUBLISHED_THRESHOLD if published and settings.wma_threshold is None else settings.wma_threshold
     return PlannerRules(
         policy=settings.policy,
         settings=PolicySettings(
             max_prompt_tokens=settings.assumed_prompt_tokens,
             max_output_tokens=settings.max_output_tokens,
-            wma_threshold=settings.wma_threshold,
+            wma_threshold=threshold,
             slice_tokens=settings.slice_tokens,
             background_share=settings.background_share,
+            reserves_upper=not published,
         ),
         alive_s=min(settings.lease_s, 8 * settings.heartbeat_s),
         on_time_s=4 * settings.heartbeat_s,

@@ -34,8 +34,11 @@ log = structlog.get_logger()
 
 def make_configured(settings: Settings) -> LengthPredictor:
     """Returns MAGNUS_PREDICTOR untrained; raises NeedsModel, or what loading its encoder raises."""
+    name: str = settings.predictor
+    if settings.magnus == "published" and "predictor" not in settings.model_fields_set:
+        name = "usin-mean"
     tuning = PerceptionTuning(settings.perception_form, settings.perception_target, settings.perception_epochs)
-    return make_predictor(settings.predictor, make_encoder(settings.encoder), settings.model, tuning)
+    return make_predictor(name, make_encoder(settings.encoder), settings.model, tuning)
 
 
 def running_version(answers: int) -> str:
@@ -54,12 +57,14 @@ class PredictorInService:
         *,
         chunk: int = CHUNK,
         most_observed: int = MOST_OBSERVED,
+        corrects: bool = True,
     ) -> None:
         """Until a version is published `untrained` predicts, by default a regression on the answers so far.
 
         Every `check_every_s` it looks for a newer version and new outcomes. One transaction predicts `chunk` requests
-        and reads `most_observed` outcomes.
+        and reads `most_observed` outcomes. Published versions are corrected by them if `corrects`.
         """
+        self._corrects = corrects
         self._engine, self._check_every_s = engine, check_every_s
         self._chunk, self._most_observed = chunk, most_observed
         self._predictor: CalibratedPredictor | RunningRegression
@@ -117,7 +122,8 @@ class PredictorInService:
         self._outcomes.advance(new, monotonic())
         if not new:
             return
-        self._predictor.observe([outcome_of(request) for request in new])
+        if self._corrects or isinstance(self._predictor, RunningRegression):
+            self._predictor.observe([outcome_of(request) for request in new])
         self._answers += len(new)
         if isinstance(self._predictor, RunningRegression) and self._answers >= max(1, 2 * self._answers_in_version):
             self._answers_in_version = self._answers

@@ -41,7 +41,7 @@ def predictor() -> PredictorInService:
     untrained = make_configured(settings) if settings.predictor in NEED_NO_FIT else None
     if settings.predictor in MODEL_PREDICTORS:
         return PredictorInService(engine, untrained, chunk=MODEL_CHUNK, most_observed=MODEL_CHUNK)
-    return PredictorInService(engine, untrained)
+    return PredictorInService(engine, untrained, corrects=settings.magnus == "chosen")
 
 
 def look() -> None:

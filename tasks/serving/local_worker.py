@@ -12,7 +12,7 @@ import torch
 from inference.local.cost_counters import StepLog
 from inference.local.engine import Engine
 from inference.local.engine_profile import QUICK, measure, worthwhile_threads
-from inference.local.kv_budget import kv_budget_bytes, require_a_row
+from inference.local.kv_budget import GPU_SHARE, kv_budget_bytes, require_a_row
 from inference.local.kv_cache import BLOCK_TOKENS
 from inference.local.model_loading import LoadedModel, load_model
 from inference.prompt_format import load_prompt_format
@@ -58,8 +58,10 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
     )
     steps = StepLog()
     costs = LearnedCosts(lambda now: [window_of_sums(sums, now) for sums in steps.take()], curves)
+    # as published, batches are planned for Θ, and the rest of the memory is for predictions that were too short
+    engine_bytes = int(budget_bytes / GPU_SHARE) if settings.magnus == "published" else budget_bytes
     return serve_until_signal(
-        lambda: Engine(loaded, budget_bytes, step_log=steps),
+        lambda: Engine(loaded, engine_bytes, step_log=steps),
         load_prompt_format(settings.model),
         announcement,
         offer=lambda: WorkerOffer(curves=costs.curves(monotonic())),

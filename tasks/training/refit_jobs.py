@@ -1,7 +1,7 @@
 """The trainer's two jobs: each refits a learned model on the log and publishes it unless the active one is better.
 
-The length predictor's job also publishes how well recent predictions ranked the answers. It runs more often in a new
-service, where each answer adds much information.
+The length predictor's job also publishes how well recent predictions ranked the answers. Both jobs run more often in a
+new service, where each answer and each batch adds much information.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,6 +33,7 @@ MOST_JUDGED = 500
 FEWEST_JUDGED = 30  # with fewer answers tau is mostly noise: its standard error at 30 is about 0.13 without correlation
 # Answers before the first refit: a fifth is held out, and fewer rarely give the 40 and 10 that a refit needs.
 FIRST_REFIT_ANSWERS = 60
+FIRST_REFIT_BATCHES = 30  # before the first refit: a fifth is held out, and 24 are enough for eight coefficients
 MOST_EARLY_ANSWERS = 4_000  # beyond it the regular interval is enough; any value above 1,000 works
 
 log = structlog.get_logger()
@@ -55,6 +56,7 @@ class RefitJobs:
     bounds: TrainingSetBounds = field(default_factory=TrainingSetBounds)
     lead: Lead | None = None  # if given, a refit is published only while this trainer still leads
     learned: LearnedUntil = field(default_factory=LearnedUntil)
+    published: bool = False  # refits as the paper has them
 
     def refit_length(self) -> None:
         """Fit a fresh length predictor, adding the outcomes that the active one got wrong (Magnus III-B)."""
@@ -71,6 +73,7 @@ class RefitJobs:
             since=self.learned.lengths,
             now=now,
             bounds=self.bounds,
+            published=self.published,
         )
         until = self._conclude("length", candidate, self.learned.lengths)
         self.learned = replace(self.learned, lengths=until)
@@ -88,6 +91,7 @@ class RefitJobs:
             curves,
             since=self.learned.batches,
             now=now,
+            published=self.published,
         )
         until = self._conclude("serving_time", candidate, self.learned.batches)
         self.learned = replace(self.learned, batches=until)
@@ -131,18 +135,19 @@ def _load_active(connection: Connection, kind: str) -> Any:
 
 @dataclass
 class EarlyRefits:
-    """Refits once there are enough answers, and again whenever their number has doubled, up to MOST_EARLY_ANSWERS."""
+    """Refits once there are `at` entries in the log, and again whenever their number has doubled, up to a bound."""
 
     database: Engine
     refit: Callable[[], None]
-    _at_answers: int = FIRST_REFIT_ANSWERS
+    count: Callable[[Connection, int, float], int] = training_log.count_answers
+    at: int = FIRST_REFIT_ANSWERS
 
     def refit_if_due(self) -> None:
-        """Refit if there are enough answers."""
-        if self._at_answers > MOST_EARLY_ANSWERS:
+        """Refit if there are enough entries."""
+        if self.at > MOST_EARLY_ANSWERS:
             return
         with self.database.begin() as connection:
-            answers = training_log.count_answers(connection, MOST_EARLY_ANSWERS, TrainingSetBounds().age_s)
-        if answers >= self._at_answers:
-            self._at_answers = 2 * answers  # one refit after a restart, however many answers there are
+            entries = self.count(connection, MOST_EARLY_ANSWERS, TrainingSetBounds().age_s)
+        if entries >= self.at:
+            self.at = 2 * entries  # one refit after a restart, however many entries there are
             self.refit()

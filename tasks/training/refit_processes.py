@@ -56,7 +56,9 @@ def _wait_for_its_end() -> None:
 def _refit(refit: Callable[[RefitJobs], None], lead: Lead | None, learned: LearnedUntil) -> LearnedUntil:
     json_logs.configure_background(settings.log_level)
     database = make_engine(database_url, pool_size=1, name="magnus trainer")
-    jobs = RefitJobs(database, partial(make_configured, settings), bounds_of(settings.predictor), lead, learned)
+    published = settings.magnus == "published"
+    make_untrained, bounds = partial(make_configured, settings), bounds_of(settings.predictor)
+    jobs = RefitJobs(database, make_untrained, bounds, lead, learned, published)
     try:
         refit(jobs)
     finally:

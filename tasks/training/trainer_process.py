@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from learning.predictors.predictor_factory import NeedsModel
+from models import training_log
 from models.planning import leadership
 from models.planning.leadership import Lead, LeadLost
 from models.session import make_engine
@@ -23,7 +24,7 @@ from processes.signs_of_life import Heartbeat
 from settings import end_with
 from tasks.app import database_url, settings
 from tasks.prediction.predictor_in_service import make_configured
-from tasks.training.refit_jobs import EarlyRefits
+from tasks.training.refit_jobs import FIRST_REFIT_BATCHES, EarlyRefits
 from tasks.training.refit_processes import RefitProcesses
 
 # Seconds between two renewals of the lead, or two tries to take it. Refits come every few minutes, so any value well
@@ -50,13 +51,17 @@ def main() -> int:
         end_with(f"MAGNUS_ENCODER: {settings.encoder} cannot be loaded: {next(iter(str(error).splitlines()), '')}")
     database = make_engine(database_url, pool_size=2, name="magnus trainer")
     refits = RefitProcesses()
-    early = EarlyRefits(database, refits.refit_length)
+    early = [
+        EarlyRefits(database, refits.refit_length),
+        EarlyRefits(database, refits.refit_serving_time, training_log.count_batches, FIRST_REFIT_BATCHES),
+    ]
     scheduler = BackgroundScheduler(
         timezone="UTC",
         job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         executors={"default": {"type": "threadpool", "max_workers": 1}},
     )
-    scheduler.add_job(_guarded(early.refit_if_due), "interval", seconds=EARLY_CHECK_S)
+    for each in early if settings.magnus != "published" else []:  # the paper refits at its intervals alone
+        scheduler.add_job(_guarded(each.refit_if_due), "interval", seconds=EARLY_CHECK_S)
     scheduler.add_job(_guarded(refits.refit_length), "interval", seconds=settings.train_length_every_s)
     scheduler.add_job(_guarded(refits.refit_serving_time), "interval", seconds=settings.train_serving_every_s)
     scheduler.start(paused=True)

@@ -6,20 +6,24 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from learning.features.prompt_features import user_features
 from learning.features.text_encoders import make_encoder
 from learning.predictors.predictor_factory import PREDICTORS, make_predictor
 from learning.store import digest, dump, load
+from settings import Settings
 from tests.unit.learning.made_up_lengths import WORDS, outcomes, prompt
 
 DIMENSION = 32
 
 
-def make_sentence_model(directory: Path) -> Path:
-    """A BERT of two layers with mean pooling, as sentence-transformers itself saves one."""
+def make_sentence_model(directory: Path, like_labse: bool = False) -> Path:
+    """A BERT of two layers with mean pooling, as sentence-transformers itself saves one.
+
+    LaBSE takes the vector of [CLS] instead, and adds a dense layer with tanh and a normalisation.
+    """
     bert, whole = directory / "bert", directory / "sentence-model"
     bert.mkdir()
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *"abcdefghijklmnopqrstuvwxyz"]
@@ -36,7 +40,9 @@ def make_sentence_model(directory: Path) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         BertModel(config).save_pretrained(bert)
-    SentenceTransformer(modules=[Transformer(str(bert)), Pooling(DIMENSION, "mean")], device="cpu").save(str(whole))
+        dense = Dense(DIMENSION, DIMENSION, activation_function=torch.nn.Tanh())
+    tail = [Pooling(DIMENSION, "cls"), dense, Normalize()] if like_labse else [Pooling(DIMENSION, "mean")]
+    SentenceTransformer(modules=[Transformer(str(bert)), *tail], device="cpu").save(str(whole))
     return whole
 
 
@@ -53,6 +59,22 @@ def test_a_sentence_encoder_is_loaded_by_its_path_and_gives_unit_vectors(sentenc
     assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 1, 1])
     assert not np.allclose(vectors[0], vectors[1])
     assert encoder.encode([]).shape == (0, DIMENSION)
+
+
+def test_labse_is_loaded_with_its_pooling_dense_layer_and_normalisation_from_the_directory_of_its_name(
+    tmp_path: Path,
+) -> None:
+    fetched = tmp_path / "models" / "labse"
+    fetched.parent.mkdir()
+    make_sentence_model(tmp_path, like_labse=True).rename(fetched)
+    encoder = make_encoder(Settings(state_dir=tmp_path, encoder="labse").encoder)
+    vectors = encoder.encode(["red house", "green river"])
+    own = SentenceTransformer(str(fetched), device="cpu")
+    assert [type(module).__name__ for module in own] == ["Transformer", "Pooling", "Dense", "Normalize"]
+    assert vectors == pytest.approx(own.encode(["red house", "green river"]), abs=0.01)  # bfloat16 where native
+    predictor = make_predictor("usin-mean", encoder)
+    predictor.fit(outcomes(60))
+    assert len(predictor.predict([prompt(text="red house")])) == 1
 
 
 def test_its_vectors_are_compressed_to_the_papers_sixteen_values(sentence_model: str) -> None:

@@ -98,3 +98,10 @@ def test_a_wrong_value_is_refused_by_name_with_the_remedy_and_no_password(
 def test_a_right_value_is_taken(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"MAGNUS_{name}", value)
     assert getattr(read_settings(), name.lower()) == value
+
+
+def test_labse_is_the_papers_encoder_from_the_hub_or_from_a_directory_of_its_name(tmp_path: Path) -> None:
+    assert Settings(state_dir=tmp_path, encoder="labse").encoder == "sentence-transformers/LaBSE"
+    (tmp_path / "models" / "labse").mkdir(parents=True)
+    assert Settings(state_dir=tmp_path, encoder="labse").encoder == str(tmp_path / "models" / "labse")
+    assert Settings(state_dir=tmp_path, model=str(tmp_path)).model == str(tmp_path)

@@ -62,3 +62,17 @@ def test_workers_are_told_apart_and_survive_the_store() -> None:
 def test_a_worker_that_served_nothing_yet_is_stored_as_nothing() -> None:
     stored = dump(ServingTimes())
     assert load(stored, digest(stored)).estimators == {}
+
+
+def test_a_plain_estimator_is_the_mean_of_the_five_nearest_batches_whatever_the_curves_say() -> None:
+    times = ServingTimes(plain=True)
+    served = [ServedBatch("a", "m", size, 100, 50, float(size)) for size in (1, 2, 3, 4, 5, 60)]
+    times.fit(served, {("a", "m"): CURVES})
+    restored = load(stored := dump(times), digest(stored))
+    for each in (times, restored):
+        estimator = each.serving_time_for("a", "m")
+        assert estimator.serve_s(1, 100, 50) == pytest.approx(3.0)  # (1 + 2 + 3 + 4 + 5) / 5
+        assert estimator.serve_s(60, 100, 50) == pytest.approx((60 + 5 + 4 + 3 + 2) / 5)
+    assert ServingTimes(plain=True).serving_time_for("new", "m", CURVES).serve_s(4, 100, 50) == pytest.approx(
+        CURVES.serve_s(4, 100, 50)
+    )

@@ -133,3 +133,10 @@ def test_the_upper_quantile_of_noisy_answers_covers_them() -> None:
     predicted = predictor.predict([o.prompt for o in test])
     covered = np.mean([o.generated_tokens <= p.upper_tokens for o, p in zip(test, predicted, strict=True)])
     assert 0.85 <= covered <= 0.95
+
+
+def test_the_papers_forest_predicts_the_mean_of_its_leaves_where_the_others_predict_the_median() -> None:
+    learned = [Outcome(prompt(words=9), tokens, at=float(n)) for n, tokens in enumerate([10, 10, 10, 10, 100] * 20)]
+    (median,), (mean,) = (fitted(name, learned).predict([prompt(words=9)]) for name in ("usin", "usin-mean"))
+    assert median.tokens == 10
+    assert 20 < mean.tokens < 36  # the mean is 28

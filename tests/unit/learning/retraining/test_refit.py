@@ -11,7 +11,7 @@ from learning.metrics import score
 from learning.predictors.length_predictor import LengthPredictor, Outcome
 from learning.predictors.predictor_factory import make_predictor
 from learning.retraining.refit import Candidate, refit, refit_serving_times
-from learning.retraining.training_set import is_held_out
+from learning.retraining.training_set import INITIAL_ENTRIES, is_held_out
 from learning.serving_time import ServedBatch, ServingTimes
 from scheduling.costs import ServingCurves
 from tests.unit.learning.made_up_lengths import later, outcomes, shuffled
@@ -140,3 +140,19 @@ def test_a_serving_time_estimator_that_learned_noise_is_kept_back() -> None:
     candidate = refit_serving_times(None, noise, {("a", "m"): CURVES}, since=-1, now=300)
     assert candidate is not None
     assert not candidate.publish
+
+
+def test_as_published_only_errors_of_two_seconds_and_a_fifth_are_added_to_plain_knn() -> None:
+    def served(at: float, seconds: float) -> ServedBatch:
+        return ServedBatch("a", "m", 1 + int(at) % 7, 100, 50, seconds, at)
+
+    first = [served(float(n), 1.0) for n in range(INITIAL_ENTRIES + 100)]
+    begun = refit_serving_times(None, first, {}, since=-1.0, now=1e4, published=True)
+    assert begun is not None
+    small = [served(1000.0 + n, 2.9) for n in range(40)]  # 1.9 s more than the estimate
+    assert refit_serving_times(begun.model, [*first, *small], {}, since=999.0, now=1e4, published=True) is None
+    large = [served(2000.0 + n, 9.0) for n in range(40)]
+    candidate = refit_serving_times(begun.model, [*first, *large], {}, since=999.0, now=1e4, published=True)
+    assert candidate is not None
+    added = candidate.data["training"] - begun.data["training"]
+    assert 0 < added <= 40

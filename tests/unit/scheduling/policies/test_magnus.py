@@ -121,3 +121,10 @@ def test_memory_is_reserved_for_the_upper_prediction() -> None:
     policy.assign([worker], 0.0)
     add_all(policy, [a_request(name, predicted=10, upper=40) for name in "abc"])  # 50 tokens each
     assert [len(batch.requests) for batch in policy.waiting(0.0)] == [2, 1]
+
+
+def test_as_published_memory_is_reserved_for_the_prediction_itself() -> None:
+    policy, worker = MagnusPolicy(reserves_upper=False), a_worker(tokens=100)
+    policy.assign([worker], 0.0)
+    add_all(policy, [a_request(name, predicted=10, upper=40) for name in "abcdef"])  # 20 tokens each
+    assert [len(batch.requests) for batch in policy.waiting(0.0)] == [5, 1]

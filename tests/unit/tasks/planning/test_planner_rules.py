@@ -13,3 +13,10 @@ def test_bounds_of_requests_reach_the_policies() -> None:
     assert rules.policy == "scls"
     assert (rules.settings.max_prompt_tokens, rules.settings.max_output_tokens) == (100, 200)
     assert rules.settings.slice_tokens == 32
+
+
+def test_one_switch_gives_magnus_the_papers_threshold_and_reservation_unless_a_threshold_is_set() -> None:
+    chosen, published = planner_rules(Settings()), planner_rules(Settings(magnus="published"))
+    assert (chosen.settings.wma_threshold, chosen.settings.reserves_upper) == (None, True)
+    assert (published.settings.wma_threshold, published.settings.reserves_upper) == (50_000, False)
+    assert planner_rules(Settings(magnus="published", wma_threshold=0)).settings.wma_threshold == 0
