@@ -149,6 +149,11 @@ class Settings(BaseSettings):
     slice_tokens: int | None = Field(
         None, ge=1, description="Slice length S of scls; chosen from the lengths and costs seen if unset"
     )
+    bin_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Bin width of sequence; a fifth of the mean length seen, at most the paper's 50, if unset",
+    )
     background_share: float = Field(
         0.6,
         gt=0,

@@ -10,7 +10,7 @@ from scheduling.policies.chosen_parameters import PUBLISHED_SLICE, PUBLISHED_THR
 from scheduling.policies.fusion.fusion_policy import Fusion
 from scheduling.policies.magnus import FixedSize, MagnusPolicy
 from scheduling.policies.scls import SliceLevel
-from scheduling.policies.sequence import SequenceScheduling
+from scheduling.policies.sequence import BIN_TOKENS, SequenceScheduling
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policies.wrapping.ability_groups import AbilityGroups
 from scheduling.policies.wrapping.isolation import IsolatingPolicy
@@ -27,6 +27,7 @@ class PolicySettings:
     max_output_tokens: int = 1024  # Gmax
     wma_threshold: int | None = PUBLISHED_THRESHOLD  # Φ of Magnus's Algorithm 1; None: chosen from lengths and costs
     slice_tokens: int | None = PUBLISHED_SLICE  # S of SCLS; None: chosen from lengths and costs
+    bin_tokens: int | None = BIN_TOKENS  # of sequence; None: a fifth of the mean length seen, at most the paper's
     background_share: float = BACKGROUND_SHARE  # background requests' share, see `spare_capacity`
     reserves_upper: bool = True  # Magnus reserves memory for upper quantiles; False: for predictions, as in the paper
 
@@ -51,7 +52,9 @@ POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
     "glp": partial(_magnus, caps=True, by_response_ratio=False),
     "abp": partial(_magnus, by_response_ratio=False),
     "magnus": _magnus,
-    "sequence": lambda settings: SequenceScheduling(),
+    "sequence": lambda settings: SequenceScheduling(
+        bin_tokens=settings.bin_tokens or BIN_TOKENS, narrow_bins=settings.bin_tokens is None
+    ),
     "scls": lambda settings: SliceLevel(settings.slice_tokens),
     "baton": lambda settings: Baton(),
     "fusion": lambda settings: Fusion(),

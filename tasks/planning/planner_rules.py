@@ -46,6 +46,7 @@ def planner_rules(settings: Settings) -> PlannerRules:
             max_output_tokens=settings.max_output_tokens,
             wma_threshold=threshold,
             slice_tokens=settings.slice_tokens,
+            bin_tokens=settings.bin_tokens,
             background_share=settings.background_share,
             reserves_upper=not published,
         ),

@@ -116,3 +116,21 @@ def test_without_workers_nothing_is_assigned() -> None:
     policy = SequenceScheduling()
     policy.add(a_request(), 0.0)
     assert policy.assign([], 0.0) == []
+
+
+def test_narrow_bins_are_a_fifth_of_the_mean_and_group_short_answers_that_bins_of_50_mix() -> None:
+    limits = {}
+    for narrow in (False, True):
+        policy = SequenceScheduling(batch_size=2, variable=None, narrow_bins=narrow)
+        add_all(policy, [a_request(str(n), predicted=tokens) for n, tokens in enumerate([2, 4, 12, 14, 28, 30])])
+        worker = a_worker()
+        limits[narrow] = [policy.assign([worker], 0.0)[0].iteration_limit for _ in range(3)]
+    assert limits == {False: [50, 50, 50], True: [6, 15, 30]}  # the mean is 15 tokens, a bin 3
+
+
+def test_narrow_bins_are_never_wider_than_the_papers() -> None:
+    policy = SequenceScheduling(narrow_bins=True)
+    add_all(policy, [a_request(str(n), predicted=800) for n in range(3)])
+    assert policy.assign([a_worker()], 0.0)[0].iteration_limit == 800
+    policy.add(a_request("r", predicted=801), 0.0)
+    assert policy.assign([a_worker()], 0.0)[0].iteration_limit == 850
