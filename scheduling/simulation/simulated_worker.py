@@ -134,6 +134,10 @@ class SimulatedWorker:
         self._description_iteration = iteration
         return self._description
 
+    def estimate_by(self, costs: ServingTime) -> None:
+        """Show policies these costs from now on."""
+        self._estimated_costs, self._description = costs, None
+
     def accept(self, assignment: Assignment, now: float) -> None:
         """Take an assignment: rows join after the present iteration, a batch runs after the queued ones."""
         self._description = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from scheduling.costs import ServingTime
 from scheduling.policy import Assignment, Policy, RunningRow, Worker
 from scheduling.rank_correlation import RankCorrelation
 from scheduling.request import Request, reserve_limit
@@ -48,6 +49,10 @@ class StartedBatch:
     started_at: float | None
 
 
+# Is told a worker, its batch that has ended, and the instant; may return new costs for policies to see.
+Learn = Callable[[str, StaticBatchDone, float], ServingTime | None]
+
+
 def simulate(
     policy: Policy,
     arrivals: Sequence[Arrival],
@@ -58,13 +63,15 @@ def simulate(
     tick_s: float = 0.0,
     until: float = math.inf,
     goes_on: Callable[[], bool] = lambda: True,
+    learn: Learn = lambda worker, batch, now: None,
 ) -> Trace:
     """Serve the arrivals; with `tick_s` the policy is asked only at its multiples, like a clocked planner.
 
     Ends when no event is left, at `until`, or once `goes_on()` is false; requests that are then neither in `answers`
-    nor in `failed` were not served. The same arguments give the same trace.
+    nor in `failed` were not served. `learn` is told each run-to-completion batch that has ended, and may return new costs
+    for policies to see of its worker. The same arguments give the same trace.
     """
-    simulation = Simulation(policy, arrivals, fleet, costs, seed, tick_s)
+    simulation = Simulation(policy, arrivals, fleet, costs, seed, tick_s, learn)
     while (now := simulation.next_at()) <= until and now < math.inf and goes_on():
         simulation.process_events(now)
         if simulation.decision_is_due(now):
@@ -85,8 +92,9 @@ class Simulation:
         costs: EngineCosts,
         seed: int,
         tick_s: float,
+        learn: Learn = lambda worker, batch, now: None,
     ) -> None:
-        self._policy = policy
+        self._policy, self._learn = policy, learn
         self._costs = costs
         self._random = np.random.default_rng(seed)
         self._generation_lengths = {arrival.request.id: arrival.generation_length for arrival in arrivals}
@@ -203,6 +211,8 @@ class Simulation:
                 self._decision.request(now)
             case StaticBatchDone():
                 self._recorder.static_batch_done(outcome, worker, now)
+                if learned := self._learn(worker, outcome, now):
+                    self._fleet[worker].estimate_by(learned)
                 self._decision.request(now)
             case RowsJoined():
                 self._recorder.rows_joined(outcome, worker, now)
