@@ -77,7 +77,7 @@ class LearningEstimator:
 @json_option
 def main(data: Path | None, rates: list[float], seconds: float, tokens: TokenCounter, results: Results) -> None:
     """Simulate and print one table."""
-    mixed, _ = read_requests(data, "usin", tokens)
+    mixed = read_requests(data, "usin", tokens)["mixed"]
     rows: list[Json] = []
     for rate in rates:
         arriving = arrivals(mixed, "real", rate, seconds, 1, Limits())
