@@ -218,7 +218,7 @@ def measured(terms: RunTerms, options: ServiceOptions, workload: LiveWorkload) -
         if options.paced is not None and terms.policy not in PEERS:
             machine = MACHINES[machine_of(terms.policy, options.paced)]
             with connection_to(service.database_url) as connection:
-                run |= compared(connection, terms.policy, machine, options.workers, run["since"])
+                run |= compared(connection, terms.policy, machine, options.workers, run["since"], options.headroom)
         return run
 
 

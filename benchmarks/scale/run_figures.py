@@ -95,7 +95,9 @@ COMPLETED = text("""
 """)
 
 
-def compared(connection: Connection, policy: str, machine: Machine, workers: int, since: float) -> dict[str, Any]:
+def compared(
+    connection: Connection, policy: str, machine: Machine, workers: int, since: float, headroom: float = 0.0
+) -> dict[str, Any]:
     """Compare throughput and response times of the requests served since that instant with their simulation."""
     rows = connection.execute(COMPLETED, {"since": since}).all()
     first = rows[0].arrived_at
@@ -116,11 +118,13 @@ def compared(connection: Connection, policy: str, machine: Machine, workers: int
         for row in rows
     ]
     threshold = PUBLISHED_THRESHOLD if policy == "magnus-published" else None
-    settings = PolicySettings(1024, 1024, wma_threshold=threshold, slice_tokens=None)
+    settings = PolicySettings(1024, 1024, threshold, slice_tokens=None, reserves_upper=threshold is None)
     policy_object = make_policy(VARIANTS.get(policy, ("fusion" if policy == "oracle" else policy, {}))[0], settings)
     fleet = [Instance(f"w{number}", machine.memory) for number in range(workers)]
     tick_s = TICK_S if policy_object.mode == "continuous" else 0.0
-    trace = simulate(policy_object, arrivals, fleet, EngineCosts(machine.curves), seed=0, tick_s=tick_s)
+    trace = simulate(
+        policy_object, arrivals, fleet, EngineCosts(machine.curves, headroom=headroom), seed=0, tick_s=tick_s
+    )
     served = np.array([row.finished_at - row.arrived_at for row in rows])
     seconds = max(row.finished_at for row in rows) - first
     service = figures(len(rows) / seconds, served)
