@@ -1,14 +1,19 @@
 """One call with several answers: each is a request of its own, and the call waits for all of them."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from models.client_requests import NewRequest, RequestView
 from request_body import stored_form
 from webapp.app_context import AppContext
+from webapp.client_errors import InvalidRequest
 from webapp.submission import Submission, cancel_request, find_request, new_request, store, wait_for_ends
 from webapp.waiting.patience import Patience
 
+# Log probabilities of the answers to one call, with those of the likeliest tokens: they take 3 us each to be read and
+# written, and others wait meanwhile. A stream sends them piece by piece. Not tuned otherwise.
+MOST_LOGPROBS = 2**17
 PART = "\x1f"  # clients' keys cannot have this character, so a part's key never equals another key
 
 
@@ -32,6 +37,7 @@ def store_all(context: AppContext, submissions: Sequence[Submission]) -> list[Re
         same = number > 0 and submission.prompt is submissions[number - 1].prompt
         # answers to the same prompt differ only in their seeds, so the prompt is encoded and checked once
         new.append(replace(new[-1], body=stored_form(submission.body)) if same else new_request(context, submission))
+    check_logprobs(submissions, new)
     stored: list[RequestView] = []
     try:
         for number, (submission, row) in enumerate(zip(submissions, new, strict=True)):
@@ -42,6 +48,29 @@ def store_all(context: AppContext, submissions: Sequence[Submission]) -> list[Re
                 cancel_request(context, view.request.tenant, view.request.id)
         raise
     return stored
+
+
+def check_logprobs(submissions: Sequence[Submission], new: Sequence[NewRequest]) -> None:
+    """Raises InvalidRequest if several answers of one call would have too many log probabilities."""
+    if len(submissions) == 1 or submissions[0].body.stream:
+        return
+    asked = zip(submissions, new, strict=True)
+    most = sum(
+        row.limit_tokens * (1 + (one.body.top_logprobs or 0)) for one, row in asked if one.body.top_logprobs is not None
+    )
+    if most > MOST_LOGPROBS:
+        raise InvalidRequest(
+            f"These answers could have {most:,} log probabilities, their likeliest tokens included, but a call has at "
+            f"most {MOST_LOGPROBS:,}. Ask for fewer answers, tokens or likeliest tokens, or stream them.",
+            param=submissions[0].names.logprobs,
+        )
+
+
+def one_by_one(views: Iterable[RequestView]) -> Iterator[RequestView]:
+    """Yields the views, and lets other calls have their turns before each."""
+    for view in views:
+        time.sleep(0)
+        yield view
 
 
 def submit_all_and_wait(

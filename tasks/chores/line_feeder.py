@@ -26,6 +26,9 @@ from webapp.limits.prompt_limits import PromptLimits
 # Lines of one transaction. More lock the job's row for longer, so that a cancel waits; fewer cost more statements a
 # line. With 500 a step takes some 0.3 s. Not tuned.
 LINES_AT_ONCE = 500
+# A step ends after the line that it reads then. Checking a line takes at most 0.3 s of CPU time for its schema and some
+# seconds for the longest prompt, so that 500 of them would hold the job's row for minutes. Not tuned otherwise.
+READ_FOR_S = 2.0
 # The share of a tenant's queue limit that its bulk jobs may take, so that its other calls are not refused. Half of the
 # default holds two whole batches. Not tuned.
 QUEUE_SHARE = 0.5
@@ -112,7 +115,12 @@ class LineFeeder:
 def feed_some(connection: Connection, job: ClaimedJob, reader: LineReader, budget: QueueBudget) -> int:
     """Read the next lines of a claimed job and store their requests up to the limits; returns their number."""
     most = max(1, min(LINES_AT_ONCE, int(budget.requests)))  # further lines could not be queued
-    lines = {number: reader.read(number, data) if data.strip() else None for number, data in lines_of(job, most)}
+    lines: dict[int, NewLine | None] = {}
+    until = monotonic() + READ_FOR_S
+    for number, data in lines_of(job, most):
+        lines[number] = reader.read(number, data) if data.strip() else None
+        if monotonic() > until:
+            break
     named = [line.custom_id for line in lines.values() if line and line.request and line.custom_id]
     taken = bulk_feed.taken_names(connection, job.id, named)
     stored: list[NewLine] = []

@@ -36,7 +36,7 @@ from webapp.client_prompt import client_prompts, prompt_of_turns
 from webapp.limits.prompt_limits import PromptLimits
 from webapp.options import stored_format
 from webapp.responses.response_objects import logprobs_of, magnus_of
-from webapp.several_answers import several, submit_all_and_wait
+from webapp.several_answers import one_by_one, several, submit_all_and_wait
 from webapp.streaming.answer_stream import event_stream, submit_and_stream_all
 from webapp.streaming.chat_chunks import ChunkKind, ShownUsage, chunks
 from webapp.submission import FieldNames, Submission, cancel_request, forget_unstored, require_answer
@@ -117,7 +117,7 @@ def completion_submissions(
 
 def chat_completion_of(views: Sequence[RequestView]) -> ChatCompletion:
     """Returns the answers to a chat, one choice for each."""
-    choices = [chat_choice(number, view) for number, view in enumerate(views)]
+    choices = [chat_choice(number, view) for number, view in enumerate(one_by_one(views))]
     return ChatCompletion(choices=choices, **common_fields(views, "chatcmpl-", answers_a_prompt=len(views)))
 
 
@@ -146,7 +146,7 @@ def completion_of(views: Sequence[RequestView], answers_a_prompt: int = 1) -> Co
             finish_reason=finish_reason_of(view),
             logprobs=completion_logprobs(view.logprobs, begins_a_prompt=echo),
         )
-        for number, view in enumerate(views)
+        for number, view in enumerate(one_by_one(views))
     ]
     return Completion(choices=choices, **common_fields(views, "cmpl-", answers_a_prompt))
 
