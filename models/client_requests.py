@@ -1,9 +1,10 @@
 """Requests as clients handle them: submit, fetch, list, cancel, delete. A call is seldom more than one statement."""
 
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic_core import to_json
@@ -82,16 +83,17 @@ DURATIONS = ("deadline_s", "eta_s", "eta_low_s", "eta_high_s", "forecast_s")
 INSERTED_AS_GIVEN = tuple(field.name for field in fields(NewRequest) if field.name not in DURATIONS)
 # Written as SQL because every accepted request waits for it: the ORM's insert takes three times as long.
 SUBMIT = text("""
-    insert into requests (id, idempotency_key, idempotency_sha256, tenant, model, application, instructions, input,
-        body, prompt_tokens, input_tokens, limit_tokens, priority, needs, deadline_at, eta_at, eta_low_at, eta_high_at,
-        forecast_s)
-    values (:id, :idempotency_key, :idempotency_sha256, :tenant, :model, :application, :instructions, :input, :body,
-        :prompt_tokens, :input_tokens, :limit_tokens, :priority, :needs,
+    insert into requests (id, arrived_at, idempotency_key, idempotency_sha256, tenant, model, application, instructions,
+        input, body, prompt_tokens, input_tokens, limit_tokens, priority, needs, deadline_at, eta_at, eta_low_at,
+        eta_high_at, forecast_s)
+    values ('resp_' || lpad(to_hex((extract(epoch from statement_timestamp()) * 1000000)::bigint), 14, '0')
+        || cast(:random as text), statement_timestamp(), :idempotency_key, :idempotency_sha256, :tenant, :model,
+        :application, :instructions, :input, :body, :prompt_tokens, :input_tokens, :limit_tokens, :priority, :needs,
         clock_timestamp() + make_interval(secs => :deadline_s), clock_timestamp() + make_interval(secs => :eta_s),
         clock_timestamp() + make_interval(secs => :eta_low_s), clock_timestamp() + make_interval(secs => :eta_high_s),
         :forecast_s)
     on conflict (tenant, idempotency_key) where idempotency_key is not null do nothing
-    returning arrived_at, deadline_at, eta_at, eta_low_at, eta_high_at, forecast_s
+    returning id, arrived_at, deadline_at, eta_at, eta_low_at, eta_high_at, forecast_s
 """).bindparams(bindparam("body", type_=JSONB), *(bindparam(name, type_=Double) for name in DURATIONS))
 
 
@@ -115,9 +117,28 @@ class Page:
     more: bool
 
 
-def new_id() -> str:
-    """Returns a new request id: `resp_` and 32 hex digits, as OpenAI's ids look."""
-    return f"resp_{uuid.uuid4().hex}"
+# A request's id is `resp_` and 32 hex digits, as OpenAI's ids look: 14 digits of `arrived_at` in microseconds since
+# 1970, by which a list goes on behind a request that was deleted meanwhile, and 18 random ones, the third of which is
+# 0: the ids of release 1.0 are random and have another digit there.
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TIMED_ID = re.compile(r"resp_([0-9a-f]{14})[0-9a-f]{2}0[0-9a-f]{15}")
+
+
+def random_part() -> str:
+    """Returns the random digits of a request's id."""
+    digits = uuid.uuid4().hex
+    return f"{digits[:2]}0{digits[-15:]}"
+
+
+def new_id(arrived_at: datetime) -> str:
+    """Returns the id of a request that arrived at this instant."""
+    return f"resp_{(arrived_at - EPOCH) // timedelta(microseconds=1):014x}{random_part()}"
+
+
+def arrival_of(id: str) -> datetime | None:
+    """Returns the instant in a request's id; None if it has none."""
+    found = TIMED_ID.fullmatch(id)
+    return EPOCH + timedelta(microseconds=int(found[1], 16)) if found else None
 
 
 def submit(
@@ -129,9 +150,9 @@ def submit(
     same too, and raises IdempotencyKeyReused if it is another.
     """
     given = {name: getattr(new, name) for name in INSERTED_AS_GIVEN}
-    given |= {"id": new_id(), "idempotency_key": idempotency_key, "needs": list(new.needs)}
-    durations = {name: getattr(new, name) for name in DURATIONS}
-    row = session.connection().execute(SUBMIT, given | durations | {"idempotency_sha256": digest}).one_or_none()
+    given |= {"idempotency_key": idempotency_key, "needs": list(new.needs)}
+    others = {name: getattr(new, name) for name in DURATIONS} | {"idempotency_sha256": digest, "random": random_part()}
+    row = session.connection().execute(SUBMIT, given | others).one_or_none()
     session.commit()
     if row is not None:
         stored = StoredRequest(**given, **row._mapping, status=RequestStatus.queued, attempts=0)
@@ -208,10 +229,11 @@ def page(
         of_one_status = of_one_status.where(StoredRequest.application == application)
     position = tuple_(StoredRequest.arrived_at, StoredRequest.id)
     if after is not None:
-        arrived_at = session.scalar(
-            select(StoredRequest.arrived_at).where(StoredRequest.id == after, *_of_tenant(tenant))
-        )
-        if arrived_at is None:
+        found = session.execute(
+            select(StoredRequest.tenant, StoredRequest.arrived_at).where(StoredRequest.id == after)
+        ).one_or_none()
+        arrived_at = arrival_of(after) if found is None else found.arrived_at
+        if arrived_at is None or (found is not None and tenant not in (None, found.tenant)):
             return None
         cursor = (arrived_at, after)
         of_one_status = of_one_status.where(position > cursor if oldest_first else position < cursor)

@@ -18,13 +18,13 @@ from scheduling.request import BACKGROUND_PRIORITY
 
 # One statement for all rows of a step: psycopg's executemany sends one for each.
 INSERT_REQUESTS = text("""
-    insert into requests (id, tenant, model, application, instructions, input, body, prompt_tokens, input_tokens,
-        limit_tokens, priority, needs, deadline_at)
-    select id, tenant, model, application, instructions, input, body, prompt_tokens, input_tokens,
+    insert into requests (id, arrived_at, tenant, model, application, instructions, input, body, prompt_tokens,
+        input_tokens, limit_tokens, priority, needs, deadline_at)
+    select id, arrived_at, tenant, model, application, instructions, input, body, prompt_tokens, input_tokens,
         limit_tokens, priority, needs, deadline_at
-    from jsonb_to_recordset(:rows) as row (id text, tenant text, model text, application text, instructions text,
-        input text, body jsonb, prompt_tokens int, input_tokens int, limit_tokens int, priority int, needs text[],
-        deadline_at timestamptz)
+    from jsonb_to_recordset(:rows) as row (id text, arrived_at timestamptz, tenant text, model text,
+        application text, instructions text, input text, body jsonb, prompt_tokens int, input_tokens int,
+        limit_tokens int, priority int, needs text[], deadline_at timestamptz)
 """).bindparams(bindparam("rows", type_=JSONB))
 INSERT_LINES = text("""
     insert into bulk_lines (job_id, line, custom_id, request_id, error)
@@ -103,8 +103,9 @@ def taken_names(connection: Connection, job_id: str, names: Collection[str]) -> 
 
 def write_lines(connection: Connection, job: ClaimedJob, lines: Sequence[NewLine], next_line: int) -> None:
     """Stores these lines, queues their requests and sets the job's next line; the caller has claimed the job."""
-    ids = {line.line: new_id() for line in lines if line.request}
-    requests = [_row(job, ids[line.line], line.request) for line in lines if line.request]
+    arrivals = {line.line: job.now + timedelta(microseconds=place) for place, line in enumerate(lines) if line.request}
+    ids = {line: new_id(arrived_at) for line, arrived_at in arrivals.items()}
+    requests = [_row(job, ids[one.line], arrivals[one.line], one.request) for one in lines if one.request]
     rows = [
         {"line": line.line, "custom_id": line.custom_id, "request_id": ids.get(line.line), "error": line.error}
         for line in lines
@@ -131,12 +132,13 @@ def postpone(connection: Connection, job_id: str) -> None:
     connection.execute(text("update bulk_jobs set fed_at = clock_timestamp() where id = :id"), {"id": job_id})
 
 
-def _row(job: ClaimedJob, request_id: str, new: NewRequest) -> dict[str, Any]:
+def _row(job: ClaimedJob, request_id: str, arrived_at: datetime, new: NewRequest) -> dict[str, Any]:
     deadline_at = job.expires_at
     if new.deadline_s is not None:
         deadline_at = min(deadline_at, job.now + timedelta(seconds=new.deadline_s))
     return {name: getattr(new, name) for name in INSERTED_AS_GIVEN} | {
         "id": request_id,
+        "arrived_at": arrived_at.isoformat(),
         "priority": BACKGROUND_PRIORITY + new.priority,
         "needs": list(new.needs),
         "deadline_at": deadline_at.isoformat(),

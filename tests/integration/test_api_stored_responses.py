@@ -1,6 +1,21 @@
 """Stored responses over the API: cancelled, deleted, listed, and nobody else's."""
 
+import pytest
+
 from tests.integration.api_service import Api, finish
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_a_list_goes_on_behind_a_response_that_was_deleted_meanwhile(api: Api, order: str) -> None:
+    ids = [api.submit(f"text {number}")["id"] for number in range(4)]
+    seen, path = [], f"/v1/responses?limit=1&order={order}"
+    for _ in ids:
+        [one] = api.call("GET", path).json["data"]
+        assert api.call("DELETE", f"/v1/responses/{one['id']}").status_code == 200
+        seen.append(one["id"])
+        path = f"/v1/responses?limit=1&order={order}&after={one['id']}"
+    assert seen == (ids if order == "asc" else ids[::-1])
+    assert api.call("GET", path).json["data"] == []
 
 
 def test_cancelling_a_waiting_request_ends_it_at_once_and_twice_is_the_same(api: Api) -> None:
