@@ -31,6 +31,7 @@ class WorkerRegistration:
     lacks: tuple[str, ...] = ()
     prefix_cache: bool = False
     version: str | None = None  # version of Magnus that its process runs
+    instance: str | None = None  # its process, host:process id
 
 
 def register(connection: Connection, worker: WorkerRegistration, max_attempts: int) -> float:
@@ -42,13 +43,13 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
     incarnation = connection.execute(
         text("""
             insert into workers (name, model, device, theta_bytes, delta_bytes, curves, paged, block_tokens, lacks,
-                prefix_cache, version)
+                prefix_cache, version, instance)
             values (:name, :model, :device, :theta_bytes, :delta_bytes, :curves, :paged, :block_tokens, :lacks,
-                :prefix_cache, :version)
+                :prefix_cache, :version, :instance)
             on conflict (name) do update set model = excluded.model, device = excluded.device,
                 theta_bytes = excluded.theta_bytes, delta_bytes = excluded.delta_bytes,
                 paged = excluded.paged, block_tokens = excluded.block_tokens, lacks = excluded.lacks,
-                prefix_cache = excluded.prefix_cache, version = excluded.version,
+                prefix_cache = excluded.prefix_cache, version = excluded.version, instance = excluded.instance,
                 max_rows = null, fault = null,
                 curves = case when workers.curves->>'kind' = 'quick_profile' or workers.curves ? 'quick'
                     or workers.model <> excluded.model
@@ -70,10 +71,22 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
             "lacks": list(worker.lacks),
             "prefix_cache": worker.prefix_cache,
             "version": worker.version,
+            "instance": worker.instance,
         },
     ).scalar_one()
     _lose_open_batches(connection, worker.name, failed=True, max_attempts=max_attempts, died=True)
     return float(incarnation)
+
+
+def other_process(connection: Connection, name: str, instance: str, alive_s: float) -> str | None:
+    """Returns the other process, host:process id, that had this worker's name within `alive_s`; None if none had."""
+    return connection.execute(
+        text("""
+            select instance from workers where name = :name and instance <> :instance and stopped_at is null
+                and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)
+        """),
+        {"name": name, "instance": instance, "alive_s": alive_s},
+    ).scalar_one_or_none()
 
 
 def deregister(connection: Connection, name: str, incarnation: float, failed: bool, max_attempts: int) -> None:

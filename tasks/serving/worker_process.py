@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -24,6 +25,7 @@ from tasks.serving.batch_job import PrepareFormat, take_any_format
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.lease_heartbeat import LeaseTerms
 from tasks.serving.live_tokens import LiveRows, TokenPublisher, ask_listener
+from tasks.serving.worker_name import NameTaken, await_name, this_process
 
 # Batches in the process at once, each with a thread of Celery's that waits for it. Continuous policies may make every
 # row a batch of its own, so it must exceed the rows that fit; a waiting thread costs almost nothing. Not tuned.
@@ -52,16 +54,25 @@ def serve_until_signal(
     offer: Callable[[], WorkerOffer] = WorkerOffer,
     prepare_format: PrepareFormat = take_any_format,
 ) -> int:
-    """Announce the worker and serve its queue until SIGTERM or SIGINT; returns the process's exit status."""
-    name = announcement.name
+    """Announce the worker and serve its queue until SIGTERM or SIGINT; returns the process's exit status.
+
+    It is EX_CONFIG, 78, if another living process has the worker's name; a supervisor should not start it again then.
+    """
+    name, instance = announcement.name, this_process()
+    database = make_engine(database_url, pool_size=7, name=f"magnus worker {name}")
+    try:
+        await_name(database, name, instance, settings.lease_s)
+    except NameTaken as error:
+        log.critical("worker not started", why=str(error))
+        return os.EX_CONFIG
     publisher = TokenPublisher(redis_url, installation.name, prompt_format.decode)
     live_rows = LiveRows(publisher.put)
     asks = ask_listener(redis_url, installation, live_rows.ask)
     runner = BatchRunner(
-        make_engine(database_url, pool_size=7, name=f"magnus worker {name}"),
+        database,
         make_serving_engine,
         prompt_format,
-        announcement,
+        replace(announcement, instance=instance),
         LeaseTerms(settings.lease_s, settings.heartbeat_s, settings.stall_s, settings.max_attempts),
         # each is one statement on few rows by their ids: planning it each time takes Postgres 0.35 ms instead of 0.06
         renewals=make_engine(

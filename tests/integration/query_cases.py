@@ -198,6 +198,7 @@ CASES = [
     Case("client_requests.remove", on_session(client_requests.remove, "tenant-0", ENDED_ID)),
     Case("ended_requests.finished", on_session(ended_requests.finished, [ENDED_ID] * 24)),
     Case("ended_requests.ended", on_session(ended_requests.ended, [ENDED_ID] * 24)),
+    Case("worker_registration.other_process", lambda c: worker_registration.other_process(c, "w1", "host:1", 10.0)),
     Case("worker_registration.register", lambda c: worker_registration.register(c, W1, 5), OPEN),
     Case(
         "worker_registration.deregister",

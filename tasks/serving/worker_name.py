@@ -1,0 +1,51 @@
+"""A worker's name belongs to one process: a second one waits until the first has ended, and else does not start."""
+
+import os
+import socket
+from collections.abc import Callable
+from time import monotonic, sleep
+
+import psutil
+from sqlalchemy import Engine
+
+from models.leasing.worker_registration import other_process
+
+LOOK_AGAIN_S = 0.5  # seconds between two looks at the heartbeat of the other process; not tuned
+# A worker without a batch writes a heartbeat every 1.5 s; one that was lost is not seen as alive after this wait.
+MARGIN_S = 2.0
+
+
+class NameTaken(Exception):
+    """Another living process serves under this worker's name."""
+
+
+def this_process() -> str:
+    """Returns this process as host:process id."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def await_name(
+    database: Engine, name: str, instance: str, lease_s: float, pause: Callable[[float], None] = sleep
+) -> None:
+    """Returns once no other living process has the name; raises NameTaken if one has it for longer than a lease.
+
+    A process of this host that does not exist any more is known to have ended; one of another host that was lost has
+    no fresh heartbeat after a lease.
+    """
+    give_up_at = monotonic() + lease_s + MARGIN_S
+    while True:
+        with database.connect() as connection:
+            other = other_process(connection, name, instance, lease_s)
+        if other is None or _has_ended(other):
+            return
+        if monotonic() > give_up_at:
+            raise NameTaken(
+                f"the worker {name} of {other} is alive, so that of {instance} does not start: "
+                "give each worker a name of its own with --name"
+            )
+        pause(LOOK_AGAIN_S)
+
+
+def _has_ended(instance: str) -> bool:
+    host, _, pid = instance.rpartition(":")
+    return host == socket.gethostname() and not psutil.pid_exists(int(pid))
