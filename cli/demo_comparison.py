@@ -45,6 +45,7 @@ def compare_real(
     policies: Sequence[str],
     directory: Path,
     options: tuple[str, ...],
+    model: str,
     requests: int | None,
     rate: float,
     seed: int,
@@ -55,11 +56,11 @@ def compare_real(
     half = len(instructions) // 2
     console.rule("answers to learn from", align="left")
     teachers = real_arrivals(half, rate, seed, instructions[:half])
-    opened = own_service(console, empty_directory(directory / "answers"), None, DemoService(options))
+    opened = own_service(console, empty_directory(directory / "answers"), None, DemoService(options, model=model))
     with opened as address, Client(*address) as client:
         answered = send_and_wait(console, client, teachers, client.stats()["now"])
     examples = tuple(_example(*one) for one in answered if one[1]["usage"] and one[1]["usage"]["output_tokens"])
-    service = DemoService(options, examples)
+    service = DemoService(options, examples, model)
     arrivals = real_arrivals(requests or half, rate, seed, instructions[half:])
     figures = _run_each(console, policies, directory, service, arrivals, WHOLE_OR_CUT_OFF)
     return {"terms": _terms("real instructions", rate, service, arrivals), "policies": figures}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from rich.console import Console
 
@@ -25,6 +26,7 @@ class DemoService:
 
     options: tuple[str, ...] = ()
     examples: tuple[Mapping[str, str | int], ...] = ()
+    model: str | None = None  # its directory or its server's address; None: the bundled one
 
 
 def empty_state_dir(settings: Settings) -> Path:
@@ -71,18 +73,24 @@ def own_service(
             await_ready(program, process, log)
             if service.examples:
                 console.print(f"teaching the length predictor {len(service.examples)} other requests …")
-                train_predictor(state_dir, service.examples)
+                own = {"MAGNUS_MODEL": service.model} if service.model else {}
+                train_predictor(state_dir, service.examples, environment | own)
             yield api_address(settings_with(state_dir=state_dir))
     except ProgramFailed as error:
         raise CommandFailed(str(error)) from error
 
 
-def train_predictor(state_dir: Path, examples: Iterable[Mapping[str, str | int]]) -> None:
-    """Run `magnus train` on requests with known answers and publish its result; raises ProgramFailed."""
+def train_predictor(
+    state_dir: Path, examples: Iterable[Mapping[str, str | int]], environment: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Run `magnus train` on requests with known answers and publish its result; raises ProgramFailed.
+
+    `environment` has the service's settings: its model, whose tokenizer counts, and its predictor.
+    """
     data, log = state_dir / "examples.jsonl", state_dir / "train.log"
     data.write_text("".join(json.dumps(example) + "\n" for example in examples))
     command = (str(BIN / "magnus"), "train", "--force", "--state-dir", str(state_dir), "--data", str(data))
-    program = ChildProgram("magnus train", command, stop_within_s=0.0)
+    program = ChildProgram("magnus train", command, env=environment, stop_within_s=0.0)
     with running(program, log) as process:
         if process.wait() != 0:
             raise ProgramFailed(program.name, f"ended with {process.returncode}", log)

@@ -20,7 +20,9 @@ from settings import PolicyName, Settings, read_settings
 
 POLICIES: tuple[str, ...] = get_args(PolicyName)  # choices of --policy
 # What a comparison of services can name beside the policies: a policy and the settings under which it runs.
-VARIANTS: dict[str, tuple[str, dict[str, str]]] = {"magnus-published": ("magnus", {"MAGNUS_MAGNUS": "published"})}
+VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
+    "magnus-published": ("magnus", {"MAGNUS_MAGNUS": "published", "MAGNUS_PREDICTOR": "usin"})
+}
 
 Command = Callable[..., None]
 

@@ -147,7 +147,8 @@ def fresh_service(
         if is_peer:
             further = peer_programs(name, options.workers, service, options.model, options.kv_budget)
         elif learned:
-            train_predictor(state_dir, learned)
+            own = {"MAGNUS_MODEL": options.model} if options.model else {}
+            train_predictor(state_dir, learned, options.environment() | environment | own)
         if name == ORACLE:
             predict_the_truth(service, true_tokens)
         if options.paced is not None:

@@ -30,6 +30,8 @@ from cli.option_types import CommaSeparated
 from cli.output import CommandFailed, make_console
 from cli.run_report import WHOLE, WHOLE_OR_CUT_OFF, print_report
 from cli.service_access import POLICIES, VARIANTS, service_options, settings_with
+from cli.startup_checks import with_engines
+from inference.remote.server_errors import ServerUnusable
 from settings import Settings
 
 RATE = 240.0  # requests a second: keeps two CPU workers busy with 8.7 rows each (measured; 2.2 at half the rate)
@@ -85,9 +87,10 @@ def demo(
         )
     if policy and compared:
         raise click.UsageError("--compare names the policies; leave --policy out")
-    real = model is not None or bool(engines)
+    served = _served_model(model, engines)
+    real = served is not None
     options = tuple(flag for engine in engines for flag in ("--engine", engine))
-    if model is not None:  # resolves the name of a fetched model
+    if model is not None:
         options += ("--model", settings_with(model=model).model)
     if real and not engines:
         options += ("--kv-budget", REAL_KV_BUDGET)
@@ -96,8 +99,10 @@ def demo(
     try:
         with interruptible():
             if compared and directory is not None:
-                if real:
-                    figures = compare_real(console, compared, directory, options, requests, rate or REAL_RATE, seed)
+                if served:
+                    figures = compare_real(
+                        console, compared, directory, options, served, requests, rate or REAL_RATE, seed
+                    )
                 else:
                     figures = compare_toy(console, compared, directory, requests, rate, seed)
             else:
@@ -116,6 +121,16 @@ def demo(
     if json_file:
         json_file.write_text(json.dumps(figures, indent=1) + "\n")
     _end(console, figures, real or bool(compared))
+
+
+def _served_model(model: str | None, engines: tuple[str, ...]) -> str | None:
+    """Return the directory of a real model, or what the engine servers say of theirs; None for the bundled model."""
+    if model is None and not engines:
+        return None
+    try:
+        return with_engines(settings_with(model=model, engine_urls=",".join(engines) or None)).model
+    except ServerUnusable as error:
+        raise CommandFailed(str(error)) from error
 
 
 def _arrivals(real: bool, requests: int | None, rate: float | None, seed: int) -> list[DemoArrival]:
