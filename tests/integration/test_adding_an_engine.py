@@ -11,6 +11,7 @@ from tests.guide_gates import REPOSITORY, followed_guide, pass_the_gates
 CHOSEN_TESTS = "greedy or order_given or preempted_row"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_guides_engine_passes_the_gates(tmp_path: Path) -> None:
     changed = followed_guide(REPOSITORY / "docs/adding-an-engine.md", tmp_path)
