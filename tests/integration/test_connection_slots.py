@@ -7,7 +7,6 @@ from sqlalchemy import make_url
 
 from cli.doctor_checks import findings
 from models.connections.connection_slots import FOR_COMMANDS, MOST_OF, connection_shortage
-from models.session import make_engine
 from settings import Settings
 from tests.integration.api_service import Api
 
@@ -33,4 +32,3 @@ def test_too_few_connections_are_a_problem_with_a_remedy(api: Api, web_settings:
     assert "max_connections" in str(found["connections"].remedy)
     api.sql(f'alter database "{database}" connection limit -1')
     assert not any("max_connections" in line for line in api.client.get("/readyz").get_json()["missing"])
-    assert make_engine is not None
