@@ -13,6 +13,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from inference.engine_errors import TooExpensive
 from inference.isolated_calls import IsolatedCalls
+from inference.schema_bounds import exceeded_bound
 from inference.sequences import JsonFormat
 
 ANY_OBJECT = '{"type": "object"}'
@@ -59,15 +60,24 @@ class FormatChecks:
         """Returns why answers cannot be held to this format, None if they can; each caller has one check at a time."""
         if format not in self._verdicts:
             try:
-                verdict = (
-                    self._calls.call(json.dumps([format.schema, format.pattern]), COMPILED_WITHIN_S, caller) or None
-                )
+                verdict = _exceeded_bound(format) or self._compiled_elsewhere(format, caller)
             except TooExpensive as error:
                 verdict = str(error)
             while len(self._verdicts) >= MOST_VERDICTS:
                 self._verdicts.pop(next(iter(self._verdicts)), None)
             self._verdicts[format] = verdict
         return self._verdicts[format]
+
+    def _compiled_elsewhere(self, format: JsonFormat, caller: str) -> str | None:
+        return self._calls.call(json.dumps([format.schema, format.pattern]), COMPILED_WITHIN_S, caller) or None
+
+
+def _exceeded_bound(format: JsonFormat) -> str | None:
+    try:
+        schema = json.loads(format.schema or ANY_OBJECT)
+    except ValueError as error:
+        return f"it is no JSON: {error}"
+    return exceeded_bound([schema, {"pattern": format.pattern}])
 
 
 def checker(given: str) -> Callable[[str], str]:

@@ -26,11 +26,6 @@ def test_the_style_of_a_schema_is_ours_whatever_it_says():
 
 # Each of these holds a thread for seconds or minutes if nothing bounds it.
 TOO_EXPENSIVE = {
-    "patterns of letters": {
-        "type": "object",
-        "patternProperties": {f"^abc{number}\\p{{L}}+$": {} for number in range(640)},
-    },
-    "multiples": {"type": "integer", "multipleOf": 9999999},
     "multiples of each of several": {"allOf": [{"type": "integer", "multipleOf": n} for n in (7, 11, 13, 17, 19, 23)]},
     "patterns at once": {"allOf": [{"type": "string", "pattern": f".*{one}.*"} for one in "abcdefghijklmnopqrst"]},
 }
