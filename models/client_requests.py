@@ -1,10 +1,8 @@
 """Requests as clients handle them: submit, fetch, list, cancel, delete. A call is seldom more than one statement."""
 
-import re
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from pydantic_core import to_json
@@ -29,6 +27,7 @@ from sqlalchemy.dialects.postgresql import JSONB, array
 from sqlalchemy.orm import Session, defer
 
 from models import notifications
+from models.request_ids import arrival_of, random_part
 from models.sql import text
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 
@@ -115,30 +114,6 @@ class Page:
 
     views: list[RequestView]
     more: bool
-
-
-# A request's id is `resp_` and 32 hex digits, as OpenAI's ids look: 14 digits of `arrived_at` in microseconds since
-# 1970, by which a list goes on behind a request that was deleted meanwhile, and 18 random ones, the third of which is
-# 0: the ids of release 1.0 are random and have another digit there.
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-TIMED_ID = re.compile(r"resp_([0-9a-f]{14})[0-9a-f]{2}0[0-9a-f]{15}")
-
-
-def random_part() -> str:
-    """Returns the random digits of a request's id."""
-    digits = uuid.uuid4().hex
-    return f"{digits[:2]}0{digits[-15:]}"
-
-
-def new_id(arrived_at: datetime) -> str:
-    """Returns the id of a request that arrived at this instant."""
-    return f"resp_{(arrived_at - EPOCH) // timedelta(microseconds=1):014x}{random_part()}"
-
-
-def arrival_of(id: str) -> datetime | None:
-    """Returns the instant in a request's id; None if it has none."""
-    found = TIMED_ID.fullmatch(id)
-    return EPOCH + timedelta(microseconds=int(found[1], 16)) if found else None
 
 
 def submit(

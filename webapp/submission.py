@@ -32,7 +32,7 @@ from webapp.options import check_options
 from webapp.waiting.patience import Patience
 from webapp.waiting.waiting_calls import WaitingCall
 
-RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")  # see `client_requests.TIMED_ID`
+RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")  # as `models/request_ids.py` makes them
 IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,255}")  # as the OpenAPI document says; clients send a UUID
 
 log = structlog.get_logger()
