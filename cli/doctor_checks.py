@@ -5,9 +5,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import redis
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -29,6 +31,7 @@ from models.upkeep.invariants import INVARIANTS, SHOWN, violations
 from settings import Settings
 
 MIN_FREE_BYTES = 2 * 2**30  # the log files alone may take 320 MiB; the database grows with its requests. Not tuned
+HEALTHY = ('{"status":"ok"}', "OK")  # what our web process and Flower answer
 MIN_POSTGRES_VERSION = 14  # older releases are no longer maintained
 
 
@@ -48,8 +51,8 @@ def findings(settings: Settings) -> Iterator[Finding]:
     yield _state_dir(settings.state_dir)
     running = running_service(settings.state_dir)
     if running is None:
-        yield _port("port of the API", settings.host, settings.port, "MAGNUS_PORT")
-        yield _port("port of Flower", "127.0.0.1", settings.flower_port, "MAGNUS_FLOWER_PORT")
+        yield _port("port of the API", settings.host, settings.port, "MAGNUS_PORT", "/healthz")
+        yield _port("port of Flower", "127.0.0.1", settings.flower_port, "MAGNUS_FLOWER_PORT", "/healthcheck")
     else:
         yield Finding("service", f"runs at {running.url}")
     yield from _database(settings.database_url or (running.database_url if running else None), settings.lease_s)
@@ -91,8 +94,17 @@ def _state_dir(state_dir: Path) -> Finding:
     return Finding("state directory", found, None if free > MIN_FREE_BYTES else "free some disk space, 2 GiB or more")
 
 
-def _port(check: str, host: str, port: int, setting: str) -> Finding:
-    return _finding(check, startup_checks.port_problem(host, port, setting), f"{host}:{port} is free")
+def _port(check: str, host: str, port: int, setting: str, health: str) -> Finding:
+    """Returns whether the port is free, or taken by a process of Magnus, which answers at its page `health`."""
+    problem = startup_checks.port_problem(host, port, setting)
+    if problem is None:
+        return Finding(check, f"{host}:{port} is free")
+    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # a wildcard is no address to call
+    with suppress(httpx.HTTPError, httpx.InvalidURL):
+        page = httpx.get(httpx.URL(scheme="http", host=address, port=port, path=health), timeout=2, trust_env=False)
+        if page.text.replace(" ", "").strip() in HEALTHY:
+            return Finding(check, f"Magnus listens at {host}:{port}")
+    return _finding(check, problem)
 
 
 def _finding(check: str, problem: str | None, without: str = "") -> Finding:

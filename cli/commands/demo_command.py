@@ -24,7 +24,7 @@ from cli.demo_workload import (
     real_requests,
     training_examples,
 )
-from cli.hosting.service_files import api_address
+from cli.hosting.service_files import api_address, running_service
 from cli.hosting.supervisor import stop_signals
 from cli.option_types import CommaSeparated
 from cli.output import CommandFailed, make_console
@@ -78,9 +78,11 @@ def demo(
     real model first answers half of the instructions, from which every service learns, and then the other half under
     each policy, which takes minutes.
 
-    Without --url the demo starts a whole service and stops it at the end; its logs stay in .magnus/demo.
+    Without --url the demo starts a whole service and stops it at the end; its logs stay in .magnus/demo. With the
+    --state-dir of a running service it uses that one.
     """
-    settings = settings_with(url=url, api_key=api_key, state_dir=state_dir)
+    running = running_service(state_dir) if state_dir and not url else None
+    settings = settings_with(url=running.url if running else url, api_key=api_key, state_dir=state_dir)
     if settings.url and (policy or engines or compared):
         raise click.UsageError(
             "--policy, --engine and --compare are for services of the demo's own; use `magnus policy set` with --url"

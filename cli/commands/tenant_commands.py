@@ -41,7 +41,20 @@ class Expiry(click.ParamType[datetime | timedelta]):
             instant = datetime.fromisoformat(str(value))
         except ValueError:
             self.fail(f"{value!r} is neither a duration (30m, 12h, 90d, 8w) nor a date (2027-01-31)")
-        return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+        instant = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+        if instant <= datetime.now(UTC):
+            self.fail(f"{value} is past: give an instant that is to come, or a duration such as 90d")
+        return instant
+
+
+class Name(click.ParamType[str]):
+    """A text that is not blank."""
+
+    name = "TEXT"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Strip."""
+        return str(value).strip() or self.fail("give a name that is not empty")
 
 
 class Scopes(click.ParamType[frozenset[Scope]]):
@@ -63,8 +76,10 @@ def keys() -> None:
 
 
 @keys.command()
-@click.option("--name", required=True, help="Who or what uses it.")
-@click.option("--tenant", default="default", show_default=True, help="Keys of one tenant see the same requests.")
+@click.option("--name", type=Name(), required=True, help="Who or what uses it.")
+@click.option(
+    "--tenant", type=Name(), default="default", show_default=True, help="Keys of one tenant see the same requests."
+)
 @click.option(
     "--scopes",
     type=Scopes(),

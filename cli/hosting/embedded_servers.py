@@ -12,10 +12,11 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import psycopg
 from psycopg import sql
 
@@ -92,6 +93,7 @@ def embedded_postgres(directory: Path, *, durable: bool = True) -> EmbeddedServe
         raise UnusableDirectory(
             f"{data} was made by Postgres {version}, this is {POSTGRES_VERSION}; dump it there, load it here"
         )
+    _remove_stale_lock(data)
     settings = SERVER_SETTINGS | {"unix_socket_directories": str(sockets)} | ({} if durable else NOT_DURABLE)
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     url = f"postgresql://postgres@/{{}}?host={sockets}"
@@ -109,6 +111,21 @@ def embedded_postgres(directory: Path, *, durable: bool = True) -> EmbeddedServe
         question=postgres_question(str(sockets / ".s.PGSQL.5432")),
     )
     return EmbeddedServer(program, url.format(DATABASE))
+
+
+def _remove_stale_lock(data: Path) -> None:
+    """Remove the lock that a killed Postgres left, if its process id now belongs to another program.
+
+    Postgres itself only asks whether such a process exists, and would not start.
+    """
+    lock = data / "postmaster.pid"
+    if not lock.exists():
+        return
+    pid = lock.read_text().partition("\n")[0].strip()
+    with suppress(psutil.NoSuchProcess, ValueError):
+        if str(data) in psutil.Process(int(pid)).cmdline():
+            return
+    lock.unlink()
 
 
 def create_database(url: str, template: str = "template0") -> None:

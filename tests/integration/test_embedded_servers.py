@@ -1,5 +1,6 @@
 """The embedded servers: what they keep, who reaches them, what they leave behind."""
 
+import os
 import stat
 from pathlib import Path
 
@@ -65,3 +66,14 @@ def test_nothing_runs_once_the_servers_are_stopped(tmp_path: Path) -> None:
         during = {child.pid for child in psutil.Process().children(recursive=True)} - before
     assert len(during) > 2
     assert not {pid for pid in during if psutil.pid_exists(pid)}
+
+
+def test_a_lock_whose_process_id_belongs_to_another_program_does_not_keep_postgres_from_starting(
+    tmp_path: Path,
+) -> None:
+    embedded_postgres(tmp_path / "pg", durable=False)
+    lock = tmp_path / "pg" / "data" / "postmaster.pid"
+    lock.write_text(f"{os.getppid()}\n{lock.parent}\n")
+    with running_server(embedded_postgres(tmp_path / "pg", durable=False), tmp_path / "log"):
+        embedded_postgres(tmp_path / "pg", durable=False)
+        assert lock.exists()  # that of a Postgres that runs in this directory stays

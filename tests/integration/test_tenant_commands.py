@@ -37,6 +37,21 @@ def magnus(web_settings: Settings, api: Api, monkeypatch: pytest.MonkeyPatch) ->
     thread.join()
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--name", ""),
+        ("--name", "  "),
+        ("--name", "ci", "--tenant", ""),
+        ("--name", "ci", "--expires", "2020-01-31"),
+    ],
+)
+def test_a_key_without_a_name_or_with_a_past_end_is_not_made(magnus: Magnus, api: Api, wrong: tuple[str, ...]) -> None:
+    before = api.sql("select count(*) from api_keys")
+    magnus("keys", "create", *wrong, status=2)
+    assert api.sql("select count(*) from api_keys") == before
+
+
 def test_a_key_is_made_with_scopes_and_an_end(magnus: Magnus, api: Api) -> None:
     made = magnus(
         "keys", "create", "--name", "ci", "--tenant", "acme", "--scopes", "read", "--expires", "12h", "--json"

@@ -92,12 +92,12 @@ def verdict_on(figures: ServiceFigures) -> ServiceVerdict:
 
 def binding_limit(figures: ServiceFigures) -> Limit | None:
     """Returns the resource or process that limits how many requests are served."""
+    if figures.broker_error is not None:
+        return "broker"  # workers end without it, so that their absence is no cause
     if not figures.workers:
         return "no worker"
     if figures.paused or not figures.planner:
         return "planner"
-    if figures.broker_error is not None:
-        return "broker"
     if figures.unserved:
         return "no worker"
     waits_long = figures.unpredicted > 0 and (figures.oldest_s or 0.0) > WAITS_FOR_PREDICTION_S
@@ -110,12 +110,12 @@ def binding_limit(figures: ServiceFigures) -> Limit | None:
 
 def _why_stuck(figures: ServiceFigures) -> str:
     who = "Requests wait" if figures.queued else "New requests will wait"
+    if figures.broker_error is not None:
+        return f"{who}: the broker takes no messages. It says: {figures.broker_error.rstrip('.')}."
     if not figures.workers:
         return f"{who}: no worker takes batches."
     if figures.paused or not figures.planner:
         return f"{who}: planning is paused." if figures.paused else f"{who}: no planner works."
-    if figures.broker_error is not None:
-        return f"{who}: the broker takes no messages. It says: {figures.broker_error.rstrip('.')}."
     return f"Requests wait: no worker serves {', '.join(figures.unserved)}."
 
 

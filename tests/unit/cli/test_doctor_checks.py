@@ -1,6 +1,8 @@
 """The doctor's checks name a remedy where something has to be done, and none where nothing has."""
 
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 from cli.doctor_checks import Finding, findings
@@ -23,6 +25,23 @@ def test_a_taken_port_is_found_with_the_setting_that_changes_it(tmp_path: Path) 
         port = taken.getsockname()[1]
         finding = by_check(Settings(state_dir=tmp_path, port=port, flower_port=0))["port of the API"]
     assert finding.remedy == "stop what uses it, or set MAGNUS_PORT"
+
+
+class _Healthy(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"status": "ok"}\n')
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing."""
+
+
+def test_the_port_of_our_own_web_process_is_no_fault(tmp_path: Path) -> None:
+    with HTTPServer(("127.0.0.1", 0), _Healthy) as server:
+        threading.Thread(target=server.handle_request).start()
+        finding = by_check(Settings(state_dir=tmp_path, port=server.server_port, flower_port=0))["port of the API"]
+    assert finding == Finding("port of the API", f"Magnus listens at 127.0.0.1:{server.server_port}")
 
 
 def test_without_servers_of_ones_own_nothing_has_to_be_done_about_them(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ BUSY = replace(QUIET, queued=50, in_flight=20, oldest_s=3.0, wait_s=4.0)
         (replace(BUSY, planner=False), "stuck", "planner"),
         (replace(QUIET, workers=0), "stuck", "no worker"),
         (replace(BUSY, broker_error="OOM command not allowed"), "stuck", "broker"),
+        (replace(BUSY, broker_error="OOM command not allowed", workers=0), "stuck", "broker"),
         (replace(BUSY, unserved=("other",)), "stuck", "no worker"),
         (replace(QUIET, predictor=False), "keeping up", "predictor"),
         (replace(BUSY, failed_lately=6), "failing", "compute"),
