@@ -41,6 +41,7 @@ def celery_config(redis_url: str | None, tick_s: float, installation: str) -> di
         "broker_connection_timeout": BROKER_TIMEOUT_S,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
+        "broker_channel_error_retry": True,  # a broker that refuses a write (memory, disk, rights) ends no process
         "broker_transport_options": {
             "socket_timeout": BROKER_TIMEOUT_S,
             "socket_connect_timeout": BROKER_TIMEOUT_S,

@@ -23,7 +23,7 @@ WINDOW_S = 10.0  # at most MOST_LINES of a kind are written in it; the next line
 MOST_LINES = 5  # an error at each tick then adds one line every 2 s instead of twenty a second. Not tuned
 MOST_KINDS = 1000  # kinds remembered; a library that puts values into its text makes more of them than that
 # Celery loggers that write at least one line a tick: at ten ticks a second they would hide all other lines.
-CHATTY = ("celery.app.trace", "celery.beat", "celery.worker.request", "celery.worker.strategy")
+CHATTY = ("apscheduler", "celery.app.trace", "celery.beat", "celery.worker.request", "celery.worker.strategy")
 
 # Exceptions whose messages name files, types, shapes and addresses, never the text of a request. A log shows only the
 # type of any other: a ValueError, a KeyError or a ValidationError quotes the value that it refuses.

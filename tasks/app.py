@@ -3,6 +3,7 @@
 It imports no task. A wrong setting, or a database that cannot be read, ends the process with one line.
 """
 
+import signal
 from typing import Any
 
 from celery import Celery, signals
@@ -18,6 +19,8 @@ from processes import json_logs
 from processes.hosted_process import HostedProcess
 from settings import end_with, settings_or_end
 from tasks.broker_transport import TolerantTransport
+
+IGNORES_SIGHUP = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 class PromptConnection(Connection):  # type: ignore[misc]  # kombu is untyped
@@ -72,6 +75,16 @@ def host(process: HostedProcess) -> None:
     """Start the process's parts when Celery's worker is ready, and stop them with it."""
     signals.worker_ready.connect(lambda **_: process.start(), weak=False)
     signals.worker_shutdown.connect(lambda **_: process.stop(), weak=False)
+
+
+@signals.worker_ready.connect  # type: ignore[untyped-decorator]
+def _end_at_sighup(**_: Any) -> None:
+    """Let SIGHUP end the process as SIGTERM does, unless it was started with nohup.
+
+    Celery would begin the process again with its own command line, which does not find our modules.
+    """
+    if not IGNORES_SIGHUP:
+        signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
 
 
 @signals.celeryd_init.connect  # type: ignore[untyped-decorator]  # before Celery's first warning

@@ -58,6 +58,16 @@ def test_it_is_that_process_and_hears_signals_itself(process: str, project: Path
     assert running.returncode == 0, (project / "log").read_text()
 
 
+def test_a_hang_up_ends_a_process_as_a_request_to_stop_does(project: Path, stage: Stage) -> None:
+    with run("planner", project) as running:
+        try:
+            eventually(lambda: stage.sql("select 1 from process_heartbeats"), within_s=60.0)
+        finally:
+            running.send_signal(signal.SIGHUP)
+    log = (project / "log").read_text()
+    assert (running.returncode, "ImportError" in log) == (0, False), log
+
+
 @pytest.mark.parametrize(("process", "setting", "path"), [("web", "PORT", "/readyz"), ("flower", "FLOWER_PORT", "/")])
 def test_it_listens_where_the_settings_say(process: str, setting: str, path: str, project: Path) -> None:
     port = free_port()
