@@ -39,7 +39,11 @@ def unasked(seconds: float) -> None:
     raise AssertionError("it waited")
 
 
-@pytest.mark.parametrize("instance", [f"{socket.gethostname()}:{NO_PROCESS}", this_process(), None])
+@pytest.mark.parametrize(
+    "instance",
+    [f"{socket.gethostname()}:{NO_PROCESS}", this_process(), None],
+    ids=["ended process", "this process", "an earlier release's row"],
+)
 def test_a_process_of_this_host_that_is_gone_is_replaced_at_once(stage: Stage, instance: str) -> None:
     registered(stage, instance)
     await_name(stage.database, "w1", this_process(), LEASE_S, pause=unasked)
