@@ -146,6 +146,10 @@ def broker_problem(url: str) -> str | None:
                 return f"the broker is {UNSUPPORTED_MODES[mode]}: give MAGNUS_REDIS_URL the address of a single primary"
             if client.info("replication").get("role") == "slave":
                 return "the broker is a replica, which takes no messages: give MAGNUS_REDIS_URL the primary's address"
+            try:
+                client.set("magnus-writable", 1, px=1000)
+            except redis.ResponseError as error:
+                return f"the broker takes no writes: {error}; give it memory, disk space or the rights that it lacks"
     except redis.AuthenticationError:
         return "the broker refuses the password: check the one in MAGNUS_REDIS_URL"
     except redis.BusyLoadingError:

@@ -47,3 +47,8 @@ def test_a_sentinel_is_refused_by_name(servers_dir: Path) -> None:
     (servers_dir / "sentinel.conf").write_text("")
     with server(servers_dir, str(servers_dir / "sentinel.conf"), "--sentinel") as url:
         assert "Redis Sentinel" in str(broker_problem(url))
+
+
+def test_a_server_that_takes_no_writes_is_refused_with_its_words(servers_dir: Path) -> None:
+    with server(servers_dir, "--min-replicas-to-write", "1") as url:
+        assert "the broker takes no writes: NOREPLICAS" in str(broker_problem(url))

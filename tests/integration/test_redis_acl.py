@@ -36,7 +36,10 @@ def restricted_url(redis_url: str, admin: redis.Redis) -> str:
     return found._replace(netloc=f"magnus:PASSWORD@{found.hostname}:{found.port}").geturl()
 
 
-@pytest.mark.parametrize("process", ["planner", "beat", "flower"])
+LONG = [pytest.param(process, marks=pytest.mark.long) for process in ("beat", "flower")]
+
+
+@pytest.mark.parametrize("process", ["planner", *LONG])
 def test_a_process_is_refused_nothing(
     process: str, tmp_path: Path, database_url: str, stage: Stage, admin: redis.Redis, restricted_url: str
 ) -> None:
