@@ -1,7 +1,8 @@
 """How a bulk job's lines become requests: one process at a time claims a job, and each step is one transaction.
 
 A step inserts the requests of the lines that it read and moves the job's `next_line` behind them. A process that is
-killed therefore repeats no line and skips none.
+killed therefore repeats no line and skips none. A step is counted before it reads, so that a line whose check ends the
+process is found: each step that does not end is followed by one of fewer lines.
 """
 
 from collections.abc import Collection, Sequence
@@ -34,6 +35,11 @@ INSERT_LINES = text("""
 """).bindparams(bindparam("rows", type_=JSONB))
 
 
+# How long no other step of a job begins, unless one ends: longer than from a step's count to its lock. Not tuned.
+HELD_S = 2.0
+FEWER = 8  # a step has an eighth of the lines of the one before that did not end: 500, 62, 7, 1. Not tuned
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
     """A bulk job whose row this transaction has locked, with the chunk of the file that has its next line."""
@@ -45,6 +51,8 @@ class ClaimedJob:
     last_line: int
     now: datetime
     expires_at: datetime
+    step_lines: int  # lines that this step may read
+    tries: int  # steps that began at `next_line`, with this one; all others did not end
     first_line: int  # the number of the chunk's first line
     data: bytes  # the chunk
 
@@ -59,28 +67,47 @@ class NewLine:
     error: dict[str, Any] | None = None
 
 
-def claim_job(connection: Connection, full_tenants: Collection[str]) -> ClaimedJob | None:
-    """Locks the job whose lines were read longest ago, and returns it; None if there is no job to read.
+def begin_step(connection: Connection, full_tenants: Collection[str]) -> str | None:
+    """Counts a step of the job whose lines were read longest ago and holds the job for 2 s; returns its id.
 
-    Skips jobs that another process has locked and those of `full_tenants`, which may queue no more requests.
+    Returns None if there is no job to read. Skips jobs that another process has locked and those of `full_tenants`,
+    which may queue no more requests.
     """
-    row = connection.execute(
+    return connection.execute(
         text("""
-            with next_job as (
-                select id, tenant, endpoint, input_file_id, next_line, last_line, expires_at from bulk_jobs
-                where status in ('validating', 'in_progress') and next_line <= last_line
+            update bulk_jobs set fed_at = clock_timestamp() + make_interval(secs => :held_s), tries = tries + 1,
+                step_lines = case when tries = 0 then step_lines else greatest(1, step_lines / :fewer) end
+            where id = (
+                select id from bulk_jobs
+                where fed_at <= clock_timestamp() and status in ('validating', 'in_progress') and next_line <= last_line
                     and expires_at > clock_timestamp() and tenant <> all(cast(:full as text[]))
                     and exists (select from file_chunks where file_id = input_file_id)
                 order by fed_at, id limit 1 for update skip locked
             )
+            returning id
+        """),
+        {"full": list(full_tenants), "held_s": HELD_S, "fewer": FEWER},
+    ).scalar_one_or_none()
+
+
+def claim_job(connection: Connection, job_id: str) -> ClaimedJob | None:
+    """Locks a job that has lines to read and returns it; None if it has none or another process has locked it."""
+    row = connection.execute(
+        text("""
+            with next_job as (
+                select id, tenant, endpoint, input_file_id, next_line, last_line, expires_at, step_lines, tries
+                from bulk_jobs
+                where id = :id and status in ('validating', 'in_progress') and next_line <= last_line
+                for update skip locked
+            )
             select j.id, j.tenant, j.endpoint, j.next_line, j.last_line, clock_timestamp() as now, j.expires_at,
-                c.first_line, c.data
+                j.step_lines, j.tries, c.first_line, c.data
             from next_job j cross join lateral (
                 select first_line, data from file_chunks where file_id = j.input_file_id and first_line <= j.next_line
                 order by first_line desc limit 1
             ) c
         """),
-        {"full": list(full_tenants)},
+        {"id": job_id},
     ).one_or_none()
     return None if row is None else ClaimedJob(**{**row._mapping, "data": bytes(row.data)})
 
@@ -103,7 +130,7 @@ def taken_names(connection: Connection, job_id: str, names: Collection[str]) -> 
 
 
 def write_lines(connection: Connection, job: ClaimedJob, lines: Sequence[NewLine], next_line: int) -> None:
-    """Stores these lines, queues their requests and sets the job's next line; the caller has claimed the job."""
+    """Stores these lines, queues their requests, sets the job's next line; the caller has claimed the job."""
     arrivals = {line.line: job.now + timedelta(microseconds=place) for place, line in enumerate(lines) if line.request}
     ids = {line: new_id(arrived_at) for line, arrived_at in arrivals.items()}
     requests = [_row(job, ids[one.line], arrivals[one.line], one.request) for one in lines if one.request]
@@ -118,7 +145,6 @@ def write_lines(connection: Connection, job: ClaimedJob, lines: Sequence[NewLine
     connection.execute(
         text("""
             update bulk_jobs set next_line = :next_line, queued = queued + :queued, failed = failed + :failed,
-                fed_at = clock_timestamp(),
                 status = case when status = 'validating' and :queued > 0 then 'in_progress' else status end,
                 in_progress_at = case when status = 'validating' and :queued > 0 then clock_timestamp()
                     else in_progress_at end
@@ -128,9 +154,15 @@ def write_lines(connection: Connection, job: ClaimedJob, lines: Sequence[NewLine
     )
 
 
-def postpone(connection: Connection, job_id: str) -> None:
-    """Puts a job behind all others, because its next lines cannot be stored now."""
-    connection.execute(text("update bulk_jobs set fed_at = clock_timestamp() where id = :id"), {"id": job_id})
+def end_step(connection: Connection, job_id: str, most_lines: int) -> None:
+    """Ends a step of the job; the next one may have twice the lines, up to `most_lines`."""
+    connection.execute(
+        text("""
+            update bulk_jobs set fed_at = clock_timestamp(), tries = 0, step_lines = least(:most, 2 * step_lines)
+            where id = :id
+        """),
+        {"id": job_id, "most": most_lines},
+    )
 
 
 def _row(job: ClaimedJob, request_id: str, arrived_at: datetime, new: NewRequest) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import enum
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary
+from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, SmallInteger
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -112,7 +112,9 @@ class BulkJob(Base):
     expired_at: Mapped[datetime | None]
     cancelling_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
-    fed_at: Mapped[datetime] = mapped_column(server_default=NOW)  # when its lines were read last: jobs take turns
+    fed_at: Mapped[datetime] = mapped_column(server_default=NOW)  # since when its lines may be read: jobs take turns
+    step_lines: Mapped[int] = mapped_column(SmallInteger, server_default="500")  # lines of its next step, at most
+    tries: Mapped[int] = mapped_column(SmallInteger, server_default="0")  # steps that began at `next_line`
     look_at: Mapped[datetime] = mapped_column(server_default=NOW)  # next time to count its ended lines
 
     __table_args__ = (

@@ -1,7 +1,8 @@
 """Turns the lines of bulk jobs into queued requests, as far as the limits of their tenants' queues allow.
 
 A step reads some lines of one job, checks them as the API checks calls, and stores their requests in one transaction.
-Any number of these may run, on several hosts.
+Any number of these may run, on several hosts. If a step does not end, because a line's check ended the process, other
+jobs come first, the job's next steps read fewer lines, and a line that alone ended three steps is refused.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -20,15 +21,18 @@ from models.bulk.bulk_feed import ClaimedJob, NewLine
 from models.client_requests import NewRequest
 from models.planning.queue_snapshot import read_queue_snapshot
 from models.tenants import tenant_limits
-from webapp.bulk.request_lines import LineReader, duplicate
+from webapp.bulk.request_lines import LineReader, duplicate, unreadable
 from webapp.limits.prompt_limits import PromptLimits
 
-# Lines of one transaction. More lock the job's row for longer, so that a cancel waits; fewer cost more statements a
-# line. With 500 a step takes some 0.3 s. Not tuned.
+# Most lines of a step. More lock the job's row for longer, so that a cancel waits; fewer cost more statements a line.
+# With 500 a step takes some 0.3 s. Not tuned.
 LINES_AT_ONCE = 500
 # A step ends after the line that it reads then. Checking a line takes at most 0.3 s of CPU time for its schema and some
 # seconds for the longest prompt, so that 500 of them would hold the job's row for minutes. Not tuned otherwise.
 READ_FOR_S = 2.0
+# Steps that may begin at a line: after three that did not end a step has this line alone, and three more are tried,
+# because a process may end for other reasons.
+MOST_TRIES = 6
 # The share of a tenant's queue limit that its bulk jobs may take, so that its other calls are not refused. Half of the
 # default holds two whole batches. Not tuned.
 QUEUE_SHARE = 0.5
@@ -71,7 +75,7 @@ class LineFeeder:
         while monotonic() < until:
             full = [tenant for tenant, budget in budgets.items() if budget.full]
             try:
-                read = self._feed_one(budgets, full)
+                read = self._step(budgets, full)
             except TokenizerAway as error:
                 log.warning("lines not read", error=str(error))
                 break
@@ -83,24 +87,41 @@ class LineFeeder:
                 notifications.notify_submitted(session)
         return total
 
-    def _feed_one(self, budgets: dict[str, QueueBudget], full: Collection[str]) -> int | None:
+    def _step(self, budgets: dict[str, QueueBudget], full: Collection[str]) -> int | None:
         """Read some lines of the job that waits longest; returns their number, None if no job can be read."""
         with self._engine.begin() as connection:
-            job = bulk_feed.claim_job(connection, full)
-            if job is None:
-                return None
-            if job.tenant not in budgets:
-                budgets[job.tenant] = self._budget(connection, job.tenant)
-            budget = budgets[job.tenant]
-            reader = LineReader(job.endpoint, job.tenant, self._limits(), read_queue_snapshot(Session(connection)))
-            try:
-                with connection.begin_nested():
-                    return feed_some(connection, job, reader, budget)
-            except (DataError, IntegrityError) as error:  # a bug of ours, which must not stop the other jobs
-                log.error("lines not stored", job=job.id, line=job.next_line, error=str(error))
-                bulk_feed.postpone(connection, job.id)
-                budget.full = True
-                return 0
+            job_id = bulk_feed.begin_step(connection, full)
+        if job_id is None:
+            return None
+        try:
+            with self._engine.begin() as connection:
+                job = bulk_feed.claim_job(connection, job_id)
+                return 0 if job is None else self._feed(connection, job, budgets)  # None: cancelled meanwhile
+        except TokenizerAway:
+            with self._engine.begin() as connection:
+                bulk_feed.end_step(connection, job_id, LINES_AT_ONCE)
+            raise
+
+    def _feed(self, connection: Connection, job: ClaimedJob, budgets: dict[str, QueueBudget]) -> int:
+        """Read some lines of a claimed job; returns their number."""
+        if job.tenant not in budgets:
+            budgets[job.tenant] = self._budget(connection, job.tenant)
+        budget = budgets[job.tenant]
+        if job.tries > MOST_TRIES:
+            log.error("line refused: each step that read it did not end", job=job.id, line=job.next_line)
+            bulk_feed.write_lines(connection, job, [unreadable(job.next_line)], job.next_line + 1)
+            bulk_feed.end_step(connection, job.id, LINES_AT_ONCE)
+            return 1
+        reader = LineReader(job.endpoint, job.tenant, self._limits(), read_queue_snapshot(Session(connection)))
+        try:
+            with connection.begin_nested():
+                read = feed_some(connection, job, reader, budget)
+        except (DataError, IntegrityError) as error:  # a bug of ours: the step has not ended, the line will be found
+            log.error("lines not stored", job=job.id, line=job.next_line, error=str(error))
+            budget.full = True
+            return 0
+        bulk_feed.end_step(connection, job.id, LINES_AT_ONCE)
+        return read
 
     def _budget(self, connection: Connection, tenant: str) -> QueueBudget:
         session = Session(connection)
@@ -114,7 +135,7 @@ class LineFeeder:
 
 def feed_some(connection: Connection, job: ClaimedJob, reader: LineReader, budget: QueueBudget) -> int:
     """Read the next lines of a claimed job and store their requests up to the limits; returns their number."""
-    most = max(1, min(LINES_AT_ONCE, int(budget.requests)))  # further lines could not be queued
+    most = max(1, min(job.step_lines, int(budget.requests)))  # further lines could not be queued
     lines: dict[int, NewLine | None] = {}
     until = monotonic() + READ_FOR_S
     for number, data in lines_of(job, most):

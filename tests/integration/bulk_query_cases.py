@@ -19,7 +19,7 @@ def create_job_twice(connection: Connection) -> None:
 
 
 def write_a_line(connection: Connection) -> None:
-    job = bulk_feed.claim_job(connection, [])
+    job = bulk_feed.claim_job(connection, JOB)
     assert job
     bulk_feed.write_lines(connection, job, [NewLine(901, "new", a_new_request())], 902)
 
@@ -54,10 +54,11 @@ BULK_CASES = [
     Case("bulk_jobs.job_of_results", on_session(bulk_jobs.job_of_results, "tenant-0", INPUT)),
     Case("bulk_jobs.job_page", on_session(bulk_jobs.job_page, "tenant-0", after=JOB)),
     Case("bulk_jobs.cancel_job", on_session(bulk_jobs.cancel_job, "tenant-0", JOB)),
-    Case("bulk_feed.claim_job", lambda c: bulk_feed.claim_job(c, ["nobody"])),
+    Case("bulk_feed.begin_step", lambda c: bulk_feed.begin_step(c, ["nobody"])),
+    Case("bulk_feed.claim_job", lambda c: bulk_feed.claim_job(c, JOB)),
     Case("bulk_feed.taken_names", lambda c: bulk_feed.taken_names(c, JOB, ["line-7", "new"])),
     Case("bulk_feed.write_lines", write_a_line),
-    Case("bulk_feed.postpone", lambda c: bulk_feed.postpone(c, JOB)),
+    Case("bulk_feed.end_step", lambda c: bulk_feed.end_step(c, JOB, 500), A_JOB),
     Case("bulk_progress.take_job", bulk_progress.take_job),
     Case("bulk_progress.stop_lines", lambda c: bulk_progress.stop_lines(c, JOB), A_JOB),
     Case("bulk_progress.count_lines", lambda c: bulk_progress.count_lines(c, JOB), A_JOB),

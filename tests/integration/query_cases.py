@@ -287,6 +287,7 @@ CASES = [
     Case("training_log.finished_requests", lambda c: training_log.finished_requests(c, 2000, 30 * DAY), 2000 + FEW),
     Case("training_log.finished_requests", newest_answers, 1000 + 3 * FEW, "after"),
     Case("training_log.finished_batches", lambda c: training_log.finished_batches(c, 1000, 30 * DAY), 1000 + FEW),
+    Case("training_log.count_batches", lambda c: training_log.count_batches(c, 1000, 30 * DAY), 1000 + FEW),
     Case("training_log.worker_profiles", training_log.worker_profiles),
     Case("retention.delete_unstored_texts", lambda c: retention.delete_unstored_texts(c, [ENDED_ID] * 24)),
     Case("retention.delete_old_unstored_texts", lambda c: retention.delete_old_unstored_texts(c, HOUR, 500)),

@@ -1,6 +1,6 @@
 """How the lines of batches come into the queue: gradually, in turns, as background work."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import openai
 import pytest
@@ -13,6 +13,7 @@ from tasks.chores.line_feeder import LineFeeder
 from tests.integration.api_service import MODEL, Api
 from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, results
 from tests.integration.query_plans import recorded_scans
+from webapp.limits.prompt_limits import PromptLimits
 
 
 def test_a_line_whose_own_deadline_is_nearer_keeps_it(client: OpenAI, bulk: BulkStage) -> None:
@@ -120,3 +121,40 @@ def test_a_tokenizer_that_is_away_delays_lines_and_spoils_none(client: OpenAI, b
     feeder = LineFeeder(api.engine, lambda: limits, max_requests=100, max_tokens=1000)
     assert feeder.feed(5.0) == 0
     assert bulk.feed() == 1
+
+
+class DeadlyLimits(PromptLimits):
+    """Limits whose check of `max_tokens: 13` ends the process."""
+
+    def output_limit(self, requested: int | None, *, param: str) -> int:
+        """Ends the process for 13 tokens."""
+        if requested == 13:
+            raise SystemExit
+        return super().output_limit(requested, param=param)
+
+
+def test_a_line_that_ends_the_process_is_refused_by_name_and_delays_no_other_job(
+    client: OpenAI, bulk: BulkStage
+) -> None:
+    deadly_lines = [chat_line(str(n), max_tokens=13 if n == 300 else 5) for n in range(700)]
+    deadly = create(client, deadly_lines)
+    other = create(client, [chat_line("a")])
+    known: PromptLimits = bulk.api.client.application.extensions["magnus"].prompt_limits
+    limits = DeadlyLimits(**{field.name: getattr(known, field.name) for field in fields(known)})
+    ends = 0
+    read_at: dict[str, int] = {}
+    while (lines := bulk.api.sql("select id, next_line from bulk_jobs where next_line <= last_line")) and ends < 30:
+        for job in {deadly.id, other.id} - {row.id for row in lines}:
+            read_at.setdefault(job, ends)
+        bulk.api.sql("update bulk_jobs set fed_at = clock_timestamp() where fed_at > clock_timestamp()")
+        try:
+            LineFeeder(bulk.api.engine, lambda: limits, max_requests=5000, max_tokens=10**6).feed(60.0)
+        except SystemExit:
+            ends += 1
+    assert read_at[other.id] <= 2
+    assert ends <= 15
+    bulk.finish()
+    done = client.batches.retrieve(deadly.id)
+    assert counts(done) == (700, 699, 1)
+    (error,) = results(client, done.error_file_id).values()
+    assert error["error"]["code"] == "line_not_checked"

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(600)  # filling takes half a minute where nothi
 
 @pytest.fixture(scope="module")
 def million(module_database_url: str) -> Iterator[Engine]:
-    engine = make_engine(module_database_url)
+    engine = make_engine(module_database_url, idle_in_transaction_s=120.0)  # reading 100,000 rows takes a while
     make_million_rows(engine)
     yield engine
     engine.dispose()

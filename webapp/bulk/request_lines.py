@@ -121,6 +121,12 @@ def line_error(error: ClientError) -> dict[str, Any]:
     return {"status": ERROR_TABLE[type(error)][0], **error_object(error).model_dump()}
 
 
+def unreadable(number: int) -> NewLine:
+    """Returns the error of a line whose check ended the process several times."""
+    error = InvalidRequest("This line cannot be checked: each try ended the process.", code="line_not_checked")
+    return NewLine(number, None, error=line_error(error))
+
+
 def duplicate(line: NewLine) -> NewLine:
     """Returns the line with an error, because an earlier line has its custom_id."""
     error = InvalidRequest(
