@@ -3,10 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
-# Four test processes side by side, each with a Postgres and a broker of its own: on two cores, because two thirds of a
+# Three test processes side by side, each with a Postgres and a broker of its own: on two cores, because half of a
 # process's time is waiting. Long files come first (browser, chaos, e2e). `make test LANES=` runs one test after the
 # other; `make test ORDER="--random-order --random-order-seed=7"` runs the files and their tests in another order.
-LANES := -n 4 --dist loadfile --no-loadscope-reorder
+LANES := -n 3 --dist loadfile --no-loadscope-reorder
 ORDER :=
 PYTEST = $(BIN)/python -m pytest $(LANES) $(ORDER)
 # What `make test` leaves to `make test-all`: the real models and the clients of others need downloads of their own.

@@ -20,6 +20,7 @@ def test_a_worker_killed_in_the_middle_of_a_batch(service: Service):
     assert service.stage.sql("select max(attempts) from requests where id = any(:ids)", ids=ids) == [(1,)]
 
 
+@pytest.mark.long
 def test_a_worker_killed_that_never_comes_back(service: Service):
     ids = service.submit("gone", 60)
     name = service.worker_in_the_middle_of_a_batch()
@@ -27,6 +28,7 @@ def test_a_worker_killed_that_never_comes_back(service: Service):
     service.all_answered_once(ids)
 
 
+@pytest.mark.long
 def test_a_worker_asked_to_stop_in_the_middle_of_a_batch(service: Service):
     ids = service.submit("stop", 60)
     name = service.worker_in_the_middle_of_a_batch()
@@ -37,6 +39,7 @@ def test_a_worker_asked_to_stop_in_the_middle_of_a_batch(service: Service):
     assert service.stage.sql("select max(attempts) from requests where id = any(:ids)", ids=ids) == [(1,)]
 
 
+@pytest.mark.long
 def test_the_planner_killed_while_requests_wait(service: Service):
     ids = service.submit("planner", 60)
     service.worker_in_the_middle_of_a_batch()
@@ -54,6 +57,7 @@ def test_the_broker_wiped_under_load(service: Service):
     service.all_answered_once(ids)
 
 
+@pytest.mark.long
 def test_the_broker_frozen_for_a_while(service: Service):
     ids = service.submit("frozen", 60)
     service.worker_in_the_middle_of_a_batch()
@@ -64,6 +68,7 @@ def test_the_broker_frozen_for_a_while(service: Service):
     service.all_answered_once(ids + more)
 
 
+@pytest.mark.long
 def test_the_broker_killed_and_started_empty(service: Service):
     ids = service.submit("broker", 60)
     service.worker_in_the_middle_of_a_batch()
@@ -81,11 +86,13 @@ def test_postgres_crashing_under_load(service: Service):
     service.all_answered_once(ids)
 
 
+@pytest.mark.long
 def test_the_predictor_gone_for_good(service: Service):
     service.kill("predictor")
     service.all_answered_once(service.submit("unpredicted", 30))
 
 
+@pytest.mark.long
 def test_policies_switched_under_load(service: Service):
     ids = []
     for name in ("ccb", "scls", "vs", "magnus", "fusion"):

@@ -17,7 +17,7 @@ from cli.api_client import Client
 from inference.toy.toy_applications import APPLICATIONS
 from tests.e2e.whole_service import MAGNUS, Up, eventually
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 MODEL = "bundled"
 KILLS, LINES = 3, 2000
@@ -59,7 +59,6 @@ def ended(client: OpenAI, batch: Batch) -> Batch:
     return client.batches.retrieve(batch.id)
 
 
-@pytest.mark.long
 def test_a_batch_is_served_to_its_end_although_the_process_that_looks_after_it_is_killed(
     up: Up, client: OpenAI
 ) -> None:

@@ -29,6 +29,7 @@ def state_dir() -> Iterator[Path]:
         yield Path(directory) / "state"
 
 
+@pytest.mark.long
 def test_a_demo_of_its_own_answers_every_request_and_leaves_no_process(state_dir: Path, tmp_path: Path) -> None:
     figures_file = tmp_path / "figures.json"
     command = [MAGNUS, "demo", "--requests", "60", "--state-dir", str(state_dir), "--json", str(figures_file)]

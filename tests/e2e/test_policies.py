@@ -13,7 +13,7 @@ from scheduling.policies.policy_factory import POLICIES
 from settings import BUNDLED_MODEL
 from tests.e2e.whole_service import MAGNUS, Up
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 REQUESTS = toy_requests(24, seed=5, median_words=20.0)
 

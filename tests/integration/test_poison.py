@@ -81,6 +81,7 @@ SEVERAL_KINDS = pytest.mark.parametrize("one_worker", ["fusion", "baton", "magnu
 
 
 @SEVERAL_KINDS
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("poison", "code"), [(UNKNOWN_TO_MODEL, "server_error"), (EXHAUSTS, "out_of_memory")], ids=["raises", "exhausts"]
 )

@@ -215,6 +215,7 @@ def test_a_trainer_killed_while_it_fits_leaves_the_active_version_and_the_next_o
     assert stage.requests("output_tokens") == answers
 
 
+@pytest.mark.long
 def test_a_refit_that_is_killed_ends_alone_and_a_later_one_publishes(stage: Stage, start: Start, log: Path):
     answered(stage, 800, of=60)
     process = start()
@@ -227,6 +228,7 @@ def test_a_refit_that_is_killed_ends_alone_and_a_later_one_publishes(stage: Stag
     assert process.poll() is None
 
 
+@pytest.mark.long
 def test_a_trainer_killed_while_it_publishes_leaves_the_old_version_active(stage: Stage, jobs: RefitJobs, start: Start):
     answered(stage, 400, of=60)
     jobs.refit_length()

@@ -185,6 +185,7 @@ def test_another_policy_is_put_in_force_and_the_service_goes_on(up: Up) -> None:
     said(up, "policy", "set", before)
 
 
+@pytest.mark.long
 def test_a_predictor_is_trained_from_a_file_listed_and_rolled_back(up: Up, tmp_path: Path) -> None:
     lines = [
         json.dumps({"instruction": "Repeat.", "input": f"word {'x ' * (number % 40)}{number}", "output_tokens": size})

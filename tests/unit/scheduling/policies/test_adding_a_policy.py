@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[4]
 GUIDE = (ROOT / "docs" / "adding-a-policy.md").read_text()
 POLICY, SIMULATION = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
