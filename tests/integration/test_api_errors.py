@@ -54,7 +54,7 @@ FIELDS: dict[str, tuple[dict[str, Any], int, str]] = {
     "hot": ({"temperature": 2.1}, 400, "temperature"),
     "no nucleus": ({"top_p": 0}, 400, "top_p"),
     "streaming": ({"stream": 1}, 400, "stream"),
-    "tools": ({"tools": [{"type": "teleport"}]}, 400, "tools[0].type"),
+    "tools": ({"tools": [{"type": "teleport"}]}, 400, "tools[0]"),
     "not stored": ({"store": False}, 400, "store"),
     "earlier response": ({"previous_response_id": "resp_1"}, 400, "previous_response_id"),
     "unknown output": ({"text": {"format": {"type": "xml"}}}, 400, "text.format"),
