@@ -56,6 +56,7 @@ test: install ## the tests that a change is judged by: a few minutes, on a Postg
 
 test-all: test test-long ## `make test`, then everything that takes longer: half an hour and some downloads
 
+test-long: LANES := -n 2 --dist loadfile --no-loadscope-reorder
 test-long: install ## what `make test-all` has beside `make test`
 	$(PYTEST) $(TESTS) -m long
 	$(BIN)/python -m pytest tests/unit/scheduling --cov --cov-fail-under=100 --quiet $(LANES)

@@ -69,6 +69,7 @@ class BulkStage:
 
     def feed(self) -> int:
         """Queue as many lines as the tenants' limits admit; returns how many lines were read."""
+        self.api.sql("update bulk_jobs set fed_at = clock_timestamp() where fed_at > clock_timestamp()")  # hold no job
         context: AppContext = self.api.client.application.extensions["magnus"]
         limits = {"max_requests": self.max_requests, "max_tokens": self.max_tokens}
         return LineFeeder(self.api.engine, lambda: context.prompt_limits, **limits).feed(LONG_S)
