@@ -47,6 +47,12 @@ def test_requests_dealt_out_in_turn_join_their_own_worker_only() -> None:
     assert ids(policy.assign([a_running("x", 4), a_running("y", 0)], 3.0)) == {"y": [["1"]]}
 
 
+def test_a_request_dealt_to_a_full_worker_is_sent_ahead_to_it_and_to_no_other() -> None:
+    policy = ConservativeContinuous(10, 10, slots=2, round_robin=True)
+    add_all(policy, [a_request(str(number), at=number) for number in range(2)])
+    assert ids(policy.assign([a_running("x", 1), a_running("y", 2)], 2.0)) == {"x": [["0"]], "y": [["1"]]}
+
+
 def test_the_queue_is_shown_slots_by_slots() -> None:
     policy = ConservativeContinuous(10, 10, slots=2)
     add_all(policy, [a_request("a"), a_request("b", at=1.0), a_request("c", at=2.0)])
