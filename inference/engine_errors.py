@@ -114,3 +114,10 @@ class TooExpensive(InferenceError):
     """
 
     cpu_s: float
+
+
+class TokenizerAway(Exception):
+    """the tokenizer does not answer ({reason}); nothing can be counted or checked until it does"""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__((type(self).__doc__ or "").format(reason=reason))

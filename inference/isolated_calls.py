@@ -19,7 +19,7 @@ from socket import SHUT_WR, recv_fds, send_fds, socket, socketpair
 from threading import BoundedSemaphore, Lock
 from weakref import finalize
 
-from inference.engine_errors import TooExpensive
+from inference.engine_errors import TokenizerAway, TooExpensive
 
 # bytes that one call may take; a large schema takes 40 MB, a tokenizer 100. Not tuned otherwise
 MOST_MEMORY_BYTES = 2**30
@@ -35,8 +35,8 @@ BEGUN, ANSWERED = b".", b"+"  # sent before the text is read, and in front of th
 class IsolatedCalls:
     """Calls of one function from text to text, which `maker`, as module:name, makes from `given` in the template."""
 
-    def __init__(self, maker: str, given: str = "") -> None:
-        self._maker, self._given = maker, given
+    def __init__(self, maker: str, given: str = "", answer_within_s: float = ANSWER_WITHIN_S) -> None:
+        self._maker, self._given, self._answer_within_s = maker, given, answer_within_s
         self._template: socket | None = None
         self._starting = Lock()
         self._free = BoundedSemaphore(AT_ONCE)
@@ -45,6 +45,7 @@ class IsolatedCalls:
     def call(self, text: str, cpu_s: float, caller: str = "") -> str:
         """Returns the function's answer; raises TooExpensive if it takes more CPU time or memory than allowed.
 
+        Raises TokenizerAway if the machine is too busy for an answer in time; the caller may try again.
         Each caller has one call at a time, so that one with many calls delays no other.
         """
         with self._turns[caller], self._free:
@@ -63,17 +64,19 @@ class IsolatedCalls:
         with ours:
             with theirs:
                 self._fork(theirs, cpu_s)
-            ours.settimeout(ANSWER_WITHIN_S)
+            ours.settimeout(self._answer_within_s)
             try:
                 if not ours.recv(1):
                     return None
                 ours.sendall(text.encode())
                 ours.shutdown(SHUT_WR)
                 return _read_all(ours)
-            except ConnectionResetError:
+            except (BrokenPipeError, ConnectionResetError):
                 return None
-            except OSError:  # no answer came in time
-                return b""
+            except TimeoutError as error:
+                raise TokenizerAway(
+                    f"no answer from a process of its own within {self._answer_within_s:g} s"
+                ) from error
 
     def _fork(self, theirs: socket, cpu_s: float) -> None:
         """Lets the template fork a process for this socket; starts a template if there is none."""

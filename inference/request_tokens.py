@@ -30,13 +30,6 @@ class ChatEnding:
 NEXT_TURN = ChatEnding()
 
 
-class TokenizerAway(Exception):
-    """the server whose tokenizer is used does not answer ({reason}); nothing can be counted until it does"""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__((type(self).__doc__ or "").format(reason=reason))
-
-
 class RequestTokens(Protocol):
     """One model's chat template and tokenizer; every method that asks a server raises TokenizerAway."""
 

@@ -1,15 +1,19 @@
 """Names what makes a JSON schema too expensive, before it is compiled; compiling it finds what else is expensive."""
 
+import math
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
+MOST_STEPS = 10_000  # of multipleOf
+
 
 def _steps(multiple: float) -> int:
-    """Returns the states of an automaton for these multiples: 25 for 0.25, 100 for 100."""
-    _, digits, exponent = Decimal(str(multiple)).as_tuple()
-    scale: int = 10 ** min(max(int(exponent), 0), 20)
-    return int("".join(map(str, digits))) * scale
+    """Returns the states of an automaton for these multiples: 25 for 0.25, 100 for 100; at most MOST_STEPS + 1."""
+    if not abs(multiple) <= MOST_STEPS:  # nor is NaN
+        return MOST_STEPS + 1
+    digits = Decimal(str(multiple)).normalize().as_tuple().digits
+    return min(MOST_STEPS + 1, max(math.ceil(abs(multiple)), int("".join(map(str, digits)))))
 
 
 # By keyword: the type of its value, what is counted, the most of it, and its name. 500 optional properties take
@@ -21,7 +25,7 @@ BOUNDS: Mapping[str, tuple[type | tuple[type, ...], Callable[[Any], int], int, s
     "enum": (list, len, 5000, "values of one enum"),
     "anyOf": (list, len, 500, "alternatives of one anyOf"),
     "allOf": (list, len, 100, "parts of one allOf"),
-    "multipleOf": ((int, float), _steps, 10_000, "steps of multipleOf, which are its digits as an integer"),
+    "multipleOf": ((int, float), _steps, MOST_STEPS, "steps of multipleOf, which are its digits as an integer"),
     "pattern": (str, len, 4000, "characters of one pattern"),
 }
 
@@ -33,8 +37,8 @@ def exceeded_bound(schema: Any) -> str | None:
         for value in level:
             for keyword, found in value.items() if isinstance(value, dict) else ():
                 kind, number_of, most, name = BOUNDS.get(keyword, (type(None), len, 0, ""))
-                if isinstance(found, kind) and found is not None and number_of(found) > most:
-                    return f"it has {number_of(found):,} {name}, of which there are at most {most:,}"
+                if isinstance(found, kind) and not isinstance(found, bool | None) and number_of(found) > most:
+                    return f"it has more than {most:,} {name}"
         level = [part for value in level for part in _parts(value)]
     return None
 

@@ -112,7 +112,18 @@ def finished_batches(connection: Connection, limit: int, max_age_s: float) -> li
 
 def count_batches(connection: Connection, at_most: int, max_age_s: float) -> int:
     """Returns how many run-to-completion batches a refit could read, at most `at_most`."""
-    return len(finished_batches(connection, at_most, max_age_s))
+    counted = connection.execute(
+        text("""
+            select count(*) from (
+                select from batches b join workers w on w.name = b.worker
+                where b.finished_at > statement_timestamp() - make_interval(secs => :max_age_s)
+                    and b.status = 'finished' and not b.joins and b.serving_s > 0 and b.generation_length > 0
+                order by b.finished_at desc limit :at_most
+            ) served
+        """),
+        {"at_most": at_most, "max_age_s": max_age_s},
+    )
+    return int(counted.scalar_one())
 
 
 def worker_profiles(connection: Connection) -> dict[tuple[str, str], ServingCurves]:

@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from werkzeug.exceptions import HTTPException
 
-from inference.request_tokens import TokenizerAway
+from inference.engine_errors import TokenizerAway
 from models.client_requests import IdempotencyKeyReused, StillInProgress
 from webapp.transport.one_line_json import one_line_json
 
@@ -122,7 +122,7 @@ ERROR_TABLE: dict[type[Exception], tuple[int, str, str | None, int | None]] = {
 
 # Replace the errors' own messages, which would show SQL or addresses.
 MESSAGES: dict[type[Exception], str] = {
-    TokenizerAway: "The engine whose tokenizer is used does not answer at the moment. Try again shortly.",
+    TokenizerAway: "Prompts cannot be counted and checked at the moment. Try again shortly.",
     OperationalError: "The database does not answer at the moment. Try again shortly.",
     NoConnection: "The database does not answer at the moment. Try again shortly.",
 }

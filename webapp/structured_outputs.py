@@ -47,17 +47,15 @@ class StructuredFields(SamplingFields):
 
     def format_beside(self, name: str, format: StoredFormat | None) -> tuple[str, StoredFormat | None]:
         """Returns the one format that is asked for, and its field: `name` for `format`, else one of these fields."""
+        inner = self.structured_outputs or StructuredOutputs()
         asked = {
             name: format,
             "guided_json": _of_schema(self.guided_json),
             "guided_regex": _matching(self.guided_regex),
-        }
-        asked["guided_choice"] = _one_of(self.guided_choice)
-        inner = self.structured_outputs or StructuredOutputs()
-        asked |= {
+            "guided_choice": _one_of(self.guided_choice, "guided_choice"),
             "structured_outputs.json": _of_schema(inner.json_),
             "structured_outputs.regex": _matching(inner.regex),
-            "structured_outputs.choice": _one_of(inner.choice),
+            "structured_outputs.choice": _one_of(inner.choice, "structured_outputs.choice"),
             "structured_outputs.json_object": StoredFormat(type="json_object") if inner.json_object else None,
         }
         given = [field for field, found in asked.items() if found is not None]
@@ -75,10 +73,10 @@ def _matching(pattern: str | None) -> StoredFormat | None:
     return None if pattern is None else StoredFormat(type="regex", pattern=pattern)
 
 
-def _one_of(choices: list[str] | None) -> StoredFormat | None:
+def _one_of(choices: list[str] | None, param: str) -> StoredFormat | None:
     if choices is None:
         return None
     pattern = "|".join(META_CHARACTERS.sub(r"\\\g<0>", choice) for choice in choices)
     if len(pattern.encode()) > MOST_SCHEMA_BYTES:
-        raise InvalidRequest(f"Choices have at most {MOST_SCHEMA_BYTES:,} bytes together.", param="guided_choice")
+        raise InvalidRequest(f"Choices have at most {MOST_SCHEMA_BYTES:,} bytes together.", param=param)
     return _matching(f"({pattern})")

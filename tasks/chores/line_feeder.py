@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
-from inference.request_tokens import TokenizerAway
+from inference.engine_errors import TokenizerAway
 from models import notifications
 from models.bulk import bulk_feed
 from models.bulk.bulk_feed import ClaimedJob, NewLine

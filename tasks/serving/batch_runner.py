@@ -6,7 +6,8 @@ from time import monotonic
 import structlog
 from sqlalchemy import Engine as Database
 
-from inference.request_tokens import RequestTokens, TokenizerAway
+from inference.engine_errors import TokenizerAway
+from inference.request_tokens import RequestTokens
 from inference.serving_engine import ServingEngine
 from models.leasing import leases
 from models.leasing.leases import WorkerOffer

@@ -23,7 +23,8 @@ from tenacity import (
     wait_fixed,
 )
 
-from inference.request_tokens import RequestTokens, TokenizerAway
+from inference.engine_errors import TokenizerAway
+from inference.request_tokens import RequestTokens
 from models import notifications
 from models.connections.database_errors import is_away
 from models.leasing import batch_results

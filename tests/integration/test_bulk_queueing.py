@@ -7,7 +7,7 @@ import pytest
 from openai import OpenAI
 from sqlalchemy import text
 
-from inference.request_tokens import TokenizerAway
+from inference.engine_errors import TokenizerAway
 from models.bulk.bulk_feed import taken_names
 from tasks.chores.line_feeder import LineFeeder
 from tests.integration.api_service import MODEL, Api

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import structlog
 
+from inference.engine_errors import TokenizerAway
 from inference.prompt_format import PromptFormat
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_probe import connect
-from inference.request_tokens import NEXT_TURN, ChatEnding, TokenizerAway, Turn
+from inference.request_tokens import NEXT_TURN, ChatEnding, Turn
 from models.leasing.leases import WorkerOffer
 from models.planning.live_fleet import Lacking, lacking, live_workers
 from tests.integration.database_stage import MODEL, Stage, eventually

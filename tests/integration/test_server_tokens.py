@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 from jinja2 import TemplateError
 
+from inference.engine_errors import TokenizerAway
 from inference.remote.server_capabilities import ProbedServer, ServerCapabilities, tokenizer_source
 from inference.remote.server_errors import ServerUnusable
 from inference.remote.server_tokens import ServerTokens, is_server, load_request_tokens
-from inference.request_tokens import TokenizerAway
 from settings import BUNDLED_MODEL, Settings
 from tests.integration.api_service import Api
 from tests.integration.stub_engine_server import StubServer

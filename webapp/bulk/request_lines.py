@@ -7,7 +7,7 @@ from typing import Any, Literal
 import structlog
 from pydantic import BaseModel, Field, ValidationError
 
-from inference.request_tokens import TokenizerAway
+from inference.engine_errors import TokenizerAway
 from models.bulk.bulk_feed import NewLine
 from models.client_requests import RequestView
 from models.planning.queue_position import QueuePlace

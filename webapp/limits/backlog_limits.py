@@ -154,7 +154,8 @@ class BacklogLimit:
             try:
                 self._run_aside(lambda: self._count_again(tenant, known))
             except RuntimeError as error:  # no thread, or this process is ending; the next call tries again
-                known.counting = False
+                with self._lock:
+                    known.counting = False
                 log.warning("backlog not counted", error=str(error))
         elif due:
             self._count_again(tenant, known)

@@ -18,7 +18,7 @@ from webapp.streaming.token_feed import LiveText
 from webapp.submission import Submission, cancel_request, find_request, forget_unstored, response_not_found
 from webapp.transport.one_line_json import one_line_json
 from webapp.waiting.patience import Connection
-from webapp.waiting.waiting_calls import Slot
+from webapp.waiting.waiting_calls import WaitingSlot
 
 # Seconds without a new token after which a stream sends a sign of life: below the 60 s after which load balancers close
 # silent connections. Not tuned otherwise.
@@ -40,7 +40,7 @@ class AnswerStream:
         context: AppContext,
         view: RequestView,
         connection: Connection | None,
-        slot: Slot,
+        slot: WaitingSlot,
         *,
         cancels: bool,
         new: bool,

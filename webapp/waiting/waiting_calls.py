@@ -82,7 +82,7 @@ class WaitingCall:
         self._changed.set()
 
 
-class Slot(ExitStack):
+class WaitingSlot(ExitStack):
     """A reserved slot; freed at the end of its `with` block or by `close`, whichever comes first."""
 
     def __init__(self, release: Callable[[], None]) -> None:
@@ -110,7 +110,7 @@ class WaitingCalls:
         self._stopping = False
         self._thread: threading.Thread | None = None
 
-    def reserve_slot(self, tenant: str) -> Slot:
+    def reserve_slot(self, tenant: str) -> WaitingSlot:
         """Reserves a slot before the request is stored; raises Busy, or TooManyWaiting if the tenant has no slot left.
 
         It is held until it is closed.
@@ -129,7 +129,7 @@ class WaitingCalls:
                     "Send background=true and poll, or try again shortly."
                 )
             self._slots[tenant] += 1
-        return Slot(partial(self._release_slot, tenant))
+        return WaitingSlot(partial(self._release_slot, tenant))
 
     def _release_slot(self, tenant: str) -> None:
         with self._lock:

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from inference.engine_errors import TooExpensive
+from inference.engine_errors import TokenizerAway, TooExpensive
 from inference.isolated_calls import IsolatedCalls
 
 
 def maker(given: str) -> Callable[[str], str]:
-    """A function that counts for ever, allocates without end, fails, ends its parent, or answers."""
+    """A function that counts for ever, allocates without end, fails, sleeps, names its parent, or answers."""
 
     def function(text: str) -> str:
         if text == "endless":
@@ -23,6 +23,8 @@ def maker(given: str) -> Callable[[str], str]:
             return "x" * 2**32
         if text == "wrong":
             raise ValueError
+        if text == "asleep":
+            signal.pause()
         if text == "parent":
             return str(os.getppid())
         return given + text
@@ -43,6 +45,12 @@ def test_a_call_without_an_answer_ends_and_the_next_one_is_answered(text):
     with pytest.raises(TooExpensive):
         CALLS.call(text, 0.05)
     assert CALLS.call("again", 1.0) == "hello again"
+
+
+def test_a_call_that_gets_no_cpu_time_is_no_expensive_one():
+    calls = IsolatedCalls(f"{__name__}:maker", answer_within_s=0.5)
+    with pytest.raises(TokenizerAway):
+        calls.call("asleep", 1.0)
 
 
 def test_a_template_that_was_killed_is_started_again():

@@ -78,7 +78,7 @@ def test_what_no_engine_holds_an_answer_to_is_refused(fields: dict[str, Any]) ->
 
 @given(st.lists(st.text(st.characters(codec="ascii", exclude_characters="\0"), min_size=1), min_size=1, max_size=5))
 def test_choices_match_themselves_and_nothing_else(choices: list[str]) -> None:
-    stored = _one_of(choices)
+    stored = _one_of(choices, "choice")
     assert stored is not None
     assert stored.pattern is not None
     for text in (*choices, "other text"):
@@ -86,7 +86,7 @@ def test_choices_match_themselves_and_nothing_else(choices: list[str]) -> None:
 
 
 def test_choices_of_every_character_can_be_compiled_for_our_engine() -> None:
-    stored = _one_of(["".join(map(chr, range(1, 127))), "Köln 🦊"])
+    stored = _one_of(["".join(map(chr, range(1, 127))), "Köln 🦊"], "choice")
     assert stored is not None
     assert FormatChecks().problem_of(JsonFormat(pattern=stored.pattern)) is None
     assert FormatChecks().problem_of(JsonFormat(pattern="(a")) is not None
