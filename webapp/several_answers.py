@@ -1,8 +1,9 @@
 """One call with several answers: each is a request of its own, and the call waits for all of them."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from models.client_requests import NewRequest, RequestView
 from request_body import stored_form
@@ -32,12 +33,7 @@ def store_all(context: AppContext, submissions: Sequence[Submission]) -> list[Re
     If storing one fails, for example because the queue is full, it cancels those already stored, unless the call has an
     Idempotency-Key: its retry then finds them.
     """
-    new: list[NewRequest] = []
-    for number, submission in enumerate(submissions):
-        same = number > 0 and submission.prompt is submissions[number - 1].prompt
-        # answers to the same prompt differ only in their seeds, so the prompt is encoded and checked once
-        new.append(replace(new[-1], body=stored_form(submission.body)) if same else new_request(context, submission))
-    check_logprobs(submissions, new)
+    new = accepted_requests(submissions, partial(new_request, context))
     stored: list[RequestView] = []
     try:
         for number, (submission, row) in enumerate(zip(submissions, new, strict=True)):
@@ -48,6 +44,19 @@ def store_all(context: AppContext, submissions: Sequence[Submission]) -> list[Re
                 cancel_request(context, view.request.tenant, view.request.id)
         raise
     return stored
+
+
+def accepted_requests(
+    submissions: Sequence[Submission], accepted: Callable[[Submission], NewRequest]
+) -> list[NewRequest]:
+    """Returns the rows to insert for the answers of one call; `accepted` checks a submission and returns its row."""
+    new: list[NewRequest] = []
+    for number, submission in enumerate(submissions):
+        same = number > 0 and submission.prompt is submissions[number - 1].prompt
+        # answers to the same prompt differ only in their seeds, so the prompt is encoded and checked once
+        new.append(replace(new[-1], body=stored_form(submission.body)) if same else accepted(submission))
+    check_logprobs(submissions, new)
+    return new
 
 
 def check_logprobs(submissions: Sequence[Submission], new: Sequence[NewRequest]) -> None:

@@ -29,9 +29,9 @@ INSERT_REQUESTS = text("""
         limit_tokens int, priority int, needs text[], deadline_at timestamptz)
 """).bindparams(bindparam("rows", type_=JSONB))
 INSERT_LINES = text("""
-    insert into bulk_lines (job_id, line, custom_id, request_id, error)
-    select :job, line, custom_id, request_id, error
-    from jsonb_to_recordset(:rows) as row (line int, custom_id text, request_id text, error jsonb)
+    insert into bulk_lines (job_id, line, choice, custom_id, request_id, error)
+    select :job, line, choice, custom_id, request_id, error
+    from jsonb_to_recordset(:rows) as row (line int, choice int, custom_id text, request_id text, error jsonb)
 """).bindparams(bindparam("rows", type_=JSONB))
 
 
@@ -59,11 +59,11 @@ class ClaimedJob:
 
 @dataclass(frozen=True, slots=True)
 class NewLine:
-    """A line to be stored, with the request that it becomes or the error that keeps it from becoming one."""
+    """A line to be stored, with a request for each of its answers or the error that keeps it from becoming any."""
 
     line: int
     custom_id: str | None
-    request: NewRequest | None = None
+    requests: Sequence[NewRequest] = ()
     error: dict[str, Any] | None = None
 
 
@@ -131,13 +131,19 @@ def taken_names(connection: Connection, job_id: str, names: Collection[str]) -> 
 
 def write_lines(connection: Connection, job: ClaimedJob, lines: Sequence[NewLine], next_line: int) -> None:
     """Stores these lines, queues their requests, sets the job's next line; the caller has claimed the job."""
-    arrivals = {line.line: job.now + timedelta(microseconds=place) for place, line in enumerate(lines) if line.request}
-    ids = {line: new_id(arrived_at) for line, arrived_at in arrivals.items()}
-    requests = [_row(job, ids[one.line], arrivals[one.line], one.request) for one in lines if one.request]
-    rows = [
-        {"line": line.line, "custom_id": line.custom_id, "request_id": ids.get(line.line), "error": line.error}
-        for line in lines
-    ]
+    requests: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    for line in lines:
+        ids: list[str | None] = []
+        for request in line.requests:
+            arrived_at = job.now + timedelta(microseconds=len(requests))
+            requests.append(_row(job, new_id(arrived_at), arrived_at, request))
+            ids.append(requests[-1]["id"])
+        for choice, request_id in enumerate(ids or [None]):
+            name = None if choice else line.custom_id
+            one = {"choice": choice, "custom_id": name, "request_id": request_id, "error": line.error}
+            rows.append({"line": line.line} | one)
+    queued = sum(bool(line.requests) for line in lines)
     if requests:
         connection.execute(INSERT_REQUESTS, {"rows": requests})
     if rows:
@@ -150,7 +156,7 @@ def write_lines(connection: Connection, job: ClaimedJob, lines: Sequence[NewLine
                     else in_progress_at end
             where id = :id
         """),
-        {"id": job.id, "next_line": next_line, "queued": len(requests), "failed": len(rows) - len(requests)},
+        {"id": job.id, "next_line": next_line, "queued": queued, "failed": len(lines) - queued},
     )
 
 

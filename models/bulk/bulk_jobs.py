@@ -6,6 +6,7 @@ The background work is in `bulk_feed` and `bulk_progress`.
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, tuple_, update
@@ -32,6 +33,7 @@ class NewBulkJob:
     metadata: Mapping[str, str] | None
     idempotency_key: str | None = None
     digest: bytes | None = None
+    output_expires_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ def create_job(session: Session, new: NewBulkJob, most_unended: int) -> BulkJob:
             labels=None if new.metadata is None else dict(new.metadata),
             lines=new.file.lines,
             last_line=new.file.last_line,
+            output_expires_s=new.output_expires_s,
             expires_at=func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, new.window_s),
         )
         .returning(BulkJob)
@@ -138,40 +141,55 @@ def cancel_job(session: Session, tenant: str, job_id: str) -> None:
     session.commit()
 
 
-ANSWERED_LINES = "r.status in ('completed', 'incomplete')"
-OTHER_ENDED_LINES = "(r.id is null or r.status in ('failed', 'cancelled'))"
+ANSWERED_LINES = "r.answered"
+OTHER_ENDED_LINES = "not r.answered and not r.unfinished"
 
 
 @dataclass(frozen=True, slots=True)
 class EndedLine:
-    """A line that has ended; `view` is None if the line's request was deleted, or if the line never became one."""
+    """A line that has ended, with its requests as far as they are not deleted; one that is invalid has an error."""
 
     line: int
     custom_id: str | None
-    request_id: str | None
+    request_ids: Sequence[str]
     error: dict[str, Any] | None
-    view: RequestView | None
+    views: Sequence[RequestView]
 
 
 def ended_lines(session: Session, job_id: str, purpose: FilePurpose, after: int, limit: int) -> Sequence[EndedLine]:
-    """Returns up to `limit` lines behind the line `after` that belong to the file of this purpose."""
+    """Returns lines behind the line `after` that belong to the file of this purpose; none if there are no more.
+
+    They have at most `limit` requests together, unless the first of them has more.
+    """
     condition = ANSWERED_LINES if purpose is FilePurpose.output else OTHER_ENDED_LINES
     rows = session.execute(
         text(f"""
-            select l.line, l.custom_id, l.request_id, l.error
+            select l.line, l.custom_id, l.error, r.ids
             from bulk_lines l
-            left join lateral (select id, status from requests where id = l.request_id offset 0) r on true
-            where l.job_id = :job and l.line > :after and {condition} order by l.line limit :most
+            cross join lateral (
+                select array_remove(array_agg(c.request_id order by c.choice), null) as ids,
+                    bool_and(coalesce(q.status in ('completed', 'incomplete'), false)) as answered,
+                    bool_or(coalesce(q.status in ('queued', 'in_progress'), false)) as unfinished
+                from bulk_lines c
+                left join lateral (select status from requests where id = c.request_id offset 0) q on true
+                where c.job_id = l.job_id and c.line = l.line offset 0
+            ) r
+            where l.job_id = :job and l.line > :after and l.choice = 0 and {condition} order by l.line limit :most
         """),  # noqa: S608  # one of two constants
         {"job": job_id, "after": after, "most": limit},
     ).all()
-    ids = [row.request_id for row in rows if row.request_id]
+    sizes = accumulate(len(row.ids) for row in rows)
+    rows = [row for number, (row, size) in enumerate(zip(rows, sizes, strict=True)) if not number or size <= limit]
+    ids = [request_id for row in rows for request_id in row.ids]
     found = session.execute(select_whole_views().where(StoredRequest.id.in_(ids))) if ids else ()
     views = {
         request.id: RequestView(request, batch, tokens, now, logprobs)
         for request, batch, tokens, now, logprobs in found
     }
-    return [EndedLine(row.line, row.custom_id, row.request_id, row.error, views.get(row.request_id)) for row in rows]
+    return [
+        EndedLine(row.line, row.custom_id, row.ids, row.error, [views[one] for one in row.ids if one in views])
+        for row in rows
+    ]
 
 
 def delete_old_jobs(connection: Connection, retention_s: float, limit: int) -> int:

@@ -90,26 +90,33 @@ def stop_lines(connection: Connection, job_id: str) -> int:
 
 
 def count_lines(connection: Connection, job_id: str) -> LineCounts:
-    """Counts a job's lines by state; takes 0.1 s for 50,000 lines."""
+    """Counts a job's lines by state; takes 0.1 s for 50,000 lines.
+
+    A line with several answers is unfinished until all have ended; then it failed if one of them did.
+    """
     row = connection.execute(
         text("""
-            select count(*) filter (where r.status in ('completed', 'incomplete')) as completed,
-                count(*) filter (where r.status in ('queued', 'in_progress')) as unfinished,
-                count(*) filter (where stopped and (r.status = 'cancelled'
-                    or r.status = 'failed' and r.error->>'code' = 'deadline_exceeded')) as unserved,
-                count(*) as all_lines
-            from bulk_lines l
-            left join lateral (select status, error from requests where id = l.request_id offset 0) r on true
-            cross join (
-                select status = 'cancelling' or expires_at <= clock_timestamp() as stopped
-                from bulk_jobs where id = :job
-            ) j
-            where l.job_id = :job
+            select count(*) filter (where worst = 0) as completed, count(*) filter (where worst = 2) as failed,
+                count(*) filter (where worst = 3) as unfinished, count(*) filter (where worst = 1) as unserved
+            from (
+                select max(case
+                    when r.status in ('completed', 'incomplete') then 0
+                    when r.status in ('queued', 'in_progress') then 3
+                    when stopped and (r.status = 'cancelled'
+                        or r.status = 'failed' and r.error->>'code' = 'deadline_exceeded') then 1
+                    else 2 end) as worst
+                from bulk_lines l
+                left join lateral (select status, error from requests where id = l.request_id offset 0) r on true
+                cross join (
+                    select status = 'cancelling' or expires_at <= clock_timestamp() as stopped
+                    from bulk_jobs where id = :job
+                ) j
+                where l.job_id = :job group by l.line
+            ) lines
         """),
         {"job": job_id},
     ).one()
-    failed = row.all_lines - row.completed - row.unfinished - row.unserved
-    return LineCounts(row.completed, failed, row.unfinished, row.unserved)
+    return LineCounts(**row._mapping)
 
 
 def first_errors(connection: Connection, job_id: str) -> list[dict[str, Any]]:
@@ -201,6 +208,12 @@ def set_status(
 
 
 def write_sizes(connection: Connection, sizes: dict[str, int]) -> None:
-    """Stores the sizes of files of results in bytes, given by file id."""
+    """Stores the sizes in bytes, given by file id, of the results of a job that ended now, and when they expire."""
     for file_id, size_bytes in sizes.items():
-        connection.execute(text("update files set bytes = :bytes where id = :id"), {"id": file_id, "bytes": size_bytes})
+        connection.execute(
+            text("""
+                update files set bytes = :bytes, expires_at = clock_timestamp() + make_interval(secs => (
+                    select output_expires_s from bulk_jobs where id = files.job_id)) where id = :id
+            """),
+            {"id": file_id, "bytes": size_bytes},
+        )

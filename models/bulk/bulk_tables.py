@@ -103,6 +103,7 @@ class BulkJob(Base):
     errors: Mapped[list[Any] | None] = mapped_column(JSONB(none_as_null=True))  # set if no line of the job is valid
     output_file_id: Mapped[str | None]
     error_file_id: Mapped[str | None]
+    output_expires_s: Mapped[int | None]  # seconds after the job's end at which its results expire
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     expires_at: Mapped[datetime]
     in_progress_at: Mapped[datetime | None]
@@ -132,12 +133,16 @@ class BulkJob(Base):
 
 
 class BulkLine(Base):
-    """A line of a bulk job: the request that it became, or the error that kept it from becoming one."""
+    """A line of a bulk job: a row for each request that it became, or one with the error that kept it from that.
+
+    Only the first row has the line's `custom_id`.
+    """
 
     __tablename__ = "bulk_lines"
 
     job_id: Mapped[str] = mapped_column(ForeignKey("bulk_jobs.id", ondelete="CASCADE"), primary_key=True)
     line: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # its number in the file
+    choice: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False, server_default="0")
     custom_id: Mapped[str | None]
     request_id: Mapped[str | None]
     error: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # {code, message, param, status}

@@ -5,7 +5,7 @@ Any number of these may run, on several hosts. If a step does not end, because a
 jobs come first, the job's next steps read fewer lines, and a line that alone ended three steps is refused.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
@@ -24,8 +24,8 @@ from models.tenants import tenant_limits
 from webapp.bulk.request_lines import LineReader, duplicate, unreadable
 from webapp.limits.prompt_limits import PromptLimits
 
-# Most lines of a step. More lock the job's row for longer, so that a cancel waits; fewer cost more statements a line.
-# With 500 a step takes some 0.3 s. Not tuned.
+# Most lines of a step, and the requests after which it ends. More lock the job's row for longer, so that a cancel
+# waits; fewer cost more statements a line. With 500 a step takes some 0.3 s. Not tuned.
 LINES_AT_ONCE = 500
 # A step ends after the line that it reads then. Checking a line takes at most 0.3 s of CPU time for its schema and some
 # seconds for the longest prompt, so that 500 of them would hold the job's row for minutes. Not tuned otherwise.
@@ -46,15 +46,18 @@ class QueueBudget:
 
     requests: float
     tokens: float
+    empty: bool = False  # the tenant has nothing queued: one line goes in, however small the limits are
     full: bool = False  # a line did not fit
 
-    def takes(self, request: NewRequest) -> bool:
-        """Whether one more request fits; counts it if it does."""
-        self.full = self.requests < 1 or self.tokens < request.prompt_tokens
+    def takes(self, requests: Sequence[NewRequest]) -> bool:
+        """Whether the requests of one more line fit; counts them if they do."""
+        tokens = sum(request.prompt_tokens for request in requests)
+        self.full = not self.empty and (self.requests < len(requests) or self.tokens < tokens)
         if self.full:
             return False
-        self.requests -= 1
-        self.tokens -= request.prompt_tokens
+        self.requests -= len(requests)
+        self.tokens -= tokens
+        self.empty = False
         return True
 
 
@@ -128,9 +131,9 @@ class LineFeeder:
         backlog, own = tenant_limits.read_backlog(session, tenant), tenant_limits.limits_of(session, tenant)
         requests = self._max_requests if own.queued_requests is None else own.queued_requests
         tokens = self._max_tokens if own.queued_tokens is None else own.queued_tokens
-        if not backlog.requests:  # then one line goes in, however small the limits are
-            return QueueBudget(max(1.0, QUEUE_SHARE * requests), tokens)
-        return QueueBudget(QUEUE_SHARE * requests - backlog.requests, QUEUE_SHARE * tokens - backlog.tokens)
+        return QueueBudget(
+            QUEUE_SHARE * requests - backlog.requests, QUEUE_SHARE * tokens - backlog.tokens, not backlog.requests
+        )
 
 
 def feed_some(connection: Connection, job: ClaimedJob, reader: LineReader, budget: QueueBudget) -> int:
@@ -140,19 +143,19 @@ def feed_some(connection: Connection, job: ClaimedJob, reader: LineReader, budge
     until = monotonic() + READ_FOR_S
     for number, data in lines_of(job, most):
         lines[number] = reader.read(number, data) if data.strip() else None
-        if monotonic() > until:
+        if monotonic() > until or sum(len(line.requests) for line in lines.values() if line) >= LINES_AT_ONCE:
             break
-    named = [line.custom_id for line in lines.values() if line and line.request and line.custom_id]
+    named = [line.custom_id for line in lines.values() if line and line.requests and line.custom_id]
     taken = bulk_feed.taken_names(connection, job.id, named)
     stored: list[NewLine] = []
     next_line = job.next_line
     for number, line in lines.items():
         if line is not None:
-            if line.request and line.custom_id in taken:
+            if line.requests and line.custom_id in taken:
                 line = duplicate(line)
-            if line.request and not budget.takes(line.request):
+            if line.requests and not budget.takes(line.requests):
                 break
-            if line.request and line.custom_id:
+            if line.requests and line.custom_id:
                 taken.add(line.custom_id)
             stored.append(line)
         next_line = number + 1

@@ -21,7 +21,7 @@ def create_job_twice(connection: Connection) -> None:
 def write_a_line(connection: Connection) -> None:
     job = bulk_feed.claim_job(connection, JOB)
     assert job
-    bulk_feed.write_lines(connection, job, [NewLine(901, "new", a_new_request())], 902)
+    bulk_feed.write_lines(connection, job, [NewLine(901, "new", [a_new_request()])], 902)
 
 
 def write_counts(connection: Connection) -> None:

@@ -6,6 +6,8 @@ import openai
 import pytest
 from openai import OpenAI
 
+from models.bulk import stored_files
+from tasks.chores.job_progress import update_next_job
 from tests.integration.api_service import MODEL, Api
 from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, jsonl, results, upload
 from webapp.bulk.file_upload import CHUNK_BYTES
@@ -110,7 +112,9 @@ def test_a_retried_creation_with_its_key_makes_one_batch(client: OpenAI, api: Ap
         ({"completion_window": "1y"}, "completion_window"),
         ({"completion_window": "99999d"}, "completion_window"),
         ({"completion_window": "0h"}, "completion_window"),
-        ({"output_expires_after": {"anchor": "created_at", "seconds": 3600}}, "output_expires_after"),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 3599}}, "output_expires_after.seconds"),
+        ({"output_expires_after": {"anchor": "created_at"}}, "output_expires_after.seconds"),
+        ({"output_expires_after": {"anchor": "now", "seconds": 3600}}, "output_expires_after.anchor"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(client: OpenAI, fields: dict[str, Any], param: str) -> None:
@@ -164,3 +168,27 @@ def test_a_window_is_what_it_says(client: OpenAI, window: str) -> None:
     batch = create(client, [chat_line("a")], completion_window=window)
     assert batch.expires_at is not None
     assert batch.expires_at - batch.created_at in (60, 86_400, 14 * 86_400)
+
+
+def test_results_expire_as_long_after_the_end_of_their_batch_as_it_says(client: OpenAI, bulk: BulkStage) -> None:
+    batch = create(client, [chat_line("a"), b"no json"], output_expires_after={"anchor": "created_at", "seconds": 7200})
+    bulk.feed()
+    bulk.answer()
+    bulk.api.sql("update bulk_jobs set look_at = clock_timestamp()")
+    update_next_job(bulk.api.engine)
+    running = client.batches.retrieve(batch.id)
+    assert running.output_file_id is not None
+    assert client.files.retrieve(running.output_file_id).expires_at is None
+    bulk.finish()
+    done = client.batches.retrieve(batch.id)
+    assert done.completed_at is not None
+    for file_id in (done.output_file_id, done.error_file_id):
+        assert file_id is not None
+        expires_at = client.files.retrieve(file_id).expires_at
+        assert expires_at is not None
+        assert abs(expires_at - done.completed_at - 7200) <= 1
+    bulk.api.sql("update files set expires_at = now() - interval '1 s' where id = :id", id=done.output_file_id)
+    with bulk.api.engine.begin() as connection:
+        assert stored_files.delete_old_files(connection, 86_400.0, 10) == 1
+    with pytest.raises(openai.NotFoundError):
+        client.files.content(done.output_file_id or "")

@@ -47,6 +47,7 @@ def create_batch(json_data: CreateBatch) -> Batch:
         metadata=json_data.metadata,
         idempotency_key=key,
         digest=None if key is None else canonical_digest(json_data),
+        output_expires_s=None if json_data.output_expires_after is None else json_data.output_expires_after.seconds,
     )
     with current_context().sessions() as session:
         try:

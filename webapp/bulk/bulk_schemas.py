@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field
 
 from models.bulk.bulk_tables import BulkJob, BulkStatus, FilePurpose, StoredFile
 from webapp.api_objects import ApiObject, DeletedObject, ListPage, PageQuery
+from webapp.bulk.file_upload import EXPIRES_AFTER_S
 from webapp.field_types import Body, Metadata, Text
 
 UNITS_S = {"m": 60, "h": 3600, "d": 86400}
@@ -32,6 +33,13 @@ Window = Annotated[str, AfterValidator(_readable), Field(json_schema_extra={"pat
 Endpoint = Literal["/v1/chat/completions", "/v1/responses", "/v1/completions"]
 
 
+class OutputExpiry(Body):
+    """When the results of a batch expire."""
+
+    anchor: Literal["created_at"]
+    seconds: int = Field(ge=EXPIRES_AFTER_S[0], le=EXPIRES_AFTER_S[-1])
+
+
 class CreateBatch(Body):
     """POST /v1/batches."""
 
@@ -39,6 +47,9 @@ class CreateBatch(Body):
     endpoint: Endpoint = Field(description="The call that every line makes")
     completion_window: Window = Field(description="When it must be done: 24h, or minutes, hours, days, up to 14d")
     metadata: Metadata | None = Field(default=None, description="Echoed")
+    output_expires_after: OutputExpiry | None = Field(
+        default=None, description="How long after the end of the batch its output and error files are deleted"
+    )
 
 
 class FileListQuery(PageQuery):

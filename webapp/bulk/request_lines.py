@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import structlog
@@ -20,7 +21,7 @@ from webapp.limits.prompt_limits import PromptLimits
 from webapp.responses.response_objects import response_of
 from webapp.responses.response_schemas import CreateResponse
 from webapp.responses.responses_api import response_submission
-from webapp.several_answers import several
+from webapp.several_answers import accepted_requests, several
 from webapp.submission import Submission, accepted_request
 from webapp.transport.request_bodies import bounded_json
 
@@ -43,17 +44,17 @@ class LineEndpoint:
 
     body: type[BaseModel]
     submissions: Callable[[Any, str, PromptLimits], Sequence[Submission]]
-    answer: Callable[[RequestView], BaseModel]
+    answer: Callable[[Sequence[RequestView]], BaseModel]
 
-    def submission(self, body: Mapping[str, Any], tenant: str, limits: PromptLimits) -> Submission:
-        """Returns the submission of a line's body; raises ValidationError, and InvalidRequest for options of calls."""
+    def stored(self, body: Mapping[str, Any], tenant: str, limits: PromptLimits) -> list[Submission]:
+        """Returns the submissions of a line's body; raises ValidationError, and InvalidRequest for options of calls."""
         submissions = self.submissions(self.body.model_validate(body), tenant, limits)
-        if len(submissions) > 1:
-            raise InvalidRequest("A line of a batch has one prompt and one answer.", param="n", code=UNSUPPORTED)
+        if submissions[0].prompt is not submissions[-1].prompt:
+            raise InvalidRequest("A line of a batch has one prompt.", param="prompt", code=UNSUPPORTED)
         if submissions[0].body.stream:
             raise InvalidRequest("A line of a batch cannot be streamed.", param="stream", code=UNSUPPORTED)
         # the answer is in the output file, and so stored as long as that, whatever `store` says of OpenAI's own lists
-        return replace(submissions[0], body=submissions[0].body.model_copy(update={"store": True}))
+        return [replace(one, body=one.body.model_copy(update={"store": True})) for one in submissions]
 
 
 def _of_chat(body: CreateChatCompletion, tenant: str, limits: PromptLimits) -> Sequence[Submission]:
@@ -67,9 +68,11 @@ def _of_response(body: CreateResponse, tenant: str, limits: PromptLimits) -> Seq
 
 
 ENDPOINTS: Mapping[str, LineEndpoint] = {
-    "/v1/chat/completions": LineEndpoint(CreateChatCompletion, _of_chat, lambda view: chat_completion_of([view])),
-    "/v1/responses": LineEndpoint(CreateResponse, _of_response, lambda view: response_of(view, QueuePlace())),
-    "/v1/completions": LineEndpoint(CreateCompletion, completion_submissions, lambda view: completion_of([view])),
+    "/v1/chat/completions": LineEndpoint(CreateChatCompletion, _of_chat, chat_completion_of),
+    "/v1/responses": LineEndpoint(CreateResponse, _of_response, lambda views: response_of(views[0], QueuePlace())),
+    "/v1/completions": LineEndpoint(
+        CreateCompletion, completion_submissions, lambda views: completion_of(views, answers_a_prompt=len(views))
+    ),
 }
 
 
@@ -104,8 +107,9 @@ class LineReader:
                     param="url",
                     code="mismatched_url",
                 )
-            submission = ENDPOINTS[self.endpoint].submission(line.body, self.tenant, self.limits)
-            return NewLine(number, name, accepted_request(self.limits, self.snapshot, submission))
+            submissions = ENDPOINTS[self.endpoint].stored(line.body, self.tenant, self.limits)
+            accepted = partial(accepted_request, self.limits, self.snapshot)
+            return NewLine(number, name, accepted_requests(submissions, accepted))
         except (ValidationError, ClientError) as error:
             known = _invalid_request(error) if isinstance(error, ValidationError) else error
             return NewLine(number, name, error=_storable(line_error(known)))

@@ -2,18 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy.orm import Session, sessionmaker
 
 from models.bulk.bulk_jobs import EndedLine, ended_lines
 from models.bulk.bulk_tables import BulkStatus, FilePurpose
-from models.tables import RequestStatus
+from models.tables import RequestStatus, StoredRequest
 from webapp.bulk.request_lines import ENDPOINTS
 from webapp.transport.one_line_json import one_line_json
 
-# Lines read and written at once. With large requests, a larger page delays other calls of the process for longer; with
-# small ones, it saves statements.
-PAGE_LINES = 25
+# Answers read and written at once. With large requests, a larger page delays other calls of the process for longer;
+# with small ones, it saves statements.
+PAGE_ANSWERS = 25
 
 ANSWERED = (RequestStatus.completed, RequestStatus.incomplete)
 UNSERVED = {
@@ -36,28 +37,31 @@ def result_lines(sessions: sessionmaker[Session], job: EndingJob, purpose: FileP
     after = 0
     while True:
         with sessions() as session:
-            page = ended_lines(session, job.id, purpose, after, PAGE_LINES)
-        yield b"".join(one_line_json(_result(job, line)) + b"\n" for line in page)
-        if len(page) < PAGE_LINES:
+            page = ended_lines(session, job.id, purpose, after, PAGE_ANSWERS)
+        if not page:
             return
+        yield b"".join(one_line_json(_result(job, line)) + b"\n" for line in page)
         after = page[-1].line
 
 
 def _result(job: EndingJob, line: EndedLine) -> dict[str, object]:
     response, error = None, None
-    stored = line.view.request if line.view else None
-    if line.view and stored and stored.status in ANSWERED:
-        response = _response(200, line.request_id, ENDPOINTS[job.endpoint].answer(line.view))
+    unanswered = [view.request for view in line.views if view.request.status not in ANSWERED]
+    whole = len(line.views) == len(line.request_ids) > 0
+    if whole and not unanswered:
+        response = _response(200, line.request_ids[0], ENDPOINTS[job.endpoint].answer(line.views))
     elif line.error is not None and line.custom_id is None:
         error = {name: line.error.get(name) for name in ("code", "message", "param")} | {"line": line.line}
     elif line.error is not None:
         details = {name: line.error.get(name) for name in ("message", "type", "param", "code")}
         response = _response(line.error["status"], None, {"error": details})
-    elif stored is None:
-        error = {"code": "response_deleted", "message": f"{line.request_id} was deleted."}
+    elif not whole:
+        deleted = next(one for one in line.request_ids if one not in {view.request.id for view in line.views})
+        error = {"code": "response_deleted", "message": f"{deleted} was deleted."}
     else:
-        failure = stored.error or {"code": "cancelled", "message": f"{stored.id} was cancelled."}
-        if job.status in UNSERVED and failure["code"] in ("cancelled", "deadline_exceeded"):
+        stored = next((one for one in unanswered if not _unserved(job, one)), unanswered[0])
+        failure = _failure(stored)
+        if _unserved(job, stored):
             error = dict(zip(("code", "message"), UNSERVED[job.status], strict=True))
         else:
             details = {"message": failure.get("message"), "type": "server_error", "param": None}
@@ -68,6 +72,15 @@ def _result(job: EndingJob, line: EndedLine) -> dict[str, object]:
         "response": response,
         "error": error,
     }
+
+
+def _failure(request: StoredRequest) -> dict[str, Any]:
+    return request.error or {"code": "cancelled", "message": f"{request.id} was cancelled."}
+
+
+def _unserved(job: EndingJob, request: StoredRequest) -> bool:
+    """Whether an unanswered request ended because its job did."""
+    return job.status in UNSERVED and _failure(request)["code"] in ("cancelled", "deadline_exceeded")
 
 
 def _response(status: int, request_id: str | None, body: object) -> dict[str, object]:
