@@ -13,17 +13,15 @@ from transformers.utils.logging import disable_progress_bar
 
 from inference.engine_errors import QuantizationUnavailable, UnsupportedModel
 from inference.local.decode_attention import fastest_attention
+from inference.local.decoding_check import ELSEWHERE, checked_batches, decoding_fault, own_logits, row_dependence
 from inference.local.format_masks import FormatMasks, load_format_masks
-from inference.local.forward_pass import Cursor, decode_one_token, prefill
 from inference.local.fused_model import FusedModel, fusible
 from inference.local.kv_budget import KvLayout
-from inference.local.kv_cache import KvCache
 from inference.local.linear_weights import WeightForm, fastest_form, store_column_major
+from inference.local.longrope import Longrope, rotate_by_row
 from inference.model_weights import cpu_dtype
 
 Quantize = Literal["4bit", "8bit"]
-
-CHECK_TOKENS = 16  # tokens of KV cache that `check_decoding` needs for its two prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +44,7 @@ class LoadedModel:
     weight_bytes: int  # like `parameters`, counted before packing, which empties the weights of `model`
     parameters: int
     format_masks: FormatMasks | None = None  # None: answers cannot be constrained to a format
+    longrope: Longrope | None = None  # how rows of a model with longrope are prefilled
 
     @property
     def delta_bytes(self) -> int:
@@ -117,7 +116,11 @@ def prepare_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
 def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel:
     eos_ids = frozenset(_ids(model.generation_config.eos_token_id) or _ids(model.config.eos_token_id))
     pad_id = next(iter((*_ids(model.generation_config.pad_token_id), *sorted(eos_ids), 0)))
-    layout, own_logits = kv_layout(model, name), [_logits(model, prompt) for prompt in check_prompts(model)]
+    max_positions = getattr(model.config, "max_position_embeddings", None) or 2**31
+    if fault := row_dependence(model.config, max_positions):
+        raise UnsupportedModel(name, fault)
+    layout, batches = kv_layout(model, name), checked_batches(model, max_positions)
+    own = [[own_logits(model, prompt) for prompt in batch] for batch in batches]
     weight_bytes = sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))
     parameters = model.num_parameters()
     decoder = model
@@ -132,12 +135,15 @@ def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel
         layout=layout,
         eos_ids=eos_ids,
         pad_id=pad_id,
-        max_positions=getattr(model.config, "max_position_embeddings", None) or 2**31,
+        max_positions=max_positions,
         weight_bytes=weight_bytes,
         parameters=parameters,
-        format_masks=load_format_masks(tokenizer, own_logits[0].shape[-1], eos_ids),
+        format_masks=load_format_masks(tokenizer, own[0][0].shape[-1], eos_ids),
+        longrope=rotate_by_row(model),
     )
-    check_decoding(loaded, own_logits)
+    for batch, logits in zip(batches, own, strict=True):
+        if fault := decoding_fault(decoder, layout, loaded.longrope, batch, logits):
+            raise UnsupportedModel(name, fault)
     return loaded
 
 
@@ -152,7 +158,9 @@ def kv_layout(model: Any, name: str) -> KvLayout:
     cache = DynamicCache(config=model.config)
     others = sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not DynamicLayer})
     if others:
-        raise UnsupportedModel(name, f"only full attention in every layer is served, it has {', '.join(others)}")
+        raise UnsupportedModel(
+            name, f"only full attention in every layer is served, it has {', '.join(others)}; {ELSEWHERE}"
+        )
     with torch.inference_mode():
         model(torch.zeros(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
     layers = [layer for layer in cache.layers if layer.is_initialized]
@@ -166,48 +174,6 @@ def kv_layout(model: Any, name: str) -> KvLayout:
         raise UnsupportedModel(name, f"{key_heads} key heads but {value_heads} value heads")
     keys = layers[0].keys
     return KvLayout(len(layers), key_heads, key_dim, value_dim, keys.dtype, keys.device)
-
-
-def check_prompts(model: Any) -> list[list[int]]:
-    """Returns two short prompts of different lengths."""
-    vocabulary = model.config.get_text_config().vocab_size
-    return [[(7 * row + 3 * column) % vocabulary for column in range(length)] for row, length in enumerate((3, 6))]
-
-
-@torch.inference_mode()
-def _logits(model: Any, prompt: list[int]) -> torch.Tensor:
-    """Returns the logits of the model's own forward pass, [tokens, vocabulary]."""
-    logits: torch.Tensor = model(torch.tensor([prompt], device=model.device)).logits[0].float()
-    return logits
-
-
-@torch.inference_mode()
-def check_decoding(loaded: LoadedModel, own_logits: list[torch.Tensor]) -> None:
-    """Compares a padded prefill and a cached decoding step with the model's own forward pass over the whole prompts.
-
-    Raises UnsupportedModel if they differ by more than 0.001 of the largest logit in float32, or by a tenth of it in
-    half precision. Rounding causes smaller differences; a wrong mask or wrong positions cause larger ones. Not tuned.
-    """
-    prompts = check_prompts(loaded.model)
-    caches = [KvCache(loaded.layout, CHECK_TOKENS * loaded.delta_bytes)]
-    if loaded.fused:
-        caches.append(KvCache(loaded.layout, CHECK_TOKENS * loaded.delta_bytes, block_tokens=2, in_blocks=True))
-    for kv in caches:
-        lengths = [*map(len, prompts)]
-        kv.reserve(lengths)
-        ours = [prefill(loaded.decoder, kv, range(2), [prompt[:-1] for prompt in prompts], loaded.pad_id)]
-        cursor = Cursor.from_host(
-            kv, [prompt[-1] for prompt in prompts], [length - 1 for length in lengths], [True, True]
-        )
-        ours.append(decode_one_token(loaded.decoder, kv, cursor))
-        for row, (prompt, whole) in enumerate(zip(prompts, own_logits, strict=True)):
-            for step, logits in enumerate(ours):
-                expected = whole[len(prompt) - 2 + step]
-                off = (logits[row].float() - expected).abs().max() / expected.abs().max().clamp(min=1e-6)
-                if not off < (1e-3 if loaded.layout.dtype == torch.float32 else 0.1):
-                    raise UnsupportedModel(
-                        loaded.name, f"cached decoding differs from its own forward pass by {off:.2g}"
-                    )
 
 
 def _ids(value: int | Iterable[int] | None) -> tuple[int, ...]:

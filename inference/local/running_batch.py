@@ -17,6 +17,7 @@ from inference.local.cost_counters import RunTally, StepLog
 from inference.local.format_masks import RowFormat
 from inference.local.forward_pass import Cursor, decode_one_token, prefill, prefill_alone
 from inference.local.kv_cache import KvCache
+from inference.local.longrope import prefill_of
 from inference.local.model_loading import LoadedModel
 from inference.local.next_tokens import log_probabilities, next_tokens
 from inference.sequences import FinishedSequence, Sequence, TokenLogprob
@@ -66,23 +67,22 @@ class RunningBatch:
 
     def _prefilled(self, rows: Several[BatchRow], indices: Several[int], prompts: Several[Several[int]]) -> Tensor:
         """Returns the logits of the next tokens; prefills a row alone if it asks for its prompt's log probabilities."""
-        model, kv = self.loaded.decoder, self.kv
-        if not any(row.sequence.prompt_logprobs for row in rows):
-            return prefill(model, kv, indices, prompts, self.loaded.pad_id)
-        logits = []
-        for row, index, prompt in zip(rows, indices, prompts, strict=True):
-            if not row.sequence.prompt_logprobs:
-                logits.append(prefill(model, kv, [index], [prompt], self.loaded.pad_id)[0])
-                continue
-            whole, asked = prefill_alone(model, kv, index, prompt), row.sequence.prompt_ids[1:]
-            top = row.sequence.top_logprobs or 0
-            known = log_probabilities(whole[: len(asked)], asked, [top] * len(asked))
-            row.prompt_logprobs = (TokenLogprob(row.sequence.prompt_ids[0], 0.0), *known)
-            logits.append(whole[-1])
-        return torch.stack(logits)
+        model, kv, asking = self.loaded.decoder, self.kv, [row for row in rows if row.sequence.prompt_logprobs]
+        if asking and len(rows) > 1:
+            each = zip(rows, indices, prompts, strict=True)
+            return torch.cat([self._prefilled([row], [index], [prompt]) for row, index, prompt in each])
+        with prefill_of(self.loaded.longrope, [len(row.sequence.prompt_ids) for row in rows], [*map(len, prompts)]):
+            if not asking:
+                return prefill(model, kv, indices, prompts, self.loaded.pad_id)
+            whole = prefill_alone(model, kv, indices[0], prompts[0])
+        row, asked = rows[0], rows[0].sequence.prompt_ids[1:]
+        known = log_probabilities(whole[: len(asked)], asked, [row.sequence.top_logprobs or 0] * len(asked))
+        row.prompt_logprobs = (TokenLogprob(row.sequence.prompt_ids[0], 0.0), *known)
+        return whole[-1:]
 
     def decode(self) -> None:
         """Computes a token for every row; the tokens of finished rows are dropped."""
+        self._compute_again()
         started = perf_counter()
         cursor = self._prepare_decode()
         logits = decode_one_token(self.loaded.decoder, self.kv, cursor)
@@ -92,6 +92,18 @@ class RunningBatch:
         self.tally.count_decode(len(self.rows), running, ended - started)
         self._step_log.count_decode(len(self.rows), self._read_tokens(cursor), started, ended)
         self._pause_if_done()
+
+    def _compute_again(self) -> None:
+        """Prefills the rows that longrope's original context now ends for, which gives each of them a token."""
+        longrope, passing = self.loaded.longrope, []
+        if longrope is not None and longrope.computes_again:
+            passing = [
+                (row, index)
+                for index, row in enumerate(self.rows)
+                if row.running and longrope.passes_now(len(row.sequence.prompt_ids), row.cached_tokens)
+            ]
+        for row, index in passing:
+            self.prefill([row], [index])
 
     def _read_tokens(self, cursor: Cursor) -> float:
         """Returns the cached tokens that a step reads for each row: the longest row's, or in blocks the mean."""

@@ -1,0 +1,92 @@
+"""Checks before serving that padded prefills and cached decoding give the model's own logits for each row alone."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from inference.local.forward_pass import Cursor, decode_one_token, prefill
+from inference.local.fused_model import FusedModel
+from inference.local.kv_budget import KvLayout
+from inference.local.kv_cache import KvCache
+from inference.local.longrope import Longrope, prefill_of
+
+SHORT = (3, 6)  # lengths of two rows that no window and no threshold concerns
+PAST = 3  # a row passes a threshold by this many tokens, so that the prefill and the decoding step are beyond it
+# Numbers of a configuration that a row's length can pass: windows, chunks, original contexts, floors of a scale.
+THRESHOLD = re.compile("window|chunk|original_max|floor_scale")
+# On a CPU, rows beyond a threshold are checked if that takes at most this many operations, which are some ten seconds.
+MOST_CPU_OPERATIONS = 10**12
+ELSEWHERE = "another server may serve it, such as vLLM: magnus up --engine URL"
+
+
+def row_dependence(config: Any, max_positions: int) -> str:
+    """Returns in words why rows of this architecture depend on their neighbours; "" if none is known."""
+    window = getattr(config, "window_size", max_positions)
+    if "local" in getattr(config, "attention_layers", ()) and window < max_positions:  # GPT-Neo
+        return f"its window of {window} tokens is counted from the end of the batch's longest row; {ELSEWHERE}"
+    kept = getattr(config, "keep_window_size", None)
+    if kept is not None and kept < max_positions:  # Doge
+        return f"beyond {kept} tokens a row attends by the length of the batch's longest row; {ELSEWHERE}"
+    return ""
+
+
+def checked_batches(model: Any, max_positions: int) -> list[list[list[int]]]:
+    """Returns batches of prompts: two short ones, and for each threshold a short one beside one that passes it."""
+    config = model.config.get_text_config()
+    lengths = [SHORT]
+    for threshold in sorted(set(_thresholds(config.to_dict()))):
+        operations = 2 * model.num_parameters() * 5 * threshold  # the model's own pass, and two padded rows twice
+        affordable = model.device.type != "cpu" or operations <= MOST_CPU_OPERATIONS
+        if SHORT[-1] < threshold + PAST <= max_positions and affordable:
+            lengths.append((SHORT[0], threshold + PAST))
+    return [[_prompt(row, length, config.vocab_size) for row, length in enumerate(batch)] for batch in lengths]
+
+
+def _thresholds(config: dict[str, Any]) -> Iterator[int]:
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from _thresholds(value)
+        elif type(value) is int and value > 0 and THRESHOLD.search(str(name)):
+            yield value
+
+
+def _prompt(row: int, length: int, vocabulary: int) -> list[int]:
+    return [(7 * row + 3 * column + column // vocabulary) % vocabulary for column in range(length)]
+
+
+@torch.inference_mode()
+def own_logits(model: Any, prompt: list[int]) -> torch.Tensor:
+    """Returns the logits of the model's own forward pass over a prompt for its last two tokens, [2, vocabulary]."""
+    logits: torch.Tensor = model(torch.tensor([prompt], device=model.device), logits_to_keep=2).logits[0, -2:].float()
+    return logits
+
+
+@torch.inference_mode()
+def decoding_fault(
+    decoder: Any, layout: KvLayout, longrope: Longrope | None, prompts: list[list[int]], own: list[torch.Tensor]
+) -> str:
+    """Compares a padded prefill and a cached decoding step with the model's own logits of each prompt.
+
+    Returns in words that they differ by more than 0.001 of the largest logit in float32, or by a tenth of it in half
+    precision; otherwise "". Rounding causes smaller differences; a wrong mask or wrong positions cause larger ones.
+    Not tuned.
+    """
+    lengths = [*map(len, prompts)]
+    budget_bytes = len(prompts) * (max(lengths) + 2) * layout.token_bytes
+    for in_blocks in (False, True) if isinstance(decoder, FusedModel) else (False,):
+        kv = KvCache(layout, budget_bytes, block_tokens=2, in_blocks=in_blocks)
+        kv.reserve(lengths)
+        begun = [length - 1 for length in lengths]
+        with prefill_of(longrope, begun, begun):
+            ours = [prefill(decoder, kv, range(len(prompts)), [prompt[:-1] for prompt in prompts], pad_id=0)]
+        cursor = Cursor.from_host(kv, [prompt[-1] for prompt in prompts], begun, [True] * len(prompts))
+        ours.append(decode_one_token(decoder, kv, cursor))
+        for row, expected in enumerate(own):
+            for step, logits in enumerate(ours):
+                off = (logits[row].float() - expected[step]).abs().max() / expected[step].abs().max().clamp(min=1e-6)
+                if not off < (1e-3 if layout.dtype == torch.float32 else 0.1):
+                    of_what = f"of a row of {len(prompts[row])} tokens beside one of {lengths[row - 1]}"
+                    return f"cached decoding {of_what} differs from its own forward pass by {off:.2g}; {ELSEWHERE}"
+    return ""

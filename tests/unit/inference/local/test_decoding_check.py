@@ -1,0 +1,52 @@
+"""What is checked before serving: rows beyond every window or threshold beside short ones."""
+
+import pytest
+import torch
+from transformers import GPTNeoConfig, GPTNeoForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from inference.engine_errors import UnsupportedModel
+from inference.local.decoding_check import PAST, SHORT, checked_batches, row_dependence
+from inference.local.model_loading import prepare_model
+from tests.unit.inference.tiny_models import SHAPE, VOCABULARY, Letters
+
+
+def llama(**options):
+    torch.manual_seed(11)
+    return LlamaForCausalLM(LlamaConfig(**SHAPE, initializer_range=0.4, **options))
+
+
+def neo(window):
+    shape = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_layers": 2, "num_heads": 4}
+    types = [[["global", "local"], 1]]
+    config = GPTNeoConfig(**shape, attention_types=types, max_position_embeddings=128, window_size=window)
+    return GPTNeoForCausalLM(config)
+
+
+def test_a_row_beyond_each_threshold_is_checked_beside_a_short_one():
+    model = llama(first_window=20, rows_chunk=40)
+    assert [[len(prompt) for prompt in batch] for batch in checked_batches(model, 128)] == [
+        [*SHORT],
+        [SHORT[0], 20 + PAST],
+        [SHORT[0], 40 + PAST],
+    ]
+    assert len(checked_batches(model, 42)) == 2
+
+
+def test_rows_that_depend_on_their_neighbours_are_refused():
+    with pytest.raises(UnsupportedModel, match="counted from the end of the batch's longest row; another server"):
+        prepare_model(neo(16), Letters(), "neo")
+    assert row_dependence(neo(128).config, 128) == ""
+
+
+def test_a_dependence_that_no_rule_knows_is_found_by_the_check():
+    model = llama(first_window=20)
+    rotation = model.model.rotary_emb.forward
+
+    def by_the_longest_row(x, position_ids):
+        scale = 0.5 if position_ids.max() >= 20 else 1
+        cos, sin = rotation(x, position_ids=position_ids)
+        return cos * scale, sin * scale
+
+    model.model.rotary_emb.forward = by_the_longest_row
+    with pytest.raises(UnsupportedModel, match="a row of 3 tokens beside one of 23 differs from its own"):
+        prepare_model(model, Letters(), "llama")
