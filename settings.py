@@ -131,6 +131,11 @@ class Settings(BaseSettings):
         description="KV cache budget a worker, as 20GiB; auto: 70 % of free GPU memory; on CPU 64MiB or a full context",
     )
     torch_threads: int = Field(0, ge=0, description="Most CPU threads a worker; 0: cores divided by workers")
+    prefill_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Most prompt tokens of joiners that a worker prefills between two steps of its rows; all if unset",
+    )
 
     # engines that are servers of other projects
     engine_urls: str | None = Field(

@@ -12,11 +12,12 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from inference.local.model_loading import LoadedModel, prepare_model
 from inference.sequences import Sequence
 
-# Vocabulary, hidden size, intermediate size, layers, attention heads, key-value heads. The last two are the shapes of
-# TinyLlama 1.1B and Llama 2 7B, the others are small enough for a CPU.
+# Vocabulary, hidden size, intermediate size, layers, attention heads, key-value heads. The last three are the shapes of
+# SmolLM2 135M, TinyLlama 1.1B and Llama 2 7B, the others are smaller.
 SHAPES = {
     "tiny": (512, 128, 384, 4, 4, 4),
     "30m": (8192, 512, 1408, 8, 8, 8),
+    "smollm2": (49152, 576, 1536, 30, 9, 3),
     "1b": (32000, 2048, 5632, 22, 32, 4),
     "7b": (32000, 4096, 11008, 32, 32, 32),
 }

@@ -1,10 +1,12 @@
 """The engine drives one decode loop in two ways: static batching (`run`) and continuous (`insert`, `step`, `remove`).
 
 Static batching keeps finished rows in the batch until the whole batch is done, as the papers model it. Continuous
-batching (BATON) gives the index of a finished row at once to the next row that joins, or to the last row.
+batching (BATON) gives the index of a finished row at once to the next row that joins, or to the last row. Joiners are
+prefilled when they are inserted, or in pieces between steps, so that running rows wait less for their tokens.
 An engine belongs to one thread. `OutOfMemory` is raised in one place, `_typed_out_of_memory`.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Several
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from inference.local.batch_rows import BatchRow, group_by_length
 from inference.local.cost_counters import StepLog
 from inference.local.kv_cache import BLOCK_TOKENS, BudgetExceeded, KvCache
 from inference.local.model_loading import LoadedModel
+from inference.local.prefill_pool import PooledRow
 from inference.local.row_offload import OffloadedRows
 from inference.local.running_batch import RunningBatch, new_row
 from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
@@ -43,13 +46,19 @@ class Engine:
         memory_threshold: float = 1.0,
         step_log: StepLog | None = None,
         block_tokens: int = BLOCK_TOKENS,
+        prefill_tokens: int | None = None,
     ) -> None:
-        """Writes the seconds of each step to `step_log`, from which a worker learns its costs."""
+        """Writes the seconds of each step to `step_log`, from which a worker learns its costs.
+
+        While rows run, at most `prefill_tokens` tokens of joiners are prefilled between two steps; None: all of them.
+        """
         self.loaded, self.kv_budget_bytes = loaded, kv_budget_bytes
         self._threshold_bytes = int(memory_threshold * kv_budget_bytes)
         self._kv = KvCache(loaded.layout, kv_budget_bytes, block_tokens=block_tokens)
         self._batch = RunningBatch(loaded, self._kv, step_log)
-        self._preempted: list[BatchRow] = []  # rows that wait for memory, in the order in which they resume
+        self._prefill_tokens = prefill_tokens or sys.maxsize
+        self._waiting: list[BatchRow] = []  # preempted rows and pooled joiners, in the order in which they join
+        self._pooled: PooledRow | None = None  # the first of them, once its prefill has begun
         self._offloaded = OffloadedRows(min(kv_budget_bytes, MAX_OFFLOADED_BYTES))
         self._entry_numbers = count()
 
@@ -80,13 +89,16 @@ class Engine:
 
     @torch.inference_mode()
     def insert(self, sequences: Several[Sequence]) -> None:
-        """Prefills the rows in groups of similar length; rows that are still offloaded need no prefill."""
+        """Prefills the rows in groups of similar length, without those that are offloaded, or leaves it to `step`."""
         if not self.rows:
             self._batch.reset(continuous=True)
         rows = self._new_rows(sequences)
         served = [row for row in rows if row.running]
         with self._typed_out_of_memory(joining=served):
-            if served:
+            if self._prefill_tokens < sys.maxsize and self._batch.any_running():
+                self._require_memory(served)
+                self._waiting += served
+            elif served:
                 self._join(served)
         self._batch.finished += [row.result() for row in rows if not row.running and row not in served]
 
@@ -100,7 +112,8 @@ class Engine:
         batch = self._batch
         with self._typed_out_of_memory():
             batch.compact()
-            self._preempt_and_resume()
+            self._preempt()
+            self._join_waiting()
             if batch.rows:
                 batch.decode()
         return batch.take_finished()
@@ -131,7 +144,7 @@ class Engine:
 
     @property
     def rows(self) -> dict[str, int]:
-        """The number of generated tokens of running rows, preempted ones included, and of finished rows."""
+        """The number of generated tokens of running rows, waiting ones included, and of finished rows."""
         finished = {row.id: len(row.generated_ids) for row in self._batch.finished}
         return finished | {row.sequence.id: len(row.generated) for row in self._running_rows()}
 
@@ -147,8 +160,8 @@ class Engine:
 
     @property
     def kv_bytes(self) -> int:
-        """The bytes of the rectangle, or of all blocks in use."""
-        return self._kv.nbytes
+        """The bytes of the rectangle or of all blocks in use, and of the pool."""
+        return self._kv.nbytes + (0 if self._pooled is None else self._pooled.nbytes)
 
     @property
     def figures(self) -> RunFigures:
@@ -164,14 +177,16 @@ class Engine:
         return [new_row(self.loaded, sequence, next(self._entry_numbers)) for sequence in sequences]
 
     def _running_rows(self) -> Iterator[BatchRow]:
-        return (row for row in (*self._batch.rows, *self._preempted) if row.running)
+        return (row for row in (*self._batch.rows, *self._waiting) if row.running)
 
     def _find(self, sequence_id: str) -> BatchRow | None:
         return next((row for row in self._running_rows() if row.sequence.id == sequence_id), None)
 
     def _remove(self, row: BatchRow) -> None:
         self._batch.mark_removed(row)
-        self._preempted = [other for other in self._preempted if other is not row]
+        self._waiting = [other for other in self._waiting if other is not row]
+        if self._pooled is not None and self._pooled.row is row:
+            self._pooled = None
 
     def _join(self, rows: list[BatchRow]) -> None:
         """Restores or prefills rows, first at the indices of finished rows, then behind the last row."""
@@ -193,24 +208,69 @@ class Engine:
             batch.prefill(group, indices[: len(group)])
             del indices[: len(group)]
 
-    def _preempt_and_resume(self) -> None:
-        """Preempts the youngest rows until the next token stays below the threshold; resumes rows that fit again."""
+    def _require_memory(self, rows: list[BatchRow]) -> None:
+        """Raises BudgetExceeded if the memory does not hold these rows beside all others."""
+        held = [row.cached_tokens + 1 for row in self._batch.rows if row.running]
+        needed_bytes = self._kv.needed_bytes([*held, *(len(row.token_ids) for row in (*self._waiting, *rows))])
+        if needed_bytes > self.kv_budget_bytes:
+            raise BudgetExceeded(needed_bytes)
+
+    def _preempt(self) -> None:
+        """Frees the pool, then preempts the youngest rows, until the next token stays below the threshold."""
         batch = self._batch
-        while len(batch.rows) > 1 and not self._below_threshold(batch.rows, growth=1):
-            youngest = max(batch.rows, key=lambda row: row.entry_number)
-            self._offload(youngest)
-            batch.drop(youngest)
-            self._preempted.insert(0, youngest)
-        while self._preempted:
-            first = self._preempted[0]
-            # Counts each row with one block more than it needs now, so that no row is preempted again at once.
-            if batch.rows and not self._below_threshold([*batch.rows, first], growth=BLOCK_TOKENS):
+        while batch.rows and not self._below_threshold(batch.rows, growth=1):
+            if self._pooled is not None:
+                self._pooled = None
+            elif len(batch.rows) > 1:
+                youngest = max(batch.rows, key=lambda row: row.entry_number)
+                self._offload(youngest)
+                batch.drop(youngest)
+                self._waiting.insert(0, youngest)
+            else:
                 break
-            self._join([first])
-            self._preempted.remove(first)
+
+    def _join_waiting(self) -> None:
+        """Lets waiting rows join in their order; while others run, prefills at most `prefill_tokens` of them."""
+        batch = self._batch
+        left = self._prefill_tokens if batch.rows else sys.maxsize
+        while joiners := self._next_joiners(left):
+            tokens = sum(map(self._unprefilled, joiners))
+            if self._pooled is None and tokens <= left:
+                self._join(joiners)
+            else:
+                if self._pooled is None:
+                    self._pooled = PooledRow(self.loaded.layout, joiners[0])
+                batch.prefill_piece(self._pooled, left)
+                if tokens > left:
+                    return
+                self._pooled = None
+            del self._waiting[: len(joiners)]
+            left -= tokens
+
+    def _next_joiners(self, left: int) -> list[BatchRow]:
+        """Returns the first waiting rows that fit the memory and have `left` tokens, or one to prefill in pieces."""
+        joiners: list[BatchRow] = []
+        for row in self._waiting:
+            rows = [*self._batch.rows, *joiners, row]
+            # Counts each row with one block more than it needs now, so that no row is preempted again at once.
+            if left <= 0 or (len(rows) > 1 and not self._below_threshold(rows, growth=BLOCK_TOKENS)):
+                break
+            left -= self._unprefilled(row)
+            if joiners and (left < 0 or self._pooled is not None):
+                break
+            joiners.append(row)
+        return joiners
+
+    def _unprefilled(self, row: BatchRow) -> int:
+        """Returns the number of tokens to prefill before the row joins."""
+        if self._pooled is not None and self._pooled.row is row:
+            return self._pooled.left
+        return 0 if self._offloaded.holds(row.sequence.id, row.token_ids[:-1]) else len(row.token_ids)
 
     def _below_threshold(self, rows: Several[BatchRow], growth: int) -> bool:
-        return self._kv.needed_bytes([row.cached_tokens + growth for row in rows]) <= self._threshold_bytes
+        pooled_bytes = 0 if self._pooled is None or self._pooled.row in rows else self._pooled.nbytes
+        needed_bytes = self._kv.needed_bytes([row.cached_tokens + growth for row in rows])
+        return needed_bytes + pooled_bytes <= self._threshold_bytes
 
     def _offload(self, row: BatchRow) -> None:
         """Copies a row's keys and values to host memory if that is expected to take less time than another prefill."""
@@ -232,6 +292,6 @@ class Engine:
                 self._remove(row)
             needed_bytes = error.needed_bytes if isinstance(error, BudgetExceeded) else self._kv.nbytes
             if not isinstance(error, BudgetExceeded):
-                self._preempted[:0] = self._batch.release_cache()
+                self._waiting[:0], self._pooled = self._batch.release_cache(), None
                 torch.cuda.empty_cache()
             raise OutOfMemory(needed_bytes, self.kv_budget_bytes) from error

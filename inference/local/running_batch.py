@@ -20,6 +20,7 @@ from inference.local.kv_cache import KvCache
 from inference.local.longrope import prefill_of
 from inference.local.model_loading import LoadedModel
 from inference.local.next_tokens import log_probabilities, next_tokens
+from inference.local.prefill_pool import PooledRow
 from inference.sequences import FinishedSequence, Sequence, TokenLogprob
 
 
@@ -75,10 +76,30 @@ class RunningBatch:
             if not asking:
                 return prefill(model, kv, indices, prompts, self.loaded.pad_id)
             whole = prefill_alone(model, kv, indices[0], prompts[0])
-        row, asked = rows[0], rows[0].sequence.prompt_ids[1:]
-        known = log_probabilities(whole[: len(asked)], asked, [row.sequence.top_logprobs or 0] * len(asked))
-        row.prompt_logprobs = (TokenLogprob(row.sequence.prompt_ids[0], 0.0), *known)
+        _keep_prompt_logprobs(rows[0], whole, 0)
         return whole[-1:]
+
+    def prefill_piece(self, pooled: PooledRow, most: int) -> None:
+        """Prefills at most `most` further tokens of a pooled row, which joins behind the last row at its last piece."""
+        started, row, first = perf_counter(), pooled.row, pooled.prefilled
+        count, joins = min(most, pooled.left), most >= pooled.left
+        if joins:
+            self.reserve({len(self.rows): len(pooled.token_ids)})
+        with prefill_of(self.loaded.longrope, [len(row.sequence.prompt_ids)], [len(pooled.token_ids)]):
+            logits = pooled.prefill(self.loaded.decoder, count)
+        self.tally.count_memory(self.kv.nbytes + pooled.nbytes)
+        if row.sequence.prompt_logprobs:
+            _keep_prompt_logprobs(row, logits, first)
+        if joins:
+            self.kv.row_from_host(len(self.rows), pooled.as_host_row())
+            self.add([row], [len(self.rows)])
+            self._retire([row], next_tokens(logits[-1:], [row], self.loaded.eos_ids))
+        ended = perf_counter()
+        pooled.seconds += ended - started
+        if joins:
+            self.tally.count_prefill([len(pooled.token_ids)], pooled.seconds)
+        self._step_log.count_prefill(1, count, started, ended)
+        self._pause_if_done()
 
     def decode(self) -> None:
         """Computes a token for every row; the tokens of finished rows are dropped."""
@@ -192,3 +213,11 @@ class RunningBatch:
         self.kv.release()
         rows, self.rows, self._cursor = self.rows, [], None
         return [row for row in rows if row.running]
+
+
+def _keep_prompt_logprobs(row: BatchRow, logits: Tensor, first: int) -> None:
+    """Adds the log probabilities of the prompt's tokens behind `first`, which the rows of `logits` predict in order."""
+    asked = row.sequence.prompt_ids[first + 1 : first + 1 + len(logits)]
+    known = log_probabilities(logits[: len(asked)], asked, [row.sequence.top_logprobs or 0] * len(asked))
+    before = row.prompt_logprobs if first else (TokenLogprob(row.sequence.prompt_ids[0], 0.0),)
+    row.prompt_logprobs = (*before, *known)

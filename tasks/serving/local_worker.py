@@ -61,7 +61,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
     # as published, batches are planned for Θ, and the rest of the memory is for predictions that were too short
     engine_bytes = int(budget_bytes / GPU_SHARE) if settings.magnus == "published" else budget_bytes
     return serve_until_signal(
-        lambda: Engine(loaded, engine_bytes, step_log=steps),
+        lambda: Engine(loaded, engine_bytes, step_log=steps, prefill_tokens=settings.prefill_tokens),
         load_prompt_format(settings.model),
         announcement,
         offer=lambda: WorkerOffer(curves=costs.curves(monotonic())),

@@ -12,8 +12,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cli.api_client import Client, output_text
+from inference.local.engine import Engine
 from inference.local.model_loading import load_model
 from inference.prompt_format import load_prompt_format
+from inference.sequences import Sequence
 from tests.e2e.whole_service import MAGNUS, Up, running_up
 from tests.real_model.instructions import INSTRUCTIONS
 
@@ -79,6 +81,20 @@ def test_answers_are_those_of_generate_under(policy: str, up: Up, said_alone: li
         responses = [client.wait(request_id, timeout_s=300.0) for request_id in ids]
     answers = [(output_text(response), response["usage"]["output_tokens"]) for response in responses]
     assert answers == said_alone
+
+
+def test_joiners_that_are_prefilled_in_pieces_say_the_same(smollm2: Path, said_alone: list[tuple[str, int]]) -> None:
+    loaded, encode = load_model(str(smollm2), dtype="float32"), load_prompt_format(str(smollm2)).encode
+    engine = Engine(loaded, 2**29, prefill_tokens=16)
+    answers: dict[str, tuple[str, int]] = {}
+    waiting = [Sequence(str(n), tuple(encode(*turns)), LIMIT) for n, turns in enumerate(INSTRUCTIONS)]
+    while waiting or engine.rows:
+        if waiting:
+            engine.insert([waiting.pop(0)])
+        for row in engine.step():
+            text = loaded.tokenizer.decode(row.generated_ids, skip_special_tokens=True)
+            answers[row.id] = text, len(row.generated_ids)
+    assert [answers[str(n)] for n in range(len(INSTRUCTIONS))] == said_alone
 
 
 def test_chat_completions_say_the_same(up: Up, said_alone: list[tuple[str, int]]) -> None:

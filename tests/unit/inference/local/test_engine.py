@@ -67,12 +67,14 @@ OPERATION = st.one_of(
     schedule=st.lists(OPERATION, max_size=14),
     budget_tokens=st.sampled_from([80, 130, 200, 10_000]),
     block_tokens=st.sampled_from([1, 5, 32]),
+    prefill_tokens=st.sampled_from([None, 1, 7, 30]),
 )
 def test_any_schedule_of_joins_steps_removals_and_preemptions_changes_no_answer(
-    architecture, schedule, budget_tokens, block_tokens
+    architecture, schedule, budget_tokens, block_tokens, prefill_tokens
 ):
     here = known(architecture)
-    engine = Engine(here.loaded, budget_tokens * here.loaded.delta_bytes, block_tokens=block_tokens)
+    budget_bytes = budget_tokens * here.loaded.delta_bytes
+    engine = Engine(here.loaded, budget_bytes, block_tokens=block_tokens, prefill_tokens=prefill_tokens)
     expected, preempted, numbers = {}, [], count()
     results: dict[str, FinishedSequence] = {}
 

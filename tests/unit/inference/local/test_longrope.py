@@ -53,6 +53,10 @@ def test_rows_before_beyond_and_across_the_original_context_answer_as_alone(arch
     engine.insert([engine.preempt(name) for name in engine.rows])
     done |= drain(engine)
     assert {name: row.generated_ids for name, row in done.items()} == expected
+    in_pieces = Engine(loaded, AMPLE, prefill_tokens=7)
+    for sequence in sequences:
+        in_pieces.insert([sequence])
+    assert {row.id: row.generated_ids for row in drain(in_pieces).values()} == expected
 
 
 def test_a_row_is_computed_again_only_when_it_passes_the_original_context_of_such_a_family():

@@ -1,0 +1,121 @@
+"""Measures how long running rows wait for joiners: the longest time between two of their tokens, for sizes of the pool.
+
+    python -m benchmarks.engines.join_gaps --model inference/bundled [--clock cpu] [--json F]
+    python -m benchmarks.engines.join_gaps --size smollm2 --joiners 2 --prompt 256 [--clock cpu] [--json F]
+
+Rows run without end while others join at once. The sizes take turns, each with an engine of its own: `whole` prefills
+joiners as they come (MAGNUS_PREFILL_TOKENS unset), a number is the most tokens that are prefilled between two steps.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import torch
+
+from benchmarks.engines.engine_workload import SHAPES, load_for_serving, model_of, random_model, sequences
+from benchmarks.engines.step_profile import CLOCKS
+from benchmarks.harness import Json, Results, json_option, print_table, spread
+from cli.option_types import CommaSeparated
+from inference.local.engine import Engine
+from inference.local.model_loading import LoadedModel
+
+KV_BUDGET_BYTES = 2**30  # more than any of these batches takes
+RUNNING_PROMPT = 32  # tokens of the running rows' prompts
+WARM_UP, BETWEEN = 10, 20  # steps before the first join, and after each join's last answer; enough to see usual gaps
+ANSWER = 4  # tokens of a joiner's answer
+COLUMNS = {
+    "tokens between steps": "prefill_tokens",
+    "median gap ms": "gap_ms.p50:.1f",
+    "P99": "gap_ms.p99:.1f",
+    "longest": "gap_ms.max:.1f",
+    "joiner's first token s": "first_token_s:.3f",
+    "all s": "total_s:.2f",
+}
+
+
+@click.command(help=__doc__)
+@click.option("--model", type=click.Path(path_type=Path), help="Directory of a model.")
+@click.option("--size", type=click.Choice([*SHAPES]), default="tiny", show_default=True, help="Or random weights.")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
+@click.option("--rows", default=8, show_default=True, help="Running rows.")
+@click.option("--joiners", default=4, show_default=True, help="Rows of a join.")
+@click.option("--joins", default=2, show_default=True, help="Joins, one after the other.")
+@click.option("--prompt", default=400, show_default=True, help="Tokens of a joiner's prompt.")
+@click.option("--prefill-tokens", "bounds", type=CommaSeparated(int), default="0,32,64,128", help="0: whole prompts.")
+@click.option("--repeats", default=1, show_default=True)
+@click.option("--threads", default=0, show_default=True, help="CPU threads; 0: torch's own number.")
+@click.option("--clock", type=click.Choice([*CLOCKS]), default="wall", show_default=True, help="cpu: of the process.")
+@json_option
+def main(
+    model: Path | None,
+    size: str,
+    dtype: str,
+    rows: int,
+    joiners: int,
+    joins: int,
+    prompt: int,
+    bounds: list[int],
+    repeats: int,
+    threads: int,
+    clock: str,
+    results: Results,
+) -> None:
+    """Print the gaps between two tokens of running rows, with the joiners' time to their first token."""
+    if threads:
+        torch.set_num_threads(threads)
+    made = random_model(size, "cpu", getattr(torch, dtype)) if model is None else model_of(model, "cpu", dtype)
+    loaded = replace(load_for_serving(made, size), eos_ids=frozenset())
+    figures: list[Json] = []
+    for _ in range(repeats):
+        for bound in bounds:
+            found = gaps(loaded, rows, [(prompt, ANSWER)] * joiners, joins, bound, CLOCKS[clock])
+            figures.append({"prefill_tokens": bound or "whole", **found})
+    print_table(figures, COLUMNS)
+    results.write(figures)
+
+
+def gaps(
+    loaded: LoadedModel,
+    rows: int,
+    lengths: list[tuple[int, int]],
+    joins: int,
+    bound: int,
+    clock: Callable[[], float],
+) -> Json:
+    """Let rows of these lengths join `rows` running ones, `joins` times; measure from step to step."""
+    engine = Engine(loaded, KV_BUDGET_BYTES, prefill_tokens=bound or None)
+    vocabulary = loaded.model.config.get_text_config().vocab_size
+    most = loaded.max_positions - RUNNING_PROMPT
+    engine.insert(
+        [replace(row, id=f"running {row.id}") for row in sequences([(RUNNING_PROMPT, most)] * rows, vocabulary, 0)]
+    )
+    for _ in range(WARM_UP):
+        engine.step()
+    gaps_s: list[float] = []
+    first_tokens_s: list[float] = []
+    began = last = clock()
+    for join in range(1, joins + 1):
+        joiners = sequences(lengths, vocabulary, join)
+        waiting, joined_at, left = {row.id for row in joiners}, clock(), BETWEEN
+        engine.insert(joiners)
+        while left:
+            ended = {row.id for row in engine.step()}
+            now = clock()
+            gaps_s.append(now - last)
+            last, generated = now, engine.rows
+            begun = {row for row in waiting if row in ended or generated.get(row)}
+            first_tokens_s += [now - joined_at] * len(begun)
+            waiting -= begun
+            left -= not waiting
+    return {
+        "gap_ms": spread([1000 * gap for gap in gaps_s], digits=2),
+        "first_token_s": sum(first_tokens_s) / len(first_tokens_s),
+        "total_s": last - began,
+        "steps": len(gaps_s),
+    }
+
+
+if __name__ == "__main__":
+    main()

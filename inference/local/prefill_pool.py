@@ -1,0 +1,76 @@
+"""A row in the pool of joiners: its prompt is prefilled in pieces, between which the running rows get their tokens.
+
+BATON (4.2) prefills waiting queries apart from the running batch and then embeds their keys and values in its cache.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+from inference.local.batch_rows import BatchRow
+from inference.local.kv_budget import KvLayout
+from inference.local.kv_cache import HostRow
+
+
+class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
+    """The keys and values of one row beside the running batch's cache, for as long as its prefill lasts."""
+
+    def __init__(self, layout: KvLayout, row: BatchRow) -> None:
+        super().__init__(layers=[])
+        self.row, self.token_ids = row, row.token_ids
+        self.prefilled = 0  # tokens whose keys and values are computed
+        self.seconds = 0.0  # that its prefill has taken
+        self.nbytes = len(self.token_ids) * layout.token_bytes
+        self._layers = [
+            tuple(
+                torch.empty(1, layout.heads, len(self.token_ids), dim, dtype=layout.dtype, device=layout.device)
+                for dim in (layout.key_dim, layout.value_dim)
+            )
+            for _ in range(layout.layers)
+        ]
+        # how FusedModel reads this cache: whole, not in blocks
+        self.pieces: list[Any] = []
+        self.block_index = None
+
+    @property
+    def left(self) -> int:
+        """The number of tokens that are still to be prefilled."""
+        return len(self.token_ids) - self.prefilled
+
+    def prefill(self, model: Any, count: int) -> Tensor:
+        """Computes the next `count` tokens; returns the logits that follow each of them, [count, vocabulary].
+
+        Without prompt_logprobs, only those that follow the last one, [1, vocabulary].
+        """
+        first, (keys, _) = self.prefilled, self._layers[0]
+        mask = torch.full((count, first + count), torch.finfo(keys.dtype).min, dtype=keys.dtype, device=keys.device)
+        kept = {} if self.row.sequence.prompt_logprobs else {"logits_to_keep": torch.tensor([[count - 1]])}
+        logits: Tensor = model(
+            torch.tensor([self.token_ids[first : first + count]], device=keys.device),
+            attention_mask=mask.triu_(first + 1)[None, None],
+            position_ids=torch.arange(first, first + count, device=keys.device)[None, :],
+            past_key_values=self,
+            use_cache=True,
+            **{name: index.to(keys.device) for name, index in kept.items()},
+        ).logits
+        self.prefilled += count
+        return logits.flatten(0, -2)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Writes the states [1, heads, tokens, dim] of a layer; returns the keys and values up to the newest."""
+        keys, values = self._layers[layer_idx]
+        upto = self.prefilled + key_states.shape[2]
+        keys[:, :, self.prefilled : upto], values[:, :, self.prefilled : upto] = key_states, value_states
+        return keys[:, :, :upto], values[:, :, :upto]
+
+    def as_host_row(self) -> HostRow:
+        """Returns the keys and values in the form that `KvCache.row_from_host` writes to a row."""
+        return [(keys[0], values[0]) for keys, values in self._layers]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Returns 0, because our forward passes get their positions as an argument."""
+        return 0
