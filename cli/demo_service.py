@@ -10,12 +10,12 @@ from types import MappingProxyType
 
 from rich.console import Console
 
-from cli.hosting.child_process import ChildProgram, ProgramFailed, running
+from cli.hosting.child_process import ChildProgram, ProgramFailed, SettingRefused, running
 from cli.hosting.process_commands import BIN
 from cli.hosting.readiness import await_ready
 from cli.hosting.service_files import api_address, keep_private, running_service
 from cli.hosting.state_lock import AlreadyRunning, clear_state_dir
-from cli.output import CommandFailed
+from cli.output import CommandFailed, WrongSetting
 from cli.service_access import VARIANTS, settings_with
 from settings import Settings
 
@@ -76,6 +76,8 @@ def own_service(
                 own = {"MAGNUS_MODEL": service.model} if service.model else {}
                 train_predictor(state_dir, service.examples, environment | own)
             yield api_address(settings_with(state_dir=state_dir))
+    except SettingRefused as error:
+        raise WrongSetting(str(error)) from error
     except ProgramFailed as error:
         raise CommandFailed(str(error)) from error
 

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from cli import startup_checks
 from cli.hosting.embedded_servers import postgres_binaries, valkey_binary
 from cli.hosting.service_files import running_service
-from inference.engine_errors import UnreadableTokenizer
+from inference.engine_errors import UnreadableModel
 from inference.model_weights import count_parameters, cpu_dtype
 from inference.remote.server_capabilities import ProbedServer, tokenizer_source
 from inference.remote.server_errors import ServerUnusable
@@ -188,7 +188,7 @@ def _model(settings: Settings) -> Iterator[Finding]:
 def _longest_prompt(settings: Settings) -> Finding:
     try:
         context = load_request_tokens(settings.model, None).context_tokens
-    except UnreadableTokenizer:
+    except UnreadableModel:
         context = None
     known = "the model's context is not known" if context is None else f"the model's context is {context:,}"
     if settings.max_prompt_tokens is None:
@@ -263,6 +263,6 @@ def _tokenizer(settings: Settings, server: ProbedServer) -> Finding:
     try:
         source = tokenizer_source(server, settings.chosen_model)
         load_request_tokens(source, None)
-    except (ServerUnusable, UnreadableTokenizer) as error:
+    except (ServerUnusable, UnreadableModel) as error:
         return Finding("tokenizer", str(error), remedy)
     return Finding("tokenizer", f"from {source}")

@@ -8,6 +8,7 @@ from dotenv import load_dotenv
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
+from inference.engine_errors import InferenceError
 from models.connections.database_errors import explain
 from settings import VERSION, UnknownSetting, problems_of
 
@@ -90,7 +91,7 @@ def commands() -> None:
 
 
 def main() -> None:
-    """Run the command; print errors of settings, database and files as single lines instead of tracebacks."""
+    """Run the command; print errors of settings, models, database and files as single lines instead of tracebacks."""
     try:
         load_dotenv(".env")
         commands(prog_name="magnus")
@@ -101,6 +102,9 @@ def main() -> None:
     except (UnknownSetting, ValidationError) as error:
         for line in problems_of(error):
             click.echo(f"magnus: {line}", err=True)
+        sys.exit(2)
+    except InferenceError as error:  # a model or a server that cannot be used
+        click.echo(f"magnus: {error}", err=True)
         sys.exit(2)
     except SQLAlchemyError as error:
         click.echo(f"magnus: {explain(error)}", err=True)

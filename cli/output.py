@@ -19,6 +19,12 @@ class CommandFailed(click.ClickException):
     """The command could not do what it was asked to; exit status 1."""
 
 
+class WrongSetting(click.ClickException):
+    """A setting, or the model that it names, cannot be used; exit status 2."""
+
+    exit_code = 2
+
+
 class Unreachable(click.ClickException):
     """No service, database or broker answers; exit status 3."""
 

@@ -1,7 +1,6 @@
 """The checks of `magnus up` before it starts, and of `magnus doctor`: each finding names setting and remedy."""
 
 import importlib.util
-import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +10,8 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from cli.hosting.worker_devices import cuda_devices
-from inference.engine_errors import UnreadableTokenizer
-from inference.model_weights import UnreadableWeights, read_header
+from inference.engine_errors import InferenceError
+from inference.model_checks import check_model
 from inference.prompt_format import load_prompt_format
 from inference.remote.server_capabilities import tokenizer_source
 from inference.remote.server_errors import ServerUnusable
@@ -20,7 +19,6 @@ from inference.remote.server_probe import connect
 from inference.remote.server_tokens import is_server
 from settings import Settings
 
-WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 HASHING = "hashing"
 UNSUPPORTED_MODES = {  # by their names in INFO; Celery's queues and our pub/sub channels need one server with all keys
     "cluster": "a Redis Cluster, which is not supported",
@@ -44,20 +42,13 @@ def model_problem(model: str, needs_weights: bool = True) -> str | None:
         if not needs_weights:
             return None
         return f"MAGNUS_MODEL: {model} is a server's tokenizer; workers of our own need the model's directory or hub id"
-    directory = Path(model)
     remedy = "MAGNUS_MODEL: name a whole Hugging Face model directory, a hub id, or a model of `magnus model fetch`"
     try:
-        if directory.is_dir() and needs_weights:
-            json.loads((directory / "config.json").read_text(encoding="utf-8"))
-            if not any(path.stat().st_size for pattern in WEIGHTS for path in directory.glob(pattern)):
-                return f"{directory} has no weights (*.safetensors); {remedy}"
-            for weights in directory.glob("*.safetensors"):
-                read_header(weights)
+        if needs_weights:
+            check_model(model)
         load_prompt_format(model)
-    except (UnreadableTokenizer, UnreadableWeights) as error:
+    except InferenceError as error:
         return f"{error}; {remedy}"
-    except (OSError, ValueError) as error:
-        return f"{directory} has no readable config.json ({type(error).__name__}); {remedy}"
     return None
 
 

@@ -12,9 +12,6 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-# The names that transformers gives special tokens in tokenizer_config.json and in templates.
-_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-
 
 def find_chat_template(tokenizer_config: dict[str, Any], template_file: str | None) -> str | None:
     """Returns the template's source, or None if the model has no template.
@@ -27,12 +24,6 @@ def find_chat_template(tokenizer_config: dict[str, Any], template_file: str | No
     if isinstance(source, list):
         return next((entry["template"] for entry in source if entry["name"] == "default"), None)
     return source
-
-
-def find_special_tokens(tokenizer_config: dict[str, Any]) -> dict[str, str]:
-    """Returns the special tokens by the names that templates use, such as `bos_token`."""
-    entries = {name: tokenizer_config.get(name) for name in _SPECIAL_TOKENS}
-    return {name: entry["content"] if isinstance(entry, dict) else entry for name, entry in entries.items() if entry}
 
 
 def compile_chat_template(source: str) -> Template:

@@ -96,10 +96,10 @@ class BudgetTooLarge(InferenceError):
 
 
 @dataclass(eq=False)
-class UnreadableTokenizer(InferenceError):
-    """cannot read the tokenizer of {model}: {reason}
+class UnreadableModel(InferenceError):
+    """cannot read {model}: {reason}
 
-    The model needs a readable tokenizer.json; the operator must choose another model.
+    A file of the model is missing or damaged; the operator must choose another model.
     """
 
     model: str

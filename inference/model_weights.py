@@ -8,6 +8,9 @@ from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
+from inference.model_files import LFS_POINTER, read_json
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LENGTH_BYTES = 8  # the file begins with the length of its header, little-endian
 
 
@@ -19,10 +22,21 @@ class UnreadableWeights(ValueError):
         super().__init__(f"{file} is {why}")
 
 
+def weight_files(directory: Path) -> list[Path]:
+    """Returns the files that transformers reads in a directory: one, or those of the index; raises UnreadableModel."""
+    if not directory.is_dir() or (directory / WEIGHTS).is_file():
+        return [directory / WEIGHTS] if directory.is_dir() else []
+    shards = read_json(str(directory), INDEX).get("weight_map")
+    return [directory / str(name) for name in sorted(set(shards.values()))] if isinstance(shards, dict) else []
+
+
 def read_header(file: Path) -> dict[str, Any]:
     """Returns each tensor's type, shape and place by name; raises UnreadableWeights for a file that is cut off."""
     size = file.stat().st_size
     with file.open("rb") as opened:
+        if opened.read(len(LFS_POINTER)) == LFS_POINTER.encode():
+            raise UnreadableWeights(file, "a pointer of Git LFS: run `git lfs pull` in its directory")
+        opened.seek(0)
         length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
         if LENGTH_BYTES + length > size:
             raise UnreadableWeights(file, f"cut off within its header, after {size} bytes")
@@ -74,7 +88,7 @@ def cpu_dtype(parameters: int, cpu_info: Path = CPU_INFO) -> tuple[CpuDtype, str
 def count_parameters(directory: Path) -> int | None:
     """Returns the number of parameters in a directory's safetensors files; None if it has no such files.
 
-    Raises UnreadableWeights.
+    Raises UnreadableWeights, or UnreadableModel for a damaged index.
     """
-    files = sorted(directory.glob("*.safetensors"))
+    files = [file for file in weight_files(directory) if file.is_file()]
     return sum(prod(tensor["shape"]) for file in files for tensor in read_header(file).values()) if files else None

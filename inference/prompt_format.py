@@ -4,22 +4,21 @@ The web process counts tokens with the same code, so its counts are those that t
 user's text, such as a literal `<eos>`, is encoded as plain text and never becomes the special token.
 """
 
-import json
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError
 from jinja2 import Template, TemplateError
 from tokenizers import Tokenizer
 
 from inference.answer_text import Detokenizer, bytes_of_token
-from inference.chat_template import compile_chat_template, find_chat_template, find_special_tokens, takes_tools
-from inference.engine_errors import UnreadableTokenizer
+from inference.chat_template import compile_chat_template, find_chat_template, takes_tools
+from inference.engine_errors import UnreadableModel
 from inference.isolated_calls import IsolatedCalls
+from inference.model_files import read_json, read_text
+from inference.model_tokenizer import load_tokenizer
 from inference.request_tokens import NEXT_TURN, ChatEnding, Turn
 
 ANCHOR = "a"  # before tokens that continue a text, because some tokenizers decode the first token of a text differently
@@ -40,8 +39,12 @@ class PromptFormat:
         takes_tools: bool = False,
         context_tokens: int | None = None,
         long_prompts: IsolatedCalls | None = None,
+        embedded_tokens: int | None = None,
     ) -> None:
-        """`vocabulary` is the text of a tokenizer.json; `special_tokens` are passed to the template by name."""
+        """`vocabulary` is the text of a tokenizer.json; `special_tokens` are passed to the template by name.
+
+        The model has an embedding for the ids below `embedded_tokens`, which may be fewer or more than the vocabulary.
+        """
         self.name, self.takes_tools, self.context_tokens = name, takes_tools, context_tokens
         self.long_prompts = long_prompts
         self._template = template
@@ -49,7 +52,8 @@ class PromptFormat:
         self._tokenizer = Tokenizer.from_str(vocabulary)
         self._literal = Tokenizer.from_str(vocabulary)
         self._literal.encode_special_tokens = True
-        self.vocabulary_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0) + 1
+        known = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0) + 1
+        self.vocabulary_size = known if embedded_tokens is None else min(known, embedded_tokens)
         self._anchor = self._literal.encode(ANCHOR, add_special_tokens=False).ids
         self._byte_level = "ByteLevel" in repr(self._tokenizer.decoder)
         added = self._tokenizer.get_added_tokens_decoder().values()
@@ -183,23 +187,24 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def load_prompt_format(model: str) -> PromptFormat:
-    """Reads the prompt format of a model directory or hub id; raises UnreadableTokenizer."""
-    vocabulary = _read(model, "tokenizer.json")
-    if vocabulary is None:
-        raise UnreadableTokenizer(model, "it has no tokenizer.json")
-    config = json.loads(_read(model, "tokenizer_config.json") or "{}")
-    source = find_chat_template(config, _read(model, "chat_template.jinja"))
-    template = compile_chat_template(source) if source is not None else None
-    knows_tools = source is not None and takes_tools(source)
-    context = _context_tokens(json.loads(_read(model, "config.json") or "{}"))
+    """Reads the prompt format of a model directory or hub id; raises UnreadableModel."""
+    known = load_tokenizer(model)
+    source = find_chat_template(read_json(model, "tokenizer_config.json"), read_text(model, "chat_template.jinja"))
+    try:
+        template = compile_chat_template(source) if source is not None else None
+        knows_tools = source is not None and takes_tools(source)
+    except (TemplateError, TypeError, AttributeError, RecursionError) as error:
+        raise UnreadableModel(model, f"its chat template is wrong: {error}") from error
+    config = read_json(model, "config.json")
     return PromptFormat(
         Path(model).name,
-        vocabulary,
+        known.tokenizer.to_str(),
         template,
-        find_special_tokens(config),
+        known.special_tokens,
         knows_tools,
-        context,
+        _context_tokens(config),
         IsolatedCalls("inference.prompt_encoding:encoder", model),
+        _embedded_tokens(config),
     )
 
 
@@ -209,13 +214,8 @@ def _context_tokens(config: dict[str, Any]) -> int | None:
     return next((positions for positions in found if isinstance(positions, int)), None)
 
 
-def _read(model: str, file: str) -> str | None:
-    if Path(model).is_dir():
-        path = Path(model) / file
-        return path.read_text(encoding="utf-8") if path.is_file() else None
-    try:
-        return Path(hf_hub_download(model, file)).read_text(encoding="utf-8")
-    except EntryNotFoundError:
-        return None
-    except (OSError, ValueError) as error:  # no network, no such repository, not a hub id
-        raise UnreadableTokenizer(model, str(error)) from error
+def _embedded_tokens(config: dict[str, Any]) -> int | None:
+    """Returns the number of tokens that a model's config.json states; models of several media have a part for text."""
+    parts = (config, config.get("text_config"))
+    found = (part.get("vocab_size") for part in parts if isinstance(part, dict))
+    return next((size for size in found if isinstance(size, int) and size > 0), None)

@@ -11,7 +11,7 @@ from flask import Response, g, request
 from pydantic import ValidationError
 from sqlalchemy.orm import Session, sessionmaker
 
-from inference.engine_errors import UnreadableTokenizer
+from inference.engine_errors import UnreadableModel
 from models import ended_requests, notifications
 from models.connections.schema_upgrade import Installation, read_installation
 from models.notifications import ENDED, ERRORS, Notifications
@@ -102,14 +102,14 @@ class MagnusApp(APIFlask):
 def create_app(settings: Settings | None = None) -> APIFlask:
     """Returns the app, by default with the settings of the environment.
 
-    Raises NoDatabase, UnreadableTokenizer. Without given settings it prints one line instead and ends the process.
+    Raises NoDatabase, UnreadableModel. Without given settings it prints one line instead and ends the process.
     """
     if settings is None:
         try:
             return create_app(read_settings())
         except (UnknownSetting, ValidationError) as error:
             end_with(*problems_of(error), status=APP_LOAD_ERROR)
-        except (NoDatabase, UnreadableTokenizer) as error:
+        except (NoDatabase, UnreadableModel) as error:
             end_with(str(error), status=APP_LOAD_ERROR)
     if settings.database_url is None:
         raise NoDatabase
@@ -162,7 +162,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
 
 
 def make_context(settings: Settings, database_url: str) -> AppContext:
-    """Returns the context of an app with these settings; raises UnreadableTokenizer."""
+    """Returns the context of an app with these settings; raises UnreadableModel."""
     engine = make_engine(
         database_url,
         statement_timeout_s=STATEMENT_TIMEOUT_S,

@@ -44,7 +44,7 @@ def random_model(size: str, device: str, dtype: torch.dtype) -> LlamaForCausalLM
 
 def model_of(directory: Path, device: str, dtype: str) -> Any:
     """Load a causal LM without EOS, so that answers end at their limits."""
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).to(device).eval()
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, trust_remote_code=False).to(device).eval()
     model.config.eos_token_id = model.generation_config.eos_token_id = None
     return model
 

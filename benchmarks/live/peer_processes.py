@@ -96,7 +96,7 @@ class PeerModel:
         loaded = load_model(model)
         self.budget_bytes = kv_budget_bytes(kv_budget, loaded.device)
         # our engine may change its own copy's weights to a layout that transformers cannot read
-        plain = AutoModelForCausalLM.from_pretrained(model, dtype=loaded.model.dtype).eval()
+        plain = AutoModelForCausalLM.from_pretrained(model, dtype=loaded.model.dtype, trust_remote_code=False).eval()
         self.loaded, self.prompts = replace(loaded, model=plain), load_prompt_format(model)
 
     @torch.inference_mode()

@@ -14,12 +14,13 @@ from rich.table import Table
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from cli.output import CommandFailed, json_option, print_result, printed, table
+from cli.output import CommandFailed, WrongSetting, json_option, print_result, printed, table
 from cli.service_access import session, settings_with, state_dir_option, transaction, with_session
 from inference.remote.server_tokens import load_request_tokens
 from inference.request_tokens import RequestTokens
+from learning.features.text_encoders import UnusableEncoder
 from learning.predictors.length_predictor import LengthPredictor, Outcome, Prompt
-from learning.predictors.predictor_factory import bounds_of
+from learning.predictors.predictor_factory import NeedsModel, bounds_of
 from learning.retraining.refit import FEWEST_HELD_OUT, FEWEST_TRAINING, Candidate, refit
 from learning.store import digest, dump, load
 from models import model_versions
@@ -118,6 +119,8 @@ def train(data: IO[str], tenant: str, force: bool, as_json: bool, state_dir: Pat
         candidate = pretrain(partial(transaction, state_dir), examples, settings, tenant=tenant, force=force)
     except TooFewExamples as error:
         raise CommandFailed(str(error)) from error
+    except (NeedsModel, UnusableEncoder) as error:
+        raise WrongSetting(str(error)) from error
     published = candidate.publish or force
     facts = {"published": published, "reason": candidate.reason, "scores": candidate.scores}
     print_result(facts, as_json, lambda _: _scores_table(candidate.scores))

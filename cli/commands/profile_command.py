@@ -41,7 +41,6 @@ def profile(
     # imported here because they load torch, which `magnus profile --help` does not need
     import torch
 
-    from inference.engine_errors import InferenceError
     from inference.local.engine_profile import FULL, QUICK, measure, worthwhile_threads
     from inference.local.kv_budget import kv_budget_bytes
     from inference.local.model_loading import load_model
@@ -51,11 +50,8 @@ def profile(
         torch.set_num_threads(settings.torch_threads)
     if device == "auto":
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
-    try:
-        loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
-        budget_bytes = kv_budget_bytes(settings.kv_budget, loaded.device, loaded.longest_row_bytes)
-    except InferenceError as error:
-        raise CommandFailed(str(error)) from error
+    loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
+    budget_bytes = kv_budget_bytes(settings.kv_budget, loaded.device, loaded.longest_row_bytes)
     if loaded.device.type == "cpu":  # with as many threads as a worker would use
         torch.set_num_threads(worthwhile_threads(loaded, budget_bytes, most=torch.get_num_threads()))
     measured = measure(loaded, budget_bytes, QUICK if quick else FULL)

@@ -9,9 +9,8 @@ from cli import startup_checks
 from cli.entry_point import OUR_MODULES
 from cli.hosting import process_commands
 from cli.hosting.child_process import ChildProgram
-from cli.output import CommandFailed
+from cli.output import CommandFailed, WrongSetting
 from cli.service_access import settings_with
-from inference.engine_errors import InferenceError
 from inference.remote.server_probe import ENGINES, EngineChoice
 from settings import DASHBOARD_USER, Settings
 
@@ -28,6 +27,8 @@ def run(process: str) -> None:
     """
     settings = settings_with()
     _require_servers(process, settings)
+    if process == "web" and (wrong := startup_checks.model_problem(settings.model, needs_weights=False)):
+        raise WrongSetting(wrong)
     program = program_of(process, settings)
     process_commands.export_settings(process_commands.with_absolute_paths(settings))
     os.environ.update(program.env)
@@ -88,18 +89,12 @@ def worker(
         # imported here because it reads the addresses from the environment
         from tasks.serving.remote_worker import run_remote_worker
 
-        try:
-            sys.exit(run_remote_worker(name, engine_url, engine, capacity_tokens, max_rows))
-        except InferenceError as error:
-            raise click.ClickException(f"worker {name}: {error}") from error
+        sys.exit(run_remote_worker(name, engine_url, engine, capacity_tokens, max_rows))
     wrong = [problem for problem in (startup_checks.model_problem(settings.model),) if problem]
     wrong += startup_checks.device_problems(device)
     if wrong:
-        raise CommandFailed("\n".join(wrong))
+        raise WrongSetting("\n".join(wrong))
     # imported here because it loads torch, which `magnus worker --help` does not need
     from tasks.serving.local_worker import run_worker
 
-    try:
-        sys.exit(run_worker(name, device, settings.kv_budget))
-    except InferenceError as error:
-        raise click.ClickException(f"worker {name}: {error}") from error
+    sys.exit(run_worker(name, device, settings.kv_budget))

@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from cli import startup_checks
 from cli.hosting import process_commands
-from cli.hosting.child_process import ChildProgram, ProgramFailed
+from cli.hosting.child_process import ChildProgram, ProgramFailed, SettingRefused
 from cli.hosting.embedded_servers import UnusableDirectory, create_database, embedded_broker, embedded_postgres
 from cli.hosting.readiness import api_is_ready, worker_is_alive
 from cli.hosting.service_files import (
@@ -30,7 +30,7 @@ from cli.hosting.service_files import (
 from cli.hosting.state_lock import AlreadyRunning
 from cli.hosting.supervisor import Stopped, Supervisor
 from cli.hosting.worker_devices import gpu_count, threads_each, worker_devices
-from cli.output import CommandFailed, Unreachable, json_option, print_result
+from cli.output import CommandFailed, Unreachable, WrongSetting, json_option, print_result
 from cli.service_access import POLICIES, settings_with, state_dir_option
 from cli.startup_checks import with_engines
 from inference.model_weights import LARGE_MODEL_PARAMETERS, count_parameters
@@ -87,7 +87,9 @@ def up(as_json: bool, policy: str | None, engines: tuple[str, ...], **options: A
                 forget_service(state_dir)
     except Stopped:
         pass
-    except (AlreadyRunning, ProgramFailed, UnusableDirectory, UnusableSchema, ServerUnusable) as error:
+    except (ServerUnusable, SettingRefused) as error:
+        raise WrongSetting(str(error)) from error
+    except (AlreadyRunning, ProgramFailed, UnusableDirectory, UnusableSchema) as error:
         raise CommandFailed(str(error)) from error
     except OSError as error:  # a file with the directory's name, no right to write, a full or read-only disk
         where = error.filename or state_dir
@@ -105,7 +107,7 @@ def _start_service(
     settings = with_engines(settings)
     wrong = list(startup_checks.problems(settings))
     if wrong:
-        raise CommandFailed("\n".join(wrong))
+        raise WrongSetting("\n".join(wrong))
     port = _free_port(settings.host, settings.port, "--port or MAGNUS_PORT")
     flower_port = _free_port("127.0.0.1", settings.flower_port, "--flower-port or MAGNUS_FLOWER_PORT")
     if settings.database_url:

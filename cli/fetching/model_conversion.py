@@ -30,7 +30,9 @@ class WrongAnswer(Exception):
 def convert_language_model(source: Path, target: Path) -> None:
     """Write a GGUF file's weights in float32, which holds its 4-bit values exactly, with tokenizer and template."""
     disable_progress_bar()
-    read = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
+    read = AutoModelForCausalLM.from_pretrained(
+        source.parent, gguf_file=source.name, dtype=torch.float32, trust_remote_code=False
+    )
     config = type(read.config).from_dict(
         {name: value for name, value in read.config.to_dict().items() if name != "quantization_config"}
     )
@@ -40,7 +42,8 @@ def convert_language_model(source: Path, target: Path) -> None:
     model.save_pretrained(target)
     for weights in target.glob("*.safetensors"):
         weights.chmod(0o644)  # they are private to this user, but workers may run as another
-    AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name, trust_remote_code=False)
+    tokenizer.save_pretrained(target)
 
 
 def try_language_model(directory: Path) -> None:

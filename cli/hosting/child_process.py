@@ -20,6 +20,7 @@ from cli.hosting.signs_of_life import Asking, Pipe, Question, Silence
 from processes.signs_of_life import PULSE_FD
 
 LAUNCH = Path(__file__).with_name("launch.py")  # run by path, because `python -I -S` finds no package of ours
+SAID_BY_US = ("magnus: ", "Error: ")  # the beginnings of the lines with which our commands end
 LOG_LINES_SHOWN = 8  # last lines of a failed program's log, enough for the end of a traceback
 
 
@@ -31,6 +32,18 @@ class ProgramFailed(Exception):
         lines = log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:] if log.exists() else []
         end = f"the end of {log}:" if lines else f"it wrote nothing into {log}"
         super().__init__("\n".join([f"{name} {what}; {end}", *(f"    {line}" for line in lines)]))
+
+
+class SettingRefused(ProgramFailed):
+    """A child ended because it cannot use a setting or a model; the message is the line that says so."""
+
+    STATUS = 2  # with which our commands end then
+
+    def __init__(self, name: str, log: Path) -> None:
+        self.name, self.log = name, log
+        said = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(SAID_BY_US)]
+        why = said[-1].partition(": ")[2] if said else f"see {log}"
+        Exception.__init__(self, why if why.startswith(("worker-", "engine-")) else f"{name}: {why}")
 
 
 @dataclass(frozen=True)

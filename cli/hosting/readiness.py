@@ -12,7 +12,7 @@ import redis
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from cli.hosting.child_process import ChildProgram, ProgramFailed
+from cli.hosting.child_process import ChildProgram, ProgramFailed, SettingRefused
 from models.planning import live_fleet
 
 POLL_S = 0.02  # delays the next start by half of this on average; not tuned
@@ -28,6 +28,8 @@ def await_ready(
     deadline = time.monotonic() + program.ready_within_s
     while not interrupted() and not program.ready():
         if process.poll() is not None:
+            if process.returncode == SettingRefused.STATUS:
+                raise SettingRefused(program.name, log)
             raise ProgramFailed(program.name, f"ended with {_status(process.returncode)}", log)
         if time.monotonic() > deadline:
             raise ProgramFailed(program.name, f"was not ready within {program.ready_within_s:.0f} s", log)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from llguidance import LLMatcher, LLTokenizer
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from inference.json_grammar import FormatChecks, compiled
@@ -86,12 +87,11 @@ class FormatMasks:
 
 def load_format_masks(tokenizer: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> FormatMasks | None:
     """Returns the masks for a tokenizer, or None if llguidance cannot read it or the model has no EOS."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None or not eos_ids:
+    if not isinstance(tokenizer, Tokenizer) or not eos_ids:
         return None
-    size, eos_id = max(vocabulary_size, backend.get_vocab_size(with_added_tokens=True)), min(eos_ids)
+    size, eos_id = max(vocabulary_size, tokenizer.get_vocab_size(with_added_tokens=True)), min(eos_ids)
     try:
-        vocabulary = LLTokenizer(backend.to_str(), n_vocab=size, eos_token=eos_id)
+        vocabulary = LLTokenizer(tokenizer.to_str(), n_vocab=size, eos_token=eos_id)
     except ValueError:
         return None
-    return FormatMasks(vocabulary, FormatChecks(backend.to_str(), size, eos_id))
+    return FormatMasks(vocabulary, FormatChecks(tokenizer.to_str(), size, eos_id))

@@ -2,16 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
-from transformers.utils.logging import disable_progress_bar
 
-from inference.engine_errors import QuantizationUnavailable, UnsupportedModel
+from inference.engine_errors import UnsupportedModel
+from inference.local.checkpoint import Quantize, read_checkpoint
 from inference.local.decode_attention import fastest_attention
 from inference.local.decoding_check import ELSEWHERE, checked_batches, decoding_fault, own_logits, row_dependence
 from inference.local.format_masks import FormatMasks, load_format_masks
@@ -19,9 +18,9 @@ from inference.local.fused_model import FusedModel, fusible
 from inference.local.kv_budget import KvLayout
 from inference.local.linear_weights import WeightForm, fastest_form, store_column_major
 from inference.local.longrope import Longrope, rotate_by_row
-from inference.model_weights import cpu_dtype
-
-Quantize = Literal["4bit", "8bit"]
+from inference.model_checks import check_model
+from inference.model_files import read_json
+from inference.model_tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,37 +62,23 @@ class LoadedModel:
 
 
 def load_model(model: str, device: str = "cpu", dtype: str = "auto", quantize: Quantize | None = None) -> LoadedModel:
-    """Loads a model directory or hub id; raises UnsupportedModel or QuantizationUnavailable.
+    """Loads a model directory or hub id; raises UnsupportedModel, UnreadableModel or QuantizationUnavailable.
 
     The dtype "auto" means the choice of `cpu_dtype` on a CPU, and the data type of the weight files on a GPU.
     """
-    disable_progress_bar()
-    target = torch.device(device)
-    options: dict[str, Any] = {"dtype": dtype}
-    if quantize is not None:
-        options |= {"quantization_config": quantization(quantize, target), "device_map": {"": target}}
-    try:
-        config = AutoConfig.from_pretrained(model)
-        loaded = AutoModelForCausalLM.from_pretrained(model, config=config, **options)
-    except (OSError, ValueError) as error:  # no such model, or transformers has no causal LM for it
-        raise UnsupportedModel(model, str(error)) from error
-    if dtype == "auto" and target.type == "cpu":
-        chosen, _ = cpu_dtype(loaded.num_parameters())
-        loaded = loaded.to(getattr(torch, chosen))
-    if quantize is None:
-        loaded = loaded.to(target)
-    return prepare_model(loaded, AutoTokenizer.from_pretrained(model), name=Path(model).name)
+    check_model(model)
+    known = load_tokenizer(model)
+    loaded = read_checkpoint(model, torch.device(device), dtype, quantize)
+    if known.eos_id is not None and not _states_its_end(model):
+        loaded.generation_config.eos_token_id = known.eos_id
+    return prepare_model(loaded, known.tokenizer, name=Path(model).name)
 
 
-def quantization(quantize: Quantize, device: torch.device) -> Any:
-    """Returns the configuration of bitsandbytes for 4 or 8 bits; raises QuantizationUnavailable."""
-    if device.type != "cuda":
-        raise QuantizationUnavailable(quantize, f"it needs a CUDA device, this worker has {device.type}")
-    if find_spec("bitsandbytes") is None:
-        raise QuantizationUnavailable(quantize, "bitsandbytes is not installed: pip install 'magnus-llm[quantize]'")
-    from transformers import BitsAndBytesConfig  # this import fails where requirements of bitsandbytes are missing
-
-    return BitsAndBytesConfig(load_in_4bit=quantize == "4bit", load_in_8bit=quantize == "8bit")
+def _states_its_end(model: str) -> bool:
+    """Returns whether a file of the configuration names the end of sequence; transformers may know only a default."""
+    config = read_json(model, "config.json")
+    parts = (read_json(model, "generation_config.json"), config, config.get("text_config") or {})
+    return any(part.get("eos_token_id") is not None for part in parts)
 
 
 def prepare_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:

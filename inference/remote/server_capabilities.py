@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from inference.engine_errors import UnreadableTokenizer
+from inference.engine_errors import UnreadableModel
 from inference.prompt_format import load_prompt_format
 from inference.remote.server_errors import ServerUnusable
 from request_body import ABILITIES
@@ -155,6 +155,6 @@ def tokenizer_source(server: ProbedServer, configured: str | None) -> str:
 def _readable(source: str) -> bool:
     try:
         load_prompt_format(source)
-    except UnreadableTokenizer:
+    except UnreadableModel:
         return False
     return True

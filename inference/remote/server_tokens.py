@@ -30,7 +30,7 @@ DECODE_RETRIES = Retrying(
 def load_request_tokens(model: str, key: str | None) -> RequestTokens:
     """Returns the tokenizer of the model in MAGNUS_MODEL: a directory, a hub id, or a server as KIND+URL.
 
-    Raises UnreadableTokenizer. If a server is unavailable, the first call of a method raises TokenizerAway.
+    Raises UnreadableModel. If a server is unavailable, the first call of a method raises TokenizerAway.
     """
     kind, plus, url = model.partition("+")
     if plus and kind in ("vllm", "llamacpp") and url.startswith(("http://", "https://")):

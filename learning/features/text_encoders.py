@@ -78,12 +78,23 @@ class HashingEncoder:
         return vectors
 
 
+class UnusableEncoder(Exception):
+    """A sentence-transformers model cannot be loaded."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        self.name = name
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        if "trust_remote_code" in str(error):
+            reason = "it needs Python code of its own, which Magnus never runs"
+        super().__init__(f"the text encoder {name} cannot be loaded: {reason}")
+
+
 class SentenceEncoder:
     """A sentence-transformers model by name or path; the paper's is sentence-transformers/LaBSE.
 
     One thread encodes texts on the CPU: with two threads on two busy cores a chat prompt took 47 ms of CPU time, most
     of it in barriers, with one thread 20 ms. Native bfloat16 took 0.6 times as long, and its vectors' cosine with those
-    in float32 was at least 0.998.
+    in float32 was at least 0.998. Raises UnusableEncoder.
     """
 
     def __init__(self, name: str) -> None:
@@ -94,7 +105,12 @@ class SentenceEncoder:
         torch.set_num_threads(1)
         self.name = name
         dtype = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
-        self._model = SentenceTransformer(name, device="cpu", model_kwargs={"dtype": dtype})
+        try:
+            self._model = SentenceTransformer(
+                name, device="cpu", trust_remote_code=False, model_kwargs={"dtype": dtype}
+            )
+        except Exception as error:  # transformers raises errors of any kind for files that it cannot use
+            raise UnusableEncoder(name, error) from error
         self.dimension = len(self._model.encode([""], show_progress_bar=False)[0])
         self._cache = VectorCache(self._encode_new, self.dimension)
 
@@ -111,5 +127,8 @@ class SentenceEncoder:
 
 @lru_cache(maxsize=2)
 def make_encoder(name: str) -> Encoder:
-    """Return the encoder of this name, loaded once a process; names but `hashing` are sentence-transformers models."""
+    """Return the encoder of this name, loaded once a process; names but `hashing` are sentence-transformers models.
+
+    Raises UnusableEncoder.
+    """
     return HashingEncoder() if name == HASHING else SentenceEncoder(name)

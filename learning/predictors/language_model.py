@@ -35,8 +35,12 @@ class LanguageModel:
     def __init__(self, source: str | Path, model: Any = None, tokenizer: Any = None, device: str = "cpu") -> None:
         self.source = str(source)
         self.device = device
-        self.tokenizer = tokenizer or AutoTokenizer.from_pretrained(self.source)
-        self.model = (model or AutoModelForCausalLM.from_pretrained(self.source)).to(device).eval()
+        # code of the model's own is never run, nor are pickled weights read, which may run code
+        self.tokenizer = tokenizer or AutoTokenizer.from_pretrained(self.source, trust_remote_code=False)
+        self.model = model or AutoModelForCausalLM.from_pretrained(
+            self.source, trust_remote_code=False, use_safetensors=True
+        )
+        self.model.to(device).eval()
         if self.tokenizer.pad_token_id is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         self._states = VectorCache(self._read_states, self.model.config.hidden_size)

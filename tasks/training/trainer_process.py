@@ -13,6 +13,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from learning.features.text_encoders import UnusableEncoder
 from learning.predictors.predictor_factory import NeedsModel
 from models import training_log
 from models.planning import leadership
@@ -47,8 +48,8 @@ def main() -> int:
         make_configured(settings)
     except NeedsModel as error:
         end_with(f"MAGNUS_PREDICTOR: {error}; MAGNUS_MODEL is {settings.model}")
-    except (OSError, ValueError) as error:
-        end_with(f"MAGNUS_ENCODER: {settings.encoder} cannot be loaded: {next(iter(str(error).splitlines()), '')}")
+    except UnusableEncoder as error:
+        end_with(f"MAGNUS_ENCODER: {error}")
     database = make_engine(database_url, pool_size=2, name="magnus trainer")
     refits = RefitProcesses()
     early = [

@@ -4,7 +4,7 @@ A body of more than MAGNUS_MAX_BODY_BYTES is refused earlier, before it is parse
 its setting MAX_CONTENT_LENGTH, which `webapp/app.py` sets.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from jinja2 import TemplateError
@@ -127,7 +127,20 @@ class PromptLimits:
             ) from error
         if len(ids) > self.max_prompt_tokens:
             raise self._too_long(f"{'' if characters <= LONG_CHARACTERS else 'at least '}{len(ids):,} tokens", param)
+        self._check_embedded(ids, param)
         return ids
+
+    def _check_embedded(self, ids: Sequence[int], param: str) -> None:
+        """Raises InvalidRequest for a token of the tokenizer that the model has no embedding for."""
+        most = self.prompt_format.vocabulary_size
+        unknown = None if most is None else next((one for one in ids if one >= most), None)
+        if unknown is not None:
+            text = self.prompt_format.token_bytes(unknown).decode("utf-8", "replace")
+            raise InvalidRequest(
+                f"Invalid '{param}': its token {text!r} has the id {unknown:,}, but the model knows only the {most:,} "
+                "tokens with lower ids. Please leave it out.",
+                param=param,
+            )
 
     def check_size(self, size_bytes: int, *, param: str) -> None:
         """Raises InvalidRequest for a request that would take too many bytes in the database."""
@@ -181,7 +194,7 @@ class PromptLimits:
 
 
 def prompt_limits_of(settings: Settings) -> PromptLimits:
-    """Returns the limits of the settings, with the served model's tokenizer; raises UnreadableTokenizer."""
+    """Returns the limits of the settings, with the served model's tokenizer; raises UnreadableModel."""
     prompt_format = load_request_tokens(settings.model, settings.engine_key_text)
     name = settings.model_name or prompt_format.name
     context = prompt_format.context_tokens or UNKNOWN_CONTEXT

@@ -4,7 +4,7 @@ import pytest
 from jinja2 import TemplateError
 from jinja2.exceptions import SecurityError
 
-from inference.chat_template import compile_chat_template, find_chat_template, find_special_tokens
+from inference.chat_template import compile_chat_template, find_chat_template
 
 
 @pytest.mark.parametrize(
@@ -19,11 +19,6 @@ from inference.chat_template import compile_chat_template, find_chat_template, f
 )
 def test_a_template_file_overrides_the_config_whose_default_is_taken(config, template_file, template):
     assert find_chat_template(config, template_file) == template
-
-
-def test_special_tokens_are_strings_whether_they_are_stored_with_options_or_without():
-    config = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}, "pad_token": None, "other": "x"}
-    assert find_special_tokens(config) == {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 def test_json_in_a_prompt_is_not_escaped_for_html():

@@ -8,7 +8,7 @@ from inference.engine_errors import (
     QuantizationUnavailable,
     SequenceTooLong,
     UnreadableBudget,
-    UnreadableTokenizer,
+    UnreadableModel,
     UnsupportedModel,
 )
 
@@ -22,7 +22,7 @@ from inference.engine_errors import (
         (UnsupportedModel("bert", "it has no decoder"), "bert cannot be served: it has no decoder"),
         (QuantizationUnavailable("4bit", "no GPU"), "cannot load the model in 4bit: no GPU"),
         (UnreadableBudget("20 gigs"), "20 gigs is no size of a KV cache; write for example 20GiB"),
-        (UnreadableTokenizer("{m}", "no file"), "cannot read the tokenizer of {m}: no file"),
+        (UnreadableModel("{m}", "no file"), "cannot read {m}: no file"),
     ],
 )
 def test_a_message_names_the_facts(error, message):

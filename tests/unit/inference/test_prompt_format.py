@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from inference.engine_errors import UnreadableTokenizer
+from inference.engine_errors import UnreadableModel
 from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.request_tokens import ChatEnding
 from settings import BUNDLED_MODEL
@@ -162,12 +162,12 @@ def test_without_a_template_both_texts_are_joined_by_a_blank_line(tmp_path: Path
 
 
 def test_a_directory_without_a_tokenizer_is_refused_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableTokenizer, match=str(tmp_path)):
+    with pytest.raises(UnreadableModel, match=str(tmp_path)):
         load_prompt_format(str(tmp_path))
 
 
 def test_a_name_that_is_no_hub_id_is_refused() -> None:
-    with pytest.raises(UnreadableTokenizer, match="no/such/model"):
+    with pytest.raises(UnreadableModel, match="no/such/model"):
         load_prompt_format("no/such/model")
 
 

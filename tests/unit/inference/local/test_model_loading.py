@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import BloomConfig, BloomForCausalLM, MistralConfig, MistralForCausalLM
 
-from inference.engine_errors import QuantizationUnavailable, UnsupportedModel
+from inference.engine_errors import UnsupportedModel
 from inference.local.engine import Engine
-from inference.local.model_loading import load_model, prepare_model, quantization
+from inference.local.model_loading import prepare_model
 from inference.sequences import Sequence
 from tests.unit.inference.tiny_models import EOS, POSITIONS, SHAPE, VOCABULARY, Letters
 
@@ -52,14 +52,3 @@ def test_half_precision_is_served_in_half_the_memory(dtype, llama):
     assert loaded.delta_bytes == 2 * 2 * 1 * 8 * 2
     results, _ = Engine(loaded, 2**20).run([Sequence("a", (9, 10, 11), 8), Sequence("b", (12,), 8)])
     assert [len(row.generated_ids) for row in results] == [8, 8]
-
-
-def test_quantization_that_cannot_work_is_refused():
-    with pytest.raises(QuantizationUnavailable, match="needs a CUDA device, this worker has cpu"):
-        quantization("4bit", torch.device("cpu"))
-
-
-def test_a_directory_that_holds_no_causal_lm_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
-    with pytest.raises(UnsupportedModel, match="t5"):
-        load_model(str(tmp_path))

@@ -1,0 +1,72 @@
+"""Checks the files of a model before it is loaded, and names in one line what is wrong. Imports no torch."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from inference.engine_errors import UnsupportedModel
+from inference.model_files import read_json
+from inference.model_weights import INDEX, UnreadableWeights, read_header, weight_files
+
+# The package with which transformers loads the weights of a quantisation. Other methods need none, or are refused by
+# transformers in a line of its own.
+QUANTISATION_PACKAGES = {
+    "bitsandbytes": "bitsandbytes",
+    "compressed-tensors": "compressed_tensors",
+    "awq": "gptqmodel",
+    "gptq": "gptqmodel",
+    "torchao": "torchao",
+}
+
+
+def check_model(model: str) -> None:
+    """Raises UnsupportedModel or UnreadableModel if a model directory cannot be loaded according to its files.
+
+    The weights of a hub id are not looked at, because that would fetch them.
+    """
+    if read_json(model, "adapter_config.json"):
+        raise UnsupportedModel(
+            model, "it is an adapter (adapter_config.json): merge it into its base model with peft's merge_and_unload()"
+        )
+    config = read_json(model, "config.json")
+    if Path(model).is_dir():
+        _check_weights(Path(model))
+    if not config:
+        raise UnsupportedModel(model, "it has no config.json")
+    if not isinstance(config.get("model_type"), str):
+        raise UnsupportedModel(model, "its config.json names no model_type")
+    read_json(model, "generation_config.json")
+    method, package = quantisation(config)
+    if package is not None and find_spec(package) is None:
+        raise UnsupportedModel(model, f"its weights are quantised by {method}: pip install {package.replace('_', '-')}")
+
+
+def quantisation(config: dict[str, Any]) -> tuple[str | None, str | None]:
+    """Returns the method by which a model's weights are quantised, and the package that reads them, or None."""
+    stated = config.get("quantization_config") or config.get("compression_config")
+    if not isinstance(stated, dict):
+        return None, None
+    by_bits = "bitsandbytes" if stated.get("load_in_4bit") or stated.get("load_in_8bit") else "unknown"
+    method = str(stated.get("quant_method") or by_bits)
+    return method, QUANTISATION_PACKAGES.get(method)
+
+
+def _check_weights(directory: Path) -> None:
+    """Raises UnsupportedModel for weights that are missing, cut off, twice there, or pickled."""
+    model = str(directory)
+    files = weight_files(directory)
+    if not any(file.is_file() and file.stat().st_size for file in files):
+        pickled = any(directory.glob("*.bin")) or any(directory.glob("*.pt*"))
+        only = "only pickled ones, which may run code: save it again with transformers' save_pretrained()"
+        raise UnsupportedModel(model, f"it has no weights (*.safetensors){f', {only}' if pickled else ''}")
+    place: dict[str, str] = {}
+    for file in files:
+        if not file.is_file():
+            raise UnsupportedModel(model, f"its {file.name} is missing, which {INDEX} names")
+        try:
+            names = read_header(file)
+        except UnreadableWeights as error:
+            raise UnsupportedModel(model, str(error)) from error
+        for name in names:
+            if place.setdefault(name, file.name) != file.name:
+                raise UnsupportedModel(model, f"its {place[name]} and {file.name} both have {name}")

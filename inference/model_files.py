@@ -1,0 +1,63 @@
+"""Reads a model's small files, from its directory or from the hub. Runs nothing in them, and imports no torch."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import hf_hub_download, try_to_load_from_cache
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+from inference.engine_errors import UnreadableModel
+
+LFS_POINTER = "version https://git-lfs.github.com/spec/"  # how the stand-in of a file begins that Git LFS keeps apart
+HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+
+
+def read_text(model: str, file: str) -> str | None:
+    """Returns the text of a file, or None if the model has no such file; raises UnreadableModel."""
+    place = Path(model)
+    try:
+        if place.is_dir():
+            path: Path | None = place / file
+        elif place.exists():
+            raise UnreadableModel(model, "it is a file; name the directory of a model")
+        elif not HUB_ID.fullmatch(model):
+            raise UnreadableModel(model, "there is no such directory")
+        else:
+            path = _from_hub(model, file)
+        text = path.read_text(encoding="utf-8") if path is not None and path.is_file() else None
+    except UnicodeDecodeError as error:
+        raise UnreadableModel(model, f"its {file} is no UTF-8 text (byte {error.start})") from error
+    except OSError as error:
+        raise UnreadableModel(model, f"its {file} cannot be read: {error.strerror or error}") from error
+    if text is not None and text.startswith(LFS_POINTER):
+        raise UnreadableModel(model, f"its {file} is a pointer of Git LFS: run `git lfs pull` in it")
+    return text
+
+
+def read_json(model: str, file: str) -> dict[str, Any]:
+    """Returns the object in a JSON file, empty if the model has no such file; raises UnreadableModel."""
+    try:
+        found = json.loads(read_text(model, file) or "{}")
+    except (ValueError, RecursionError) as error:
+        raise UnreadableModel(model, f"its {file} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UnreadableModel(model, f"its {file} is no JSON object")
+    return found
+
+
+def _from_hub(model: str, file: str) -> Path | None:
+    try:
+        return Path(hf_hub_download(model, file))
+    except LocalEntryNotFoundError as error:
+        if isinstance(try_to_load_from_cache(model, "config.json"), str):
+            return None  # a model that was fetched as a whole has no further files
+        raise UnreadableModel(
+            model, "there is no such directory, and the hub cannot be reached to look for a model of this name"
+        ) from error
+    except EntryNotFoundError:
+        return None
+    except (OSError, ValueError) as error:  # no such repository, or no right to read it
+        reason = str(error).strip().partition("\n")[0]
+        raise UnreadableModel(model, f"there is no such directory, and the hub says: {reason}") from error
