@@ -9,8 +9,8 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from inference.engine_errors import UnsupportedModel
-from inference.local.checkpoint import Quantize, read_checkpoint
+from inference.engine_errors import InferenceError, UnsupportedModel
+from inference.local.checkpoint import Quantize, one_line, read_checkpoint
 from inference.local.decode_attention import fastest_attention
 from inference.local.decoding_check import ELSEWHERE, checked_batches, decoding_fault, own_logits, row_dependence
 from inference.local.format_masks import FormatMasks, load_format_masks
@@ -84,18 +84,20 @@ def _states_its_end(model: str) -> bool:
 def prepare_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
     """Prepares a model in memory for serving; raises UnsupportedModel if the engine would compute wrong answers."""
     model.eval()
-    form: WeightForm = "row-major"
-    linears = untied_linears(model)
-    if model.device.type == "cpu" and linears:
-        form = fastest_form(max((linear.weight.data for linear in linears), key=torch.numel), packable=fusible(model))
-    if form == "column-major":
-        store_column_major(linears)
     try:
+        form: WeightForm = "row-major"
+        linears = untied_linears(model)
+        if model.device.type == "cpu" and linears:
+            largest = max((linear.weight.data for linear in linears), key=torch.numel)
+            form = fastest_form(largest, packable=fusible(model))
+        if form == "column-major":
+            store_column_major(linears)
         return _prepare(model, tokenizer, name, packed=form == "packed")
-    except torch.OutOfMemoryError:
+    except (InferenceError, torch.OutOfMemoryError, MemoryError):
         raise
-    except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
-        raise UnsupportedModel(name, f"its forward pass takes no prepared mask and cache: {error}") from error
+    except Exception as error:  # a model that transformers makes may fail in any way
+        why = f"its forward pass takes no prepared mask and cache: {one_line(error)}"
+        raise UnsupportedModel(name, why) from error
 
 
 def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel:
