@@ -142,6 +142,14 @@ def test_a_serving_time_estimator_that_learned_noise_is_kept_back() -> None:
     assert not candidate.publish
 
 
+def test_as_published_plain_knn_comes_into_service_although_the_profile_is_better() -> None:
+    exact = [ServedBatch("a", "m", n % 7 + 1, 100, 50, CURVES.serve_s(n % 7 + 1, 100, 50), n) for n in range(300)]
+    candidate = refit_serving_times(None, exact, {("a", "m"): CURVES}, since=-1, now=300, published=True)
+    assert candidate is not None
+    assert candidate.scores["candidate"]["rmse_s"] > candidate.scores["current"]["rmse_s"]
+    assert candidate.publish
+
+
 def test_as_published_only_errors_of_two_seconds_and_a_fifth_are_added_to_plain_knn() -> None:
     def served(at: float, seconds: float) -> ServedBatch:
         return ServedBatch("a", "m", 1 + int(at) % 7, 100, 50, seconds, at)
