@@ -23,6 +23,7 @@ from inference.local.model_loading import LoadedModel
 from inference.local.prefill_pool import PooledRow
 from inference.local.row_offload import OffloadedRows
 from inference.local.running_batch import RunningBatch, new_row
+from inference.local.thread_trials import ThreadTrials
 from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
 
 # The most host memory for preempted rows, some of which are never restored because another worker resumed them. A
@@ -47,15 +48,17 @@ class Engine:
         step_log: StepLog | None = None,
         block_tokens: int = BLOCK_TOKENS,
         prefill_tokens: int | None = None,
+        thread_trials: ThreadTrials | None = None,
     ) -> None:
         """Writes the seconds of each step to `step_log`, from which a worker learns its costs.
 
         While rows run, at most `prefill_tokens` tokens of joiners are prefilled between two steps; None: all of them.
+        With `thread_trials` the engine's own steps decide how many CPU threads it takes.
         """
         self.loaded, self.kv_budget_bytes = loaded, kv_budget_bytes
         self._threshold_bytes = int(memory_threshold * kv_budget_bytes)
         self._kv = KvCache(loaded.layout, kv_budget_bytes, block_tokens=block_tokens)
-        self._batch = RunningBatch(loaded, self._kv, step_log)
+        self._batch = RunningBatch(loaded, self._kv, step_log, thread_trials)
         self._prefill_tokens = prefill_tokens or sys.maxsize
         self._waiting: list[BatchRow] = []  # preempted rows and pooled joiners, in the order in which they join
         self._pooled: PooledRow | None = None  # the first of them, once its prefill has begun

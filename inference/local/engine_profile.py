@@ -109,8 +109,13 @@ def worthwhile_threads(loaded: LoadedModel, kv_budget_bytes: int, most: int, wit
                 return 1
             measured_s.append(steps[0][2])
     typical_s = {threads: median(measured_s) for threads, measured_s in step_s.items()}
-    tolerated = OF_A_LARGE_MODEL if loaded.parameters >= LARGE_MODEL_PARAMETERS else TOLERATED_SLOWDOWN
-    return min(threads for threads, seconds in typical_s.items() if seconds <= tolerated * min(typical_s.values()))
+    tolerable_s = tolerated_slowdown(loaded) * min(typical_s.values())
+    return min(threads for threads, seconds in typical_s.items() if seconds <= tolerable_s)
+
+
+def tolerated_slowdown(loaded: LoadedModel) -> float:
+    """Returns how many times as long a step of this model may take so that a thread is saved."""
+    return OF_A_LARGE_MODEL if loaded.parameters >= LARGE_MODEL_PARAMETERS else TOLERATED_SLOWDOWN
 
 
 def halved(most: int) -> Iterator[int]:

@@ -21,6 +21,7 @@ from inference.local.longrope import prefill_of
 from inference.local.model_loading import LoadedModel
 from inference.local.next_tokens import log_probabilities, next_tokens
 from inference.local.prefill_pool import PooledRow
+from inference.local.thread_trials import ThreadTrials
 from inference.sequences import FinishedSequence, Sequence, TokenLogprob
 
 
@@ -46,8 +47,14 @@ def new_row(loaded: LoadedModel, sequence: Sequence, entry_number: int = 0) -> B
 class RunningBatch:
     """`rows[i]` is row i of the KV cache; a finished row stays there until it is replaced or the batch is compacted."""
 
-    def __init__(self, loaded: LoadedModel, kv: KvCache, step_log: StepLog | None = None) -> None:
-        self.loaded, self.kv, self._step_log = loaded, kv, step_log or StepLog()
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        kv: KvCache,
+        step_log: StepLog | None = None,
+        thread_trials: ThreadTrials | None = None,
+    ) -> None:
+        self.loaded, self.kv, self._step_log, self._thread_trials = loaded, kv, step_log or StepLog(), thread_trials
         self.rows: list[BatchRow] = []
         self.tally = RunTally()
         self.finished: list[FinishedSequence] = []  # since the last call of take_finished
@@ -112,6 +119,8 @@ class RunningBatch:
         ended = perf_counter()
         self.tally.count_decode(len(self.rows), running, ended - started)
         self._step_log.count_decode(len(self.rows), self._read_tokens(cursor), started, ended)
+        if self._thread_trials is not None:
+            self._thread_trials.count(len(self.rows), ended - started, ended)
         self._pause_if_done()
 
     def _compute_again(self) -> None:

@@ -4,17 +4,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import monotonic
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 import torch
 
 from inference.local.cost_counters import StepLog
 from inference.local.engine import Engine
-from inference.local.engine_profile import QUICK, measure, worthwhile_threads
+from inference.local.engine_profile import QUICK, measure, tolerated_slowdown, worthwhile_threads
 from inference.local.kv_budget import GPU_SHARE, kv_budget_bytes, require_a_row
 from inference.local.kv_cache import BLOCK_TOKENS
 from inference.local.model_loading import LoadedModel, load_model
+from inference.local.thread_trials import ThreadTrials
 from inference.prompt_format import load_prompt_format
 from learning.cost_curves import fit_curves
 from models.leasing.leases import WorkerOffer
@@ -42,7 +43,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
     prepare_process(name)
     if device == "auto":
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
-    loaded, budget_bytes, curves = _in_a_thread_that_ends(partial(_load_and_measure, device, kv_budget))
+    loaded, budget_bytes, curves, thread_trials = _in_a_thread_that_ends(partial(_load_and_measure, device, kv_budget))
     announcement = WorkerRegistration(
         name=name,
         model=settings.model_name or loaded.name,
@@ -61,7 +62,13 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
     # as published, batches are planned for Θ, and the rest of the memory is for predictions that were too short
     engine_bytes = int(budget_bytes / GPU_SHARE) if settings.magnus == "published" else budget_bytes
     return serve_until_signal(
-        lambda: Engine(loaded, engine_bytes, step_log=steps, prefill_tokens=settings.prefill_tokens),
+        lambda: Engine(
+            loaded,
+            engine_bytes,
+            step_log=steps,
+            prefill_tokens=settings.prefill_tokens,
+            thread_trials=thread_trials,
+        ),
         load_prompt_format(settings.model),
         announcement,
         offer=lambda: WorkerOffer(curves=costs.curves(monotonic())),
@@ -80,18 +87,27 @@ def _in_a_thread_that_ends(compute: Callable[[], T]) -> T:
         return pool.submit(compute).result()
 
 
-def _load_and_measure(device: str, kv_budget: str) -> tuple[LoadedModel, int, ServingCurves | None]:
-    """Returns the model, Θ in bytes, and the measured curves."""
+class _MeasuredModel(NamedTuple):
+    loaded: LoadedModel
+    budget_bytes: int  # Θ
+    curves: ServingCurves | None
+    thread_trials: ThreadTrials | None  # None on a GPU
+
+
+def _load_and_measure(device: str, kv_budget: str) -> _MeasuredModel:
     if settings.torch_threads:
         torch.set_num_threads(settings.torch_threads)
     loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
     budget_bytes = kv_budget_bytes(kv_budget, loaded.device, loaded.longest_row_bytes)
     require_a_row(budget_bytes, loaded.delta_bytes)
+    thread_trials = None
     if loaded.device.type == "cpu":
-        threads = worthwhile_threads(loaded, budget_bytes, most=torch.get_num_threads())
+        most = torch.get_num_threads()
+        threads = worthwhile_threads(loaded, budget_bytes, most)
         torch.set_num_threads(threads)
         log.info("number of threads chosen", threads=threads)
-    return loaded, budget_bytes, _measured_curves(loaded, budget_bytes)
+        thread_trials = ThreadTrials(threads, most, tolerated_slowdown(loaded))
+    return _MeasuredModel(loaded, budget_bytes, _measured_curves(loaded, budget_bytes), thread_trials)
 
 
 def _measured_curves(loaded: LoadedModel, budget_bytes: int) -> ServingCurves | None:
