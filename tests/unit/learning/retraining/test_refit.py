@@ -143,7 +143,7 @@ def test_a_serving_time_estimator_that_learned_noise_is_kept_back() -> None:
 
 
 def test_as_published_plain_knn_comes_into_service_although_the_profile_is_better() -> None:
-    exact = [ServedBatch("a", "m", n % 7 + 1, 100, 50, CURVES.serve_s(n % 7 + 1, 100, 50), n) for n in range(300)]
+    exact = [ServedBatch("a", "m", 2, 100 + n, 50, CURVES.serve_s(2, 100 + n, 50), n) for n in range(300)]
     candidate = refit_serving_times(None, exact, {("a", "m"): CURVES}, since=-1, now=300, published=True)
     assert candidate is not None
     assert candidate.scores["candidate"]["rmse_s"] > candidate.scores["current"]["rmse_s"]
