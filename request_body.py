@@ -6,8 +6,8 @@ field that is missing asks for nothing.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -119,6 +119,7 @@ class StoredTurn(_Part):
     content: str
     tool_calls: tuple[StoredCall, ...] = ()
     tool_call_id: str | None = None  # id of the call whose result this message has
+    reasoning: str | None = None  # what an earlier answer thought
 
 
 def json_text(value: object) -> object:
@@ -158,6 +159,29 @@ class StoredFormat(_Part):
     pattern: str | None = None
 
 
+class AnswerForm(_Part):
+    """How the text of a model's answer is built; the default is plain text.
+
+    Thinking stands in front, between the tags `opening` and `closing`; `opened` says that the prompt ends with the
+    opening one. With `channels`, the answer has the messages of gpt-oss, each behind the name of its channel.
+    """
+
+    opening: str = ""
+    closing: str = ""
+    opened: bool = False
+    channels: bool = False
+
+    @property
+    def starts_with_thinking(self) -> bool:
+        """Returns whether an answer cannot begin with its text."""
+        return self.opened or self.channels
+
+
+PLAIN = AnswerForm()
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+TemplateVariable = bool | int | float | str
+
+
 class RequestBody(_Part):
     """The options of one request; the defaults ask for nothing special."""
 
@@ -165,6 +189,7 @@ class RequestBody(_Part):
     background: bool = True
     stream: bool = False  # a client reads the answer while it is generated
     sampling: Sampling = GREEDY
+    defaulted: tuple[str, ...] = ()  # fields of `sampling` that the client left out and the model's own config gives
     stop: tuple[str, ...] = ()
     messages: tuple[StoredTurn, ...] = ()
     format: StoredFormat | None = None
@@ -172,7 +197,9 @@ class RequestBody(_Part):
     raw: bool = False  # the model reads the input as it is, without its chat template
     prompt_ids: tuple[int, ...] = ()  # the tokens of a raw input that was sent as tokens
     continues: bool = False  # the answer goes on with the conversation's last message
-    reasoning: Literal["none"] | None = None  # "none": the chat template is told that the model shall not reason
+    reasoning: Effort | None = None  # what the chat template is told of thinking; "none": there shall be none
+    template_variables: dict[str, TemplateVariable] = {}  # further variables of the chat template
+    answer_form: AnswerForm = PLAIN
     echo: bool = False  # the client wants the prompt in front of the answer
     tools: tuple[StoredTool, ...] = ()
     dropped_tools: tuple[str, ...] = ()  # types of tools that the client offered and that no engine here has
@@ -195,6 +222,17 @@ class RequestBody(_Part):
             message.role == "tool" or message.tool_calls for message in self.messages
         )
 
+    def without_defaults(self, lacked: Collection[str]) -> "RequestBody":
+        """Returns the body without the model's own sampling as far as engines that have `lacked` cannot do it."""
+        left_out = set(self.defaulted) & set(lacked)
+        if "temperature" in left_out:  # what remains would change nothing
+            left_out = set(self.defaulted) - {"repetition_penalty"} | left_out
+        if not left_out:
+            return self
+        plain: dict[str, Any] = {one.name: one.default for one in fields(Sampling) if one.name in left_out}
+        remaining = tuple(name for name in self.defaulted if name not in left_out)
+        return self.model_copy(update={"sampling": replace(self.sampling, **plain), "defaulted": remaining})
+
     @property
     def needs(self) -> tuple[str, ...]:
         """Returns the ABILITIES that an engine needs to serve it."""
@@ -206,7 +244,9 @@ class RequestBody(_Part):
             "tools": self.uses_tools,
             "prompt_logprobs": self.echo and self.top_logprobs is not None,
             "continue_final_message": self.continues,
-            "reasoning": self.reasoning is not None,
+            "reasoning": self.reasoning is not None or bool(self.template_variables),
+            "format_after_thinking": self.answer_form.starts_with_thinking
+            and (self.format is not None or self.tool_choice.mode == "required"),
         }
         return (*self.sampling.needs, *(ability for ability, is_asked in asked.items() if is_asked))
 
@@ -222,6 +262,7 @@ ABILITIES = (
     "prompt_logprobs",
     "continue_final_message",
     "reasoning",
+    "format_after_thinking",
 )
 
 

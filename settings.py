@@ -102,6 +102,10 @@ class Settings(BaseSettings):
     hosted_tools: Literal["drop", "refuse"] = Field(
         "drop", description="Tools that only OpenAI runs, such as web_search: left out with a note, or refused"
     )
+    generation_config: Literal["auto", "none"] = Field(
+        "auto",
+        description="Sampling where clients leave it out; auto: as the model's generation_config.json, none: greedy",
+    )
     max_prompt_tokens: int | None = Field(
         None, ge=1, description="Longest prompt accepted (Lmax); if unset, what the model's context and a worker hold"
     )

@@ -179,6 +179,7 @@ def _model(settings: Settings) -> Iterator[Finding]:
     name = settings.model_name or Path(settings.model).name
     yield _finding("model", startup_checks.model_problem(settings.model), f"{name} from {settings.model}")
     yield _longest_prompt(settings)
+    yield from answer_findings(settings)
     yield _finding("encoder", startup_checks.encoder_problem(settings.encoder), settings.encoder)
     yield _finding("length predictor", startup_checks.predictor_problem(settings), settings.predictor)
     for missing in startup_checks.device_problems(settings.devices):
@@ -196,6 +197,23 @@ def _longest_prompt(settings: Settings) -> Finding:
     too_long = context is not None and settings.max_prompt_tokens >= context
     remedy = "unset MAGNUS_MAX_PROMPT_TOKENS, or set it below the context" if too_long else None
     return Finding("longest prompt", f"{settings.max_prompt_tokens:,} tokens by setting; {known}", remedy)
+
+
+def answer_findings(settings: Settings) -> Iterator[Finding]:
+    """Yields what the model's own files say of its answers: how they are sampled, and what the chat template knows."""
+    try:
+        tokens = load_request_tokens(settings.model, None)
+    except UnreadableModel:
+        return
+    asked = ", ".join(f"{name} {value:g}" for name, value in tokens.generation.sampling.items())
+    sampling = asked if asked and settings.generation_config == "auto" else "greedy"
+    found = f"{sampling} where a client sends nothing else, by MAGNUS_GENERATION_CONFIG={settings.generation_config}"
+    if tokens.generation.not_honoured:
+        found += f"; generation_config.json also has {', '.join(tokens.generation.not_honoured)}, which is not honoured"
+    yield Finding("sampling", found)
+    variables = ", ".join(sorted(tokens.template_variables or ())) or "none"
+    abilities = f"{'thinking' if tokens.thinks else 'no thinking'}, {'tools' if tokens.takes_tools else 'no tools'}"
+    yield Finding("chat template", f"{abilities}; variables for chat_template_kwargs: {variables}")
 
 
 def _dtype(settings: Settings) -> Finding:

@@ -4,7 +4,9 @@ Templates are untrusted code, so they run in Jinja's immutable sandbox and are p
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError, meta, nodes
@@ -12,17 +14,23 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from inference.model_tokenizer import SPECIAL_TOKENS
 
-def find_chat_template(tokenizer_config: dict[str, Any], template_file: str | None) -> str | None:
+_OF_THE_CHAT = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message")
+
+
+def find_chat_template(
+    tokenizer_config: dict[str, Any], template_file: str | None, name: str = "default"
+) -> str | None:
     """Returns the template's source, or None if the model has no template.
 
-    A template file overrides the config's entry; of several named templates `default` is taken.
+    A template file overrides the config's entry, of which several may be named; Hermes has one for `tool_use`.
     """
     if template_file is not None:
         return template_file
     source = tokenizer_config.get("chat_template")
     if isinstance(source, list):
-        return next((entry["template"] for entry in source if entry["name"] == "default"), None)
+        return next((entry["template"] for entry in source if entry["name"] == name), None)
     return source
 
 
@@ -31,9 +39,48 @@ def compile_chat_template(source: str) -> Template:
     return _environment().from_string(source)
 
 
-def takes_tools(source: str) -> bool:
-    """Returns whether a template reads the definitions of tools."""
-    return "tools" in meta.find_undeclared_variables(_environment().parse(source))
+def variables_of(source: str) -> frozenset[str]:
+    """Returns the variables that a template reads, `tools` among them if it takes definitions of tools."""
+    return frozenset(meta.find_undeclared_variables(_environment().parse(source)))
+
+
+def clients_variables(source: str) -> frozenset[str]:
+    """Returns the variables that a client may set: all but the chat's own."""
+    return variables_of(source) - {*SPECIAL_TOKENS, *_OF_THE_CHAT}
+
+
+def system_as_user(messages: Sequence[Mapping[str, Any]], after: int = 0) -> list[dict[str, Any]]:
+    """Returns the messages with each system message as the user's, joined with the user's messages beside it.
+
+    The first `after` messages stay as they are.
+    """
+    merged: list[dict[str, Any]] = [dict(message) for message in messages[:after]]
+    joins = False  # the message before is a system message
+    for message in messages[after:]:
+        system, users = message["role"] == "system", message["role"] in ("system", "user")
+        if users and merged and merged[-1]["role"] == "user" and (system or joins):
+            merged[-1]["content"] += f"\n\n{message['content']}"
+        else:
+            merged.append({**message, "role": "user"} if system else dict(message))
+        joins = system
+    return merged
+
+
+def with_short_ids(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the messages with ids of calls of nine letters and digits, as the templates of Mistral demand them."""
+    shortened = []
+    for message in messages:
+        changed = dict(message)
+        if "tool_calls" in message:
+            changed["tool_calls"] = [call | {"id": _short_id(call.get("id", ""))} for call in message["tool_calls"]]
+        if "tool_call_id" in message:
+            changed["tool_call_id"] = _short_id(message["tool_call_id"])
+        shortened.append(changed)
+    return shortened
+
+
+def _short_id(id: str) -> str:
+    return sha256(id.encode()).hexdigest()[:9]
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

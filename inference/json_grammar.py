@@ -15,6 +15,7 @@ from inference.engine_errors import TooExpensive
 from inference.isolated_calls import IsolatedCalls
 from inference.schema_bounds import exceeded_bound
 from inference.sequences import JsonFormat
+from request_body import PLAIN, AnswerForm
 
 ANY_OBJECT = '{"type": "object"}'
 # One way to write each value, as Python's json.dumps does: a model cannot fill its answer with blanks. Overrides what a
@@ -43,7 +44,34 @@ def grammar_of(format: JsonFormat) -> str:
 
 def compiled(format: JsonFormat, vocabulary: LLTokenizer) -> LLMatcher:
     """Returns the matcher of an answer; the caller must check its `is_error`. May take minutes: see FormatChecks."""
-    return LLMatcher(vocabulary, grammar_of(format), log_level=0, limits=LIMITS)
+    grammar = grammar_of(format)
+    if format.answer_form != PLAIN:
+        (answer,) = json.loads(grammar)["grammars"]
+        thinking = {"lark_grammar": thinking_grammar(format.answer_form, vocabulary)}
+        grammar = json.dumps({"grammars": [thinking, answer | {"name": "answer"}]})
+    return LLMatcher(vocabulary, grammar, log_level=0, limits=LIMITS)
+
+
+def thinking_grammar(form: AnswerForm, vocabulary: LLTokenizer) -> str:
+    """Returns the grammar, in llguidance's form of Lark, of any thinking in this form and an `@answer` behind it."""
+
+    def mark(text: str) -> str:
+        ids = vocabulary.tokenize_str(text)
+        return f"<[{ids[0]}]>" if len(ids) == 1 and vocabulary.is_special_token(ids[0]) else json.dumps(text)
+
+    def until(text: str) -> str:
+        if mark(text).startswith("<"):  # no text has a special token in it
+            return f"thought: ANY {mark(text)}\nANY: /(?s:.*)/\n"
+        return f"thought[suffix={mark(text)}]: /(?s:.*)/\n"
+
+    if form.channels:
+        message = mark("<|message|>")
+        begin = f'{mark("<|channel|>")} "analysis" {message} thought {mark("<|start|>")} "assistant"'
+        json_mark = f'" "? {mark("<|constrain|>")} "json"'
+        end = f'{mark("<|channel|>")} "final" ({json_mark})? {message}'
+        return f"start: ({begin})* {end} @answer\n{until('<|end|>')}"
+    thinking = "thought GAP" if form.opened else f"({mark(form.opening)} thought GAP)?"
+    return f"start: {thinking} @answer\nGAP: /\\n{{0,2}}/\n{until(form.closing)}"
 
 
 class FormatChecks:

@@ -14,8 +14,12 @@ LFS_POINTER = "version https://git-lfs.github.com/spec/"  # how the stand-in of 
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
-def read_text(model: str, file: str) -> str | None:
-    """Returns the text of a file, or None if the model has no such file; raises UnreadableModel."""
+def read_text(model: str, file: str, needed: bool = False) -> str | None:
+    """Returns the text of a file, or None if the model has no such file; raises UnreadableModel.
+
+    Without a connection to the hub, a file that is `needed` must be in the cache, unless the hub once said that there
+    is none.
+    """
     place = Path(model)
     try:
         if place.is_dir():
@@ -25,7 +29,7 @@ def read_text(model: str, file: str) -> str | None:
         elif not HUB_ID.fullmatch(model):
             raise UnreadableModel(model, "there is no such directory")
         else:
-            path = _from_hub(model, file)
+            path = _from_hub(model, file, needed)
         text = path.read_text(encoding="utf-8") if path is not None and path.is_file() else None
     except UnicodeDecodeError as error:
         raise UnreadableModel(model, f"its {file} is no UTF-8 text (byte {error.start})") from error
@@ -47,12 +51,18 @@ def read_json(model: str, file: str) -> dict[str, Any]:
     return found
 
 
-def _from_hub(model: str, file: str) -> Path | None:
+def _from_hub(model: str, file: str, needed: bool) -> Path | None:
     try:
         return Path(hf_hub_download(model, file))
     except LocalEntryNotFoundError as error:
         if isinstance(try_to_load_from_cache(model, "config.json"), str):
-            return None  # a model that was fetched as a whole has no further files
+            if not needed or try_to_load_from_cache(model, file) is not None:
+                return None  # a model that was fetched as a whole has no further files
+            raise UnreadableModel(
+                model,
+                f"its {file} is not in the cache, and the hub cannot be reached: load it once with a connection, or "
+                "give a directory that has all files of the model",
+            ) from error
         raise UnreadableModel(
             model, "there is no such directory, and the hub cannot be reached to look for a model of this name"
         ) from error

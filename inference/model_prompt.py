@@ -1,14 +1,15 @@
 """A request's prompt before it is encoded; the web process and the worker encode it alike. Imports no torch."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import TemplateError
 from pydantic_core import from_json, to_json
 
-from inference.request_tokens import ChatEnding, RequestTokens, Turn
-from request_body import RequestBody, StoredCall, StoredTool, StoredTurn
+from inference.request_tokens import ChatEnding, RequestTokens, Turn, thinking_variables
+from request_body import PLAIN, AnswerForm, RequestBody, StoredCall, StoredTool, StoredTurn
 
 NOTHING_ASKED = RequestBody()
 # A prompt of more characters is encoded in a process of its own, because a tokenizer holds Python's lock: for 1.3 µs a
@@ -36,9 +37,10 @@ class ModelPrompt:
 
     @property
     def characters(self) -> int:
-        """Returns the characters of its texts, definitions of functions included."""
+        """Returns the characters of its texts, definitions of functions and earlier thinking included."""
         tools = (len(tool.description or "") + len(tool.parameters or "") for tool in self.body.offered_tools)
-        return len(self.instructions) + len(self.input) + sum(tools)
+        thoughts = (len(turn.reasoning or "") for turn in self.body.messages)
+        return len(self.instructions) + len(self.input) + sum(tools) + sum(thoughts)
 
     def encode(self, tokens: RequestTokens, most_tokens: int | None = None, caller: str = "") -> list[int]:
         """Returns the prompt's token ids; if there are more than `most_tokens`, it may return only the first of them.
@@ -58,11 +60,18 @@ class ModelPrompt:
         ids: list[int] = found
         return ids
 
+    def answer_form(self, tokens: RequestTokens, ids: Sequence[int]) -> AnswerForm:
+        """Returns the form of its answer; `ids` are its tokens."""
+        if self.body.raw:
+            return PLAIN
+        return tokens.answer_form(ids, self.body.messages[-1].content if self.body.continues else "")
+
     def encode_here(self, tokens: RequestTokens) -> list[int]:
         """Returns the prompt's token ids; raises TemplateError."""
         if self.body.raw:
             return tokens.encode_raw(self.input)
-        ending = ChatEnding(self.body.continues, thinks=self.body.reasoning != "none")
+        told = thinking_variables(self.body.reasoning) | self.body.template_variables
+        ending = ChatEnding(self.body.continues, told)
         if self.body.uses_tools:
             messages = [template_message(message) for message in self.body.messages]
             tools = [template_tool(tool) for tool in self.body.offered_tools]
@@ -78,6 +87,8 @@ def template_message(turn: StoredTurn) -> dict[str, Any]:
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
             for call in turn.tool_calls
         ]
+    if turn.reasoning:
+        message |= {"reasoning_content": turn.reasoning, "thinking": turn.reasoning}  # gpt-oss has the second name
     if turn.tool_call_id is not None:
         message["tool_call_id"] = turn.tool_call_id
     return message

@@ -7,20 +7,33 @@ user's text, such as a literal `<eos>`, is encoded as plain text and never becom
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Template, TemplateError
+from jinja2 import TemplateError
 from tokenizers import Tokenizer
 
+from inference.answer_parts import CHANNEL_MARKS, find_answer_form
 from inference.answer_text import Detokenizer, bytes_of_token
-from inference.chat_template import compile_chat_template, find_chat_template, takes_tools
+from inference.chat_template import (
+    clients_variables,
+    compile_chat_template,
+    find_chat_template,
+    system_as_user,
+    variables_of,
+    with_short_ids,
+)
 from inference.engine_errors import UnreadableModel
+from inference.generation_defaults import GenerationDefaults, generation_defaults
 from inference.isolated_calls import IsolatedCalls
 from inference.model_files import read_json, read_text
 from inference.model_tokenizer import load_tokenizer
 from inference.request_tokens import NEXT_TURN, ChatEnding, Turn
+from inference.tool_calls import FURTHER_MARKS, MARKS
+from request_body import PLAIN, AnswerForm
 
+TAIL_TOKENS = 16  # of a prompt that may end with a tag of thinking, which has fewer. Not tuned
 ANCHOR = "a"  # before tokens that continue a text, because some tokenizers decode the first token of a text differently
 # Splits special tokens in users' texts. Unicode reserves these characters for internal use, so no template contains
 # them, and no client knows which of 2^60 strings of them this is.
@@ -34,20 +47,27 @@ class PromptFormat:
         self,
         name: str,
         vocabulary: str,
-        template: Template | None,
+        template: str | None,
         special_tokens: dict[str, str] | None = None,
-        takes_tools: bool = False,
+        tool_template: str | None = None,
         context_tokens: int | None = None,
         long_prompts: IsolatedCalls | None = None,
         embedded_tokens: int | None = None,
+        generation: GenerationDefaults | None = None,
     ) -> None:
         """`vocabulary` is the text of a tokenizer.json; `special_tokens` are passed to the template by name.
 
-        The model has an embedding for the ids below `embedded_tokens`, which may be fewer or more than the vocabulary.
+        Chats with tools are rendered by `tool_template` if there is one. The model has an embedding for the ids below
+        `embedded_tokens`, which may be fewer or more than the vocabulary.
         """
-        self.name, self.takes_tools, self.context_tokens = name, takes_tools, context_tokens
-        self.long_prompts = long_prompts
-        self._template = template
+        self.name, self.context_tokens, self.long_prompts = name, context_tokens, long_prompts
+        self.generation = generation or GenerationDefaults()
+        self._template = compile_chat_template(template) if template is not None else None
+        for_tools = tool_template or template or ""
+        self._tool_template = compile_chat_template(for_tools)
+        self.takes_tools = "tools" in variables_of(for_tools)
+        self.template_variables = clients_variables(template or "") | clients_variables(for_tools)
+        self._form = find_answer_form(for_tools)
         self._named_tokens = special_tokens or {}
         self._tokenizer = Tokenizer.from_str(vocabulary)
         self._literal = Tokenizer.from_str(vocabulary)
@@ -58,31 +78,28 @@ class PromptFormat:
         self._byte_level = "ByteLevel" in repr(self._tokenizer.decoder)
         added = self._tokenizer.get_added_tokens_decoder().values()
         longest_first = sorted((token.content for token in added if token.special), key=len, reverse=True)
+        marks = {self._form.opening, self._form.closing, *MARKS, *FURTHER_MARKS, *CHANNEL_MARKS}
+        kept = {token for token in marks if token in for_tools}
+        self._left_out = frozenset(
+            number
+            for number, token in self._tokenizer.get_added_tokens_decoder().items()
+            if token.special and token.content not in kept
+        )
         self._special = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
 
     def encode(self, instructions: str, input: str, ending: ChatEnding = NEXT_TURN) -> list[int]:
         """Returns the prompt's token ids: by the chat template or, without one, of both texts and a blank line."""
-        joined = f"{instructions}\n\n{input}" if instructions else input
         if self._template is None:
-            return list(self._literal.encode(joined).ids)
-        if not instructions:
-            return self._encode_chat(self._template, _messages([("user", input)]), ending)
-        try:
-            return self._encode_chat(self._template, _messages([("system", instructions), ("user", input)]), ending)
-        except TemplateError:  # some templates, such as Gemma's, refuse a system message
-            return self._encode_chat(self._template, _messages([("user", joined)]), ending)
+            return list(self._literal.encode(f"{instructions}\n\n{input}" if instructions else input).ids)
+        asked = [("user", input)]
+        return self._encode_chat(_messages([("system", instructions), *asked] if instructions else asked), ending)
 
     def encode_conversation(self, turns: Sequence[Turn], ending: ChatEnding = NEXT_TURN) -> list[int]:
         """Returns the token ids of (role, content) turns; raises TemplateError if the template refuses them."""
         if self._template is None:
             transcript = "\n\n".join(f"{role}: {content}" for role, content in turns)
             return list(self._literal.encode(transcript if ending.continues else f"{transcript}\n\nassistant:").ids)
-        try:
-            return self._encode_chat(self._template, _messages(turns), ending)
-        except TemplateError:  # some templates refuse system messages alone
-            if any(role != "system" for role, _ in turns):
-                raise
-            return self.encode("", "\n\n".join(content for _, content in turns), ending)
+        return self._encode_chat(_messages(turns), ending)
 
     def encode_messages(
         self,
@@ -93,7 +110,13 @@ class PromptFormat:
         """Returns the token ids of a chat with tools; raises jinja2's TemplateError if the template refuses it."""
         if self._template is None or not self.takes_tools:
             raise TemplateError("it knows no tools")
-        return self._encode_chat(self._template, messages, ending, tools)
+        try:
+            return self._encode_chat(messages, ending, tools)
+        except TemplateError:
+            shortened = with_short_ids(messages)
+            if shortened == list(messages):
+                raise
+            return self._encode_chat(shortened, ending, tools)
 
     def encode_raw(self, text: str) -> list[int]:
         """Returns the token ids of a prompt as it is; special tokens in it are those of the model."""
@@ -115,25 +138,85 @@ class PromptFormat:
         return len(self._literal.encode(text, add_special_tokens=False))
 
     def decode(self, ids: Sequence[int], *, continues: bool = False) -> str:
-        """Returns an answer's text without special tokens; NUL, which Postgres cannot store, becomes U+FFFD.
+        """Returns an answer's text without special tokens, except the marks of thinking and of calls.
 
-        If the answer `continues` a text, it keeps a leading blank, which some tokenizers drop.
+        NUL, which Postgres cannot store, becomes U+FFFD. If the answer `continues` a text, it keeps a leading blank,
+        which some tokenizers drop.
         """
         if continues:
             return self.decode([*self._anchor, *ids])[len(self.decode(self._anchor)) :]
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True)).replace("\0", "\ufffd")
+        shown = [one for one in ids if one not in self._left_out]
+        return str(self._tokenizer.decode(shown, skip_special_tokens=False)).replace("\0", "\ufffd")
+
+    @property
+    def thinks(self) -> bool:
+        """Returns whether the chat template has tags of thinking."""
+        return self._form != PLAIN
+
+    def answer_form(self, prompt_ids: Sequence[int], begun: str = "") -> AnswerForm:
+        """Returns the form of the answer to this prompt; `begun` is the message that it continues."""
+        opening, closing = self._form.opening, self._form.closing
+        if begun:  # its own beginning says whether it still thinks
+            opened = bool(closing) and begun.rfind(opening) > begun.rfind(closing)
+            return self._form.model_copy(update={"opened": True}) if opened else PLAIN
+        if not closing:
+            return self._form
+        end = self._tokenizer.decode(list(prompt_ids[-TAIL_TOKENS:]), skip_special_tokens=False).rstrip()
+        return self._form.model_copy(update={"opened": end.endswith(opening)})
 
     def token_bytes(self, id: int) -> bytes:
         """Returns the bytes that this token adds to an answer; none if the vocabulary has no such token."""
         return bytes_of_token(self._tokenizer.id_to_token(id) or "", self._byte_level)
 
     def _encode_chat(
-        self,
-        template: Template,
-        messages: Sequence[Mapping[str, Any]],
-        ending: ChatEnding,
-        tools: Sequence[Mapping[str, Any]] = (),
+        self, messages: Sequence[Mapping[str, Any]], ending: ChatEnding, tools: Sequence[Mapping[str, Any]] = ()
     ) -> list[int]:
+        """Returns the token ids of a chat; a template that takes no system message gets it as the user's."""
+        if any(message["role"] == "system" for message in messages):
+            messages = self._with_system_placed(messages)
+        try:
+            rendered = self._render(messages, ending, tools)
+        except TemplateError:  # some templates refuse system messages alone
+            if not any(message["role"] == "system" for message in messages):
+                raise
+            rendered = self._render(system_as_user(messages), ending, tools)
+        if _SHIELD not in rendered:
+            return list(self._tokenizer.encode(rendered, add_special_tokens=False).ids)
+        # The shield split every special token in users' texts, so those that are still whole come from the template.
+        ids: list[int] = []
+        for position, piece in enumerate(self._special.split(rendered)):
+            encoding = self._tokenizer if position % 2 else self._literal
+            ids += encoding.encode(piece.replace(_SHIELD, ""), add_special_tokens=False).ids
+        return ids
+
+    def _with_system_placed(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        if self._takes_later_system:
+            return messages
+        return system_as_user(messages, after=int(self._takes_first_system and messages[0]["role"] == "system"))
+
+    @cached_property
+    def _takes_first_system(self) -> bool:
+        return self._takes(("system", "user"))
+
+    @cached_property
+    def _takes_later_system(self) -> bool:
+        """Whether a system message may stand anywhere; Gemma's templates refuse it at every other place only."""
+        return self._takes_first_system and self._takes(("user", "assistant", "system", "user"))
+
+    def _takes(self, roles: Sequence[str]) -> bool:
+        try:
+            self._render(_messages([(role, f"message of the {role}") for role in roles]), NEXT_TURN, ())
+        except TemplateError:
+            return False
+        return True
+
+    def _render(
+        self, messages: Sequence[Mapping[str, Any]], ending: ChatEnding, tools: Sequence[Mapping[str, Any]]
+    ) -> str:
+        """Returns the rendered chat, special tokens in its texts shielded; raises TemplateError."""
+        template = self._tool_template if tools else self._template
+        if template is None:
+            raise TemplateError("there is none")
 
         def shielded(text: str) -> str:
             return self._special.sub(lambda token: token[0][0] + _SHIELD + token[0][1:], text)
@@ -150,16 +233,9 @@ class PromptFormat:
         except (TypeError, ValueError, LookupError, AttributeError) as error:
             # the messages or tools have fields or types that the template does not expect
             raise TemplateError(f"it cannot render them ({type(error).__name__})") from error
-        if ending.continues:
-            rendered = _upto(rendered, shielded(str(messages[-1]["content"])))
-        if _SHIELD not in rendered:
-            return list(self._tokenizer.encode(rendered, add_special_tokens=False).ids)
-        # The shield split every special token in users' texts, so those that are still whole come from the template.
-        ids: list[int] = []
-        for position, piece in enumerate(self._special.split(rendered)):
-            encoding = self._tokenizer if position % 2 else self._literal
-            ids += encoding.encode(piece.replace(_SHIELD, ""), add_special_tokens=False).ids
-        return ids
+        if any(shielded(one["content"]).strip() not in rendered for one in messages if one["role"] == "system"):
+            raise TemplateError("it leaves out a system message")
+        return _upto(rendered, shielded(str(messages[-1]["content"]))) if ending.continues else rendered
 
 
 def _upto(rendered: str, last: str) -> str:
@@ -188,24 +264,23 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
 
 def load_prompt_format(model: str) -> PromptFormat:
     """Reads the prompt format of a model directory or hub id; raises UnreadableModel."""
-    known = load_tokenizer(model)
-    source = find_chat_template(read_json(model, "tokenizer_config.json"), read_text(model, "chat_template.jinja"))
-    try:
-        template = compile_chat_template(source) if source is not None else None
-        knows_tools = source is not None and takes_tools(source)
-    except (TemplateError, TypeError, AttributeError, RecursionError) as error:
-        raise UnreadableModel(model, f"its chat template is wrong: {error}") from error
+    known, settings = load_tokenizer(model), read_json(model, "tokenizer_config.json")
+    template_file = read_text(model, "chat_template.jinja", needed="chat_template" not in settings)
     config = read_json(model, "config.json")
-    return PromptFormat(
-        Path(model).name,
-        known.tokenizer.to_str(),
-        template,
-        known.special_tokens,
-        knows_tools,
-        _context_tokens(config),
-        IsolatedCalls("inference.prompt_encoding:encoder", model),
-        _embedded_tokens(config),
-    )
+    try:
+        return PromptFormat(
+            Path(model).name,
+            known.tokenizer.to_str(),
+            find_chat_template(settings, template_file),
+            known.special_tokens,
+            find_chat_template(settings, template_file, "tool_use"),
+            _context_tokens(config),
+            IsolatedCalls("inference.prompt_encoding:encoder", model),
+            _embedded_tokens(config),
+            generation_defaults(read_json(model, "generation_config.json")),
+        )
+    except (TemplateError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        raise UnreadableModel(model, f"its chat template is wrong: {error}") from error
 
 
 def _context_tokens(config: dict[str, Any]) -> int | None:

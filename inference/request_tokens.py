@@ -1,30 +1,33 @@
 """The interface that turns requests into token ids and answers into text: by our own tokenizer, or by a server's."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from inference.answer_text import Detokenizer
+from inference.generation_defaults import GenerationDefaults
 from inference.isolated_calls import IsolatedCalls
+from request_body import AnswerForm, Effort, TemplateVariable
 
 Turn = tuple[str, str]  # role, content
 
 
 @dataclass(frozen=True, slots=True)
 class ChatEnding:
-    """How a chat template ends a prompt.
+    """How a chat template ends a prompt: if the answer `continues` the last message, that message stays open.
 
-    If the answer `continues` the last message, that message stays open. Without `thinks`, the template is told that
-    the model shall not reason before it answers; templates of models that never do so ignore that.
+    `variables` are told to the template; those that it does not know change nothing.
     """
 
     continues: bool = False
-    thinks: bool = True
+    variables: Mapping[str, TemplateVariable] = field(default_factory=dict)
 
-    @property
-    def variables(self) -> dict[str, bool]:
-        """Returns the template's variables under both names in use: that of Qwen and GLM, and DeepSeek's."""
-        return {} if self.thinks else {"enable_thinking": False, "thinking": False}
+
+def thinking_variables(effort: Effort | None) -> dict[str, TemplateVariable]:
+    """Returns what templates are told of thinking, under the names in use: of Qwen and GLM, DeepSeek, and gpt-oss."""
+    if effort is None:
+        return {}
+    return {"enable_thinking": effort != "none", "thinking": effort != "none", "reasoning_effort": effort}
 
 
 NEXT_TURN = ChatEnding()
@@ -53,6 +56,21 @@ class RequestTokens(Protocol):
     @property
     def takes_tools(self) -> bool:
         """Returns whether the model's chat template knows definitions of tools."""
+
+    @property
+    def template_variables(self) -> frozenset[str] | None:
+        """Returns the variables that the chat template knows beside the chat's own; None if only a server knows."""
+
+    @property
+    def generation(self) -> GenerationDefaults:
+        """Returns what the model's generation_config.json asks for; nothing if only a server has it."""
+
+    @property
+    def thinks(self) -> bool:
+        """Returns whether the chat template has tags of thinking."""
+
+    def answer_form(self, prompt_ids: Sequence[int], begun: str = "") -> AnswerForm:
+        """Returns the form of the answer to this prompt; `begun` is the message that it continues."""
 
     @property
     def context_tokens(self) -> int | None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from request_body import GREEDY, Sampling
+from request_body import GREEDY, PLAIN, AnswerForm, Sampling
 
 # "unfinished": the row goes back to the queue; "refused": this engine can never answer it
 FinishReason = Literal["eos", "stop", "limit", "unfinished", "removed", "refused"]
@@ -22,11 +22,13 @@ class TokenLogprob:
 class JsonFormat:
     """The form of an answer: any JSON object, JSON that `schema` allows, or a text that `pattern` matches as a whole.
 
-    `schema` is a JSON Schema as text, `pattern` a regular expression.
+    `schema` is a JSON Schema as text, `pattern` a regular expression. Thinking in front of it, as `answer_form`
+    describes it, is free.
     """
 
     schema: str | None = None
     pattern: str | None = None
+    answer_form: AnswerForm = PLAIN
 
 
 @dataclass(frozen=True, slots=True)

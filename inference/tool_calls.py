@@ -1,8 +1,10 @@
 """Reads calls of tools in an answer's text, in the formats that chat templates teach; makes formats that force a call.
 
-Hermes, Qwen and SmolLM2 write `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, each call or a list of them
-between tags; Llama 3 and Mistral write the object, or a list, as the whole answer (`parameters` for `arguments`).
-Imports no torch.
+Hermes, Qwen and SmolLM2 write `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, Qwen3-Coder
+`<tool_call><function=NAME><parameter=KEY>VALUE`; Mistral `[TOOL_CALLS]` with a list of such objects or with
+`NAME[ARGS]{…}`; Granite and Phi `<|tool_call|>`; Llama 3 the object as the whole answer (`parameters` for `arguments`),
+perhaps behind `<|python_tag|>`, several with semicolons. The calls of gpt-oss are messages, which
+`inference/answer_parts.py` reads. What cannot be read as a call stays text. Imports no torch.
 """
 
 import json
@@ -11,13 +13,24 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from inference.answer_text import held_back
 from inference.sequences import JsonFormat
 from request_body import RequestBody, StoredTool
 
-OPENING = "<tool_call>"
-TAGGED = re.compile(rf"{OPENING}(.*?)(?:</tool_call>|$)", re.DOTALL)
-MARKS = ("[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>")  # in front of calls that are the whole answer
+MARKS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>")  # in front of calls
+# What else belongs to calls: a tokenizer may have these as special tokens, which other texts leave out.
+FURTHER_MARKS = ("</tool_call>", "<|/tool_call|>", "[ARGS]", "[CALL_ID]")
+CLOSING = re.compile(r"\s*+(?:</tool_call>|<\|/tool_call\|>|(?=\[TOOL_CALLS\])|$)")
+BETWEEN = re.compile(r"\s*+(?:[;,]\s*+)?(?=[{\[])")
+NAMED = re.compile(r"\s*+([\w.-]++)(?:\[CALL_ID\]\w++)?(?:\[ARGS\])?\s*+(?={)")
+FUNCTION = re.compile(r"\s*+<function=([^>\s]++)>")
+PARAMETER = re.compile(r"\s*+<parameter=([^>\s]++)>\n?")
+FUNCTION_END, PARAMETER_END = "</function>", "</parameter>"
 MOST_CALLS = 128  # calls in one answer; the same number as OpenAI's bound on tools
+DECODER = json.JSONDecoder()
+
+# The tools that may be called, each with the names of its parameters that are texts.
+OfferedTools = Mapping[str, Collection[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,66 +41,138 @@ class ToolCall:
     arguments: str
 
 
-def read_tool_calls(text: str, names: Collection[str]) -> tuple[str, list[ToolCall]]:
-    """Returns an answer's text beside its calls, and its calls of tools with these names.
+def text_parameters(tools: Sequence[StoredTool]) -> OfferedTools:
+    """Returns the tools by name, each with its parameters whose values are texts."""
+    return {tool.name: _texts(json.loads(tool.parameters or "{}").get("properties")) for tool in tools}
 
-    A text without calls, or with a call of another tool, is returned as it is.
+
+def _texts(properties: Any) -> set[str]:
+    named = properties.items() if isinstance(properties, Mapping) else ()
+    return {name for name, schema in named if isinstance(schema, Mapping) and schema.get("type") == "string"}
+
+
+def read_tool_calls(text: str, tools: OfferedTools) -> tuple[str, list[ToolCall]]:
+    """Returns an answer's text beside its calls, and its calls of these tools.
+
+    A call of another tool, or one that is damaged, is text; a text without calls is returned as it is.
     """
-    found = TAGGED.findall(text)
-    if found:
-        calls = [call for part in found for call in _calls(part)]
-        rest = TAGGED.sub("", text)
-        rest = rest if rest.strip() else ""
-    else:
-        whole = text.strip()
-        for mark in MARKS:
-            whole = whole.removeprefix(mark).strip()
-        calls, rest = _calls(whole), ""
-    if not calls or len(calls) > MOST_CALLS or any(call.name not in names for call in calls):
+    whole = _values(text.strip(), 0, tools)
+    if whole is not None and whole[1] == len(text.strip()):
+        return ("", whole[0]) if len(whole[0]) <= MOST_CALLS else (text, [])
+    beside, calls, at = "", list[ToolCall](), 0
+    for _ in range(MOST_CALLS + 1):
+        start, begin = _next_mark(text, at)
+        found = _calls(text, begin, tools)
+        if found is None:
+            beside += text[at:begin]
+            at = begin
+        else:
+            beside += text[at:start]
+            calls += found[0]
+            at = found[1]
+    beside += text[at:]
+    if not calls or len(calls) > MOST_CALLS:
         return text, []
-    return rest, calls
+    return beside if beside.strip() else "", calls
 
 
 def may_begin_calls(text: str) -> int | None:
     """Returns the position in an incomplete answer at which calls begin or may begin; None if there is none."""
-    start = text.find(OPENING)
-    if start >= 0:
-        return start
-    begun = text.lstrip()
-    if not begun or begun[0] in "{[" or any(mark.startswith(begun[: len(mark)]) for mark in MARKS):
+    place = min(_next_mark(text, 0)[0], len(text) - held_back(text, MARKS))
+    before = text[:place].lstrip()
+    if not before or before[0] in "{[":
         return 0
-    for length in range(min(len(OPENING) - 1, len(text)), 0, -1):
-        if text.endswith(OPENING[:length]):
-            return len(text) - length
-    return None
+    return None if place == len(text) else place
 
 
-def _calls(text: str) -> list[ToolCall]:
+def _next_mark(text: str, at: int) -> tuple[int, int]:
+    """Returns where the next mark begins and ends; the end of the text if there is none."""
+    found = [(place, place + len(mark)) for mark in MARKS if (place := text.find(mark, at)) >= 0]
+    return min(found, default=(len(text), len(text)))
+
+
+def _calls(text: str, at: int, tools: OfferedTools) -> tuple[list[ToolCall], int] | None:
+    """Returns the calls behind a mark that ends at `at`, and where they end; None if they cannot be read."""
+    found = _values(text, at, tools) or _named(text, at, tools) or _functions(text, at, tools)
+    closing = found and CLOSING.match(text, found[1])
+    return (found[0], closing.end()) if found and closing else None
+
+
+def _values(text: str, at: int, tools: OfferedTools) -> tuple[list[ToolCall], int] | None:
+    """Reads calls that are JSON objects, or lists of them."""
+    calls: list[ToolCall] = []
+    while begin := BETWEEN.match(text, at):
+        try:
+            found, at = DECODER.raw_decode(text, begin.end())
+        except (ValueError, RecursionError):
+            return None
+        for one in found if isinstance(found, list) else [found]:
+            call = _call(one, tools)
+            if call is None:
+                return None
+            calls.append(call)
+    return (calls, at) if calls else None
+
+
+def _call(value: Any, tools: OfferedTools) -> ToolCall | None:
+    name = value.get("name") if isinstance(value, Mapping) else None
+    if not isinstance(name, str) or name not in tools:
+        return None
+    arguments = value.get("arguments", value.get("parameters", {}))
+    if isinstance(arguments, str):
+        return ToolCall(name, arguments)
+    return ToolCall(name, json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, Mapping) else None
+
+
+def _named(text: str, at: int, tools: OfferedTools) -> tuple[list[ToolCall], int] | None:
+    """Reads a call that is a name and an object of arguments, as newer models of Mistral write it."""
+    named = NAMED.match(text, at)
+    if named is None or named[1] not in tools:
+        return None
     try:
-        found = json.loads(text)
+        arguments, end = DECODER.raw_decode(text, named.end())
     except (ValueError, RecursionError):
-        return []
-    calls = []
-    for one in found if isinstance(found, list) else [found]:
-        if not isinstance(one, Mapping) or not isinstance(one.get("name"), str):
-            return []
-        arguments = one.get("arguments", one.get("parameters", {}))
-        if isinstance(arguments, str):
-            calls.append(ToolCall(one["name"], arguments))
-        elif isinstance(arguments, Mapping):
-            calls.append(ToolCall(one["name"], json.dumps(arguments, ensure_ascii=False)))
-        else:
-            return []
-    return calls
+        return None
+    return [ToolCall(named[1], json.dumps(arguments, ensure_ascii=False))], end
+
+
+def _functions(text: str, at: int, tools: OfferedTools) -> tuple[list[ToolCall], int] | None:
+    """Reads calls in the tags of Qwen3-Coder; a value is a text where its parameter is, and JSON elsewhere."""
+    calls: list[ToolCall] = []
+    while function := FUNCTION.match(text, at):
+        name, at, arguments = function[1], function.end(), dict[str, Any]()
+        if name not in tools:
+            return None
+        while parameter := PARAMETER.match(text, at):
+            end = text.find(PARAMETER_END, parameter.end())
+            if end < 0:
+                return None
+            value = text[parameter.end() : end].removesuffix("\n")
+            arguments[parameter[1]] = value if parameter[1] in tools[name] else _json_or_text(value)
+            at = end + len(PARAMETER_END)
+        end = text.find(FUNCTION_END, at)
+        if end < 0 or text[at:end].strip():
+            return None
+        calls.append(ToolCall(name, json.dumps(arguments, ensure_ascii=False)))
+        at = end + len(FUNCTION_END)
+    return (calls, at) if calls else None
+
+
+def _json_or_text(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
 
 
 def required_format(body: RequestBody) -> JsonFormat | None:
     """Returns the format that an answer must have: that of a required call, or the one that the client asked for."""
     if body.tool_choice.mode == "required":
-        return JsonFormat(json.dumps(forced_call_schema(body.tools, body.tool_choice.function)))
+        schema = json.dumps(forced_call_schema(body.tools, body.tool_choice.function))
+        return JsonFormat(schema, answer_form=body.answer_form)
     if body.format is None:
         return None
-    return JsonFormat(body.format.schema_, body.format.pattern)
+    return JsonFormat(body.format.schema_, body.format.pattern, body.answer_form)
 
 
 def _arguments_schema(tool: StoredTool) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Discriminator, Field, Tag
 
 from inference.model_prompt import ModelPrompt
-from request_body import RequestBody, StoredTool, StoredTurn
+from request_body import Effort, RequestBody, StoredTool, StoredTurn, TemplateVariable
 from webapp.field_types import Text
 from webapp.limits.prompt_limits import PromptLimits
 from webapp.options import TokenId
@@ -28,25 +28,28 @@ def prompt_of_turns(
     tools: Sequence[StoredTool] = (),
     *,
     continues: bool = False,
-    reasoning: Literal["none"] | None = None,
+    reasoning: Effort | None = None,
+    variables: Mapping[str, TemplateVariable] | None = None,
 ) -> ModelPrompt:
     """Returns the prompt of a conversation with the definitions of these functions.
 
     System messages that open the conversation join the instructions. A single user message is the user input; of a
     longer conversation the user input is a transcript. If the answer `continues` the last turn, that turn stays open.
+    The chat template is told of `reasoning` and the further `variables`.
     """
     opening = opening_turns(turns)
     system = "\n\n".join(part for part in (instructions, *(turn.content for turn in turns[:opening])) if part)
     later = turns[opening:]
+    told = RequestBody(reasoning=reasoning, template_variables=dict(variables or {}))
     if len(later) == 1 and later[0].role == "user" and not tools:
-        return ModelPrompt(system, later[0].content, RequestBody(reasoning=reasoning))
+        return ModelPrompt(system, later[0].content, told)
     conversation = tuple(
         turn.model_copy(update={"role": "system"}) if turn.role == "developer" else turn for turn in later
     )
     transcript = "\n\n".join(f"{turn.role}: {_transcript(turn)}" for turn in conversation)
     messages = (StoredTurn(role="system", content=system), *conversation) if system else conversation
-    body = RequestBody(messages=messages, tools=tuple(tools), continues=continues, reasoning=reasoning)
-    return ModelPrompt(system, transcript, body)
+    asked = told.model_copy(update={"messages": messages, "tools": tuple(tools), "continues": continues})
+    return ModelPrompt(system, transcript, asked)
 
 
 def opening_turns(turns: Sequence[StoredTurn]) -> int:

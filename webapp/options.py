@@ -5,6 +5,7 @@ A new option of sampling is a field of `SamplingFields` and, under the same name
 
 import dataclasses
 import secrets
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
@@ -34,10 +35,21 @@ FORMAT_CHECKS = FormatChecks()
 MOST_TOP_LOGPROBS = 20  # OpenAI's bound
 LARGEST_INTEGER = 2**63 - 1
 
+# fields of RequestBody that make the prompt
+OF_THE_PROMPT = ("messages", "raw", "prompt_ids", "continues", "reasoning", "template_variables")
+LargeInteger = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
+
 TopLogprobs = Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)]
 TokenId = Annotated[int, Field(ge=0, le=LARGEST_TOKEN_ID)]
 TokenName = Annotated[str, Field(pattern=r"^\d{1,9}$")]  # a token id, as a name in a JSON object
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+TemplateVariables = Annotated[
+    dict[
+        Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,63}$")],
+        bool | LargeInteger | Annotated[float, Field(allow_inf_nan=False)] | Annotated[Text, Field(max_length=1000)],
+    ],
+    Field(max_length=16, description="Variables of the model's chat template, such as enable_thinking"),
+]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 
 
@@ -73,24 +85,29 @@ class SamplingFields(Body):
     include_stop_str_in_output: Literal[False] | None = None
     use_beam_search: Literal[False] | None = None
 
-    def request_body(self, prompt: ModelPrompt, **others: Any) -> RequestBody:
+    def request_body(self, prompt: ModelPrompt, defaults: Mapping[str, float], **others: Any) -> RequestBody:
         """Returns what these fields ask for, with the parts of the prompt that are stored in the body.
 
-        Fields of the same name are taken over; `others` replace them. A field that is None asks for nothing.
+        Fields of the same name are taken over; `others` replace them. A field that is None asks for nothing, or for
+        what the model's own `defaults` say; this is the only place that applies them, and temperature 0 stays greedy.
         A streamed answer that is sampled gets a seed: after the loss of a worker the same text is generated again.
         """
         names = [field.name for field in dataclasses.fields(Sampling)]
-        parts = {name: getattr(prompt.body, name) for name in ("messages", "raw", "prompt_ids", "continues")}
+        parts = {name: getattr(prompt.body, name) for name in OF_THE_PROMPT}
         given = {name: getattr(self, name, None) for name in (*names, *RequestBody.model_fields)} | parts | others
         asked = {name: value for name, value in given.items() if value is not None}
         if asked.get("top_k", 0) < 0:
             asked["top_k"] = 0
         if "logit_bias" in asked:
             asked["logit_bias"] = tuple((int(token), bias) for token, bias in asked["logit_bias"].items())
+        greedy = not asked.get("temperature", defaults.get("temperature"))
+        own = {name: value for name, value in defaults.items() if name == "repetition_penalty" or not greedy}
+        defaulted = tuple(name for name in own if name not in asked)
+        asked = own | asked
         if asked.get("stream") and asked.get("temperature") and "seed" not in asked:
             asked["seed"] = secrets.randbelow(MOST_SEEDS)
         sampling = {name: asked.pop(name) for name in names if name in asked}
-        return RequestBody.model_validate({**asked, "sampling": sampling})
+        return RequestBody.model_validate({**asked, "sampling": sampling, "defaulted": defaulted})
 
 
 def bounded_schema(schema: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 
 from models.client_requests import NewRequest, RequestView
-from request_body import stored_form
 from webapp.app_context import AppContext
 from webapp.client_errors import InvalidRequest
 from webapp.submission import Submission, cancel_request, find_request, new_request, store, wait_for_ends
@@ -53,8 +52,11 @@ def accepted_requests(
     new: list[NewRequest] = []
     for number, submission in enumerate(submissions):
         same = number > 0 and submission.prompt is submissions[number - 1].prompt
-        # answers to the same prompt differ only in their seeds, so the prompt is encoded and checked once
-        new.append(replace(new[-1], body=stored_form(submission.body)) if same else accepted(submission))
+        if same:  # such answers differ only in their seeds, so the prompt is encoded and checked once
+            seed = {"seed": submission.body.sampling.seed}
+            new.append(replace(new[-1], body=new[-1].body | {"sampling": new[-1].body["sampling"] | seed}))
+        else:
+            new.append(accepted(submission))
     check_logprobs(submissions, new)
     return new
 

@@ -68,15 +68,17 @@ class Submission:
     def needs(self) -> dict[str, str]:
         """Returns what its engine must be able to do, by ability, with the client's field that asks for it."""
         names = self.names
+        held_to = "tool_choice" if self.body.tool_choice.mode == "required" else names.format
         fields = {
             "top_k": "magnus.top_k",
-            "response_format": "tool_choice" if self.body.tool_choice.mode == "required" else names.format,
+            "response_format": held_to,
             "pattern": names.format,
+            "format_after_thinking": held_to,
             "logprobs": names.logprobs,
             "raw_prompt": names.prompt,
             "tools": "tools" if self.body.offered_tools else names.prompt,
             "prompt_logprobs": "echo",
-            "reasoning": names.reasoning,
+            "reasoning": names.reasoning if self.body.reasoning else "chat_template_kwargs",
         }
         return {ability: fields.get(ability, ability) for ability in self.body.needs}
 
@@ -205,12 +207,17 @@ def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submi
     limits.check_model(submission.model)
     limit_tokens = limits.output_limit(submission.limit_tokens, param=names.limit)
     check_options(body, limit_tokens, names.format, submission.tenant)
+    limits.check_template(body, effort=names.reasoning)
     limits.check_ids([token for token, _ in body.sampling.logit_bias], param="logit_bias")
     counts = limits.count_tokens(submission.prompt, param=names.prompt, tenant=submission.tenant)
+    lacks = snapshot.lacking.get(limits.model_name, ()) if snapshot else ()
+    form = counts.answer_form
+    if "raw_prompt" in lacks:  # engines that take chats only may show an answer without its thinking
+        form = form.model_copy(update={"opened": False})
+    body = body.without_defaults(lacks).model_copy(update={"answer_form": form})
     largest_tokens = snapshot.largest_tokens.get(limits.model_name) if snapshot else None
     limits.check_workers(counts.prompt_tokens, largest_tokens, param=names.prompt)
-    lacks = snapshot.lacking.get(limits.model_name, ()) if snapshot else ()
-    limits.check_needs(submission.needs, lacks)
+    limits.check_needs(replace(submission, body=body).needs, lacks)
     new = NewRequest(
         tenant=submission.tenant,
         model=limits.model_name,

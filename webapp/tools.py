@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from inference.tool_calls import ToolCall, read_tool_calls
+from inference.answer_parts import read_answer
+from inference.tool_calls import ToolCall, text_parameters
 from models.client_requests import RequestView
 from request_body import RequestBody, StoredCall, StoredTool, StoredToolChoice, readable_body
 from webapp.field_types import TEXT_OR_LIST, Body, HistoryBody, Text
@@ -183,6 +184,29 @@ class OutputPart(HistoryBody):
     text: Text
 
 
+class ReasoningText(HistoryBody):
+    """A piece of what an earlier answer thought."""
+
+    type: Literal["reasoning_text", "summary_text"]
+    text: Text
+
+
+class ReasoningItem(HistoryBody):
+    """What an earlier answer thought, sent back as it came; it belongs to the answer or the calls that follow it."""
+
+    type: Literal["reasoning"]
+    content: Annotated[list[ReasoningText], Field(max_length=MOST_PARTS)] | None = None
+    summary: Annotated[list[ReasoningText], Field(max_length=MOST_PARTS)] | None = None
+    id: Text | None = None
+    status: ItemStatus | None = None
+    encrypted_content: Text | None = Field(default=None, description="Accepted, not used: only OpenAI can read it")
+
+    @property
+    def text(self) -> str:
+        """Returns the thoughts as one string."""
+        return "".join(part.text for part in self.content or self.summary or ())
+
+
 class FunctionOutputItem(HistoryBody):
     """The result of a call of a function."""
 
@@ -208,7 +232,7 @@ class ItemReference(HistoryBody):
     id: Annotated[Text, Field(max_length=128)]
 
 
-ITEM_KINDS = ("message", "function_call", "function_call_output", "item_reference")
+ITEM_KINDS = ("message", "reasoning", "function_call", "function_call_output", "item_reference")
 
 
 def kind_of_item(value: Any) -> str | None:
@@ -226,23 +250,22 @@ ITEM = Discriminator(
 
 @dataclass(frozen=True, slots=True)
 class AnswerParts:
-    """An answer's text and its calls; `text` is empty if it has only calls."""
+    """What an answer thinks, says and calls; `text` is empty if it has only the others."""
 
     text: str
+    reasoning: str = ""
     calls: tuple[tuple[str, ToolCall], ...] = ()  # each with the id that its result names
 
 
 def answer_parts(view: RequestView) -> AnswerParts:
-    """Returns the parts of an answer; if its request had no tools, it is all text."""
+    """Returns the parts of an answer."""
     return parts_of(view.request.output_text or "", readable_body(view.request.body), view.request.id)
 
 
 def parts_of(text: str, body: RequestBody, request_id: str) -> AnswerParts:
     """Returns the parts of a text that answers the request with this body and id."""
-    if not body.offered_tools:
-        return AnswerParts(text)
-    rest, calls = read_tool_calls(text, {tool.name for tool in body.offered_tools})
-    if not body.parallel_tool_calls:
-        calls = calls[:1]
+    read = read_answer(text, body.answer_form, text_parameters(body.offered_tools))
+    calls = read.calls if body.parallel_tool_calls else read.calls[:1]
     own = request_id.removeprefix("resp_")[:24]
-    return AnswerParts(rest, tuple((f"call_{own}{number:03d}", call) for number, call in enumerate(calls)))
+    named = tuple((f"call_{own}{number:03d}", call) for number, call in enumerate(calls))
+    return AnswerParts(read.text, read.reasoning, named)

@@ -42,6 +42,7 @@ class LoadedModel:
     max_positions: int
     weight_bytes: int  # like `parameters`, counted before packing, which empties the weights of `model`
     parameters: int
+    suppressed_ids: tuple[int, ...] = ()  # no answer has these tokens
     format_masks: FormatMasks | None = None  # None: answers cannot be constrained to a format
     longrope: Longrope | None = None  # how rows of a model with longrope are prefilled
 
@@ -125,6 +126,9 @@ def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel
         max_positions=max_positions,
         weight_bytes=weight_bytes,
         parameters=parameters,
+        suppressed_ids=tuple(
+            one for one in _ids(model.generation_config.suppress_tokens) if 0 <= one < own[0][0].shape[-1]
+        ),
         format_masks=load_format_masks(tokenizer, own[0][0].shape[-1], eos_ids),
         longrope=rotate_by_row(model),
     )

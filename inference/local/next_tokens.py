@@ -16,15 +16,20 @@ from inference.sequences import TokenLogprob
 LEAST_LOGPROB = -9999.0
 
 
-def next_tokens(logits: Tensor, rows: Sequence[BatchRow], eos_ids: frozenset[int]) -> Tensor:
+def next_tokens(
+    logits: Tensor, rows: Sequence[BatchRow], eos_ids: frozenset[int], suppressed_ids: Sequence[int] = ()
+) -> Tensor:
     """Returns the next token of each row, [rows], for logits [rows, vocabulary]; finished rows get an arbitrary one.
 
-    Log probabilities are the model's own, from before penalties and formats change the logits.
+    No row gets one of the `suppressed_ids`. Log probabilities are the model's own, from before that, and before
+    penalties and formats change the logits.
     """
     asking = [index for index, row in enumerate(rows) if row.asks_of_logits and row.running]
     with_logprobs = [index for index in asking if rows[index].sequence.top_logprobs is not None]
     changed = [index for index in asking if _changes_logits(rows[index])]
     unchanged = logits[with_logprobs] if with_logprobs else logits
+    if suppressed_ids:
+        logits[:, list(suppressed_ids)] = -torch.inf
     if changed:
         logits[changed] = adjusted(logits[changed], [rows[index] for index in changed], eos_ids).to(logits.dtype)
     tokens = greedy(logits)

@@ -67,11 +67,14 @@ class RunningBatch:
         self.reserve(dict(zip(indices, map(len, prompts), strict=True)))
         logits = self._prefilled(rows, indices, prompts)
         self.add(rows, indices)
-        self._retire(rows, next_tokens(logits, rows, self.loaded.eos_ids))
+        self._retire(rows, self._next_tokens(logits, rows))
         ended = perf_counter()
         self.tally.count_prefill([len(prompt) for prompt in prompts], ended - started)
         self._step_log.count_prefill(len(rows), max(map(len, prompts)), started, ended)
         self._pause_if_done()
+
+    def _next_tokens(self, logits: Tensor, rows: Several[BatchRow]) -> Tensor:
+        return next_tokens(logits, rows, self.loaded.eos_ids, self.loaded.suppressed_ids)
 
     def _prefilled(self, rows: Several[BatchRow], indices: Several[int], prompts: Several[Several[int]]) -> Tensor:
         """Returns the logits of the next tokens; prefills a row alone if it asks for its prompt's log probabilities."""
@@ -100,7 +103,7 @@ class RunningBatch:
         if joins:
             self.kv.row_from_host(len(self.rows), pooled.as_host_row())
             self.add([row], [len(self.rows)])
-            self._retire([row], next_tokens(logits[-1:], [row], self.loaded.eos_ids))
+            self._retire([row], self._next_tokens(logits[-1:], [row]))
         ended = perf_counter()
         pooled.seconds += ended - started
         if joins:
@@ -114,7 +117,7 @@ class RunningBatch:
         started = perf_counter()
         cursor = self._prepare_decode()
         logits = decode_one_token(self.loaded.decoder, self.kv, cursor)
-        cursor.tokens = next_tokens(logits, self.rows, self.loaded.eos_ids)[:, None]
+        cursor.tokens = self._next_tokens(logits, self.rows)[:, None]
         running = self._retire(self.rows, cursor.tokens[:, 0])
         ended = perf_counter()
         self.tally.count_decode(len(self.rows), running, ended - started)

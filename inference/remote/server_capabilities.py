@@ -23,6 +23,7 @@ REPORTED_SEPARATELY = frozenset(
         "prompt_logprobs",
         "continue_final_message",
         "reasoning",
+        "format_after_thinking",
     }
 )
 

@@ -12,10 +12,13 @@ import httpx
 from jinja2 import TemplateError
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from inference.chat_template import system_as_user
 from inference.engine_errors import TokenizerAway
+from inference.generation_defaults import GenerationDefaults
 from inference.prompt_format import ANCHOR, load_prompt_format
 from inference.remote.token_logprobs import MAX_TOKEN_ID
 from inference.request_tokens import NEXT_TURN, ChatEnding, RequestTokens, Turn
+from request_body import PLAIN, AnswerForm
 
 TokenizerKind = Literal["vllm", "llamacpp"]
 
@@ -47,7 +50,9 @@ class ServerTokens:
     """The tokenizer of the server at this URL, which any thread may use."""
 
     takes_tools = False  # tools are rendered on our side, which needs the template in a model's directory
-    vocabulary_size = context_tokens = None
+    vocabulary_size = context_tokens = template_variables = None
+    generation = GenerationDefaults()  # the server's own config is not read here
+    thinks = False  # not known: its answers are text with the template's tags in it
     long_prompts = None  # the server's process encodes them
     detokenizer = None  # a request for each token would take longer than generating it; the server finds stop strings
 
@@ -64,22 +69,19 @@ class ServerTokens:
     ) -> list[int]:
         """Returns the token ids of a prompt by the server's chat template, or of its plain text without a template."""
         joined = f"{instructions}\n\n{input}" if instructions else input
-        if turns:
-            attempts = [list(turns)]
-            if all(role == "system" for role, _ in turns):  # some templates refuse system messages alone
-                attempts.append([("user", "\n\n".join(content for _, content in turns))])
-            plain = "".join(f"{role}: {content}\n\n" for role, content in turns) + "assistant:"
-        else:  # some templates, such as Gemma's, refuse a system message
-            attempts = [[("system", instructions), ("user", input)]] if instructions else []
-            attempts.append([("user", joined)])
-            plain = joined
+        asked = turns or [("system", instructions)] * bool(instructions) + [("user", input)]
+        messages = [{"role": role, "content": content} for role, content in asked]
+        attempts = [messages]
+        if any(role == "system" for role, _ in asked):  # some templates, such as Gemma's, refuse it
+            attempts.append(system_as_user(messages))
+        plain = "".join(f"{role}: {content}\n\n" for role, content in turns) + "assistant:" if turns else joined
         for attempt in attempts:
             ids = self._encode_chat(attempt, ending)
             if ids is not None:
                 return ids
         if ending.continues:
             raise TemplateError("the server does not let an answer continue a message")
-        if turns and self._encode_chat([("user", "?")], NEXT_TURN) is not None:
+        if turns and self._encode_chat([{"role": "user", "content": "?"}], NEXT_TURN) is not None:
             raise TemplateError("the server refuses the order of its messages")
         return self._encode(plain, special=False)
 
@@ -91,6 +93,10 @@ class ServerTokens:
     ) -> list[int]:
         """Raises TemplateError, because the server's template does not take tools."""
         raise TemplateError("the server's chat template is not read here, so that it takes no tools")
+
+    def answer_form(self, prompt_ids: Sequence[int], begun: str = "") -> AnswerForm:
+        """Returns the form of plain text, because the server's template is not read here."""
+        return PLAIN
 
     def encode_raw(self, text: str) -> list[int]:
         """Returns the token ids of a prompt without a chat template."""
@@ -123,11 +129,11 @@ class ServerTokens:
             self._bytes[id] = self._decode([*anchor, id]).removeprefix(self._decode(anchor)).encode()
         return self._bytes[id]
 
-    def _encode_chat(self, turns: Sequence[Turn], ending: ChatEnding) -> list[int] | None:
+    def _encode_chat(self, messages: Sequence[Mapping[str, str]], ending: ChatEnding) -> list[int] | None:
         """Returns None if the server has no template, or if its template refuses these messages."""
-        body: dict[str, Any] = {"messages": [{"role": role, "content": content} for role, content in turns]}
+        body: dict[str, Any] = {"messages": messages}
         if ending.variables:
-            body["chat_template_kwargs"] = ending.variables
+            body["chat_template_kwargs"] = dict(ending.variables)
         if self._kind == "vllm":
             body["add_generation_prompt"] = not ending.continues
             answer = self._ask("/tokenize", body | ({"continue_final_message": True} if ending.continues else {}))
@@ -140,7 +146,7 @@ class ServerTokens:
         prompt = self._object(answer).get("prompt")
         if not isinstance(prompt, str):
             raise TokenizerAway("it answers /apply-template with no prompt")
-        return self._encode_rendered(prompt, [content for _, content in turns])
+        return self._encode_rendered(prompt, [one["content"] for one in messages])
 
     def _encode_rendered(self, prompt: str, contents: Sequence[str]) -> list[int]:
         """Encodes the template's special tokens as special tokens, and their names in users' texts as plain text."""

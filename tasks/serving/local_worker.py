@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import NamedTuple, TypeVar
@@ -98,6 +99,8 @@ def _load_and_measure(device: str, kv_budget: str) -> _MeasuredModel:
     if settings.torch_threads:
         torch.set_num_threads(settings.torch_threads)
     loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
+    if settings.generation_config == "none":
+        loaded = replace(loaded, suppressed_ids=())
     budget_bytes = kv_budget_bytes(kv_budget, loaded.device, loaded.longest_row_bytes)
     require_a_row(budget_bytes, loaded.delta_bytes)
     thread_trials = None

@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from inference.chat_template import compile_chat_template
 from inference.prompt_format import PromptFormat
 from learning.features.text_encoders import make_encoder
 from learning.metrics import score
@@ -75,7 +74,7 @@ def test_pooled_states_tell_stories_from_names(pooled: PooledStatesPredictor) ->
 @pytest.mark.parametrize("template", [NO_SYSTEM, WITH_SYSTEM])
 def test_a_predictor_reads_the_prompt_that_is_answered(small_model: str, instruction: str, template: str) -> None:
     vocabulary = (Path(MODEL) / "tokenizer.json").read_text()
-    answered = PromptFormat("any", vocabulary, compile_chat_template(template))
+    answered = PromptFormat("any", vocabulary, template)
     model = LanguageModel(small_model)
     model.tokenizer.chat_template = template
     read = model.render(Prompt("app", instruction, "red green", 10, 2, 64))

@@ -8,12 +8,14 @@ import pytest
 import structlog
 
 from inference.engine_errors import TokenizerAway
+from inference.generation_defaults import GenerationDefaults
 from inference.prompt_format import PromptFormat
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_probe import connect
 from inference.request_tokens import NEXT_TURN, ChatEnding, Turn
 from models.leasing.leases import WorkerOffer
 from models.planning.live_fleet import Lacking, lacking, live_workers
+from request_body import PLAIN, AnswerForm
 from tests.integration.database_stage import MODEL, Stage, eventually
 from tests.integration.serving_worker import Serving, small_model
 from tests.integration.stub_engine_server import StubServer, falls_silent_after, refuses, says
@@ -53,8 +55,9 @@ class TokenizerThatGoes:
     """A tokenizer whose server is unreachable, either while answers are decoded or while prompts are encoded."""
 
     detokenizer = None
-    takes_tools = False
-    vocabulary_size = context_tokens = long_prompts = None
+    takes_tools = thinks = False
+    generation = GenerationDefaults()
+    vocabulary_size = context_tokens = long_prompts = template_variables = None
     name = "small"
 
     def __init__(self, ours: PromptFormat) -> None:
@@ -66,6 +69,9 @@ class TokenizerThatGoes:
         if self.cannot_encode:
             raise TokenizerAway("gone")
         return self._ours.encode_request(instructions, input, turns)
+
+    def answer_form(self, prompt_ids: Sequence[int], begun: str = "") -> AnswerForm:
+        return PLAIN
 
     def encode_messages(
         self,

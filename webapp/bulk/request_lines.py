@@ -58,7 +58,7 @@ class LineEndpoint:
 
 
 def _of_chat(body: CreateChatCompletion, tenant: str, limits: PromptLimits) -> Sequence[Submission]:
-    return several(chat_submission(body, tenant), body.n or 1)
+    return several(chat_submission(body, tenant, limits), body.n or 1)
 
 
 def _of_response(body: CreateResponse, tenant: str, limits: PromptLimits) -> Sequence[Submission]:

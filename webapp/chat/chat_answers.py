@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from models.client_requests import RequestView
 from models.tables import RequestStatus
-from webapp.chat.chat_schemas import CompletionLogprobs, CompletionUsage
+from webapp.chat.chat_objects import CompletionLogprobs, CompletionUsage
 
 
 def finish_reason_of(view: RequestView) -> Literal["stop", "length"]:

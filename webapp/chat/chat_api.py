@@ -17,25 +17,23 @@ from request_body import read_body
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.chat.chat_answers import completion_logprobs, finish_reason_of, usage_of
-from webapp.chat.chat_schemas import (
-    MOST_ANSWERS,
+from webapp.chat.chat_objects import (
     AnsweredCall,
     AnsweredFunction,
     AssistantMessage,
     ChatChoice,
     ChatCompletion,
     ChatLogprobs,
-    CommonFields,
     Completion,
     CompletionChoice,
-    CreateChatCompletion,
-    CreateCompletion,
 )
+from webapp.chat.chat_schemas import MOST_ANSWERS, CommonFields, CreateChatCompletion, CreateCompletion
 from webapp.client_errors import InvalidRequest, NotInTime
 from webapp.client_prompt import client_prompts, prompt_of_turns
 from webapp.limits.prompt_limits import PromptLimits
 from webapp.options import stored_format
-from webapp.responses.response_objects import logprobs_of, magnus_of
+from webapp.responses.output_items import logprobs_of
+from webapp.responses.response_objects import magnus_of
 from webapp.several_answers import one_by_one, several, submit_all_and_wait
 from webapp.streaming.answer_stream import event_stream, submit_and_stream_all
 from webapp.streaming.chat_chunks import ChunkKind, ShownUsage, chunks
@@ -57,7 +55,8 @@ def chat(json_data: CreateChatCompletion) -> ChatCompletion | FlaskResponse:
 
     With `stream: true` it answers at once, with chunks of the answer as they are generated.
     """
-    submission = chat_submission(json_data, current_tenant(), request.headers.get("Idempotency-Key"))
+    limits, key = current_context().prompt_limits, request.headers.get("Idempotency-Key")
+    submission = chat_submission(json_data, current_tenant(), limits, key)
     submissions = several(submission, json_data.n or 1)
     if submission.body.stream:
         return stream_chunks(submissions, "chat.completion.chunk", json_data, len(submissions))
@@ -77,13 +76,22 @@ def completion(json_data: CreateCompletion) -> Completion | FlaskResponse:
     return completion_of(wait_for_answers(submissions), answers)
 
 
-def chat_submission(body: CreateChatCompletion, tenant: str, key: str | None = None) -> Submission:
+def chat_submission(
+    body: CreateChatCompletion, tenant: str, limits: PromptLimits, key: str | None = None
+) -> Submission:
     """Returns the submission of a chat for this tenant, with its Idempotency-Key; raises InvalidRequest."""
     choice = stored_choice(body.tool_choice)
     tools = tuple(tool.function.stored for tool in body.tools or ())
     offered = () if choice.mode == "none" else tools
     turns, continues = [message.turn for message in body.messages], bool(body.continue_final_message)
-    prompt = prompt_of_turns(None, turns, offered, continues=continues, reasoning=body.reasoning_effort)
+    prompt = prompt_of_turns(
+        None,
+        turns,
+        offered,
+        continues=continues,
+        reasoning=body.reasoning_effort,
+        variables=body.chat_template_kwargs,
+    )
     if body.max_completion_tokens is None:
         limit_tokens, limit_name = body.max_tokens, "max_tokens"
     else:
@@ -92,8 +100,7 @@ def chat_submission(body: CreateChatCompletion, tenant: str, key: str | None = N
     names = FieldNames("messages", limit_name, format_name)
     others = function_fields(tools, choice, body.parallel_tool_calls)
     others |= {"format": asked_format, "top_logprobs": body.asked_logprobs}
-    others |= {"reasoning": body.reasoning_effort}
-    return submission_of(body, tenant, key, prompt, limit_tokens, names, **others)
+    return submission_of(body, tenant, limits, key, prompt, limit_tokens, names, **others)
 
 
 def completion_submissions(
@@ -110,7 +117,7 @@ def completion_submissions(
     submissions, names = [], FieldNames("prompt", "max_tokens", format_name)
     for prompt in prompts:
         others = {"top_logprobs": body.logprobs, "format": asked_format}
-        submission = submission_of(body, tenant, key, prompt, limit_tokens, names, **others)
+        submission = submission_of(body, tenant, limits, key, prompt, limit_tokens, names, **others)
         submissions += several(submission, answers)
     return submissions
 
@@ -130,7 +137,11 @@ def chat_choice(index: int, view: RequestView) -> ChatChoice:
     ]
     return ChatChoice(
         index=index,
-        message=AssistantMessage(content=None if calls and not parts.text else parts.text, tool_calls=calls or None),
+        message=AssistantMessage(
+            content=parts.text or (None if calls or parts.reasoning else ""),
+            reasoning_content=parts.reasoning or None,
+            tool_calls=calls or None,
+        ),
         finish_reason="tool_calls" if calls else finish_reason_of(view),
         logprobs=None if view.logprobs is None else ChatLogprobs(content=logprobs_of(view)),
     )
@@ -166,6 +177,7 @@ def common_fields(views: Sequence[RequestView], prefix: str, answers_a_prompt: i
 def submission_of(
     body: CommonFields,
     tenant: str,
+    limits: PromptLimits,
     key: str | None,
     prompt: ModelPrompt,
     limit_tokens: int | None,
@@ -174,12 +186,13 @@ def submission_of(
 ) -> Submission:
     """Returns the submission of either body; `others` are fields of RequestBody that only one of the calls has."""
     top_k = body.magnus.top_k if body.top_k is None else body.top_k
+    others |= {"background": False, "top_k": top_k, "stop": body.stops}
     return Submission(
         tenant=tenant,
         idempotency_key=key,
         model=body.model,
         prompt=prompt,
-        body=body.request_body(prompt, **others, background=False, top_k=top_k, stop=body.stops),
+        body=body.request_body(prompt, limits.sampling_defaults, **others),
         sent=body,
         limit_tokens=limit_tokens,
         priority=body.magnus.priority,

@@ -1,15 +1,13 @@
-"""Bodies and answers of /v1/chat/completions and /v1/completions, OpenAI's fields and ours in `magnus`."""
+"""Bodies of /v1/chat/completions and /v1/completions, OpenAI's fields and ours in `magnus`."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, ValidationInfo, field_validator
 
-from request_body import StoredTurn
-from webapp.api_objects import ApiObject
+from request_body import Effort, StoredTurn
 from webapp.client_prompt import CompletionPrompt
 from webapp.field_types import TEXT_OR_LIST, Body, Metadata, Seed, StopString, StopStrings, Temperature, Text, TopP
-from webapp.options import ChatFormat, TopLogprobs
-from webapp.responses.response_objects import ChosenToken, Magnus
+from webapp.options import ChatFormat, TemplateVariables, TopLogprobs
 from webapp.responses.response_schemas import Content, Extras, RoleAndContent
 from webapp.structured_outputs import StructuredFields
 from webapp.tools import MOST_TOOLS, CallId, ChatTool, ChatToolCall, ChatToolChoice
@@ -28,7 +26,9 @@ class ChatMessage(RoleAndContent):
     tool_calls: Annotated[list[ChatToolCall], Field(max_length=MOST_TOOLS)] | None = None
     tool_call_id: CallId | None = Field(default=None, description="Id of the call whose result a tool's message has")
     function_call: None = None
-    reasoning_content: None = None
+    reasoning_content: Text | None = Field(
+        default=None, description="What the answer thought, for templates that show it: in calls and their results"
+    )
     audio: None = None
     annotations: EmptyList | None = None
     name: Annotated[Text, Field(max_length=64)] | None = Field(default=None, description="Accepted, not used")
@@ -51,11 +51,25 @@ class ChatMessage(RoleAndContent):
             raise ValueError("only a tool's messages have it")
         return value
 
+    @field_validator("reasoning_content")
+    @classmethod
+    def refuse_thoughts_of_others(cls, value: str | None, others: ValidationInfo) -> str | None:
+        """Refuses the thoughts of a message that is not the assistant's."""
+        if value and others.data.get("role") != "assistant":
+            raise ValueError("only the assistant's messages have it")
+        return value
+
     @property
     def turn(self) -> StoredTurn:
         """Returns the message as a turn of the conversation."""
         calls = tuple(call.stored for call in self.tool_calls or ())
-        return StoredTurn(role=self.role, content=self.text, tool_calls=calls, tool_call_id=self.tool_call_id)
+        return StoredTurn(
+            role=self.role,
+            content=self.text,
+            tool_calls=calls,
+            tool_call_id=self.tool_call_id,
+            reasoning=self.reasoning_content or None,
+        )
 
 
 class StreamOptions(Body):
@@ -72,7 +86,9 @@ class CommonFields(StructuredFields):
     """The fields that both calls have; values that ask for what Magnus cannot do are refused."""
 
     model: Text = Field(description="Name of the served model, see /v1/models")
-    temperature: Temperature | None = Field(default=None, description="0, the default here, is greedy")
+    temperature: Temperature | None = Field(
+        default=None, description="0 is greedy, and the default unless the model has one"
+    )
     top_p: TopP | None = None
     seed: Seed | None = None
     stop: Stop | None = None
@@ -121,9 +137,10 @@ class CreateChatCompletion(CommonFields):
     parallel_tool_calls: bool | None = Field(default=None, description="false: at most one call an answer")
     response_format: ChatFormat | None = None
     service_tier: Literal["auto", "default"] | None = None
-    reasoning_effort: Literal["none"] | None = Field(
-        default=None, description="none: the chat template is told that the model shall not reason"
+    reasoning_effort: Effort | None = Field(
+        default=None, description="How much the model shall think, where its chat template can say so; none: not at all"
     )
+    chat_template_kwargs: TemplateVariables | None = None
     continue_final_message: bool | None = Field(
         default=None, description="true: the answer goes on with the last message, the assistant's"
     )
@@ -200,98 +217,3 @@ class CreateCompletion(CommonFields):
         if value is not None and value != (others.data.get("n") or 1):
             raise ValueError("only as many answers are generated as `n` asks for")
         return value
-
-
-class CompletionUsage(ApiObject):
-    """Tokens read and written."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-class AnsweredFunction(ApiObject):
-    """A called function with its arguments, a JSON object as text."""
-
-    name: str
-    arguments: str
-
-
-class AnsweredCall(ApiObject):
-    """A call of a function in an answer."""
-
-    id: str
-    type: Literal["function"] = "function"
-    function: AnsweredFunction
-
-
-class AssistantMessage(ApiObject):
-    """The answer of a chat."""
-
-    role: Literal["assistant"] = "assistant"
-    content: str | None
-    refusal: None = None
-    tool_calls: list[AnsweredCall] | None = None
-
-
-class ChatLogprobs(ApiObject):
-    """The log probabilities of a chat's answer, one for each of its tokens."""
-
-    content: list[ChosenToken]
-    refusal: None = None
-
-
-FinishReason = Literal["stop", "length", "tool_calls"]
-
-
-class CommonAnswer(ApiObject):
-    """The fields that the answers of both calls have."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[Any]
-    usage: CompletionUsage
-    magnus: Magnus
-
-
-class ChatChoice(ApiObject):
-    """One answer of a chat."""
-
-    index: int = 0
-    message: AssistantMessage
-    finish_reason: FinishReason
-    logprobs: ChatLogprobs | None = None
-
-
-class ChatCompletion(CommonAnswer):
-    """OpenAI's ChatCompletion."""
-
-    object: Literal["chat.completion"] = "chat.completion"
-    choices: list[ChatChoice]
-
-
-class CompletionLogprobs(ApiObject):
-    """The tokens of a completion, and their log probabilities; null where no token is in front."""
-
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None] | None
-    text_offset: list[int]
-
-
-class CompletionChoice(ApiObject):
-    """One answer to a prompt."""
-
-    index: int = 0
-    text: str
-    finish_reason: FinishReason
-    logprobs: CompletionLogprobs | None = None
-
-
-class Completion(CommonAnswer):
-    """OpenAI's Completion."""
-
-    object: Literal["text_completion"] = "text_completion"
-    choices: list[CompletionChoice]

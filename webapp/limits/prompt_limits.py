@@ -5,14 +5,15 @@ its setting MAX_CONTENT_LENGTH, which `webapp/app.py` sets.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jinja2 import TemplateError
 
 from inference.engine_errors import TooExpensive
 from inference.model_prompt import LONG_CHARACTERS, ModelPrompt
 from inference.remote.server_tokens import load_request_tokens
-from inference.request_tokens import RequestTokens
+from inference.request_tokens import RequestTokens, thinking_variables
+from request_body import PLAIN, AnswerForm, RequestBody
 from scheduling.request import lacking
 from settings import Settings
 from webapp.client_errors import InvalidRequest, NotFound
@@ -41,7 +42,9 @@ UNABLE = {
     "raw_prompt": "The engine behind this model takes chats only: use /v1/chat/completions.",
     "tools": "The engine behind this model takes chats without tools only: leave them out.",
     "continue_final_message": "The engine behind this model takes whole messages only: end with the user's.",
-    "reasoning": "The engine behind this model cannot be told not to reason: leave this out.",
+    "reasoning": "The engine behind this model cannot be told how to reason: leave this out.",
+    "format_after_thinking": "The engine behind this model cannot hold an answer to a format once the model has "
+    "thought: tell it not to think (reasoning_effort none), or serve the model with our own engine.",
     "prompt_logprobs": "The engine behind this model tells no log probabilities of prompts: leave echo out.",
     "response_format": "The engine behind this model cannot hold an answer to a JSON format: ask for JSON in the "
     "instructions and check the answer, or serve the model with our own engine, vLLM or llama.cpp.",
@@ -58,10 +61,11 @@ NO_TOOLS = (
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """Tokens of the whole prompt and of the user input alone."""
+    """Tokens of the whole prompt and of the user input alone, and the form of the answer to it."""
 
     prompt_tokens: int
     input_tokens: int
+    answer_form: AnswerForm = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class PromptLimits:
     max_output_tokens: int
     further_names: tuple[str, ...] = ()
     refuses_hosted_tools: bool = False  # tools that only OpenAI runs are refused, not left out
+    sampling_defaults: Mapping[str, float] = field(default_factory=dict)  # where a client leaves sampling out
 
     def check_model(self, model: str) -> None:
         """Raises NotFound for the name of another model."""
@@ -93,9 +98,10 @@ class PromptLimits:
         if not ids:
             raise InvalidRequest(f"Invalid '{param}': must not be empty.", param=param)
         characters = prompt.characters
+        form = prompt.answer_form(self.prompt_format, ids)
         if characters > LONG_CHARACTERS:
-            return TokenCounts(len(ids), len(ids) * len(prompt.input) // characters)
-        return TokenCounts(len(ids), self.prompt_format.count(prompt.input))
+            return TokenCounts(len(ids), len(ids) * len(prompt.input) // characters, form)
+        return TokenCounts(len(ids), self.prompt_format.count(prompt.input), form)
 
     def check_ids(self, ids: Collection[int], *, param: str) -> None:
         """Raises InvalidRequest for a token id outside the vocabulary, if its size is known."""
@@ -140,6 +146,30 @@ class PromptLimits:
                 f"Invalid '{param}': its token {text!r} has the id {unknown:,}, but the model knows only the {most:,} "
                 "tokens with lower ids. Please leave it out.",
                 param=param,
+            )
+
+    def check_template(self, body: RequestBody, *, effort: str) -> None:
+        """Raises InvalidRequest for what the chat template does not know; `effort` is the client's field of reasoning.
+
+        A model whose template has no thinking thinks as little as "none" asks for.
+        """
+        known = self.prompt_format.template_variables
+        if known is None:  # a server's template, to which it is passed on
+            return
+        for name in body.template_variables:
+            if name not in known:
+                names = ", ".join(sorted(known)) or "the chat"
+                raise InvalidRequest(
+                    f"The chat template of this model knows no '{name}', only {names}.",
+                    param=f"chat_template_kwargs.{name}",
+                    code="unsupported_value",
+                )
+        unneeded = body.reasoning == "none" and not self.prompt_format.thinks
+        if body.reasoning is not None and not unneeded and known.isdisjoint(thinking_variables(body.reasoning)):
+            raise InvalidRequest(
+                f"The chat template of this model cannot be told how much to think: leave {effort} out.",
+                param=effort,
+                code="unsupported_value",
             )
 
     def check_size(self, size_bytes: int, *, param: str) -> None:
@@ -206,4 +236,5 @@ def prompt_limits_of(settings: Settings) -> PromptLimits:
         settings.max_output_tokens,
         settings.further_model_names,
         settings.hosted_tools == "refuse",
+        prompt_format.generation.sampling if settings.generation_config == "auto" else {},
     )

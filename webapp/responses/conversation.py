@@ -16,14 +16,15 @@ from webapp.app_context import AppContext
 from webapp.client_errors import InvalidRequest, NotFound
 from webapp.client_prompt import opening_turns
 from webapp.limits.prompt_limits import TOO_LONG, PromptLimits
+from webapp.responses.output_items import ReasoningOutput
 from webapp.responses.response_objects import response_of
 from webapp.responses.response_schemas import InputItem, Message
 from webapp.submission import find_request
-from webapp.tools import FunctionCallItem, FunctionOutputItem, ItemReference, parts_of
+from webapp.tools import FunctionCallItem, FunctionOutputItem, ItemReference, ReasoningItem, parts_of
 
 NO_PREVIOUS = "previous_response_not_found"  # OpenAI's code
 MOST_REFERENCED = 200  # responses whose items an input names, each of which is a query. Not tuned
-ITEM_ID = re.compile(r"(?:msg|fc|fco)_([0-9a-f]{32})\d*")
+ITEM_ID = re.compile(r"(?:msg|rs|fc|fco)_([0-9a-f]{32})\d*")
 STORED_ITEM: TypeAdapter[InputItem] = TypeAdapter(InputItem)
 ANSWERED = (RequestStatus.completed, RequestStatus.incomplete)
 
@@ -43,18 +44,24 @@ def turns_of(items: str | Sequence[InputItem], referenced: ReferencedItems) -> l
     if isinstance(items, str):
         return [StoredTurn(role="user", content=items)]
     turns: list[StoredTurn] = []
+    thought: str | None = None
     stored = referenced([item.id for item in items if isinstance(item, ItemReference)])
     for each in items:
         item = stored[each.id] if isinstance(each, ItemReference) else each
-        if isinstance(item, FunctionCallItem):
+        if isinstance(item, ReasoningItem):
+            thought = item.text or None
+        elif isinstance(item, FunctionCallItem):
             if not turns or turns[-1].role != "assistant":
-                turns.append(StoredTurn(role="assistant", content=""))
+                turns.append(StoredTurn(role="assistant", content="", reasoning=thought))
+            thought = None
             calls = (*turns[-1].tool_calls, item.stored)
             turns[-1] = turns[-1].model_copy(update={"tool_calls": calls})
         elif isinstance(item, FunctionOutputItem):
             turns.append(StoredTurn(role="tool", content=item.text, tool_call_id=item.call_id))
         elif isinstance(item, Message):
-            turns.append(StoredTurn(role=item.role, content=item.text))
+            answered = item.role == "assistant"
+            turns.append(StoredTurn(role=item.role, content=item.text, reasoning=thought if answered else None))
+            thought = None
     return turns
 
 
@@ -100,7 +107,7 @@ def answered_turn(view: RequestView, body: RequestBody) -> StoredTurn:
     """Returns a stored request's answer as a turn."""
     parts = parts_of(view.request.output_text or "", body, view.request.id)
     calls = (StoredCall(id=call_id, name=call.name, arguments=call.arguments) for call_id, call in parts.calls)
-    return StoredTurn(role="assistant", content=parts.text, tool_calls=tuple(calls))
+    return StoredTurn(role="assistant", content=parts.text, tool_calls=tuple(calls), reasoning=parts.reasoning or None)
 
 
 def items_of(view: RequestView, body: RequestBody) -> Iterator[dict[str, Any]]:
@@ -117,6 +124,8 @@ def items_of(view: RequestView, body: RequestBody) -> Iterator[dict[str, Any]]:
                 "status": "completed",
             }
             continue
+        if turn.reasoning:
+            yield ReasoningOutput.of(f"rs_{name}", turn.reasoning).model_dump()
         if turn.content or not turn.tool_calls:
             kind = "output_text" if turn.role == "assistant" else "input_text"
             part: dict[str, Any] = {"type": kind, "text": turn.content}

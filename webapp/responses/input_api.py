@@ -6,13 +6,14 @@ from typing import Annotated, Any, Literal
 from apiflask import APIBlueprint
 from pydantic import Field, field_validator
 
-from request_body import UnreadableBody, read_body
+from request_body import RequestBody, UnreadableBody, read_body
 from webapp.api_objects import ApiObject, ListPage, PageQuery
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.client_errors import InvalidRequest
 from webapp.client_prompt import prompt_of_turns
 from webapp.field_types import Body, Text
+from webapp.options import TemplateVariables
 from webapp.responses.conversation import earlier_turns, fitting, items_of, referenced_items, turns_of
 from webapp.responses.response_schemas import Includable, Input, InputItem, ReasoningOptions, TextOptions, not_empty
 from webapp.submission import find_request
@@ -45,6 +46,7 @@ class CountTokens(Body):
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
+    chat_template_kwargs: TemplateVariables | None = None
     truncation: Literal["auto", "disabled"] | None = None
     previous_response_id: Annotated[Text, Field(max_length=128)] | None = None
     conversation: None = None
@@ -95,11 +97,15 @@ def input_tokens(json_data: CountTokens) -> TokenCount:
     context = current_context()
     limits = context.prompt_limits
     tenant = current_tenant()
+    reasoning = json_data.reasoning.effort if json_data.reasoning else None
     limits.check_model(json_data.model)
     choice = stored_choice(json_data.tool_choice)
     tools = () if choice.mode == "none" else functions_of(json_data.tools)
-    reasoning = json_data.reasoning.effort if json_data.reasoning else None
-    prompt_of = partial(prompt_of_turns, json_data.instructions, tools=tools, reasoning=reasoning)
+    told = RequestBody(reasoning=reasoning, template_variables=json_data.chat_template_kwargs or {})
+    limits.check_template(told, effort="reasoning.effort")
+    prompt_of = partial(
+        prompt_of_turns, json_data.instructions, tools=tools, reasoning=reasoning, variables=told.template_variables
+    )
     referenced = partial(referenced_items, context, current_tenant())
     turns = [] if json_data.input is None else turns_of(json_data.input, referenced)
     if json_data.previous_response_id is not None:

@@ -12,7 +12,7 @@ from models.planning.queue_position import QueuePlace
 from models.tables import RequestStatus
 from request_body import RequestBody, UnreadableBody, read_body, readable_body
 from webapp.api_objects import ApiObject, DeletedObject, ListPage
-from webapp.tools import parts_of
+from webapp.responses.output_items import OutputItem, output_items
 
 MIN_RETRY_S = 1  # Retry-After has whole seconds
 MAX_RETRY_S = 120  # OpenAI's clients honour Retry-After up to 120 s
@@ -54,50 +54,6 @@ class IncompleteDetails(ApiObject):
     reason: Literal["max_output_tokens"]
 
 
-class LikelyToken(ApiObject):
-    """A token that may stand at one place of an answer, and its log probability there."""
-
-    token: str
-    logprob: float
-    bytes: list[int] | None = None
-
-
-class ChosenToken(LikelyToken):
-    """The token that was generated at this place, and the likeliest ones."""
-
-    top_logprobs: list[LikelyToken] = Field(default=[])
-
-
-class OutputText(ApiObject):
-    """The text of an answer."""
-
-    type: Literal["output_text"] = "output_text"
-    text: str
-    annotations: list[Any] = Field(default=[])
-    logprobs: list[ChosenToken] = Field(default=[], description="If they were asked for; lists leave them out")
-
-
-class OutputMessage(ApiObject):
-    """The message of an answer."""
-
-    id: str
-    type: Literal["message"] = "message"
-    status: Literal["completed", "incomplete"]
-    role: Literal["assistant"] = "assistant"
-    content: list[OutputText]
-
-
-class CalledFunction(ApiObject):
-    """A call of a function, an item of `output` beside the message or in its place."""
-
-    id: str
-    type: Literal["function_call"] = "function_call"
-    status: Literal["completed"] = "completed"
-    call_id: str
-    name: str
-    arguments: str = Field(description="A JSON object as text")
-
-
 class InputDetails(ApiObject):
     """Details of the prompt's tokens; cached ones are not counted."""
 
@@ -134,7 +90,7 @@ class Response(ApiObject):
     instructions: str | None
     max_output_tokens: int
     model: str
-    output: list[OutputMessage | CalledFunction]
+    output: list[OutputItem]
     usage: Usage | None
     temperature: float
     top_p: float
@@ -184,7 +140,7 @@ def response_of(view: RequestView, place: QueuePlace) -> Response:
         instructions=(request.instructions if body.instructions is None else body.instructions) or None,
         max_output_tokens=request.limit_tokens,
         model=request.model,
-        output=_output(view, body),
+        output=output_items(view, body),
         usage=_usage(view),
         temperature=body.sampling.temperature,
         top_p=body.sampling.top_p,
@@ -242,14 +198,6 @@ def _seconds(view: RequestView, at: datetime | None) -> float | None:
     return None if at is None else round(max(0.0, (at - view.now).total_seconds()), 3)
 
 
-def logprobs_of(view: RequestView) -> list[ChosenToken]:
-    """Returns the log probabilities of the answer's tokens; empty if not asked for or not read with the request."""
-    entries = view.logprobs or []
-    if readable_body(view.request.body).echo:  # the first entries are the prompt's
-        entries = entries[view.request.prompt_tokens :]
-    return [ChosenToken.model_validate(one) for one in entries]
-
-
 def _format(body: RequestBody) -> dict[str, Any]:
     if body.format is None:
         return {"type": "text"}
@@ -261,30 +209,6 @@ def _format(body: RequestBody) -> dict[str, Any]:
 def _with_object(stored: dict[str, Any], name: str) -> dict[str, Any]:
     """Returns the dict with its field `name`, a JSON object as text or None, as the object."""
     return {**stored, name: json.loads(stored[name] or "null")}
-
-
-def _output(view: RequestView, body: RequestBody) -> list[OutputMessage | CalledFunction]:
-    request = view.request
-    if request.output_text is None:
-        return []
-    parts = parts_of(request.output_text, body, request.id)
-    calls: list[OutputMessage | CalledFunction] = [
-        CalledFunction(
-            id=request.id.replace("resp_", "fc_", 1) + f"{number:03d}",
-            call_id=call_id,
-            name=call.name,
-            arguments=call.arguments,
-        )
-        for number, (call_id, call) in enumerate(parts.calls)
-    ]
-    if calls and not parts.text:
-        return calls
-    message = OutputMessage(
-        id=request.id.replace("resp_", "msg_", 1),
-        status="completed" if request.status is RequestStatus.completed else "incomplete",
-        content=[OutputText(text=parts.text, logprobs=logprobs_of(view))],
-    )
-    return [message, *calls]
 
 
 def _usage(view: RequestView) -> Usage | None:

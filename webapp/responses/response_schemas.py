@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag, ValidationInfo, field_validator
 
 from models.tables import RequestStatus
+from request_body import Effort
 from webapp.api_objects import PageQuery, Query
 from webapp.field_types import TEXT_OR_LIST, Body, HistoryBody, Metadata, Seed, StopStrings, Temperature, Text, TopP
-from webapp.options import ResponseFormat, SamplingFields, TextFormat, TopLogprobs
+from webapp.options import ResponseFormat, SamplingFields, TemplateVariables, TextFormat, TopLogprobs
 from webapp.tools import (
     ITEM,
     MOST_PARTS,
@@ -18,6 +19,7 @@ from webapp.tools import (
     FunctionCallItem,
     FunctionOutputItem,
     ItemReference,
+    ReasoningItem,
     ResponseTool,
     ResponseToolChoice,
 )
@@ -64,13 +66,14 @@ class Message(RoleAndContent):
     status: Literal["in_progress", "completed", "incomplete"] | None = None
 
 
-InputItem = Message | FunctionCallItem | FunctionOutputItem | ItemReference
+InputItem = Message | ReasoningItem | FunctionCallItem | FunctionOutputItem | ItemReference
 Input = Annotated[
     Annotated[Text, Field(min_length=1), Tag("<text>")]
     | Annotated[
         list[
             Annotated[
                 Annotated[Message, Tag("<message>")]
+                | Annotated[ReasoningItem, Tag("<reasoning>")]
                 | Annotated[FunctionCallItem, Tag("<function_call>")]
                 | Annotated[FunctionOutputItem, Tag("<function_call_output>")]
                 | Annotated[ItemReference, Tag("<item_reference>")],
@@ -92,10 +95,10 @@ class TextOptions(Body):
 
 
 class ReasoningOptions(Body):
-    """OpenAI's `reasoning` object, as far as it asks for no reasoning; there are no summaries then."""
+    """OpenAI's `reasoning` object; an answer has the whole reasoning, and no summary of it."""
 
-    effort: Literal["none"] | None = Field(
-        default=None, description="none: the chat template is told that the model shall not reason"
+    effort: Effort | None = Field(
+        default=None, description="How much the model shall think, where its chat template can say so; none: not at all"
     )
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
@@ -125,7 +128,9 @@ class Extras(Body):
         allow_inf_nan=False,
         description="Seconds from now by which the answer is of use",
     )
-    top_k: int = Field(default=0, ge=0, le=2**31 - 1, description="Sample among the k likeliest tokens; 0: among all")
+    top_k: int | None = Field(
+        default=None, ge=0, le=2**31 - 1, description="Sample among the k likeliest tokens; 0: among all"
+    )
 
 
 class ResponseExtras(Extras):
@@ -175,7 +180,9 @@ class CreateResponse(SamplingFields):
     )
     metadata: Metadata | None = Field(default=None, description="Echoed; `application` names the kind of request")
     background: bool | None = Field(default=None, description="true: answer at once with an id to poll; false: wait")
-    temperature: Temperature | None = Field(default=None, description="0, the default here, is greedy")
+    temperature: Temperature | None = Field(
+        default=None, description="0 is greedy, and the default unless the model has one"
+    )
     top_p: TopP | None = None
     magnus: ResponseExtras = Field(default=ResponseExtras(), description="Fields that only Magnus has")
 
@@ -200,6 +207,7 @@ class CreateResponse(SamplingFields):
     conversation: None = None
     prompt: None = None
     reasoning: ReasoningOptions | None = None
+    chat_template_kwargs: TemplateVariables | None = None
     # who asks and what OpenAI may cache of it: accepted, not used
     user: Annotated[Text, Field(max_length=512)] | None = None
     safety_identifier: Annotated[Text, Field(max_length=512)] | None = None

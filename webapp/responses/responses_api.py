@@ -30,7 +30,7 @@ from webapp.responses.response_objects import Deleted, Response, ResponseList, r
 from webapp.responses.response_schemas import CreateResponse, ListQuery, RetrieveQuery
 from webapp.several_answers import submit_all_and_wait
 from webapp.streaming.answer_stream import event_stream, find_and_stream, submit_and_stream_all
-from webapp.streaming.response_events import characters_before, response_events
+from webapp.streaming.response_events import response_events
 from webapp.submission import (
     RESPONSE_ID,
     FieldNames,
@@ -108,9 +108,9 @@ def retrieve(id: str, query_data: RetrieveQuery) -> tuple[Response, dict[str, st
 
     `Prefer: wait=N` waits up to N seconds for its end, at most as long as the service allows.
     """
-    context, tenant, after = current_context(), current_tenant(), query_data.starting_after
+    context, tenant = current_context(), current_tenant()
     if query_data.stream:
-        stream = find_and_stream(context, tenant, id, connection_of(request), characters_before(after))
+        stream, after = find_and_stream(context, tenant, id, connection_of(request)), query_data.starting_after
         return event_stream([stream], lambda: response_events(stream, answer_of(stream.view)[0], after))
     wait_s = preferred_wait_s(request)
     if not wait_s:
@@ -168,7 +168,9 @@ def response_submission(
         raise InvalidRequest(f"No tool of the types {', '.join(dropped)} runs here: leave them out.", param="tools")
     offered = () if choice.mode == "none" else tools
     reasoning = body.reasoning.effort if body.reasoning else None
-    prompt_of = partial(prompt_of_turns, body.instructions, tools=offered, reasoning=reasoning)
+    prompt_of = partial(
+        prompt_of_turns, body.instructions, tools=offered, reasoning=reasoning, variables=body.chat_template_kwargs
+    )
     turns = turns_of(body.input, referenced)
     if body.previous_response_id is not None:
         turns = [*earlier(body.previous_response_id), *turns]
@@ -177,10 +179,10 @@ def response_submission(
     prompt = prompt_of(turns)
     asked = body.request_body(
         prompt,
+        limits.sampling_defaults,
         **function_fields(tools, choice, body.parallel_tool_calls),
         background=bool(body.background),
         format=stored_format(body.text.format) if body.text else None,
-        reasoning=reasoning,
         dropped_tools=dropped or None,
         # the prompt's instructions also have the input's system messages, so the client's own are stored apart
         instructions=body.instructions or "" if opening_turns(turns) else None,

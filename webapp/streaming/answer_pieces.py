@@ -1,32 +1,73 @@
-"""Cuts a streamed answer into the pieces that a client sees: without the text of calls, with log probabilities."""
+"""Cuts a streamed answer into the pieces that a client sees: thinking apart from text, no calls, log probabilities."""
 
 import codecs
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from inference.tool_calls import may_begin_calls
-from request_body import RequestBody
+from inference.answer_parts import ReadAnswer, read_answer
+from inference.tool_calls import text_parameters
+from request_body import PLAIN, RequestBody
 from webapp.streaming.answer_stream import AnswerStream
-from webapp.tools import answer_parts
+from webapp.tools import AnswerParts, answer_parts
 
 Entries = list[dict[str, Any]]  # stored log probabilities
+PieceKind = Literal["reasoning", "text"]
+Piece = tuple[PieceKind, str, Entries]
 
 
-def shown_pieces(stream: AnswerStream, body: RequestBody, *, waits: bool) -> Iterator[tuple[str, Entries]]:
-    """Yields what `stream.pieces` yields, without the text of calls, each piece with its tokens' log probabilities.
+def shown_pieces(stream: AnswerStream, body: RequestBody, *, waits: bool) -> Iterator[Piece]:
+    """Yields what `stream.pieces` yields, each piece with its kind and its tokens' log probabilities.
 
-    They are stored with the answer, so the text of a request that asks for them comes at its end.
+    Text that may become a call is held back. Log probabilities are stored with the answer, so the text of a request
+    that asks for them comes at its end.
     """
-    if body.top_logprobs is None:
-        pieces = text_before_calls(stream, waits=waits) if body.offered_tools else stream.pieces(waits=waits)
-        yield from ((piece, []) for piece in pieces)
-        return
+    shown = _ShownParts(body)
     for piece in stream.pieces(waits=waits):
         if not piece:
-            yield piece, []
-    if not stream.left and stream.view.request.output_text is not None:
+            yield "text", "", []
+        elif body.top_logprobs is None:
+            yield from shown.add(piece)
+    if stream.left:
+        return
+    output = stream.view.request.output_text
+    if body.top_logprobs is not None and output is not None:
         prompt = stream.view.request.input if body.echo else ""
-        yield from by_token(prompt + answer_parts(stream.view).text, stream.view.logprobs or [])
+        for piece, entries in by_token(prompt + output, stream.view.logprobs or []):
+            yield from shown.add(piece, entries)
+    yield from shown.rest(answer_parts(stream.view))
+
+
+class _ShownParts:
+    """The parts of an answer that were shown so far."""
+
+    def __init__(self, body: RequestBody) -> None:
+        self._form, self._tools = body.answer_form, text_parameters(body.offered_tools)
+        self._answer, self._entries = "", list[dict[str, Any]]()
+        self._shown: dict[PieceKind, int] = {"reasoning": 0, "text": 0}  # characters
+
+    def add(self, piece: str, entries: Sequence[dict[str, Any]] = ()) -> Iterator[Piece]:
+        """Adds the next piece of the answer; yields what can be shown."""
+        if self._form == PLAIN and not self._tools:
+            self._shown["text"] += len(piece)
+            yield "text", piece, [*entries]
+            return
+        self._answer += piece
+        self._entries += entries
+        yield from self._new(read_answer(self._answer, self._form, self._tools, ended=False))
+
+    def rest(self, parts: AnswerParts) -> Iterator[Piece]:
+        """Yields what is not yet shown of the ended answer."""
+        yield from self._new(parts)
+        if self._entries:
+            yield "text", "", self._entries
+
+    def _new(self, read: ReadAnswer | AnswerParts) -> Iterator[Piece]:
+        parts: tuple[tuple[PieceKind, str], ...] = (("reasoning", read.reasoning), ("text", read.text))
+        for kind, text in parts:
+            if new := text[self._shown[kind] :]:
+                self._shown[kind] = len(text)
+                entries, self._entries = self._entries, []
+                yield kind, new, entries
 
 
 def by_token(text: str, entries: Sequence[dict[str, Any]]) -> Iterator[tuple[str, Entries]]:
@@ -40,19 +81,3 @@ def by_token(text: str, entries: Sequence[dict[str, Any]]) -> Iterator[tuple[str
             shown, own = ended, []
     if own or shown < len(text):
         yield text[shown:], own
-
-
-def text_before_calls(stream: AnswerStream, *, waits: bool) -> Iterator[str]:
-    """Yields pieces of text, and an empty one after a pause; holds back text that may be a tool call."""
-    sent = stream.sent_characters
-    text = "." * sent  # the client has read this part, so it holds no call
-    for piece in stream.pieces(waits=waits):
-        text += piece
-        upto = may_begin_calls(text)
-        ready = text[sent:upto]
-        sent += len(ready)
-        if ready or not piece:
-            yield ready
-    rest = "" if stream.left else answer_parts(stream.view).text[sent:]
-    if rest:
-        yield rest

@@ -44,16 +44,14 @@ class AnswerStream:
         *,
         cancels: bool,
         new: bool,
-        sent_characters: int = 0,
         changed: threading.Event | None = None,
     ) -> None:
         """Begins the stream of a request; holds the slot until it is closed. `changed` is set whenever it goes on.
 
-        A `new` request has no text yet. With `cancels`, it is cancelled if the client disconnects. The client has the
-        first `sent_characters` of the answer already.
+        A `new` request has no text yet. With `cancels`, it is cancelled if the client disconnects.
         """
         self.view, self._context, self._cancels = view, context, cancels
-        self.sent_characters = self._sent_characters = sent_characters
+        self._sent_characters = 0
         self.changed = changed or threading.Event()
         with ExitStack() as opened:
             opened.push(slot)
@@ -136,16 +134,12 @@ def submit_and_stream_all(
     return streams
 
 
-def find_and_stream(
-    context: AppContext, tenant: str, id: str, connection: Connection | None, sent_characters: int
-) -> AnswerStream:
-    """Streams a stored request's answer after its first `sent_characters`; raises NotFound, Busy."""
+def find_and_stream(context: AppContext, tenant: str, id: str, connection: Connection | None) -> AnswerStream:
+    """Streams a stored request's answer from its beginning; raises NotFound, Busy."""
     with ExitStack() as undone:
         slot = undone.enter_context(context.waiting_calls.reserve_slot(tenant))
         found = find_request(context, tenant, id)
-        stream = AnswerStream(
-            context, found, connection, slot, cancels=False, new=False, sent_characters=sent_characters
-        )
+        stream = AnswerStream(context, found, connection, slot, cancels=False, new=False)
         undone.pop_all()
     return stream
 

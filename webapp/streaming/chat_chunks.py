@@ -17,6 +17,7 @@ from webapp.streaming.answer_stream import DONE, KEEP_ALIVE, AnswerStream, event
 from webapp.submission import require_answer
 from webapp.tools import answer_parts
 
+NAMES = {"text": "content", "reasoning": "reasoning_content"}  # of a delta's fields
 ChunkKind = Literal["chat.completion.chunk", "text_completion"]
 
 
@@ -73,12 +74,12 @@ def _chunks_of_one(
     elif body.echo and body.top_logprobs is None:
         yield chunk({"text": request.input})
     characters = 0
-    for piece, entries in shown_pieces(stream, body, waits=False):
+    for kind, piece, entries in shown_pieces(stream, body, waits=False):
         if not piece and not entries:
             yield KEEP_ALIVE
             continue
         so_far += count(piece) if count else 0
-        content = {"delta": {"content": piece}} if chat else {"text": piece}
+        content = {"delta": {NAMES[kind]: piece}} if chat else {"text": piece}
         logprobs: object = {"content": entries, "refusal": None}
         if not chat:
             logprobs = completion_logprobs(entries, begins_a_prompt=body.echo and not characters, offset=characters)

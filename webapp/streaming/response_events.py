@@ -1,8 +1,8 @@
 """The stream of /v1/responses: OpenAI's events, numbered by the position in the answer.
 
-The number of a piece of text is that of the last event before the text plus the characters sent so far. Numbers
-therefore rise, though not always by one, and a number stands for the same place however the text was split into pieces,
-so that a stream can resume after it.
+The number of a piece of text is that of the last event before its item's text plus the characters of that text so far.
+Numbers therefore rise, though not always by one, and a number stands for the same place however the text was split into
+pieces, so that a stream can resume after it.
 """
 
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from models.planning.queue_position import QueuePlace
 from models.tables import RequestStatus
 from request_body import readable_body
 from webapp.client_errors import ClientError, error_object
-from webapp.responses.response_objects import CalledFunction, OutputMessage, OutputText, Response, response_of
-from webapp.streaming.answer_pieces import shown_pieces
+from webapp.responses.output_items import CalledFunction, OutputItem, OutputText, ReasoningOutput, ThoughtText
+from webapp.responses.response_objects import Response, response_of
+from webapp.streaming.answer_pieces import PieceKind, shown_pieces
 from webapp.streaming.answer_stream import KEEP_ALIVE, AnswerStream, event
 
-CREATED, QUEUED, IN_PROGRESS, ITEM_ADDED, PART_ADDED = range(5)  # the numbers of the events before the text
-EVENTS_OF_CALL = 4
+CREATED, QUEUED, IN_PROGRESS = range(3)  # the numbers of the events before the first item
 NOTHING_YET: dict[str, Any] = {
     "output": [],
     "usage": None,
@@ -33,87 +33,131 @@ LAST_EVENT = {
 }
 
 
-def characters_before(starting_after: int | None) -> int:
-    """Returns the characters of the answer that a client has received with the event of this number."""
-    return 0 if starting_after is None else max(0, starting_after - PART_ADDED)
+DELTA: dict[PieceKind, str] = {"reasoning": "response.reasoning_text", "text": "response.output_text"}
 
 
 def response_events(stream: AnswerStream, response: Response, starting_after: int | None = None) -> Iterator[bytes]:
     """Yields the events after `starting_after`; `response` is the object as it was when the stream began."""
-    seen = -1 if starting_after is None else starting_after
-    item_id = response.id.replace("resp_", "msg_", 1)
-    place = {"item_id": item_id, "output_index": 0, "content_index": 0}
-    number = CREATED
-
-    def numbered(kind: str, at: int, **fields: Any) -> Iterator[bytes]:
-        nonlocal number
-        number = max(number, at)
-        if at > seen:
-            yield event({"type": kind, "sequence_number": at, **fields}, kind)
-
-    def starting() -> Iterator[bytes]:
-        started = response.model_copy(update={"status": RequestStatus.in_progress, **NOTHING_YET})
-        yield from numbered("response.in_progress", IN_PROGRESS, response=started.model_dump(mode="json"))
-
-    def opening() -> Iterator[bytes]:
-        yield from starting()
-        item = {"id": item_id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
-        yield from numbered("response.output_item.added", ITEM_ADDED, output_index=0, item=item)
-        yield from numbered("response.content_part.added", PART_ADDED, **place, part=OutputText(text="").model_dump())
-
-    queued = response.model_copy(update={"status": RequestStatus.queued, **NOTHING_YET}).model_dump(mode="json")
-    yield from numbered("response.created", CREATED, response=queued)
-    if response.background:
-        yield from numbered("response.queued", QUEUED, response=queued)
-    position, opened = characters_before(starting_after), False
+    events = _Events(response, -1 if starting_after is None else starting_after)
+    yield from events.begin()
     try:
-        for piece, logprobs in shown_pieces(stream, readable_body(stream.view.request.body), waits=True):
-            if not piece:  # log probabilities of tokens without text are in the last events
+        for kind, piece, logprobs in shown_pieces(stream, readable_body(stream.view.request.body), waits=True):
+            if piece:
+                yield from events.text(kind, piece, logprobs)
+            else:  # log probabilities of tokens without text are in the last events
                 yield KEEP_ALIVE
-                continue
-            if not opened:
-                yield from opening()
-                opened = True
-            position += len(piece)
-            delta = {"delta": piece, "logprobs": logprobs}
-            yield from numbered("response.output_text.delta", PART_ADDED + position, **place, **delta)
     except ClientError as error:
-        failed = error_object(error)
-        yield event(
-            {
-                "type": "error",
-                "code": failed.code,
-                "message": failed.message,
-                "param": failed.param,
-                "sequence_number": max(number, seen, 0),
-            },
-            "error",
-        )
+        yield events.failure(error)
         return
-    if stream.left:
-        return
-    final = response_of(stream.view, QueuePlace())
-    end = PART_ADDED + position
-    messages = [item for item in final.output if isinstance(item, OutputMessage)]
-    if final.output and not messages:
-        yield from starting()
-    for item in messages:
-        if not opened:
-            yield from opening()
-        (part,) = item.content
-        end, shown = PART_ADDED + len(part.text), part.model_dump()
-        yield from numbered("response.output_text.done", end + 1, **place, text=part.text, logprobs=shown["logprobs"])
-        yield from numbered("response.content_part.done", end + 2, **place, part=shown)
-        yield from numbered("response.output_item.done", end + 3, output_index=0, item=item.model_dump())
-    for call in final.output[len(messages) :]:
-        if isinstance(call, CalledFunction):
-            output_index = final.output.index(call)
-            where = {"item_id": call.id, "output_index": output_index}
-            begun = call.model_dump() | {"status": "in_progress", "arguments": ""}
-            done = {"name": call.name, "arguments": call.arguments}
-            end += EVENTS_OF_CALL
-            yield from numbered("response.output_item.added", end, output_index=output_index, item=begun)
-            yield from numbered("response.function_call_arguments.delta", end + 1, **where, delta=call.arguments)
-            yield from numbered("response.function_call_arguments.done", end + 2, **where, **done)
-            yield from numbered("response.output_item.done", end + 3, output_index=output_index, item=call.model_dump())
-    yield from numbered(LAST_EVENT[final.status], end + 4, response=final.model_dump(mode="json"))
+    if not stream.left:
+        yield from events.end(response_of(stream.view, QueuePlace()))
+
+
+class _Events:
+    """Makes the events of one stream and numbers them; leaves out those that the client has `seen`."""
+
+    def __init__(self, response: Response, seen: int) -> None:
+        self._response, self._seen, self._number = response, seen, CREATED
+        self._open: PieceKind | None = None  # the kind of the item that is open
+        self._thought = ""
+        self._items = 0  # items that were added
+
+    def begin(self) -> Iterator[bytes]:
+        """Yields the events before an answer's first token."""
+        queued = self._as("queued")
+        yield from self._event("response.created", CREATED, response=queued)
+        if self._response.background:
+            yield from self._event("response.queued", QUEUED, response=queued)
+
+    def text(self, kind: PieceKind, piece: str, logprobs: list[Any]) -> Iterator[bytes]:
+        """Yields the events of a piece of text, and those of the item that begins with it."""
+        if kind != self._open:
+            yield from self._close_reasoning(None)
+            yield from self._add(kind)
+        if kind == "reasoning":
+            self._thought += piece
+        self._number += len(piece)
+        new = piece[max(0, len(piece) - max(0, self._number - self._seen)) :]
+        fields: dict[str, Any] = {"delta": new} if kind == "reasoning" else {"delta": new, "logprobs": logprobs}
+        yield from self._event(f"{DELTA[kind]}.delta", self._number, **self._place(kind), **fields)
+
+    def end(self, final: Response) -> Iterator[bytes]:
+        """Yields the events after the last token."""
+        for item in final.output:
+            if isinstance(item, CalledFunction):
+                yield from self._call(item)
+            elif isinstance(item, ReasoningOutput):
+                if not self._items:
+                    yield from self._add("reasoning")
+                yield from self._close_reasoning(item)
+            else:
+                if self._open != "text":
+                    yield from self._add("text")
+                yield from self._close("text", item)
+        yield from self._next(LAST_EVENT[final.status], response=final.model_dump(mode="json"))
+
+    def failure(self, error: ClientError) -> bytes:
+        """Returns the event of an error that ends the stream."""
+        shown = error_object(error)
+        number = max(self._number, self._seen, 0)
+        fields = {"code": shown.code, "message": shown.message, "param": shown.param, "sequence_number": number}
+        return event({"type": "error", **fields}, "error")
+
+    def _add(self, kind: PieceKind) -> Iterator[bytes]:
+        yield from self._start()
+        item: dict[str, Any] = {"id": self._id(kind), "type": "message", "role": "assistant", "content": []}
+        part: OutputText | ThoughtText = OutputText(text="")
+        if kind == "reasoning":
+            item, part = {"id": self._id(kind), "type": "reasoning", "summary": [], "content": []}, ThoughtText(text="")
+        self._open = kind
+        self._items += 1
+        added = {"output_index": self._items - 1, "item": item | {"status": "in_progress"}}
+        yield from self._next("response.output_item.added", **added)
+        yield from self._next("response.content_part.added", **self._place(kind), part=part.model_dump())
+
+    def _start(self) -> Iterator[bytes]:
+        if not self._items:
+            self._number = IN_PROGRESS
+            yield from self._event("response.in_progress", IN_PROGRESS, response=self._as("in_progress"))
+
+    def _close_reasoning(self, item: ReasoningOutput | None) -> Iterator[bytes]:
+        if self._open == "reasoning":
+            yield from self._close("reasoning", item or ReasoningOutput.of(self._id("reasoning"), self._thought))
+
+    def _close(self, kind: PieceKind, item: OutputItem) -> Iterator[bytes]:
+        shown, place = item.model_dump(), self._place(kind)
+        (part,) = shown["content"]
+        self._open = None
+        whole = {name: value for name, value in part.items() if name in ("text", "logprobs")}
+        yield from self._next(f"{DELTA[kind]}.done", **place, **whole)
+        yield from self._next("response.content_part.done", **place, part=part)
+        yield from self._next("response.output_item.done", output_index=self._items - 1, item=shown)
+
+    def _call(self, call: CalledFunction) -> Iterator[bytes]:
+        yield from self._start()
+        index, shown = self._items, call.model_dump()
+        self._items += 1
+        begun, where = shown | {"status": "in_progress", "arguments": ""}, {"item_id": call.id, "output_index": index}
+        done = {"name": call.name, "arguments": call.arguments}
+        yield from self._next("response.output_item.added", output_index=index, item=begun)
+        yield from self._next("response.function_call_arguments.delta", **where, delta=call.arguments)
+        yield from self._next("response.function_call_arguments.done", **where, **done)
+        yield from self._next("response.output_item.done", output_index=index, item=shown)
+
+    def _as(self, status: str) -> dict[str, Any]:
+        update = {"status": RequestStatus(status), **NOTHING_YET}
+        return self._response.model_copy(update=update).model_dump(mode="json")
+
+    def _id(self, kind: PieceKind) -> str:
+        return self._response.id.replace("resp_", "rs_" if kind == "reasoning" else "msg_", 1)
+
+    def _place(self, kind: PieceKind) -> dict[str, Any]:
+        return {"item_id": self._id(kind), "output_index": self._items - 1, "content_index": 0}
+
+    def _next(self, kind: str, **fields: Any) -> Iterator[bytes]:
+        self._number += 1
+        yield from self._event(kind, self._number, **fields)
+
+    def _event(self, kind: str, number: int, **fields: Any) -> Iterator[bytes]:
+        if number > self._seen:
+            yield event({"type": kind, "sequence_number": number, **fields}, kind)

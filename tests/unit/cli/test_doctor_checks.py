@@ -1,12 +1,15 @@
 """The doctor's checks name a remedy where something has to be done, and none where nothing has."""
 
+import json
+import shutil
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from cli.doctor_checks import Finding, findings
-from settings import Settings
+from cli.doctor_checks import Finding, answer_findings, findings
+from settings import BUNDLED_MODEL, Settings
+from tests.unit.inference.published_templates import QWEN3
 
 
 def by_check(settings: Settings) -> dict[str, Finding]:
@@ -54,3 +57,16 @@ def test_without_servers_of_ones_own_nothing_has_to_be_done_about_them(tmp_path:
 def test_an_address_that_is_none_asks_for_another(tmp_path: Path) -> None:
     found = by_check(Settings(state_dir=tmp_path, port=0, flower_port=0, redis_url="redis://127.0.0.1:1/0"))
     assert found["Redis"].remedy == "check MAGNUS_REDIS_URL, and that the server runs"
+
+
+def test_what_a_models_own_files_say_of_its_answers_is_shown(tmp_path: Path) -> None:
+    shutil.copy(BUNDLED_MODEL / "tokenizer.json", tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(QWEN3)
+    config = {"do_sample": True, "temperature": 0.6, "top_k": 20, "no_repeat_ngram_size": 3}
+    (tmp_path / "generation_config.json").write_text(json.dumps(config))
+    sampling, template = answer_findings(Settings(model=str(tmp_path)))
+    assert sampling.found.startswith("temperature 0.6, top_k 20 where a client")
+    assert "no_repeat_ngram_size, which is not honoured" in sampling.found
+    assert template.found == "thinking, tools; variables for chat_template_kwargs: enable_thinking"
+    off, _ = answer_findings(Settings(model=str(tmp_path), generation_config="none"))
+    assert off.found.startswith("greedy where a client")

@@ -3,9 +3,12 @@
 import json
 
 import pytest
+from llguidance import LLTokenizer
 
-from inference.json_grammar import FormatChecks
+from inference.json_grammar import FormatChecks, compiled
 from inference.sequences import JsonFormat
+from request_body import AnswerForm
+from settings import BUNDLED_MODEL
 
 CHECKS = FormatChecks()
 REFUSED = ['{"type": "foo"}', '{"not": {"type": "string"}}', '{"type": "string", "pattern": "(?=x)y"}']
@@ -63,3 +66,44 @@ def test_a_verdict_is_remembered():
     checks = FormatChecks()
     checks._verdicts[JsonFormat("{}")] = "known"
     assert checks.problem_of(JsonFormat("{}")) == "known"
+
+
+SCHEMA = (
+    '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false}'
+)
+THINKS = AnswerForm(opening="<think>", closing="</think>")
+OPENED = THINKS.model_copy(update={"opened": True})
+CHANNELS = AnswerForm(channels=True)
+ANALYSIS = "<|channel|>analysis<|message|>It<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("form", "answer", "held"),
+    [
+        (THINKS, '<think>{ "b</think>\n\n{"a": 1}', True),
+        (THINKS, '{"a": 1}', True),
+        (THINKS, 'It is {"a": 1}', False),
+        (OPENED, 'It is</think>{"a": 1}', True),
+        (OPENED, 'It is</think>1 {"a": 1}', False),
+        (
+            CHANNELS,
+            '<|channel|>analysis<|message|>It<|end|><|start|>assistant<|channel|>final<|message|>{"a": 1}',
+            True,
+        ),
+        (CHANNELS, '<|channel|>final <|constrain|>json<|message|>{"a": 1}', True),
+        (CHANNELS, '{"a": 1}', False),
+    ],
+)
+def test_a_format_begins_behind_the_thinking(form, answer, held):
+    matcher = compiled(JsonFormat(SCHEMA, answer_form=form), LLTokenizer("byte"))
+    ids = list(answer.encode())
+    assert (matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()) is held
+
+
+def test_a_pattern_begins_behind_the_thinking_too_and_tags_may_be_special_tokens():
+    vocabulary = LLTokenizer((BUNDLED_MODEL / "tokenizer.json").read_text(), n_vocab=1280, eos_token=1)
+    form = AnswerForm(opening="<user>", closing="<assistant>")
+    matcher = compiled(JsonFormat(pattern="a/b", answer_form=form), vocabulary)
+    ids = [token for text in ("<user>", "cat", "<assistant>", "a/b") for token in vocabulary.tokenize_str(text)]
+    assert matcher.try_consume_tokens(ids) == len(ids)
+    assert matcher.is_accepting()

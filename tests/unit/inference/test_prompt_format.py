@@ -11,8 +11,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from inference.engine_errors import UnreadableModel
 from inference.prompt_format import PromptFormat, load_prompt_format
-from inference.request_tokens import ChatEnding
+from inference.request_tokens import ChatEnding, thinking_variables
+from request_body import PLAIN, AnswerForm
 from settings import BUNDLED_MODEL
+from tests.unit.inference import published_templates as templates
 
 BUNDLED = str(BUNDLED_MODEL)
 SPECIAL_IDS = {0, 1, 2, 3, 4}
@@ -91,7 +93,7 @@ def test_a_message_that_the_template_does_not_show_cannot_be_continued(tmp_path:
 def test_a_template_is_told_that_the_model_shall_not_think(tmp_path: Path, name: str) -> None:
     source = "{{ messages[0].content }}{% if " + name + " is defined and not " + name + " %} quietly{% endif %}"
     told = load_prompt_format(model_directory(tmp_path, {}, source))
-    assert told.decode(told.encode("", "cat", ChatEnding(thinks=False))) == "cat quietly"
+    assert told.decode(told.encode("", "cat", ChatEnding(variables=thinking_variables("none")))) == "cat quietly"
     assert told.decode(told.encode("", "cat")) == "cat"
 
 
@@ -133,10 +135,49 @@ def test_a_template_that_refuses_a_system_message_gets_both_texts_in_the_users(t
     assert load_prompt_format(model).encode("Repeat the text.", "cat dog") == expected
 
 
-def test_a_conversation_that_the_template_refuses_is_refused(tmp_path: Path) -> None:
-    model = model_directory(tmp_path, {"eos_token": "<eos>", "chat_template": REFUSES_SYSTEM})
-    with pytest.raises(TemplateError, match="no system message"):
-        load_prompt_format(model).encode_conversation([("system", "Repeat the text."), ("user", "cat")])
+GEMMA_STYLE = (
+    "{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate') }}{% endif %}"
+    "<{{ message['role'] }}>{{ message['content'] | trim }}{% endfor %}"
+)
+DROPS_SYSTEM = "{% for message in messages if message.role != 'system' %}<user>{{ message.content }}{% endfor %}"
+TURN = {"s": ("system", "Be kind."), "u": ("user", "cat"), "a": ("assistant", "dog")}
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown"),
+    [
+        ("su", ["Be kind.\n\ncat"]),
+        ("suau", ["Be kind.\n\ncat", "dog", "cat"]),
+        ("usau", ["cat\n\nBe kind.", "dog", "cat"]),
+        ("uasu", ["cat", "dog", "Be kind.\n\ncat"]),
+        ("uaus", ["cat", "dog", "cat\n\nBe kind."]),
+        ("usuau", ["cat\n\nBe kind.\n\ncat", "dog", "cat"]),
+        ("ssu", ["Be kind.\n\nBe kind.\n\ncat"]),
+        ("uas", ["cat", "dog", "Be kind."]),
+    ],
+)
+@pytest.mark.parametrize("tools", [(), ({"type": "function", "function": {"name": "time"}},)])
+def test_a_system_message_is_merged_wherever_it_stands(tmp_path: Path, asked: str, shown: list[str], tools) -> None:
+    gemma = load_prompt_format(model_directory(tmp_path, {}, GEMMA_STYLE + "{{ '' if tools else '' }}"))
+    turns = [TURN[one] for one in asked]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    ids = gemma.encode_messages(messages, tools) if tools else gemma.encode_conversation(turns)
+    roles = ["<user>", "<assistant>"] * len(shown)
+    expected = "".join(role + text for role, text in zip(roles, shown, strict=False))
+    assert gemma._tokenizer.decode(ids, skip_special_tokens=False).replace("> ", ">") == expected
+
+
+def test_a_system_message_that_the_template_leaves_out_is_the_users(tmp_path: Path) -> None:
+    dropping = load_prompt_format(model_directory(tmp_path, {}, DROPS_SYSTEM))
+    assert dropping.decode(dropping.encode("Be <eos> kind. ", "cat")) == "Be <eos> kind. \n\ncat"
+
+
+@pytest.mark.parametrize("asked", ["uu", "ua" * 2 + "a", "suu"])
+def test_a_conversation_that_the_template_refuses_is_refused(tmp_path: Path, asked: str) -> None:
+    gemma = load_prompt_format(model_directory(tmp_path, {}, GEMMA_STYLE))
+    with pytest.raises(TemplateError, match="must alternate"):
+        gemma.encode_conversation([TURN[one] for one in asked])
 
 
 def test_the_templates_own_file_goes_before_the_configs_entry(tmp_path: Path) -> None:
@@ -151,6 +192,54 @@ def test_of_several_templates_the_default_one_is_taken(tmp_path: Path) -> None:
     model = model_directory(tmp_path, {"eos_token": "<eos>", "chat_template": named})
     peer = AutoTokenizer.from_pretrained(model)
     assert load_prompt_format(model).encode("", "cat") == templated(peer, ("user", "cat"))
+
+
+def test_chats_with_tools_have_the_template_for_them(tmp_path: Path) -> None:
+    named = [{"name": "tool_use", "template": "cat {{ tools[0].name }}"}, {"name": "default", "template": "dog"}]
+    hermes = load_prompt_format(model_directory(tmp_path, {"chat_template": named}))
+    assert hermes.decode(hermes.encode("", "?")) == "dog"
+    assert hermes.takes_tools
+    assert hermes.decode(hermes.encode_messages([{"role": "user", "content": "?"}], [{"name": "hen"}])) == "cat hen"
+
+
+def test_a_template_says_which_variables_a_client_may_set(tmp_path: Path) -> None:
+    qwen = load_prompt_format(model_directory(tmp_path, {}, templates.QWEN3))
+    assert (qwen.thinks, qwen.takes_tools) == (True, True)
+    assert qwen.template_variables == {"enable_thinking"}
+    quiet = qwen.encode("", "cat", ChatEnding(variables={"enable_thinking": False}))
+    assert qwen.decode(quiet).endswith("<think>\n\n</think>")
+    oss = load_prompt_format(model_directory(tmp_path, {}, templates.GPT_OSS))
+    assert oss.template_variables == {"reasoning_effort"}
+    assert "Reasoning: high" in oss.decode(oss.encode("", "cat", ChatEnding(variables=thinking_variables("high"))))
+
+
+@pytest.mark.parametrize(
+    ("template", "effort", "begun", "opened"),
+    [
+        (templates.DEEPSEEK_R1, None, "", True),
+        (templates.QWEN3, None, "", False),
+        (templates.QWEN3, "none", "", False),
+        (templates.QWEN3, None, "<think>I", True),
+        (templates.DEEPSEEK_R1, None, "<think>I</think>It", None),
+        (templates.QWEN3, None, "It", None),
+    ],
+)
+def test_the_end_of_a_prompt_says_whether_the_model_thinks_already(tmp_path, template, effort, begun, opened) -> None:
+    thinking = load_prompt_format(model_directory(tmp_path, {}, template))
+    turns = [("user", "cat <think>"), ("assistant", begun)][: 2 if begun else 1]
+    ending = ChatEnding(bool(begun), thinking_variables(effort))
+    form = thinking.answer_form(thinking.encode_conversation(turns, ending), begun)
+    assert form == (PLAIN if opened is None else AnswerForm(opening="<think>", closing="</think>", opened=opened))
+
+
+def test_special_tokens_that_mark_thinking_and_calls_stay_in_an_answer() -> None:
+    vocabulary = json.loads((BUNDLED_MODEL / "tokenizer.json").read_text())
+    for number, content in enumerate(["[THINK]", "[/THINK]", "[TOOL_CALLS]", "<|python_tag|>"], start=2000):
+        token = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        vocabulary["added_tokens"].append({"id": number, "content": content, **token})
+    mistral = PromptFormat("mistral", json.dumps(vocabulary), templates.MAGISTRAL)
+    ids = mistral.encode_raw("[THINK]cat[/THINK]<eos>dog<|python_tag|>[TOOL_CALLS]hen")
+    assert mistral.decode(ids).replace(" ", "") == "[THINK]cat[/THINK]dog[TOOL_CALLS]hen"
 
 
 def test_without_a_template_both_texts_are_joined_by_a_blank_line(tmp_path: Path) -> None:
@@ -169,6 +258,27 @@ def test_a_directory_without_a_tokenizer_is_refused_with_its_name(tmp_path: Path
 def test_a_name_that_is_no_hub_id_is_refused() -> None:
     with pytest.raises(UnreadableModel, match="no/such/model"):
         load_prompt_format("no/such/model")
+
+
+def test_a_model_of_the_hub_whose_template_is_not_known_without_a_connection_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / "models--some--model" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    model_directory(snapshot, {}, "{{ messages[0].content }}!")
+    (snapshot / "config.json").write_text("{}")
+    (snapshot.parent.parent / "refs").mkdir()
+    (snapshot.parent.parent / "refs" / "main").write_text("abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    cached = load_prompt_format("some/model")
+    assert cached.decode(cached.encode("", "cat")) == "cat!"
+    (snapshot / "chat_template.jinja").unlink()
+    with pytest.raises(UnreadableModel, match=r"its chat_template\.jinja is not in the cache"):
+        load_prompt_format("some/model")
+    (snapshot / "tokenizer_config.json").write_text('{"chat_template": "{{ messages[0].content }}?"}')
+    cached = load_prompt_format("some/model")
+    assert cached.decode(cached.encode("", "cat")) == "cat?"
 
 
 def test_prompts_and_toy_requests_need_no_torch() -> None:

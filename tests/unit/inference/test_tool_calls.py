@@ -1,6 +1,7 @@
 """Calls of tools in answers as models write them, the format that forces one, and how prompts show them."""
 
 import json
+import re
 
 import jsonschema_rs
 import pytest
@@ -8,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import TemplateError
 
-from inference.chat_template import compile_chat_template, takes_tools
 from inference.json_grammar import FormatChecks
 from inference.model_prompt import ModelPrompt
 from inference.prompt_format import PromptFormat, load_prompt_format
@@ -16,9 +16,10 @@ from inference.sequences import JsonFormat
 from inference.tool_calls import ToolCall, forced_call_schema, may_begin_calls, read_tool_calls
 from request_body import RequestBody, StoredTool, read_body
 from settings import BUNDLED_MODEL
+from tests.unit.inference.published_templates import MISTRAL
 from tests.unit.inference.tool_template import TOOL_TEMPLATE
 
-NAMES = {"weather", "time"}
+NAMES = {"weather": {"city"}, "time": ()}
 CALL = '{"name": "weather", "arguments": {"city": "Köln"}}'
 WEATHER = ToolCall("weather", '{"city": "Köln"}')
 
@@ -36,6 +37,36 @@ WEATHER = ToolCall("weather", '{"city": "Köln"}')
         ('{"name": "time", "parameters": {}}', "", [ToolCall("time", "{}")]),
         ('{"name": "time"}', "", [ToolCall("time", "{}")]),
         ('{"name": "time", "arguments": "{\\"a\\": 1}"}', "", [ToolCall("time", '{"a": 1}')]),
+        ('{"name": "time", "parameters": {}}; {"name": "time"}', "", [ToolCall("time", "{}")] * 2),
+        (f"<|python_tag|>{CALL}", "", [WEATHER]),
+        (f"<|tool_call|>[{CALL}]<|/tool_call|>", "", [WEATHER]),
+        (f"I look.[TOOL_CALLS] [{CALL}]", "I look.", [WEATHER]),
+        (
+            '[TOOL_CALLS]weather[ARGS]{"city": "Köln"}[TOOL_CALLS]time[CALL_ID]a1[ARGS]{}',
+            "",
+            [WEATHER, ToolCall("time", "{}")],
+        ),
+        (
+            "<tool_call>\n<function=weather>\n<parameter=city>\nKöln\n</parameter>\n</function>\n</tool_call>",
+            "",
+            [WEATHER],
+        ),
+        (
+            "<tool_call><function=time><parameter=at>5</parameter><parameter=zone>UTC</parameter></function></tool_call>",
+            "",
+            [ToolCall("time", '{"at": 5, "zone": "UTC"}')],
+        ),
+        (
+            '<tool_call>{"name": "weather", "arguments": {"city": "</tool_call> [TOOL_CALLS]"}}</tool_call>',
+            "",
+            [ToolCall("weather", '{"city": "</tool_call> [TOOL_CALLS]"}')],
+        ),
+        (f"<tool_call>{CALL}</tool_call><tool_call>{{broken</tool_call>", "<tool_call>{broken</tool_call>", [WEATHER]),
+        (
+            f'<tool_call>{{"name": "other"}}</tool_call><tool_call>{CALL}',
+            '<tool_call>{"name": "other"}</tool_call>',
+            [WEATHER],
+        ),
     ],
 )
 def test_calls_are_read_in_every_style(text, rest, calls):
@@ -53,6 +84,11 @@ def test_calls_are_read_in_every_style(text, rest, calls):
         '{"name": "time", "arguments": 5}',
         '{"name": 7}',
         "<tool_call>nonsense</tool_call>",
+        f"<tool_call>{CALL}}}</tool_call>",
+        '<tool_call>{"name": "weather", "arguments": {"ci',
+        '[TOOL_CALLS]weather[ARGS]{"ci',
+        "<tool_call><function=weather><parameter=city>Köl",
+        "<tool_call>" * 200,
         "[" * 5000,
         "[" + ", ".join(['{"name": "time"}'] * 129) + "]",
     ],
@@ -68,7 +104,7 @@ def test_whatever_a_model_writes_is_read_without_an_error_and_nothing_of_it_is_s
     for length in range(len(text) + 1):
         place = may_begin_calls(text[:length])
         sent = text[:length] if place is None else text[:place]
-        assert not calls or rest.startswith(sent) or not sent.strip()
+        assert rest.startswith(sent)
 
 
 PARAMETERS = {"type": "object", "properties": {"city": {"$ref": "#/$defs/City"}}, "$defs": {"City": {"type": "string"}}}
@@ -100,14 +136,11 @@ def test_a_forced_function_of_any_arguments_may_get_some():
 
 
 def with_tools() -> PromptFormat:
-    return PromptFormat(
-        "tools", (BUNDLED_MODEL / "tokenizer.json").read_text(), compile_chat_template(TOOL_TEMPLATE), {}, True
-    )
+    return PromptFormat("tools", (BUNDLED_MODEL / "tokenizer.json").read_text(), TOOL_TEMPLATE)
 
 
 def test_a_template_says_whether_it_takes_tools():
-    assert takes_tools(TOOL_TEMPLATE)
-    assert not takes_tools("{{ messages }}")
+    assert with_tools().takes_tools
     bundled = load_prompt_format(str(BUNDLED_MODEL))
     assert not bundled.takes_tools
     with pytest.raises(TemplateError, match="no tools"):
@@ -135,11 +168,25 @@ def test_definitions_calls_and_results_stand_in_the_prompt_and_forge_no_special_
     assert [sum(one == named for one in ids) for named in special] == [0, 2]
 
 
+def test_a_template_that_demands_short_ids_of_calls_gets_them():
+    mistral = PromptFormat("mistral", (BUNDLED_MODEL / "tokenizer.json").read_text(), MISTRAL)
+    called = {"id": "call_00064495ba0eccd4fbe1d4a0000", "name": "time", "arguments": "{}"}
+    body = {
+        "messages": [
+            {"role": "user", "content": "time?"},
+            {"role": "assistant", "content": "", "tool_calls": [called]},
+            {"role": "tool", "content": "noon", "tool_call_id": called["id"]},
+        ],
+        "tools": [{"name": "time"}],
+    }
+    text = mistral.decode(ModelPrompt("", "", read_body(body)).encode(mistral))
+    [short] = re.findall(r'"id": "(\w{9})"', text)
+    assert f"[TOOL_RESULTS]{short} noon" in text
+
+
 def test_arguments_that_a_template_cannot_render_are_its_refusal():
     source = "{% for message in messages %}{{ message.tool_calls[0].function.arguments + 1 }}{% endfor %}{{ tools }}"
-    broken = PromptFormat(
-        "broken", (BUNDLED_MODEL / "tokenizer.json").read_text(), compile_chat_template(source), {}, True
-    )
+    broken = PromptFormat("broken", (BUNDLED_MODEL / "tokenizer.json").read_text(), source)
     message = {"role": "assistant", "content": "", "tool_calls": [{"function": {"arguments": "text"}}]}
     with pytest.raises(TemplateError):
         broken.encode_messages([message], [])

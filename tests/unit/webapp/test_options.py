@@ -6,7 +6,8 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from request_body import StoredFormat
+from inference.model_prompt import ModelPrompt
+from request_body import Sampling, StoredFormat, read_body, stored_form
 from webapp.chat.chat_schemas import CreateChatCompletion
 from webapp.client_errors import field_path
 from webapp.options import MOST_SCHEMA_BYTES, MOST_SCHEMA_DEPTH, JsonSchema, stored_format
@@ -126,3 +127,45 @@ def test_other_numbers_of_log_probabilities_are_refused(fields: dict[str, Any], 
     with pytest.raises(ValidationError) as caught:
         chat(**fields)
     assert field_path(caught.value.errors()[0]["loc"]) == field
+
+
+DEFAULTS = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.1}
+
+
+@pytest.mark.parametrize(
+    ("sent", "sampling", "defaulted"),
+    [
+        ({}, Sampling(0.6, 0.9, 20, repetition_penalty=1.1), tuple(DEFAULTS)),
+        ({"temperature": 0}, Sampling(repetition_penalty=1.1), ("repetition_penalty",)),
+        ({"temperature": 0, "repetition_penalty": 1}, Sampling(), ()),
+        ({"temperature": 1, "top_k": 0}, Sampling(1, 0.9, 0, repetition_penalty=1.1), ("top_p", "repetition_penalty")),
+        ({"top_p": 1}, Sampling(0.6, 1.0, 20, repetition_penalty=1.1), ("temperature", "top_k", "repetition_penalty")),
+    ],
+)
+def test_the_models_own_sampling_is_in_force_where_a_client_leaves_it_out(sent, sampling, defaulted):
+    body = chat(**sent).request_body(ModelPrompt("", "Hi"), DEFAULTS)
+    assert (body.sampling, body.defaulted) == (sampling, defaulted)
+    assert read_body(stored_form(body)) == body
+    assert chat(**sent).request_body(ModelPrompt("", "Hi"), {}).defaulted == ()
+
+
+def test_a_stream_that_samples_by_the_models_own_config_has_a_seed():
+    assert chat(stream=True).request_body(ModelPrompt("", "Hi"), DEFAULTS).sampling.seed is not None
+    assert chat(stream=True, temperature=0).request_body(ModelPrompt("", "Hi"), DEFAULTS).sampling.seed is None
+
+
+@pytest.mark.parametrize(
+    ("lacked", "sampling"),
+    [
+        (["min_p"], Sampling(0.6, 0.9, 20, repetition_penalty=1.1)),
+        (["top_k"], Sampling(0.6, 0.9, repetition_penalty=1.1)),
+        (["temperature"], Sampling(repetition_penalty=1.1)),
+        (["temperature", "repetition_penalty"], Sampling()),
+    ],
+)
+def test_engines_that_cannot_sample_as_the_model_wants_are_not_asked_to(lacked, sampling):
+    body = chat().request_body(ModelPrompt("", "Hi"), DEFAULTS).without_defaults(lacked)
+    assert body.sampling == sampling
+    assert all(getattr(sampling, name) == DEFAULTS[name] for name in body.defaulted)
+    asked = chat(top_k=5, temperature=0.5).request_body(ModelPrompt("", "Hi"), {})
+    assert asked.without_defaults(lacked) == asked

@@ -1,15 +1,20 @@
 """From a valid body to the row: what is stored, which ids can exist, which bodies mean the same."""
 
 import dataclasses
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from inference.model_prompt import ModelPrompt
-from request_body import RequestBody, read_body, stored_form
-from webapp.client_errors import NotFound
+from inference.prompt_format import PromptFormat
+from models.planning.queue_snapshot import QueueSnapshot
+from request_body import AnswerForm, RequestBody, StoredFormat, read_body, stored_form
+from settings import BUNDLED_MODEL
+from webapp.client_errors import InvalidRequest, NotFound
+from webapp.limits.prompt_limits import PromptLimits
 from webapp.responses.response_schemas import CreateResponse
-from webapp.submission import Submission, canonical_digest, require_response_id
+from webapp.submission import Submission, accepted_request, canonical_digest, require_response_id
 
 BODY = CreateResponse(model="words", input="eins")
 SUBMISSION = Submission(
@@ -72,3 +77,30 @@ def test_what_cannot_be_an_id_is_not_found_without_asking_the_database(id: str) 
 
 def test_an_id_of_ours_passes() -> None:
     require_response_id("resp_" + "0" * 32)
+
+
+OPENED = "{{ messages[-1].content }}</think>{% if add_generation_prompt %}<think>\n{% endif %}"
+VOCABULARY = (BUNDLED_MODEL / "tokenizer.json").read_text()
+DEFAULTS = {"temperature": 0.6, "top_k": 20}
+
+
+def accepted(lacks: tuple[str, ...], **asked: Any) -> RequestBody:
+    limits = PromptLimits("words", PromptFormat("words", VOCABULARY, OPENED), 100, 100, sampling_defaults=DEFAULTS)
+    snapshot = QueueSnapshot(at=datetime.now(UTC), lacking={"words": lacks})
+    body = BODY.request_body(SUBMISSION.prompt, DEFAULTS, **asked)
+    return read_body(accepted_request(limits, snapshot, dataclasses.replace(SUBMISSION, body=body)).body)
+
+
+def test_a_request_stores_the_form_of_its_answer_and_the_sampling_that_engines_can_do() -> None:
+    stored = accepted(())
+    assert stored.answer_form == AnswerForm(opening="<think>", closing="</think>", opened=True)
+    assert (stored.sampling.temperature, stored.defaulted) == (0.6, ("temperature", "top_k"))
+    chats_only = accepted(("raw_prompt", "temperature", "top_k"))
+    assert not chats_only.answer_form.opened
+    assert (chats_only.sampling.greedy, chats_only.defaulted) == (True, ())
+
+
+def test_a_format_behind_thinking_is_refused_where_no_engine_can_do_it() -> None:
+    assert "format_after_thinking" in accepted((), format=StoredFormat(type="json_object")).needs
+    with pytest.raises(InvalidRequest, match="once the model has thought"):
+        accepted(("format_after_thinking",), format=StoredFormat(type="json_object"))

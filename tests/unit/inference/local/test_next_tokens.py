@@ -1,6 +1,7 @@
 """What rows ask of their logits: penalties, least lengths, log probabilities; other rows do not notice."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -190,3 +191,12 @@ def test_the_log_probabilities_of_a_prompt_are_those_of_the_models_own_forward_p
         likeliest = told.prompt_logprobs[place].likeliest[0]
         assert math.isclose(likeliest[1], begun.logprobs[0].likeliest[0][1], abs_tol=1e-3)
     assert told.logprobs[0].id == answered.answer[0]
+
+
+def test_no_answer_has_a_token_that_the_model_suppresses(llama):
+    answered = llama.pool[0]
+    held = replace(llama.loaded, suppressed_ids=(answered.answer[0],))
+    [done], _ = Engine(held, AMPLE).run([answered.sequence("a")])
+    assert answered.answer[0] not in done.generated_ids
+    scores = torch.tensor([[1.0, 3.0, 2.0]])
+    assert next_tokens(scores, [row()], frozenset(), (1,)).tolist() == [2]

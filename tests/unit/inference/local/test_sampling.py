@@ -75,7 +75,7 @@ def admitted_samplings(draw: st.DrawFn) -> Sampling:
     )
     assert body.temperature is not None
     assert body.top_p is not None
-    return Sampling(body.temperature, body.top_p, body.magnus.top_k, body.magnus.seed)
+    return Sampling(body.temperature, body.top_p, body.magnus.top_k or 0, body.magnus.seed)
 
 
 @settings(deadline=None, derandomize=True, max_examples=300)

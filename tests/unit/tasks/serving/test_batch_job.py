@@ -8,7 +8,6 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from inference.chat_template import compile_chat_template
 from inference.prompt_format import PromptFormat
 from inference.sequences import JsonFormat, TokenLogprob
 from models.leasing.leases import Lease, TakenBatch, TakenRequest
@@ -135,7 +134,7 @@ def test_a_required_call_is_the_format_of_the_answer_and_tools_without_a_templat
     assert [(one.request_id, one.code) for one in job.unservable] == [("a", "invalid_prompt")]
     told = "{% if tools %}{{ tools[0].function.name }}{% endif %}"
     source = "{% for message in messages %}{{ message.content }}{% endfor %}" + told
-    knowing = PromptFormat("words", words()._tokenizer.to_str(), compile_chat_template(source), {}, True)
+    knowing = PromptFormat("words", words()._tokenizer.to_str(), source)
     (sequence,) = prepare(taken(prompt("a", "two", body)), knowing, max_positions=30).sequences
     assert sequence.format is not None
     assert json.loads(sequence.format.schema or "")["properties"]["name"] == {"const": "weather"}

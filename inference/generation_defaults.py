@@ -1,0 +1,45 @@
+"""What a model's generation_config.json asks for: how its authors mean it to be sampled, and what is not done here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# Entries that are sampling, by the name of the field of `request_body.Sampling`; the others have the same name in both.
+SAMPLED = ("temperature", "top_p", "top_k", "min_p")
+# Entries that are used elsewhere or say nothing about an answer, with the values at which further ones ask for nothing.
+USED = frozenset({*SAMPLED, "do_sample", "repetition_penalty", "eos_token_id", "pad_token_id", "bos_token_id"})
+USED |= {"suppress_tokens", "transformers_version", "max_new_tokens", "max_length", "use_cache", "_from_model_config"}
+NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, 1.0, [], {}, "")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    """The values of Sampling that a request gets if its client sends none, and the entries that are not honoured."""
+
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    not_honoured: tuple[str, ...] = ()
+
+
+def generation_defaults(config: Mapping[str, Any]) -> GenerationDefaults:
+    """Reads a generation_config.json; an entry that no request could ask for is one that is not honoured.
+
+    As in transformers, a config whose `do_sample` is false asks for greedy decoding. As in vLLM, one that says nothing
+    of it asks for what it names. With `do_sample` and no temperature, that is 1.
+    """
+    samples = config.get("do_sample", any(config.get(name) is not None for name in SAMPLED))
+    names = (*SAMPLED, "repetition_penalty") if samples else ("repetition_penalty",)
+    asked = {name: config[name] for name in names if config.get(name) is not None}
+    if samples:
+        asked.setdefault("temperature", 1.0)
+    kept = {name: value for name, value in asked.items() if _possible(name, value)}
+    others = [name for name, value in config.items() if name not in USED and value not in NEUTRAL]
+    return GenerationDefaults(kept, tuple(sorted({*others, *(asked.keys() - kept.keys())})))
+
+
+def _possible(name: str, value: object) -> bool:
+    """Returns whether a client might send this value."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    ranges = {"temperature": 0 <= value <= 2, "top_p": 0 < value <= 1, "min_p": 0 <= value <= 1}
+    ranges |= {"top_k": isinstance(value, int) and 0 <= value < 2**31, "repetition_penalty": 0.01 <= value <= 100}
+    return ranges[name]

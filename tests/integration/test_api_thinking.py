@@ -1,0 +1,157 @@
+"""Models that think before they answer, and what a client may tell a chat template of it."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from request_body import read_body
+from settings import BUNDLED_MODEL, Settings
+from tests.integration.answering_worker import answering, events
+from tests.integration.api_service import Api
+from tests.integration.conftest import running_api
+from tests.unit.inference.published_templates import QWEN3
+
+CHAT: dict[str, Any] = {"model": "thinking", "messages": [{"role": "user", "content": "Weather?"}]}
+RESPONSE: dict[str, Any] = {"model": "thinking", "input": "Weather?"}
+ANSWER = "<think>\nI look out.\n</think>\n\nIt rains."
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
+FUNCTION = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+TEMPERED = {"do_sample": True, "temperature": 0.6, "top_k": 20, "eos_token_id": 1}
+
+
+@pytest.fixture(scope="module")
+def thinking_settings(module_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    model = tmp_path_factory.mktemp("model") / "thinking"
+    model.mkdir()
+    shutil.copy(BUNDLED_MODEL / "tokenizer.json", model)
+    (model / "chat_template.jinja").write_text(QWEN3)
+    (model / "generation_config.json").write_text(json.dumps(TEMPERED))
+    return Settings(database_url=module_database_url, model=str(model), wait_s=5)
+
+
+@pytest.fixture
+def thinking(thinking_settings: Settings) -> Iterator[Api]:
+    for api in running_api(thinking_settings):
+        api.sql("delete from requests")
+        yield api
+
+
+def test_a_chat_has_its_thinking_apart_from_its_answer(thinking: Api) -> None:
+    with answering(thinking, ANSWER):
+        [choice] = thinking.call("POST", "/v1/chat/completions", json=CHAT).json["choices"]
+        history = [*CHAT["messages"], choice["message"], CHAT["messages"][0]]
+        again = thinking.call("POST", "/v1/chat/completions", json=CHAT | {"messages": history})
+    assert (choice["message"]["reasoning_content"], choice["message"]["content"]) == ("I look out.", "It rains.")
+    assert again.status_code == 200
+
+
+def test_a_chat_that_is_cut_while_it_thinks_has_no_answer(thinking: Api) -> None:
+    with answering(thinking, "<think>\nI lo", status="incomplete"):
+        [choice] = thinking.call("POST", "/v1/chat/completions", json=CHAT).json["choices"]
+        response = thinking.call("POST", "/v1/responses", json=RESPONSE).json
+    assert (choice["message"]["reasoning_content"], choice["message"]["content"]) == ("I lo", None)
+    assert choice["finish_reason"] == "length"
+    assert [(item["type"], item["status"]) for item in response["output"]] == [("reasoning", "incomplete")]
+
+
+def test_a_streamed_chat_thinks_answers_and_calls(thinking: Api) -> None:
+    asked = CHAT | {"stream": True, "tools": [{"type": "function", "function": FUNCTION}]}
+    with answering(thinking, ANSWER + CALL):
+        deltas = [
+            chunk["choices"][0]["delta"] for chunk in events(thinking.call("POST", "/v1/chat/completions", json=asked))
+        ]
+    assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == "I look out."
+    assert "".join(delta.get("content") or "" for delta in deltas) == "It rains."
+    assert [delta["tool_calls"][0]["function"]["name"] for delta in deltas if "tool_calls" in delta] == ["weather"]
+
+
+@pytest.mark.parametrize(
+    "text", [ANSWER, ANSWER + CALL, "<think>\nI look.</think>" + CALL, "<think>\nI lo", "It rains."]
+)
+def test_a_streamed_response_has_the_items_of_the_stored_one_and_resumes_anywhere(thinking: Api, text: str) -> None:
+    asked = RESPONSE | {"stream": True, "tools": [{"type": "function", **FUNCTION}]}
+    with answering(thinking, text):
+        seen = events(thinking.call("POST", "/v1/responses", json=asked))
+    final = seen[-1]["response"]
+    assert [event["item"] for event in seen if event["type"] == "response.output_item.done"] == final["output"]
+    said = {
+        kind: "".join(event["delta"] for event in seen if event["type"] == f"response.{name}.delta")
+        for kind, name in (("reasoning", "reasoning_text"), ("message", "output_text"))
+    }
+    for kind, deltas in said.items():
+        assert deltas == "".join(item["content"][0]["text"] for item in final["output"] if item["type"] == kind)
+    numbers = [event["sequence_number"] for event in seen]
+    assert numbers == sorted(set(numbers))
+    for after in range(max(numbers) + 1):
+        path = f"/v1/responses/{final['id']}?stream=true&starting_after={after}"
+        rest = events(thinking.call("GET", path))
+        assert [event["sequence_number"] for event in rest] == [number for number in numbers if number > after]
+        late = "".join(event["delta"] for event in rest if event["type"] == "response.output_text.delta")
+        assert said["message"].endswith(late)
+
+
+def test_a_conversation_goes_on_with_what_was_thought(thinking: Api) -> None:
+    tools = {"tools": [{"type": "function", **FUNCTION}]}
+    with answering(thinking, "<think>\nI look out.\n</think>\n" + CALL):
+        first = thinking.call("POST", "/v1/responses", json=RESPONSE | tools).json
+    result = {"type": "function_call_output", "call_id": first["output"][-1]["call_id"], "output": "rain"}
+    with answering(thinking, ANSWER):
+        items = [{"role": "user", "content": "Weather?"}, *first["output"], result]
+        by_hand = thinking.call("POST", "/v1/responses", json=RESPONSE | tools | {"input": items}).json
+        named = [items[0], *({"type": "item_reference", "id": item["id"]} for item in first["output"]), result]
+        by_name = thinking.call("POST", "/v1/responses", json=RESPONSE | tools | {"input": named}).json
+        by_id = thinking.call(
+            "POST", "/v1/responses", json=RESPONSE | tools | {"input": [result], "previous_response_id": first["id"]}
+        ).json
+    assert by_hand["usage"] == by_id["usage"] == by_name["usage"]
+    listed = thinking.call("GET", f"/v1/responses/{by_id['id']}/input_items?order=asc").json["data"]
+    assert [item["type"] for item in listed] == ["message", "reasoning", "function_call", "function_call_output"]
+    [row] = thinking.sql("select body from requests order by arrived_at desc limit 1")
+    assert [turn.reasoning for turn in read_body(row.body).messages] == [None, "I look out.", None]
+
+
+@pytest.mark.parametrize(
+    ("told", "prompt_tokens"),
+    [
+        ({"chat_template_kwargs": {"enable_thinking": False}}, "more"),
+        ({"reasoning_effort": "none"}, "more"),
+        ({"reasoning_effort": "high"}, "same"),
+        ({"chat_template_kwargs": {"enable_thinking": True}, "reasoning_effort": "none"}, "same"),
+    ],
+)
+def test_what_the_template_is_told_changes_the_prompt(thinking: Api, told: dict[str, Any], prompt_tokens: str) -> None:
+    with answering(thinking, ANSWER):
+        plain = thinking.call("POST", "/v1/chat/completions", json=CHAT).json["usage"]["prompt_tokens"]
+        asked = thinking.call("POST", "/v1/chat/completions", json=CHAT | told).json["usage"]["prompt_tokens"]
+    assert ("same" if asked == plain else "more") == prompt_tokens
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/chat/completions", CHAT | {"chat_template_kwargs": {"budget": 5}}, "chat_template_kwargs.budget"),
+        ("/v1/chat/completions", CHAT | {"chat_template_kwargs": {"messages": "x"}}, "chat_template_kwargs.messages"),
+        ("/v1/responses", RESPONSE | {"chat_template_kwargs": {"tools": 1}}, "chat_template_kwargs.tools"),
+        ("/v1/chat/completions", CHAT | {"chat_template_kwargs": {"enable_thinking": [1]}}, None),
+        ("/v1/chat/completions", CHAT | {"reasoning_effort": "much"}, "reasoning_effort"),
+    ],
+)
+def test_what_the_template_does_not_know_is_refused_by_name(
+    thinking: Api, path: str, body: dict[str, Any], param: str | None
+) -> None:
+    answer = thinking.call("POST", path, json=body)
+    assert answer.status_code in (400, 422)
+    assert param is None or answer.json["error"]["param"] == param
+
+
+def test_sampling_is_the_models_own_where_a_client_sends_none(thinking: Api) -> None:
+    with answering(thinking, ANSWER):
+        own = thinking.call("POST", "/v1/responses", json=RESPONSE).json
+        greedy = thinking.call("POST", "/v1/responses", json=RESPONSE | {"temperature": 0}).json
+    assert (own["temperature"], greedy["temperature"]) == (0.6, 0)
+    bodies = [read_body(row.body) for row in thinking.sql("select body from requests order by arrived_at")]
+    assert [body.defaulted for body in bodies] == [("temperature", "top_k"), ()]
+    assert [body.sampling.top_k for body in bodies] == [20, 0]

@@ -1,0 +1,107 @@
+"""Answers of /v1/chat/completions and /v1/completions, OpenAI's fields and ours in `magnus`."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from webapp.api_objects import ApiObject
+from webapp.responses.output_items import ChosenToken
+from webapp.responses.response_objects import Magnus
+
+
+class CompletionUsage(ApiObject):
+    """Tokens read and written."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class AnsweredFunction(ApiObject):
+    """A called function with its arguments, a JSON object as text."""
+
+    name: str
+    arguments: str
+
+
+class AnsweredCall(ApiObject):
+    """A call of a function in an answer."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: AnsweredFunction
+
+
+class AssistantMessage(ApiObject):
+    """The answer of a chat."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+    refusal: None = None
+    reasoning_content: str | None = Field(
+        default=None, description="What the model thought before its answer", exclude_if=lambda thought: thought is None
+    )
+    tool_calls: list[AnsweredCall] | None = None
+
+
+class ChatLogprobs(ApiObject):
+    """The log probabilities of a chat's answer, one for each of its tokens."""
+
+    content: list[ChosenToken]
+    refusal: None = None
+
+
+FinishReason = Literal["stop", "length", "tool_calls"]
+
+
+class CommonAnswer(ApiObject):
+    """The fields that the answers of both calls have."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Any]
+    usage: CompletionUsage
+    magnus: Magnus
+
+
+class ChatChoice(ApiObject):
+    """One answer of a chat."""
+
+    index: int = 0
+    message: AssistantMessage
+    finish_reason: FinishReason
+    logprobs: ChatLogprobs | None = None
+
+
+class ChatCompletion(CommonAnswer):
+    """OpenAI's ChatCompletion."""
+
+    object: Literal["chat.completion"] = "chat.completion"
+    choices: list[ChatChoice]
+
+
+class CompletionLogprobs(ApiObject):
+    """The tokens of a completion, and their log probabilities; null where no token is in front."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
+    text_offset: list[int]
+
+
+class CompletionChoice(ApiObject):
+    """One answer to a prompt."""
+
+    index: int = 0
+    text: str
+    finish_reason: FinishReason
+    logprobs: CompletionLogprobs | None = None
+
+
+class Completion(CommonAnswer):
+    """OpenAI's Completion."""
+
+    object: Literal["text_completion"] = "text_completion"
+    choices: list[CompletionChoice]
