@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.hosting.child_process import ChildProgram, ProgramFailed
+from cli.hosting.child_process import ChildProgram, ProgramFailed, SettingRefused
 from cli.hosting.readiness import await_ready, broker_answers
 
 SLEEPER = (sys.executable, "-c", "import signal; signal.pause()")
@@ -48,6 +48,16 @@ def test_a_program_that_ended_is_an_error_with_its_exit_status(tmp_path: Path) -
         ended.wait()
         with pytest.raises(ProgramFailed, match="ended with 3"):
             await_ready(ChildProgram("broken", SLEEPER, ready=lambda: False), ended, tmp_path / "log")
+
+
+def test_a_program_that_cannot_use_a_setting_is_an_error_of_one_line(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("{}\nmagnus: an older reason\n  a traceback\nmagnus: m cannot be served: it has no weights\n{}\n")
+    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"]) as ended:
+        ended.wait()
+        with pytest.raises(SettingRefused) as caught:
+            await_ready(ChildProgram("worker-1", SLEEPER, ready=lambda: False), ended, log)
+    assert str(caught.value) == "worker-1: m cannot be served: it has no weights"
 
 
 def test_what_is_no_address_of_a_broker_does_not_answer() -> None:

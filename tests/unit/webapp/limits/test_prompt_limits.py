@@ -90,3 +90,15 @@ def test_what_no_engine_can_do_is_refused_by_the_name_of_the_field(limits: Promp
         with pytest.raises(InvalidRequest) as caught:
             limits.check_needs(needs, [lacking])
         assert (caught.value.param, caught.value.code) == (param, "unsupported_value")
+
+
+def test_a_token_that_the_model_has_no_embedding_for_is_refused_by_its_text() -> None:
+    words = Tokenizer(WordLevel({"[UNK]": 0, "cat": 1, "dog": 2}, unk_token="[UNK]"))
+    words.pre_tokenizer = Whitespace()
+    limits = PromptLimits("words", PromptFormat("words", words.to_str(), None, embedded_tokens=2), 9, 9)
+    limits.count_tokens(ModelPrompt("", "cat cat"), param="input")
+    with pytest.raises(InvalidRequest, match="its token 'dog' has the id 2") as caught:
+        limits.count_tokens(ModelPrompt("", "cat dog"), param="input")
+    assert caught.value.param == "input"
+    with pytest.raises(InvalidRequest, match="token ids are below 2 here"):
+        limits.check_ids([2], param="prompt")
