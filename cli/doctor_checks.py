@@ -18,7 +18,7 @@ from cli import startup_checks
 from cli.hosting.embedded_servers import postgres_binaries, valkey_binary
 from cli.hosting.service_files import running_service
 from inference.engine_errors import UnreadableModel
-from inference.model_weights import count_parameters, cpu_dtype
+from inference.model_weights import UnreadableWeights, count_parameters, cpu_dtype
 from inference.remote.server_capabilities import ProbedServer, tokenizer_source
 from inference.remote.server_errors import ServerUnusable
 from inference.remote.server_probe import connect
@@ -219,7 +219,10 @@ def answer_findings(settings: Settings) -> Iterator[Finding]:
 def _dtype(settings: Settings) -> Finding:
     if settings.dtype != "auto":
         return Finding("number format", f"{settings.dtype}, as MAGNUS_DTYPE says")
-    parameters = count_parameters(Path(settings.model))
+    try:
+        parameters = count_parameters(Path(settings.model))
+    except (UnreadableWeights, UnreadableModel):  # the check of the model says why
+        parameters = None
     if parameters is None:
         return Finding("number format", "of a CPU worker: known once the model is loaded; on CUDA: the model's own")
     dtype, why = cpu_dtype(parameters)

@@ -25,7 +25,8 @@ def read_text(model: str, file: str, needed: bool = False) -> str | None:
         if place.is_dir():
             path: Path | None = place / file
         elif place.exists():
-            raise UnreadableModel(model, "it is a file; name the directory of a model")
+            gguf = "it is a GGUF file, which is not read as it is: convert it, as docs/operations.md shows"
+            raise UnreadableModel(model, gguf if place.suffix == ".gguf" else "it is a file; name a model's directory")
         elif not HUB_ID.fullmatch(model):
             raise UnreadableModel(model, "there is no such directory")
         else:

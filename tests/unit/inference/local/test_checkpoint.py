@@ -156,6 +156,12 @@ def test_a_place_without_a_model_is_named(name: str, said: str):
         load_model(name)
 
 
+def test_a_gguf_file_is_refused_with_the_way_to_convert_it(tmp_path: Path):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(InferenceError, match="it is a GGUF file, which is not read as it is: convert it"):
+        load_model(str(tmp_path / "model.gguf"))
+
+
 def test_an_empty_directory_is_refused(tmp_path: Path):
     with pytest.raises(UnsupportedModel, match="it has no weights"):
         load_model(str(tmp_path))
