@@ -31,7 +31,7 @@ def find_chat_template(
     source = tokenizer_config.get("chat_template")
     if isinstance(source, list):
         return next((entry["template"] for entry in source if entry["name"] == name), None)
-    return source
+    return source.get(name) if isinstance(source, dict) else source
 
 
 def compile_chat_template(source: str) -> Template:

@@ -27,7 +27,7 @@ def weight_files(directory: Path) -> list[Path]:
     if not directory.is_dir() or (directory / WEIGHTS).is_file():
         return [directory / WEIGHTS] if directory.is_dir() else []
     shards = read_json(str(directory), INDEX).get("weight_map")
-    return [directory / str(name) for name in sorted(set(shards.values()))] if isinstance(shards, dict) else []
+    return [directory / name for name in sorted(set(map(str, shards.values())))] if isinstance(shards, dict) else []
 
 
 def read_header(file: Path) -> dict[str, Any]:

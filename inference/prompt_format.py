@@ -264,7 +264,10 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
 
 def load_prompt_format(model: str) -> PromptFormat:
     """Reads the prompt format of a model directory or hub id; raises UnreadableModel."""
-    known, settings = load_tokenizer(model), read_json(model, "tokenizer_config.json")
+    known, settings = (
+        load_tokenizer(model),
+        read_json(model, "chat_template.json") | read_json(model, "tokenizer_config.json"),
+    )
     template_file = read_text(model, "chat_template.jinja", needed="chat_template" not in settings)
     config = read_json(model, "config.json")
     try:

@@ -104,11 +104,12 @@ def _some(names: list[str]) -> str:
 def _reason(model: str, error: Exception) -> str:
     if read_json(model, "config.json").get("auto_map") and "trust_remote_code" in str(error):
         return "it needs Python code of its own (auto_map in config.json), which Magnus never runs"
-    return one_line(error)
+    return f"transformers cannot load it: {one_line(error)}"
 
 
 def one_line(error: Exception) -> str:
-    """Returns the first line of what an error says, with its class where that explains it."""
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    """Returns the first sentence of what an error says, with its class where that explains it."""
+    first, *others = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    line = f"{first} {others[0]}" if others and first.endswith(":") else first
     told = line if isinstance(error, OSError | ValueError | ImportError) and line else f"{type(error).__name__}: {line}"
     return told if len(told) <= SHOWN_CHARACTERS else f"{told[:SHOWN_CHARACTERS]} …"

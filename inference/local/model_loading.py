@@ -171,4 +171,7 @@ def _ids(value: int | Iterable[int] | None) -> tuple[int, ...]:
     """Returns the token ids in an entry of a generation config, which may have none, one or several."""
     if value is None:
         return ()
-    return (value,) if isinstance(value, int) else tuple(value)
+    found = (value,) if isinstance(value, int) else tuple(value)
+    if not all(isinstance(token, int) for token in found):
+        raise ValueError(f"the configuration names {value!r} where token ids belong")
+    return found

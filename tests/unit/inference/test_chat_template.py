@@ -15,6 +15,7 @@ from inference.chat_template import compile_chat_template, find_chat_template
         ({"chat_template": "config"}, "file", "file"),
         ({"chat_template": [{"name": "tools", "template": "t"}, {"name": "default", "template": "d"}]}, None, "d"),
         ({"chat_template": [{"name": "tools", "template": "t"}]}, None, None),
+        ({"chat_template": {"tools": "t", "default": "d"}}, None, "d"),
     ],
 )
 def test_a_template_file_overrides_the_config_whose_default_is_taken(config, template_file, template):

@@ -285,3 +285,12 @@ def test_prompts_and_toy_requests_need_no_torch() -> None:
     loaded = "import sys, inference.prompt_format, inference.toy.toy_applications; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "transformers"} & set(modules)
+
+
+def test_a_template_in_a_file_of_json_is_read_where_there_is_no_other(tmp_path: Path) -> None:
+    model = model_directory(tmp_path, {})
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "<user>{{ messages[0].content }}"}))
+    assert load_prompt_format(model).decode(load_prompt_format(model).encode("", "cat")) == "cat"
+    assert load_prompt_format(model).encode("", "cat")[0] == 3
+    own = model_directory(tmp_path, {"chat_template": "<assistant>{{ messages[0].content }}"})
+    assert load_prompt_format(own).encode("", "cat")[0] == 4

@@ -112,6 +112,15 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "no attention heads": (setting("config.json", num_attention_heads=0), "cannot be served: "),
     "an unknown number format": (setting("config.json", dtype="float99"), "float99"),
     "a damaged generation configuration": (written("generation_config.json", "{"), "generation_config.json is no JSON"),
+    "an end that is no token": (
+        setting("generation_config.json", eos_token_id="x"),
+        "names 'x' where token ids belong",
+    ),
+    "an index of lists": (
+        all_of(sharded, written("model.safetensors.index.json", '{"weight_map": {"a": ["b"]}}')),
+        "it has no weights",
+    ),
+    "a size that is a text": (setting("config.json", vocab_size="many"), "'vocab_size': "),
     "no tokenizer": (removed("tokenizer.json"), "it has no tokenizer.json"),
     "a damaged tokenizer": (written("tokenizer.json", '{"model": {}}'), "tokenizer.json or .* is damaged"),
     "a tokenizer in Git LFS": (written("tokenizer.json", POINTER), "its tokenizer.json is a pointer of Git LFS"),
