@@ -185,6 +185,9 @@ class Settings(BaseSettings):
         ge=1,
         description="A request fails when its worker was lost this often, the last time with this request alone",
     )
+    unserved_s: float = Field(
+        3600.0, gt=0, description="While a model has had no worker and requests for this long, new ones are refused"
+    )
     retention_s: float = Field(2_592_000.0, gt=0, description="Ended requests and batches are deleted after this long")
 
     # learning

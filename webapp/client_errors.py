@@ -73,6 +73,10 @@ class Busy(ClientError):
     """This process has as many waiting calls as it may have, or it stops; submit in the background instead."""
 
 
+class Unserved(ClientError):
+    """For a long time no worker has served the model, while requests wait; the client can try again later."""
+
+
 class NotInTime(ClientError):
     """A waiting call ended before its answer did; the request was cancelled."""
 
@@ -114,6 +118,7 @@ ERROR_TABLE: dict[type[Exception], tuple[int, str, str | None, int | None]] = {
     TooManyWaiting: (429, "rate_limit_error", "too_many_waiting", 1),
     NotAnswered: (502, "server_error", "server_error", None),
     Busy: (503, "server_error", "too_many_waiting", 1),
+    Unserved: (503, "server_error", "model_unserved", 60),  # a worker needs about that long to load a model
     NotInTime: (504, "server_error", "timeout", 1),
     TokenizerAway: (503, "server_error", "tokenizer_unavailable", 2),
     OperationalError: (503, "server_error", "database_unavailable", 2),  # no answer, or the statement timeout

@@ -19,7 +19,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from models.connections.schema_upgrade import schema_state
 from models.operations import process_heartbeats
-from models.operations.fleet_use import WorkerUse, workers_in_use
+from models.operations.fleet_use import TAKES_BATCHES, WorkerUse, workers_in_use
 from models.operations.minute_history import ended_totals
 from models.operations.operator_overview import RequestCounts, request_counts, what_is_missing, workers_not_consuming
 from models.operations.process_heartbeats import Process
@@ -186,7 +186,7 @@ def _workers(fleet: Iterable[WorkerUse], alive_s: float) -> Iterator[Metric]:
     rows = GaugeMetricFamily("magnus_worker_rows", "Rows given to it that have not ended", labels=["worker"])
     for worker in fleet:
         state = worker.state(alive_s)
-        up.add_metric([worker.name], state in ("running", "idle"))
+        up.add_metric([worker.name], state in TAKES_BATCHES)
         rows.add_metric([worker.name], worker.rows)
         if not worker.stopped:
             age.add_metric([worker.name], worker.heartbeat_age_s)

@@ -190,8 +190,10 @@ def response_not_found(id: str) -> NotFound:
 
 def new_request(context: AppContext, submission: Submission) -> NewRequest:
     """Returns the row to insert, with its ETA; raises a ClientError for a request that cannot be accepted."""
-    snapshot = context.queue_snapshot.get()
-    new = accepted_request(context.prompt_limits, snapshot, submission)
+    snapshot, limits = context.queue_snapshot.get(), context.prompt_limits
+    new = accepted_request(limits, snapshot, submission)
+    if snapshot is not None:
+        limits.check_served(snapshot.unserved_s.get(new.model, 0.0), snapshot.unserved.get(new.model, 0))
     eta = context.response_times.get().eta(
         scoped_application(new.tenant, new.application), new.input_tokens, new.limit_tokens, new.model, snapshot
     )

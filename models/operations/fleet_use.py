@@ -11,6 +11,7 @@ from models.sql import text
 # query; not tuned.
 MOST_BATCHES = 4000
 MOST_ROWS = 200  # running rows that the page lists; not tuned
+TAKES_BATCHES = ("running", "batch_sent", "idle")  # the states in which a worker gets batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class WorkerUse:
         return self.delta_bytes == 1
 
     def state(self, alive_s: float) -> str:
-        """Returns the worker's state in one word; only `running` and `idle` workers get batches."""
+        """Returns the worker's state in a word or two; only in those of TAKES_BATCHES does it get batches."""
         states = {
             "stopped": self.stopped,
             "lost": self.heartbeat_age_s > alive_s,
@@ -62,6 +63,7 @@ class WorkerUse:
             "drained": self.drained and not self.lasting,
             "draining": self.drained,
             "running": self.lasting > 0,
+            "batch_sent": self.sent > 0,
         }
         return next((state for state, holds in states.items() if holds), "idle")
 

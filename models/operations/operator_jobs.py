@@ -87,23 +87,27 @@ class JobFilter:
 
 def matching_jobs(session: Session, which: JobFilter) -> list[str]:
     """Returns the ids of up to MOST_AT_ONCE + 1 jobs that match, the oldest of each status first."""
-    conditions = "".join(
-        f" and {column} = :{column}" for column in ("tenant", "application") if getattr(which, column) is not None
-    )
-    rows = session.execute(
-        text(f"""
-            select job.id from unnest(cast(:statuses as text[])) as state, lateral (
-                select id from requests where status = state{conditions} order by arrived_at, id limit :most
-            ) as job limit :most
-        """),  # noqa: S608  # names of columns
-        {
-            "statuses": [status.value for status in which.statuses],
-            "most": MOST_AT_ONCE + 1,
-            **({} if which.tenant is None else {"tenant": which.tenant}),
-            **({} if which.application is None else {"application": which.application}),
-        },
-    )
-    return [row.id for row in rows]
+    query, values = _matching(which)
+    return [row.id for row in session.execute(text(query), values)]
+
+
+def count_jobs(session: Session, which: JobFilter) -> int:
+    """Returns the number of jobs that match; MOST_AT_ONCE + 1 stands for any larger number."""
+    query, values = _matching(which)
+    number: int = session.execute(text(f"select count(*) from ({query}) as found"), values).scalar_one()  # noqa: S608
+    return number
+
+
+def _matching(which: JobFilter) -> tuple[str, dict[str, Any]]:
+    columns = [column for column in ("tenant", "application") if getattr(which, column) is not None]
+    conditions = "".join(f" and {column} = :{column}" for column in columns)
+    query = f"""
+        select job.id from unnest(cast(:statuses as text[])) as state, lateral (
+            select id from requests where status = state{conditions} order by arrived_at, id limit :most
+        ) as job limit :most
+    """  # noqa: S608  # names of columns
+    values = {"statuses": [status.value for status in which.statuses], "most": MOST_AT_ONCE + 1}
+    return query, values | {column: getattr(which, column) for column in columns}
 
 
 def cancel_jobs(session: Session, ids: Sequence[str]) -> list[str]:

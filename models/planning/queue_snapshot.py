@@ -69,6 +69,7 @@ class QueueSnapshot(_Value):
     waiting: int = 0  # queued requests
     broker_error: str | None = None  # why the broker takes no messages, in its own words
     unserved: Mapping[str, int] = {}  # by model: queued requests for which no live worker can be asked
+    unserved_s: Mapping[str, float] = {}  # for how long these models have had requests and no worker
     backlog_s: float = 0.0  # seconds until a worker is free for a request that comes now
     served_s: float = 0.0  # serving time of recently served batches, their moving average
     decision_s: float = 0.0  # duration of the policy's last decision

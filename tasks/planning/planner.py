@@ -67,6 +67,7 @@ class Planner:
         self._recent_times, self._decision_s = RecentServingTimes(), 0.0
         self._snapshot_due_at = self._renewed_at = 0.0
         self._broker_error: str | None = None
+        self._unserved_since: dict[str, float] = {}  # by model without a worker and with requests
         self._largest_tokens: dict[str, int] = {}  # by model: tokens in its largest worker's KV cache
         self._lacking: dict[str, Lacking] = {}  # by model
         self.has_work = False  # whether anything waited or was in flight at the last step
@@ -262,13 +263,16 @@ class Planner:
             model: QueueFront([name for batch in queues[model] for name in batch.ids], len(policy))
             for model, policy in self._policies
         }
+        unserved = {model: len(policy) for model, policy in self._policies if len(policy) and not workers.get(model)}
+        self._unserved_since = {model: self._unserved_since.get(model, now) for model in unserved}
         snapshot = QueueSnapshot(
             at=datetime.fromtimestamp(now, UTC),
             epoch=self._epoch,
             policy=self._policies.policy,
             waiting=len(self._policies),
             broker_error=self._broker_error,
-            unserved={model: len(policy) for model, policy in self._policies if len(policy) and not workers.get(model)},
+            unserved=unserved,
+            unserved_s={model: round(now - since, 1) for model, since in self._unserved_since.items()},
             backlog_s=round(backlog_s, 4),
             served_s=round(self._recent_times.mean_s(self._connection), 4),
             decision_s=round(self._decision_s, 6),

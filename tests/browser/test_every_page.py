@@ -45,12 +45,19 @@ def busy(site: Site) -> Site:
 
 @every_page
 def test_a_page_has_no_fault_in_light_and_dark_and_fits_its_window(busy: Site, visitor: Visitor, path: str) -> None:
-    for scheme, width in (("light", 1400), ("dark", 390), ("light", 390), ("dark", 1400)):
+    for scheme, width in (("light", 1280), ("dark", 390), ("light", 390), ("dark", 1280)):
         visitor.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         visitor.page.set_viewport_size({"width": width, "height": 800})
         page = visitor.go(path)
         assert faults_of(page) == []
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        scrolling = page.evaluate(
+            "[...document.querySelectorAll('.scroll')].filter(b => b.scrollWidth > b.clientWidth)"
+            ".map(b => [b.getAttribute('aria-label'), getComputedStyle(b, '::before').display])"
+        )
+        assert all(width == 390 and hint == "block" for _, hint in scrolling), scrolling
+        cut = "[...document.querySelectorAll('td')].filter(c => c.scrollWidth > c.clientWidth).map(c => c.textContent)"
+        assert page.evaluate(cut) == []
         paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (sum(int(n) for n in paper[4:-1].split(", ")) > 380) == (scheme == "light")
 

@@ -9,6 +9,7 @@ from models import client_requests
 from models.bulk import bulk_jobs
 from models.operations import (
     application_figures,
+    application_words,
     fleet_use,
     operator_access,
     operator_jobs,
@@ -80,6 +81,14 @@ OPERATION_CASES = [
             "an application that nobody has": JobFilter((RequestStatus.queued,), None, RARE),
         }.items()
     ),
+    *(
+        Case("operator_jobs.count_jobs", on_session(operator_jobs.count_jobs, which), 10_001 + FEW, of)
+        for of, which in {
+            "everything": JobFilter(tuple(RequestStatus)),
+            "an application that nobody has": JobFilter(tuple(RequestStatus), None, RARE),
+        }.items()
+    ),
+    Case("application_words.first_words", on_session(application_words.first_words, [f"{n:012x}" for n in range(50)])),
     Case("operator_jobs.cancel_jobs", on_session(operator_jobs.cancel_jobs, QUEUED_IDS), 6 * 500 + FEW),
     Case("operator_jobs.cancel_waiting", on_session(operator_jobs.cancel_waiting, RARE), COUNTED),
     Case("operator_jobs.move_waiting", on_session(operator_jobs.move_waiting, RARE, "words"), COUNTED),

@@ -7,6 +7,7 @@ import pytest
 
 from settings import Settings
 from tests.integration.api_service import Api
+from tests.integration.database_stage import Stage
 from webapp.app import create_app
 
 VALID = {"model": "words", "input": "eins", "background": True}
@@ -198,3 +199,20 @@ def assert_both_shapes(body: dict[str, Any], status: int) -> None:
     assert body["status"] == status
     assert body["title"]
     assert json.dumps(body).isascii()
+
+
+def test_a_model_that_has_had_no_worker_for_an_hour_takes_no_requests(api: Api) -> None:
+    told = {"version": 1, "unserved": {"words": 400}, "unserved_s": {"words": 4000.0}}
+    Stage(api.engine).sql(
+        "insert into service_state (name, value) values ('planner', cast(:told as jsonb))", told=json.dumps(told)
+    )
+    for path, body in (
+        ("/v1/responses", VALID),
+        ("/v1/chat/completions", {"model": "words", "messages": user("eins")}),
+        ("/v1/completions", {"model": "words", "prompt": ["eins", "zwei"]}),
+    ):
+        answer = api.call("POST", path, json=body)
+        assert (answer.status_code, answer.json["error"]["code"]) == (503, "model_unserved"), path
+        assert "no worker" in answer.json["error"]["message"].lower()
+        assert answer.headers["Retry-After"] == "60"
+    assert Stage(api.engine).requests("status") == {}

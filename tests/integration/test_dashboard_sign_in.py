@@ -12,6 +12,8 @@ from models.tenants import api_keys
 from models.tenants.api_keys import Scope
 from settings import Settings
 from tests.integration.api_service import Api
+from tests.integration.database_stage import Stage
+from webapp.client_prompt import application_name
 from webapp.dashboard.operator_sign_in import COOKIE
 
 PASSWORD = "open sesame, please"
@@ -23,7 +25,7 @@ FORMS: dict[str, dict[str, str]] = {
     "/workers/drain": {"worker": "w1"},
     "/workers/resume": {"worker": "w1"},
     "/predictions/activate": {"version": "length-1"},
-    "/jobs/act": {"action": "cancel"},
+    "/jobs/act": {"action": "cancel", "status": "queued"},
     "/jobs/<id>/act": {"action": "cancel"},
     "/jobs/<id>/texts": {},
     "/batches/<id>/cancel": {},
@@ -124,6 +126,39 @@ def test_texts_need_the_scope_read(api: Api) -> None:
     read = reader.post(f"/jobs/{JOB}/texts", data={"token": token_of(reader)})
     assert read.status_code == 404  # nobody refused, but there is no such job
     assert audited(api) == ["read texts"]
+
+
+def test_the_words_of_instructions_need_the_scope_read_and_their_reading_is_audited_once(api: Api) -> None:
+    digest = application_name({}, "Translate\n the   text.")
+    Stage(api.engine).request(JOB, application=digest, instructions="Translate\n the   text.")
+    without = sign_in(api, a_key(api, Scope.operate, Scope.submit))
+    assert digest in without.get("/jobs").text
+    assert "Translate" not in without.get("/jobs").text
+    assert audited(api) == []
+    reader = sign_in(api, a_key(api, Scope.operate, Scope.read))
+    for path in ("/jobs", f"/jobs/{JOB}", f"/jobs?application={digest}"):
+        assert "“Translate the text.”" in reader.get(path).text
+    assert audited(api) == ["read texts"]
+
+
+def test_an_application_is_not_called_by_words_that_its_name_is_no_digest_of(api: Api) -> None:
+    stage = Stage(api.engine)
+    stage.request(JOB, application="0123456789ab", instructions="Secret.")
+    stage.request(f"resp_{2:032x}", application=application_name({}, ""))
+    page = sign_in(api, PASSWORD).get("/jobs").text
+    assert "0123456789ab" in page
+    assert "Secret" not in page
+    assert "no instructions" in page
+
+
+def test_no_action_on_all_jobs_goes_without_a_filter(api: Api) -> None:
+    Stage(api.engine).request(JOB)
+    client = sign_in(api, PASSWORD)
+    assert "act?action=cancel" not in client.get("/jobs").text
+    assert "wait or run (1)" in client.get("/jobs?status=queued").text
+    assert client.get("/jobs/act?action=cancel").status_code == 400
+    assert client.post("/jobs/act", data={"action": "cancel", "token": token_of(client)}).status_code == 400
+    assert audited(api) == []
 
 
 def test_a_session_ends_with_its_key_and_with_signing_out(api: Api) -> None:

@@ -154,6 +154,23 @@ def test_the_snapshot_says_what_waits_and_when_it_starts(stage: Stage, leader: L
     assert (batch["size"], batch["length"], batch["starts_in_s"]) == (3, 3, 0.0)
 
 
+def test_the_snapshot_says_for_how_long_a_model_has_had_no_worker(stage: Stage):
+    leader = Leader(stage.database, replace(RULES, snapshot_every_s=0.0))
+
+    def told() -> tuple[dict[str, int], list[str]]:
+        leader.step()
+        ((value,),) = stage.sql("select value from service_state where name = 'planner'")
+        assert all(seconds >= 0 for seconds in value["unserved_s"].values())
+        return value["unserved"], list(value["unserved_s"])
+
+    stage.worker("w1")
+    stage.request("r1", model="gone")
+    assert told() == ({"gone": 1}, ["gone"])
+    stage.worker("w2", model="gone")
+    assert eventually(lambda: told() == ({}, []))
+    leader.resign()
+
+
 def test_while_others_wait_it_steps_again_shortly_before_its_worker_is_idle(stage: Stage):
     stage.worker("w1", kv_tokens=40)
     leader = Leader(stage.database, replace(RULES, policy="vs", lookahead_s=0.01))

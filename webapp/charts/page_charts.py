@@ -2,12 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
 from models.operations.application_figures import PredictedAnswer
 from models.operations.service_history import HistoryPoint
+from webapp.charts.quantities import plural
 from webapp.charts.time_charts import Chart, Series, Slot, line_chart, stacked_bars
 
 
@@ -49,6 +50,7 @@ def service_charts(slots: Sequence[Slot]) -> list[Chart]:
             "Requests that failed in each step.",
             [Series("bad", "failed", lambda p: p.failed)],
             slots,
+            "No request failed",
         ),
         line_chart(
             "Requests a second",
@@ -132,17 +134,21 @@ def _share_of(
 
 
 SIZE, MARGIN = 420.0, 40.0  # SVG units: the side of the square, and its left and lower margin
+SMALLEST, LARGEST = 3.0, 14.0  # radius of the point of a single answer, and of the place with the most answers
 COLOURS = 6  # applications with a colour of their own; the others share one
-MOST_POINTS = 600  # more points would hide each other
+MOST_ANSWERS = 2000  # a page with more points would be slow
+TICKS = [0, *(digit * 10**power for power in range(8) for digit in (1, 2, 5))]  # tokens
+MOST_TICKS = 8  # more labels than this would touch each other
 
 
 @dataclass(frozen=True, slots=True)
 class ScatterPoint:
-    """A point with the CSS class of its colour and the text shown under the pointer."""
+    """A point with the CSS class of its colour, its radius, and the text shown under the pointer."""
 
     kind: str
     x: float
     y: float
+    radius: float
     tooltip: str
 
 
@@ -153,29 +159,51 @@ class Scatter:
     points: list[ScatterPoint]
     legend: list[tuple[str, str]]  # CSS class of the points, and their application
     grid: list[tuple[float, str]]
+    answers: int
     size: float = SIZE
     margin: float = MARGIN
 
 
-def length_scatter(answers: Sequence[PredictedAnswer]) -> Scatter:
-    """Returns a point for each of the newest answers, on logarithmic axes; exact predictions lie on the diagonal."""
+def length_scatter(answers: Sequence[PredictedAnswer], names: Mapping[str, str]) -> Scatter:
+    """Returns a point for each pair of lengths, the larger the more of the newest answers have it.
+
+    The axes are logarithmic and end at the shortest and the longest length; exact predictions lie on the diagonal.
+    `names` are what the page calls the applications.
+    """
+    answers = answers[:MOST_ANSWERS]
     frequent = [name for name, _ in Counter(one.application for one in answers).most_common(COLOURS)]
     kinds = {name: f"c{n}" for n, name in enumerate(frequent)}
-    top = max((max(one.tokens, one.predicted_tokens) for one in answers), default=1)
-    decades = max(1, math.ceil(math.log10(top + 1)))
+    lengths = [length for one in answers for length in (one.tokens, one.predicted_tokens)] or [1]
+    ticks = _ticks(min(lengths), max(lengths))
+    low, high = math.log10(ticks[0] + 1), math.log10(ticks[-1] + 1)
 
     def along(tokens: int) -> float:
-        return math.log10(tokens + 1) / decades * (SIZE - MARGIN)
+        return LARGEST + (math.log10(tokens + 1) - low) / (high - low) * (SIZE - MARGIN - 2 * LARGEST)
 
+    places = Counter((one.application, one.tokens, one.predicted_tokens) for one in answers).most_common()
+    most = places[0][1] if places else 1
     points = [
         ScatterPoint(
-            kinds.get(one.application, "other"),
-            MARGIN + along(one.tokens),
-            SIZE - MARGIN - along(one.predicted_tokens),
-            f"{one.application}: {one.predicted_tokens} predicted, {one.tokens} generated",
+            kinds.get(application, "other"),
+            MARGIN + along(tokens),
+            SIZE - MARGIN - along(predicted),
+            SMALLEST + (LARGEST - SMALLEST) * sqrt((count - 1) / max(1, most - 1)),
+            f"{names[application]}: {predicted} predicted, {tokens} generated, {plural(count, 'answer')}",
         )
-        for one in answers[:MOST_POINTS]
+        for (application, tokens, predicted), count in places  # the largest first, so that none hides a smaller one
     ]
     others = len({one.application for one in answers}) > len(frequent)
-    legend = [(kind, name) for name, kind in kinds.items()] + ([("other", "others")] if others else [])
-    return Scatter(points, legend, [(along(10**n), f"{10**n:,}") for n in range(decades + 1)])
+    legend = [(kind, names[name]) for name, kind in kinds.items()] + ([("other", "others")] if others else [])
+    return Scatter(points, legend, [(along(tick), f"{tick:,}") for tick in ticks], len(answers))
+
+
+def _ticks(shortest: int, longest: int) -> list[int]:
+    """Returns the labels of an axis from the shortest to the longest length; at least two."""
+    first = max(n for n, tick in enumerate(TICKS) if tick <= shortest)
+    last = min(n for n, tick in enumerate(TICKS) if tick >= longest)
+    if first == last:
+        first, last = max(0, first - 1), last + 1
+    ticks = TICKS[first : last + 1]
+    if len(ticks) <= MOST_TICKS:
+        return ticks
+    return [tick for tick in ticks if str(tick)[0] == "1" or tick in (ticks[0], ticks[-1])]

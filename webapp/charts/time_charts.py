@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
 
 from models.operations.service_history import HistoryPoint
 
@@ -47,11 +49,12 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """The points of a polyline in SVG's notation, without a gap in the data; `lone` if it is a single point."""
+    """The points of a polyline in SVG's notation; `lone`: a single point; `bridge`: over steps without a value."""
 
     kind: str
     points: str
-    lone: bool
+    lone: bool = False
+    bridge: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +69,16 @@ class Chart:
     grid: list[tuple[float, str]]
     times: list[tuple[float, str]]
     empty: bool
+    nothing: str = ""  # said instead of the bars if all of them are zero
     width: float = WIDTH
     height: float = HEIGHT
     left: float = LEFT
     right: float = WIDTH - RIGHT
+
+    @property
+    def colours(self) -> list[tuple[str, str]]:
+        """The CSS class of each series, and its name."""
+        return [(series.kind, series.name) for series in self.legend]
 
 
 def time_slots(points: Sequence[HistoryPoint], now: datetime, back_s: int, step_s: int) -> list[Slot]:
@@ -80,8 +89,13 @@ def time_slots(points: Sequence[HistoryPoint], now: datetime, back_s: int, step_
     return [Slot(datetime.fromtimestamp(n * step_s, UTC), by_start.get(n)) for n in numbers]
 
 
-def stacked_bars(title: str, description: str, series: Sequence[Series], slots: Sequence[Slot]) -> Chart:
-    """Returns bars on top of each other, the first series at the bottom; an invisible bar's tooltip names zeros."""
+def stacked_bars(
+    title: str, description: str, series: Sequence[Series], slots: Sequence[Slot], nothing: str = ""
+) -> Chart:
+    """Returns bars on top of each other, the first series at the bottom; an invisible bar's tooltip names zeros.
+
+    Says `nothing` if all are zero.
+    """
     values = [[slot.value(one) or 0.0 for one in series] for slot in slots]
     top, grid = axis_scale(max((sum(column) for column in values), default=0.0))
     bars = []
@@ -97,21 +111,27 @@ def stacked_bars(title: str, description: str, series: Sequence[Series], slots: 
             tooltip = f"{clock(slot.start)}: 0 {', '.join(one.name for one in series)}"
             bars.append(Bar("hover", x, TOP, bar_width(len(slots)), HEIGHT - TOP - BOTTOM, tooltip))
     empty = all(slot.point is None for slot in slots)
-    return Chart(title, description, list(series), bars, [], grid, time_labels(slots), empty)
+    said = "" if grid else nothing
+    return Chart(title, description, list(series), bars, [], grid, time_labels(slots), empty, said)
 
 
 def line_chart(
     title: str, description: str, series: Sequence[Series], slots: Sequence[Slot], top: float | None = None
 ) -> Chart:
-    """Returns a line for each series and invisible bars whose tooltips have the values; `top` is the axis's maximum."""
+    """Returns a line for each series and invisible bars whose tooltips have the values; `top` is the axis's maximum.
+
+    A line breaks where there is no point; where a point has no value, as without an answer, a bridge joins its ends.
+    The first series is drawn last, so that it covers the others.
+    """
     values = [[slot.value(one) for one in series] for slot in slots]
     highest = max((value for column in values for value in column if value is not None), default=0.0)
     top, grid = axis_scale(highest if top is None else top)
     middles = [x + bar_width(len(slots)) / 2 for x in bar_positions(len(slots))]
+    sampled = [slot.point is not None for slot in slots]
     lines = [
-        ChartLine(one.kind, " ".join(f"{x:.1f},{height_of(value, top):.1f}" for x, value in run), run[0] == run[-1])
-        for n, one in enumerate(series)
-        for run in split_at_gaps([(x, column[n]) for x, column in zip(middles, values, strict=True)])
+        line
+        for n, one in reversed(list(enumerate(series)))
+        for line in _lines(one.kind, list(zip(middles, [column[n] for column in values], sampled, strict=True)), top)
     ]
     bars = []
     for slot, column, x in zip(slots, values, bar_positions(len(slots)), strict=True):
@@ -120,6 +140,22 @@ def line_chart(
             tooltip = f"{clock(slot.start)}: {', '.join(texts)}"
             bars.append(Bar("hover", x, TOP, bar_width(len(slots)), HEIGHT - TOP - BOTTOM, tooltip))
     return Chart(title, description, list(series), bars, lines, grid, time_labels(slots), not lines)
+
+
+def _lines(kind: str, points: Sequence[tuple[float, float | None, bool]], top: float) -> list[ChartLine]:
+    """Returns a series' bridges and lines; a point is its x, its value, and whether there is a sample at all."""
+
+    def drawn(run: Sequence[tuple[float, float]]) -> str:
+        return " ".join(f"{x:.1f},{height_of(value, top):.1f}" for x, value in run)
+
+    lines = []
+    for sampled, points_there in groupby(points, key=itemgetter(2)):
+        stretch = list(points_there)
+        run = [(x, value) for x, value, _ in stretch if value is not None]
+        if sampled and 1 < len(run) < len(stretch):
+            lines.append(ChartLine(kind, drawn(run), bridge=True))
+    runs = split_at_gaps([(x, value) for x, value, _ in points])
+    return lines + [ChartLine(kind, drawn(run), lone=run[0] == run[-1]) for run in runs]
 
 
 def split_at_gaps(points: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:

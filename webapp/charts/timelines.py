@@ -1,12 +1,13 @@
 """Bars along a time axis: the expected order of the queue, the batches of each worker, the life of one job."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from models.client_requests import RequestView
 from models.operations.fleet_use import BatchSpan
 from models.planning.queue_snapshot import BatchInQueue
+from webapp.charts.quantities import duration
 
 WIDTH = 1000.0  # SVG units, which pages scale to their width
 LEAST_WIDTH = 1.5  # units of the narrowest bar, so that it can be seen
@@ -32,11 +33,12 @@ class TimeBar:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Bars in `rows` rows of WIDTH units, with the labels of the axis below them."""
+    """Bars in `rows` rows of WIDTH units, with the labels of the axis and the meaning of the colours below them."""
 
     bars: list[TimeBar]
-    labels: list[tuple[float, str]]
+    labels: list[str]
     rows: int
+    legend: list[tuple[str, str]]  # CSS class of the bars, and what they show
     width: float = WIDTH
     bar_height: float = BAR_HEIGHT
 
@@ -53,11 +55,19 @@ def bar(kind: str, start_s: float, end_s: float, whole_s: float, row: int, toolt
     return TimeBar(kind, min(start, WIDTH - width), width, row, tooltip)
 
 
-def quarters(whole_s: float, ago: bool) -> list[tuple[float, str]]:
-    """Returns labels at each quarter of the axis: in how many seconds, or how many seconds ago."""
-    shares = (0.0, 0.25, 0.5, 0.75)
-    texts = [f"{(1 - share) * whole_s:.3g} s ago" if ago else f"in {share * whole_s:.3g} s" for share in shares]
-    return [(share * WIDTH, text) for share, text in zip(shares, texts, strict=True)]
+def quarters(whole_s: float, label: str, first: float = 0.0, last: float = 1.0) -> list[str]:
+    """Returns the label with the time of each quarter of an axis between two shares of `whole_s`."""
+    shares = (first + n / 4 * (last - first) for n in range(4))
+    return [label.format(duration(share * whole_s)) for share in shares]
+
+
+def legend_of(bars: Iterable[TimeBar], names: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Returns the colours that the bars have, with their names, in the order of the names."""
+    kinds = {one.kind for one in bars}
+    return [(kind, name) for kind, name in names.items() if kind in kinds]
+
+
+QUEUE_COLOURS = {"good": "next", "later": "later", "short": "half of a batch that ran out of memory"}
 
 
 def queue_timeline(batches: Sequence[tuple[int, BatchInQueue]]) -> Timeline:
@@ -65,7 +75,7 @@ def queue_timeline(batches: Sequence[tuple[int, BatchInQueue]]) -> Timeline:
     whole_s = max((batch.starts_in_s + batch.estimated_s for _, batch in batches), default=0.0) or 1.0
     bars = [
         bar(
-            "short" if batch.sealed else "good" if place == 1 else "first",
+            "short" if batch.sealed else "good" if place == 1 else "later",
             batch.starts_in_s,
             batch.starts_in_s + batch.estimated_s,
             whole_s,
@@ -75,7 +85,7 @@ def queue_timeline(batches: Sequence[tuple[int, BatchInQueue]]) -> Timeline:
         )
         for row, (place, batch) in enumerate(batches)
     ]
-    return Timeline(bars, quarters(whole_s, ago=False), len(bars))
+    return Timeline(bars, quarters(whole_s, "in {}"), len(bars), legend_of(bars, QUEUE_COLOURS))
 
 
 def job_life(view: RequestView) -> Timeline:
@@ -97,13 +107,13 @@ def job_life(view: RequestView) -> Timeline:
             (last - request.arrived_at).total_seconds(),
             whole_s,
             0,
-            f"{name} for {(last - first).total_seconds():.2f} s",
+            f"{name} for {duration((last - first).total_seconds())}",
         )
         for kind, name, first, last in marks
         if first is not None and last is not None
     ]
-    labels = [(x, text.removeprefix("in ") + " after arrival") for x, text in quarters(whole_s, ago=False)]
-    return Timeline(bars, labels, 1)
+    lasted = {one.kind: one.tooltip for one in bars}
+    return Timeline(bars, quarters(whole_s, "{} after arrival"), 1, legend_of(bars, lasted))
 
 
 def _within(at: datetime | None, first: datetime, last: datetime) -> datetime | None:
@@ -113,7 +123,8 @@ def _within(at: datetime | None, first: datetime, last: datetime) -> datetime | 
 
 # More batches than this are drawn merged into busy times, because each bar would be narrower than a pixel.
 MOST_BARS = 200
-KINDS = {"finished": "good", "running": "first", "out_of_memory": "bad", "lost": "bad"}
+KINDS = {"finished": "good", "running": "running", "out_of_memory": "bad", "lost": "bad"}
+WORKER_COLOURS = {"good": "finished", "running": "running", "bad": "ran out of memory, or lost", "none": "other"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +149,7 @@ def worker_strip(batches: Sequence[BatchSpan], now: datetime, back_s: float, up_
     )  # an earlier process served batches before that
     busy_s = sum(end - start for start, end in busy)
     return WorkerStrip(
-        Timeline(bars, quarters(back_s, ago=True), 1),
+        Timeline(bars, quarters(back_s, "{} ago", 1.0, 0.0), 1, legend_of(bars, WORKER_COLOURS)),
         idle_share=min(1.0, max(0.0, 1 - busy_s / shown_s)) if shown_s > 0 else None,
         tokens_per_s=sum(batch.valid_tokens for batch in batches) / shown_s if shown_s > 0 else None,
     )

@@ -16,6 +16,7 @@ from models.planning.queue_position import place_in_queue
 from models.tables import RequestStatus
 from webapp.app_context import current_context
 from webapp.charts.timelines import job_life
+from webapp.dashboard.application_names import names_for_operator
 from webapp.dashboard.operator_sign_in import current_operator
 from webapp.submission import RESPONSE_ID
 
@@ -45,9 +46,15 @@ class JobQuery(BaseModel):
         given = self.id.strip()
         return given if given.startswith("resp_") or not given else f"resp_{given}"
 
-    def which(self, action: str) -> JobFilter:
-        """Returns the filter of the jobs that an action on all matching jobs changes."""
-        statuses = tuple(status for status in ACTS_ON[action] if self.status in (None, status))
+    @property
+    def filters(self) -> dict[str, str]:
+        """The fields that choose jobs, without those that choose all."""
+        return {name: value for name in ("status", "tenant", "application") if (value := getattr(self, name))}
+
+    def which(self, action: str | None = None) -> JobFilter:
+        """Returns the filter of the jobs that match, or of those that an action on all of them changes."""
+        among = RequestStatus if action is None else ACTS_ON[action]
+        statuses = tuple(status for status in among if self.status in (None, status))
         return JobFilter(statuses, self.tenant, self.application)
 
 
@@ -57,33 +64,47 @@ def jobs() -> str | Response:
     if RESPONSE_ID.fullmatch(query.prefix):
         return redirect(url_for("dashboard.one_job", id=query.prefix), 303)
     views, more = _found(query)
-    actions = [action for action in ACTS_ON if query.status is None or query.status in ACTS_ON[action]]
-    filters = {name: getattr(query, name) for name in ("status", "tenant", "application") if getattr(query, name)}
+    by_filter = not query.prefix and query.order != "slowest"
+    with current_context().sessions() as session:
+        number = operator_jobs.count_jobs(session, query.which()) if by_filter else len(views)
+        acts_on = {
+            action: operator_jobs.count_jobs(session, query.which(action))
+            for action in ACTS_ON
+            if by_filter and query.filters and current_operator().may_act
+        }
+    applications = [view.request.application for view in views] + ([query.application] if query.application else [])
     return render_template(
         "jobs.html",
         query=query,
         views=views,
+        number=number,
+        most=MOST_AT_ONCE,
         more=more,
         statuses=list(RequestStatus),
-        actions=[] if query.prefix or query.order == "slowest" else actions,
-        filters=filters,
+        acts_on={action: matching for action, matching in acts_on.items() if matching},
+        names=names_for_operator(applications),
     )
 
 
 def confirm_jobs() -> str:
     """Shows how many jobs an action would change, and asks for confirmation."""
-    query, action = read_query(request.args), _action(request.args)
+    query, action = _filter(request.args), _action(request.args)
     with current_context().sessions() as session:
-        number = len(operator_jobs.matching_jobs(session, query.which(action)))
+        number = operator_jobs.count_jobs(session, query.which(action))
     return render_template(
-        "jobs_confirm.html", query=query, action=action, number=min(number, MOST_AT_ONCE), more=number > MOST_AT_ONCE
+        "jobs_confirm.html",
+        query=query,
+        action=action,
+        number=min(number, MOST_AT_ONCE),
+        more=number > MOST_AT_ONCE,
+        names=names_for_operator([query.application] if query.application else []),
     )
 
 
 def act_on_jobs() -> str:
     """Cancels all jobs that match, or submits them again; at most MOST_AT_ONCE."""
     action = _action(request.form)
-    query = read_query(request.form)
+    query = _filter(request.form)
     with current_context().sessions() as session:
         ids = operator_jobs.matching_jobs(session, query.which(action))[:MOST_AT_ONCE]
         details = {"matching": len(ids), "said": request.form.get("number", ""), **query.model_dump(exclude_none=True)}
@@ -112,6 +133,14 @@ def read_query(values: Mapping[str, str]) -> JobQuery:
         return JobQuery.model_validate({name: value for name, value in values.items() if value})
     except ValidationError:
         abort(400)
+
+
+def _filter(values: Mapping[str, str]) -> JobQuery:
+    """Returns the query of an action on all jobs that match; answers 400 if it has no filter."""
+    query = read_query(values)
+    if not query.filters:
+        abort(400, "Choose a state, a tenant or an application: without one, the jobs of all tenants would match.")
+    return query
 
 
 def _action(values: Mapping[str, str]) -> str:
@@ -172,4 +201,7 @@ def _page(id: str, texts: bool) -> str:
             abort(404)
         mates = operator_jobs.batch_mates(session, view)
     place = place_in_queue(view, current_context().queue_snapshot.get())
-    return render_template("job.html", view=view, place=place, mates=mates, life=job_life(view), texts=texts)
+    names = names_for_operator([view.request.application, *(mate.application for mate in mates)])
+    return render_template(
+        "job.html", view=view, place=place, mates=mates, names=names, life=job_life(view), texts=texts
+    )

@@ -128,7 +128,6 @@ def _why_well(figures: ServiceFigures, limit: Limit | None) -> str:
 SHOWN_ANSWERS = 8  # rows of the table of last answers; not tuned
 LATELY_S = 600  # the time that the verdict calls lately
 SAMPLES_A_MINUTE = 6
-TAKES_BATCHES = ("running", "idle")
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ def read_overview(session: Session, worker_alive_s: float) -> Overview:
     lately = service_history.history(session, LATELY_S, 10)
     paused = operator_overview.paused_since(session) is not None
     answers = ended_requests.last_ended(session, SHOWN_ANSWERS)
-    taking = [worker for worker in workers if worker.state(worker_alive_s) in TAKES_BATCHES]
+    taking = [worker for worker in workers if worker.state(worker_alive_s) in fleet_use.TAKES_BATCHES]
     figures = ServiceFigures(
         queued=now.queued,
         in_flight=now.running,

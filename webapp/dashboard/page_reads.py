@@ -1,6 +1,7 @@
 """Caches figures that all operators see, so that many open pages cost as many reads as one."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -9,6 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from models import model_versions
 from models.operations import application_figures, fleet_use, operator_jobs, operator_overview, service_history
 from models.operations.application_figures import scores_by_application
+from models.operations.application_words import first_words
 from models.operations.fleet_use import FleetState
 from models.operations.operator_jobs import QueuedJob
 from models.planning import planner_state
@@ -23,6 +25,7 @@ FIGURES_TTL_S = 4.0  # each open page is fetched every 5 s
 # a percent of a core, as long as a read takes no more than 150 ms.
 SPACING = 100.0
 BACK_S = 300.0  # time span of workers' strips: batches of some seconds stay visible. Not tuned.
+WORDS_KEPT_S = 60.0  # words may be shown for this long after their texts were deleted; not tuned
 CHARTS_TTL_S = {"15m": 4.0, "6h": 10.0, "7d": 15.0}  # seconds by range, well below the step of its charts
 
 Read = TypeVar("Read")
@@ -48,6 +51,8 @@ class PageReads:
         }
         self.versions = self._cached(model_versions.list_all, FIGURES_TTL_S)
         self.tau = self._cached(lambda session: planner_state.planner_inputs(session.connection()).tau, FIGURES_TTL_S)
+        self.words = ApplicationWords(sessions)
+        self.readers_of_words: set[str] = set()  # form tokens of the sessions for which the audit records it
 
     def forget(self) -> None:
         """Drops what an operator may just have changed, so that it is read again."""
@@ -74,6 +79,26 @@ class PageReads:
     def _slots(self, over: ChartRange, session: Session) -> list[Slot]:
         points = service_history.history(session, over.back_s, over.step_s)
         return time_slots(points, self.clock.get(), over.back_s, over.step_s)
+
+
+class ApplicationWords:
+    """The first words of applications' instructions, kept for WORDS_KEPT_S after they were read first."""
+
+    def __init__(self, sessions: sessionmaker[Session]) -> None:
+        self._sessions = sessions
+        self._words: dict[str, str | None] = {}
+        self._since = time.monotonic()
+
+    def get(self, applications: Collection[str]) -> Mapping[str, str]:
+        """Returns the words by application, for those whose clients gave no name and whose texts are stored."""
+        if time.monotonic() - self._since > WORDS_KEPT_S:
+            self._words, self._since = {}, time.monotonic()
+        unknown = [name for name in applications if name not in self._words]
+        if unknown:
+            with self._sessions() as session:
+                found = first_words(session, unknown)
+            self._words |= {name: found.get(name) for name in unknown}
+        return {name: words for name in applications if (words := self._words.get(name)) is not None}
 
 
 def _fleet(session: Session) -> FleetState:

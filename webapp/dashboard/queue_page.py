@@ -13,6 +13,7 @@ from scheduling.policies.policy_factory import POLICIES, PolicySettings
 from scheduling.policy import Policy
 from webapp.app_context import current_context
 from webapp.charts.timelines import queue_timeline
+from webapp.dashboard.application_names import names_for_operator
 from webapp.dashboard.operator_sign_in import current_operator
 
 DRAWN_BATCHES, LISTED_BATCHES = 24, 100  # most in the picture and in the table, to keep both readable
@@ -39,6 +40,7 @@ def queue() -> str:
             name: sorted({str(getattr(one, name)) for one in waiting.values()})
             for name in ("model", "tenant", "application")
         },
+        names=names_for_operator(one.application for one in waiting.values()),
         rows=rows[:LISTED_BATCHES],
         more=len(rows) - LISTED_BATCHES,
         timeline=queue_timeline(drawn) if drawn else None,
@@ -78,10 +80,10 @@ class WaitingRow:
         """The seconds for which its oldest request has waited."""
         return max((one.waited_s for one in self.requests), default=None)
 
-    def names(self, field: str) -> str:
+    def values(self, field: str) -> list[str]:
         """Returns its tenants, applications or models, the most frequent first."""
-        names = [str(getattr(one, field)) for one in self.requests]
-        return ", ".join(sorted(set(names), key=lambda name: (-names.count(name), name)))
+        values = [str(getattr(one, field)) for one in self.requests]
+        return sorted(set(values), key=lambda value: (-values.count(value), value))
 
 
 @dataclass(frozen=True, slots=True)

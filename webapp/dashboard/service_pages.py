@@ -11,6 +11,7 @@ from models.operations import fleet_use, operator_access
 from webapp.app_context import current_context
 from webapp.charts.page_charts import RANGES, SHORTEST, length_scatter
 from webapp.charts.timelines import worker_strip
+from webapp.dashboard.application_names import names_for_operator
 from webapp.dashboard.operator_sign_in import current_operator
 from webapp.dashboard.page_reads import BACK_S
 
@@ -40,6 +41,9 @@ def index() -> str:
         data=data,
         charts=reads.charts[over].get(),
         applications=applications,
+        names=names_for_operator(
+            [one.name for one in applications] + [view.request.application for view in data.answers]
+        ),
         over=over,
         ranges=RANGES,
         sort=sort,
@@ -72,6 +76,7 @@ def workers() -> str:
         workers=fleet.workers,
         strips=strips,
         rows=rows,
+        names=names_for_operator(row.application for row in fleet.running),
         alive_s=current_context().worker_alive_s,
         minutes=int(BACK_S // 60),
     )
@@ -103,14 +108,15 @@ def predictions() -> str:
     """Shows figures of the newest answers, charts over time, and published versions."""
     over, reads = chosen_range(), current_context().page_reads
     answers = reads.predicted.get()
+    names = names_for_operator(one.application for one in answers)
     return render_template(
         "predictions.html",
         as_of=reads.clock.get(),
         over=over,
         ranges=RANGES,
         charts=reads.prediction_charts[over].get(),
-        answers=answers,
-        scatter=length_scatter(answers) if answers else None,
+        names=names,
+        scatter=length_scatter(answers, names) if answers else None,
         scores=reads.scores.get(),
         tau=reads.tau.get(),
         versions=reads.versions.get(),

@@ -4,6 +4,7 @@ A body of more than MAGNUS_MAX_BODY_BYTES is refused earlier, before it is parse
 its setting MAX_CONTENT_LENGTH, which `webapp/app.py` sets.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ from inference.request_tokens import RequestTokens, thinking_variables
 from request_body import PLAIN, AnswerForm, RequestBody
 from scheduling.request import lacking
 from settings import Settings
-from webapp.client_errors import InvalidRequest, NotFound
+from webapp.client_errors import InvalidRequest, NotFound, Unserved
 from webapp.waiting.patience import others_turn
 
 # A prompt of more characters than this for each token of Lmax is refused without being tokenized. Any value above the
@@ -79,6 +80,7 @@ class PromptLimits:
     further_names: tuple[str, ...] = ()
     refuses_hosted_tools: bool = False  # tools that only OpenAI runs are refused, not left out
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)  # where a client leaves sampling out
+    unserved_s: float = math.inf  # after so many seconds with requests and without a worker, new ones are refused
 
     def check_model(self, model: str) -> None:
         """Raises NotFound for the name of another model."""
@@ -87,6 +89,15 @@ class PromptLimits:
                 f"The model '{model[:200]}' does not exist; this service answers with '{self.model_name}'.",
                 param="model",
                 code="model_not_found",
+            )
+
+    def check_served(self, unserved_s: float, waiting: int) -> None:
+        """Raises Unserved if the model's `waiting` requests have had no worker for too long."""
+        if unserved_s > self.unserved_s:
+            raise Unserved(
+                f"No worker has served the model '{self.model_name}' for {unserved_s / 60:,.0f} minutes, and "
+                f"{waiting:,} requests wait for it. Try again later, or ask the operator.",
+                param="model",
             )
 
     def count_tokens(self, prompt: ModelPrompt, *, param: str, tenant: str = "") -> TokenCounts:
@@ -237,4 +248,5 @@ def prompt_limits_of(settings: Settings) -> PromptLimits:
         settings.further_model_names,
         settings.hosted_tools == "refuse",
         prompt_format.generation.sampling if settings.generation_config == "auto" else {},
+        settings.unserved_s,
     )

@@ -38,6 +38,9 @@ def worker(heartbeat_age_s: float = 1.0, **more: Any) -> WorkerUse:
     [
         (worker(), "idle"),
         (worker(lasting=1), "running"),
+        (worker(lasting=1, sent=1), "running"),
+        (worker(sent=1), "batch_sent"),
+        (worker(sent=1, drained=True), "drained"),
         (worker(10.0, lasting=1), "running"),  # exactly as old as a heartbeat may be
         (worker(10.1, lasting=1), "lost"),
         (worker(not_consuming=True), "takes_no_messages"),

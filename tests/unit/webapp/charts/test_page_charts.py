@@ -3,21 +3,50 @@
 import pytest
 
 from models.operations.application_figures import PredictedAnswer
-from webapp.charts.page_charts import COLOURS, MARGIN, SIZE, length_scatter
+from webapp.charts.page_charts import COLOURS, LARGEST, MARGIN, SIZE, SMALLEST, Scatter, length_scatter
 
 
 def answer(predicted: int, tokens: int, application: str = "chat") -> PredictedAnswer:
     return PredictedAnswer(application, tokens, predicted, predicted + 2, "length-1", None, None)
 
 
+def scatter_of(answers: list[PredictedAnswer]) -> Scatter:
+    return length_scatter(answers, {one.application: one.application for one in answers})
+
+
 def test_right_predictions_lie_on_the_diagonal_and_all_within_the_square() -> None:
-    scatter = length_scatter([answer(1, 1), answer(100, 100), answer(900, 9)])
+    scatter = scatter_of([answer(1, 1), answer(100, 100), answer(900, 9)])
     assert all(MARGIN <= point.x <= SIZE and 0 <= point.y <= SIZE - MARGIN for point in scatter.points)
     assert all(point.x - MARGIN == pytest.approx(SIZE - MARGIN - point.y) for point in scatter.points[:2])
     assert [value for _, value in scatter.grid] == ["1", "10", "100", "1,000"]
 
 
 def test_more_applications_than_colours_share_the_last_one() -> None:
-    scatter = length_scatter([answer(1, 1, f"a{n}") for n in range(COLOURS + 2)])
+    scatter = scatter_of([answer(1, 1, f"a{n}") for n in range(COLOURS + 2)])
     assert len(scatter.legend) == COLOURS + 1
     assert scatter.legend[-1] == ("other", "others")
+
+
+def test_equal_pairs_of_lengths_are_one_point_that_grows_with_their_number() -> None:
+    scatter = scatter_of([answer(12, 12)] * 900 + [answer(3, 4)] * 5 + [answer(9, 8)])
+    most, some, single = scatter.points
+    assert (most.radius, single.radius) == (LARGEST, SMALLEST)
+    assert SMALLEST < some.radius < LARGEST
+    assert most.tooltip == "chat: 12 predicted, 12 generated, 900 answers"
+    assert scatter.answers == 906
+
+
+@pytest.mark.parametrize(
+    ("lengths", "ticks"),
+    [
+        ([12], ["10", "20"]),
+        ([10], ["5", "10", "20"]),
+        ([0], ["0", "1"]),
+        ([3, 60], ["2", "5", "10", "20", "50", "100"]),
+        ([3, 5000], ["2", "10", "100", "1,000", "5,000"]),
+    ],
+)
+def test_the_axes_reach_from_the_shortest_to_the_longest_length(lengths: list[int], ticks: list[str]) -> None:
+    scatter = scatter_of([answer(length, length) for length in lengths])
+    assert [value for _, value in scatter.grid] == ticks
+    assert all(point.x - point.radius >= MARGIN and point.x + point.radius <= SIZE for point in scatter.points)

@@ -84,6 +84,29 @@ def test_a_line_breaks_where_there_is_nothing() -> None:
     ]
 
 
+def test_a_line_goes_on_faintly_over_steps_without_an_answer() -> None:
+    values = [(540, 1.0), (480, None), (420, None), (360, 4.0), (300, 5.0)]
+    chart = line_chart("t", "e", [longest()], slots([point(ago_s, response_p99_s=s) for ago_s, s in values]))
+    assert [(len(line.points.split()), line.bridge, line.lone) for line in chart.lines] == [
+        (3, True, False),
+        (2, False, True),  # the lone point is drawn twice
+        (2, False, False),
+    ]
+
+
+def test_the_first_series_is_drawn_over_the_others() -> None:
+    both = [longest(), Series("second", "answers", lambda p: p.answers)]
+    chart = line_chart("t", "e", both, slots([point(60), point(0)]))
+    assert [line.kind for line in chart.lines] == ["second", "first"]
+    assert chart.colours == [("first", "longest"), ("second", "answers")]
+
+
+def test_bars_that_are_all_zero_are_said_in_words() -> None:
+    series = [answers()]
+    assert stacked_bars("t", "e", series, slots([point(60)]), "No answer came").nothing == "No answer came"
+    assert stacked_bars("t", "e", series, slots([point(60, answers=1)]), "No answer came").nothing == ""
+
+
 def test_nothing_at_all_is_an_empty_chart() -> None:
     for draw, series in ((stacked_bars, answers()), (line_chart, longest())):
         chart = draw("t", "e", [series], slots([]))

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from models.client_requests import RequestView
 from models.operations.fleet_use import BatchSpan
 from models.planning.queue_snapshot import BatchInQueue
-from webapp.charts.timelines import MOST_BARS, WIDTH, bar, merged, queue_timeline, worker_strip
+from models.tables import StoredBatch, StoredRequest
+from webapp.charts.timelines import MOST_BARS, WIDTH, bar, job_life, merged, queue_timeline, worker_strip
 
 NOW = datetime(2026, 11, 20, 21, 10, 0, tzinfo=UTC)
 
@@ -28,7 +30,8 @@ def test_a_worker_is_idle_while_nothing_runs() -> None:
     strip = worker_strip([served(80, 60), served(70, 50), served(10, None)], NOW, back_s=100.0, up_s=500.0)
     assert strip.idle_share == pytest.approx(0.6)
     assert strip.tokens_per_s == pytest.approx(1.5)
-    assert {one.kind for one in strip.timeline.bars} == {"good", "first"}
+    assert {one.kind for one in strip.timeline.bars} == {"good", "running"}
+    assert strip.timeline.legend == [("good", "finished"), ("running", "running")]
 
 
 def test_a_worker_that_has_just_come_was_not_idle_before() -> None:
@@ -65,6 +68,20 @@ def test_no_bar_is_too_narrow_to_be_seen_or_leaves_the_picture() -> None:
         assert 0 <= made.x <= made.x + made.width <= WIDTH
 
 
+def test_the_legend_of_a_jobs_life_says_how_long_it_waited_and_was_served() -> None:
+    request = StoredRequest(
+        arrived_at=NOW, started_at=NOW + timedelta(seconds=3), finished_at=NOW + timedelta(seconds=5)
+    )
+    batch = StoredBatch(assigned_at=NOW + timedelta(seconds=2), started_at=request.started_at)
+    life = job_life(RequestView(request, batch, 0, NOW))
+    assert life.legend == [
+        ("short", "waited for a batch for 2.0 s"),
+        ("none", "on its way to its worker for 1.0 s"),
+        ("good", "served for 2.0 s"),
+    ]
+    assert life.labels[1] == "1.2 s after arrival"
+
+
 def test_the_queue_is_drawn_from_first_to_last_where_each_should_start() -> None:
     first = BatchInQueue(ids=(), size=2, starts_in_s=0.0, estimated_s=2.0)
     second = BatchInQueue(ids=(), size=2, starts_in_s=2.0, estimated_s=2.0, sealed=True)
@@ -73,4 +90,5 @@ def test_the_queue_is_drawn_from_first_to_last_where_each_should_start() -> None
         ("good", 0.0, WIDTH / 2),
         ("short", WIDTH / 2, WIDTH / 2),
     ]
-    assert [text for _, text in timeline.labels] == ["in 0 s", "in 1 s", "in 2 s", "in 3 s"]
+    assert timeline.labels == ["in 0 ms", "in 1.0 s", "in 2.0 s", "in 3.0 s"]
+    assert timeline.legend == [("good", "next"), ("short", "half of a batch that ran out of memory")]

@@ -1,5 +1,6 @@
 """The served model's limits: which model, how long a prompt, how long an answer."""
 
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -13,7 +14,7 @@ from inference.model_prompt import ModelPrompt
 from inference.prompt_format import PromptFormat
 from request_body import RequestBody, StoredTool
 from settings import Settings
-from webapp.client_errors import InvalidRequest, NotFound
+from webapp.client_errors import InvalidRequest, NotFound, Unserved
 from webapp.limits.prompt_limits import PromptLimits, prompt_limits_of
 
 WORDS = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
@@ -73,6 +74,15 @@ def test_an_answer_may_be_as_long_as_the_bound_and_not_longer(limits: PromptLimi
     with pytest.raises(InvalidRequest, match="at most 9 tokens") as caught:
         limits.output_limit(10, param="max_tokens")
     assert caught.value.param == "max_tokens"
+
+
+def test_a_model_that_long_had_no_worker_takes_no_more_requests(limits: PromptLimits) -> None:
+    bounded = replace(limits, unserved_s=3600.0)
+    bounded.check_served(3600.0, 400)
+    limits.check_served(1e9, 400)
+    with pytest.raises(Unserved, match="'words' for 61 minutes, and 400 requests wait") as caught:
+        bounded.check_served(3660.0, 400)
+    assert caught.value.param == "model"
 
 
 def test_only_the_served_model_exists(limits: PromptLimits) -> None:

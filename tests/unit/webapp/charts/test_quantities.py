@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from webapp.dashboard.dashboard_pages import count, duration, instant, memory, plural
+from webapp.charts.quantities import count, duration, instant, memory, plural
 
 
 @pytest.mark.parametrize(
