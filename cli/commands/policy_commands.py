@@ -15,6 +15,7 @@ from models.served_work import MeasuredWork, NothingToPlay, measured_work
 from scheduling.simulation.policy_lab import LabFigures, Overheads, calibrate, play
 from tasks.planning.planner_rules import planner_rules
 
+FEW = 50  # requests: with fewer, hardly any wait, and all policies look alike; not tuned
 QUANTIZED = "vsq"  # `vs` with a quantized engine, whose costs are known only while such an engine serves
 
 
@@ -95,12 +96,13 @@ def _lab_table(served: MeasuredWork, in_force: str, overheads: Overheads, played
     rows = [("[bold]measured", *_cells(served.measured))]
     for name, figures in sorted(played.items(), key=lambda one: (one[1].unanswered, one[1].mean_s)):
         rows.append((f"[bold]{name} (in force)" if name == in_force else name, *_cells(figures)))
+    few = f"; {FEW} requests or more would tell policies apart" if len(served.work.counted) < FEW else ""
     return table(
         ("policy", "requests/s", "mean s", "P50 s", "P99 s", "not answered"),
         rows,
         title=f"{len(served.work.counted):,} requests for {served.model} in {served.window_s:,.0f} s",
         caption=f"in the median of them, service takes {overheads.slowdown:.2f} times as long as the engines' "
-        f"steps, and begins {overheads.delay_s:.2f} s later than it could",
+        f"steps, and begins {overheads.delay_s:.2f} s later than it could{few}",
     )
 
 

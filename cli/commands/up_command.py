@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shlex
 import sys
 from dataclasses import replace
 from functools import partial
@@ -43,6 +44,8 @@ from models.session import make_engine, make_sessions
 from models.tenants import api_keys
 from models.tenants.api_keys import Scope
 from settings import DASHBOARD_USER, Settings
+
+MOST_TRIED = 20  # ports from a taken default on; not tuned
 
 
 @click.command()
@@ -108,8 +111,11 @@ def _start_service(
     wrong = list(startup_checks.problems(settings))
     if wrong:
         raise WrongSetting("\n".join(wrong))
-    port = _free_port(settings.host, settings.port, "--port or MAGNUS_PORT")
-    flower_port = _free_port("127.0.0.1", settings.flower_port, "--flower-port or MAGNUS_FLOWER_PORT")
+    given = settings.model_fields_set
+    port = _free_port(settings.host, settings.port, "port" in given, "--port or MAGNUS_PORT")
+    flower_port = _free_port(
+        "127.0.0.1", settings.flower_port, "flower_port" in given, "--flower-port or MAGNUS_FLOWER_PORT"
+    )
     if settings.database_url:
         _prepare_schema(settings.database_url)
     database_url, redis_url = _start_servers(supervisor, settings, state_dir)
@@ -238,11 +244,16 @@ def _own_devices(settings: Settings) -> list[str]:
     return worker_devices(settings.devices, requested, gpu_count(), cpu_workers)
 
 
-def _free_port(host: str, port: int, option: str) -> int:
+def _free_port(host: str, port: int, given: bool, option: str) -> int:
+    """Returns the port; instead of a default that is taken, the next free one, and says so."""
     problem = startup_checks.port_problem(host, port, option)
-    if problem is not None:
-        raise CommandFailed(problem)
-    return startup_checks.bind(host, port)
+    if problem is None:
+        return startup_checks.bind(host, port)
+    for other in () if given else range(port + 1, port + MOST_TRIED):
+        if startup_checks.port_problem(host, other, option) is None:
+            click.echo(f"magnus: port {port} is taken, {other} is used instead; {option} chooses one", err=True)
+            return other
+    raise CommandFailed(problem)
 
 
 def _reachable(host: str) -> str:
@@ -262,6 +273,9 @@ Magnus is up.
   Dashboard  {service.url}/      {service.dashboard_user} / {password}
   Flower     {service.flower_url}/      the same
   Logs       {state_dir / "logs"}
+
+For other terminals and directories:
+  export MAGNUS_URL={service.url} MAGNUS_API_KEY=$(cat {shlex.quote(str(state_dir / "api-key"))})
 
 Try: magnus submit --wait -i "Repeat the text." apple river cloud
 Ctrl-C stops everything.

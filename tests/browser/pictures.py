@@ -1,4 +1,4 @@
-"""Makes the pictures of docs/images from a real service at work: `python -m tests.browser.pictures`, 15 minutes.
+"""Makes the pictures of docs/images from a real service at work: `python -m tests.browser.pictures`, five minutes.
 
 Starts a service of its own, sends toy requests at a rate that rises and falls, and takes the pictures while requests
 still wait. Nothing on them is drawn in: a chart shows the minutes that the service has been up.
@@ -18,9 +18,10 @@ from tests.e2e.whole_service import MAGNUS, Up, running_up
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 # name: path, colour scheme, width and height in pixels
 PICTURES = {
-    "overview": ("/", "light", 1100, 900),
-    "queue": ("/queue", "light", 1100, 420),
-    "workers": ("/workers", "dark", 1100, 620),
+    "overview": ("/", "light", 1280, 1000),
+    "queue": ("/queue", "light", 1280, 620),
+    "workers": ("/workers", "dark", 1280, 700),
+    "predictions": ("/predictions", "light", 1280, 1220),
     "overview-phone": ("/", "dark", 390, 800),
 }
 RATES = (20, 40, 60, 80, 120, 180)  # requests a second, drawn for each part of a minute; the highest overload two cores
@@ -28,7 +29,7 @@ PART_S = 20.0
 
 
 @click.command()
-@click.option("--minutes", default=14.0, help="How long the service works before the pictures are taken.")
+@click.option("--minutes", default=4.0, help="How long the service works before the pictures are taken.")
 @click.option("--policy", default="fusion", help="The service's policy.")
 def main(minutes: float, policy: str) -> None:
     """Write docs/images/dashboard-*.png."""

@@ -77,6 +77,7 @@ def test_the_table_has_every_policy_and_marks_the_one_in_force(service: Stage) -
     said = run("--minutes", "1")
     assert said.exit_code == 0, said.output
     assert "magnus (in force)" in said.output
+    assert "50 requests or more would tell policies apart" in " ".join(said.output.split())
     figures = json.loads(run("--minutes", "1", "--json").output)
     assert (figures["policy"], figures["measured"]["answered"]) == ("magnus", 30)
     assert set(figures["policies"]) == set(POLICIES) - {"vsq"}
