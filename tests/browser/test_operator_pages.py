@@ -66,7 +66,9 @@ def test_a_worker_shows_its_batches_memory_and_rows_and_is_drained(visitor: Visi
 
 def test_predictions_are_compared_and_a_version_is_rolled_back(visitor: Visitor, site: Site) -> None:
     page = visitor.go("/predictions")
-    assert page.locator("circle.c0, circle.c1, circle.c2").count() >= busy_service.ANSWERS
+    points = page.locator("figure.scatter circle title").all_text_contents()
+    assert len(points) == 9  # pairs of a true and a predicted length, by application
+    assert sum(int(point.rpartition(", ")[2].split()[0]) for point in points) == busy_service.ANSWERS
     expect(page.locator("#tau")).to_have_text("0.61")
     expect(page.locator("#part-answers tbody tr")).to_have_count(3)
     old = page.locator("#part-versions tr", has_text="length-1")
