@@ -74,7 +74,7 @@ def decode_one_token(model: Any, kv: KvCache, cursor: Cursor) -> Tensor:
     cursor.width += 1
     cursor.mask.view(len(cursor.tokens), -1).scatter_(1, cursor.positions, 0)
     width = kv.prepare_decode(cursor.slots, cursor.initial_positions, cursor.width)
-    mask = cursor.mask[..., :width]
+    mask = kv.layout.attention_mask(cursor.mask[..., :width], cursor.positions)
     output = model(
         cursor.tokens, attention_mask=mask, position_ids=cursor.positions, past_key_values=kv, use_cache=True
     )

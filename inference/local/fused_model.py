@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from inference.local.attention_windows import Window, Windows
 from inference.local.decode_attention import DecodeAttention, by_blocks, by_kernel
+from inference.local.kv_arrangement import Piece
 from inference.local.linear_weights import LinearWeight, PackedWeight, PlainWeight
 
 # `forward` computes Llama, and architectures that differ from it only by biases on q, k and v (Qwen2) or by norms of q
@@ -34,6 +36,7 @@ class Logits:
 class _Layer:
     """The weights of one layer."""
 
+    kind: str  # as in `Windows`
     attention_norm: Tensor
     qkv: LinearWeight  # [(query heads + 2 key heads) * dim, hidden]
     query_norm: Tensor | None  # Qwen3's, [dim]
@@ -64,8 +67,17 @@ def fusible(model: Any) -> bool:
 class FusedModel(nn.Module):
     """Replaces the model that it was made from in calls by `prefill` and `decode_one_token`."""
 
-    def __init__(self, model: Any, attend: DecodeAttention = by_kernel, packed: bool = False) -> None:
+    def __init__(
+        self,
+        model: Any,
+        attend: DecodeAttention = by_kernel,
+        packed: bool = False,
+        kinds: Sequence[str] = (),
+        windows: Windows | None = None,
+    ) -> None:
         """Takes the weights of `model`, and the function that computes the attention of decoding steps.
+
+        `kinds` are those of its layers, `windows` their windows, if they have any.
 
         If `packed`, the weights are packed and those of the model's linear layers become empty. An output layer that
         shares the embedding's weight keeps it, and is packed as a copy.
@@ -83,28 +95,35 @@ class FusedModel(nn.Module):
         self._rotation = stack.rotary_emb
         self._sign = torch.ones(self._dim, device=model.device, dtype=model.dtype)
         self._sign[: self._dim // 2] = -1  # the half that rotation subtracts
-        self._layers = [_fuse(layer, packed) for layer in stack.layers]
+        self._windows: Windows = windows or {"": None}
+        of_layers = kinds if windows else [""] * len(stack.layers)
+        self._layers = [_fuse(layer, kind, packed) for layer, kind in zip(stack.layers, of_layers, strict=True)]
 
     def forward(
         self,
         tokens: Tensor,
         position_ids: Tensor,
         past_key_values: Any,
-        attention_mask: Tensor | None = None,
+        attention_mask: Tensor | dict[str, Tensor] | None = None,
         use_cache: bool = True,
         logits_to_keep: Tensor | None = None,
     ) -> Logits:
-        """Returns the logits of `tokens`, [rows, length], or only of the columns `logits_to_keep`, [rows, kept]."""
+        """Returns the logits of `tokens`, [rows, length], or only of the columns `logits_to_keep`, [rows, kept].
+
+        The mask of a decoding step is that of all layers, or of each kind; a prefill has none.
+        """
         rows, length = tokens.shape
         rotated, key_heads = self._heads + self._key_heads, self._key_heads
         x = functional.embedding(tokens.view(-1), self._embedding)  # [rows * length, hidden]
         cos, sin = (each.unsqueeze(2) for each in self._rotation(x, position_ids))
         sin = sin * self._sign
-        pieces: list[tuple[slice, Tensor]] = []  # rows that attention reads in one call, and their mask
-        if attention_mask is not None:
-            rows_of = ((slice(piece.start, piece.stop), piece.width) for piece in past_key_values.pieces)
-            pieces = [(rows_read, attention_mask[rows_read, ..., :width]) for rows_read, width in rows_of]
+        masks = attention_mask if isinstance(attention_mask, dict) else dict.fromkeys(self._windows, attention_mask)
+        if attention_mask is None:
+            masks = {kind: _prefill_mask(window, length, x.device) for kind, window in self._windows.items()}
+        # the rows that attention reads in one call, and their mask, for each kind of layer
+        pieces = {kind: _pieces(mask, past_key_values.pieces) for kind, mask in masks.items()}
         for index, layer in enumerate(self._layers):
+            mask, of_rows = masks[layer.kind], pieces[layer.kind]
             normed = functional.rms_norm(x, self._norm.shape, layer.attention_norm, self._epsilon)
             qkv = layer.qkv(normed).view(rows, length, -1, self._dim)
             qk, value = torch.split(qkv, [rotated, key_heads], 2)
@@ -116,14 +135,14 @@ class FusedModel(nn.Module):
             qk = torch.addcmul(qk * cos, qk.roll(self._dim // 2, -1), sin)
             query, key = torch.split(qk, [self._heads, key_heads], 2)
             keys, values = past_key_values.update(key.transpose(1, 2), value.transpose(1, 2), index)
-            if len(pieces) > 1:
-                read = zip(pieces, past_key_values.piece_views(index), strict=True)
-                attended = torch.cat([self._attend(query[rows_read], k, v, mask) for (rows_read, mask), (k, v) in read])
-            elif attention_mask is not None and past_key_values.block_index is not None:
+            if len(of_rows) > 1:
+                read = zip(of_rows, past_key_values.piece_views(index), strict=True)
+                attended = torch.cat([self._attend(query[rows_read], k, v, part) for (rows_read, part), (k, v) in read])
+            elif mask is not None and past_key_values.block_index is not None:
                 grouped = query.reshape(rows, key_heads, -1, self._dim)
-                attended = by_blocks(grouped, keys, values, attention_mask, past_key_values.block_index)
+                attended = by_blocks(grouped, keys, values, mask, past_key_values.block_index)
             else:
-                attended = self._attend(query, keys, values, attention_mask)
+                attended = self._attend(query, keys, values, mask)
             x = layer.output.add_to(x, attended)
             normed = functional.rms_norm(x, self._norm.shape, layer.mlp_norm, self._epsilon)
             gate, up = layer.gate_up(normed).chunk(2, -1)
@@ -150,11 +169,21 @@ class FusedModel(nn.Module):
         return attended.transpose(1, 2).reshape(rows * length, -1)
 
 
-def _fuse(layer: Any, packed: bool) -> _Layer:
+def _prefill_mask(window: Window | None, length: int, device: torch.device) -> Tensor | None:
+    return None if window is None or length <= window.tokens else window.prefill_mask(length, device)
+
+
+def _pieces(mask: Tensor | None, pieces: Sequence[Piece]) -> list[tuple[slice, Tensor]]:
+    rows_of = [(slice(piece.start, piece.stop), piece.width) for piece in pieces]
+    return [] if mask is None else [(rows_read, mask[rows_read, ..., :width]) for rows_read, width in rows_of]
+
+
+def _fuse(layer: Any, kind: str, packed: bool) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
     query_norm, key_norm = (norm.weight.data if norm is not None else None for norm in norms)
     return _Layer(
+        kind=kind,
         attention_norm=layer.input_layernorm.weight.data,
         qkv=_linear_weight((attention.q_proj, attention.k_proj, attention.v_proj), packed),
         query_norm=query_norm,

@@ -2,13 +2,14 @@
 
 import mmap
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from pydantic import ByteSize, TypeAdapter, ValidationError
 from torch import Tensor
 
 from inference.engine_errors import BudgetTooLarge, BudgetTooSmall, UnreadableBudget
+from inference.local.attention_windows import Windows, masks_by_kind
 
 # A rectangle grows by multiples of this number of columns. Each growth moves its rows: smaller steps cost more copies,
 # larger steps leave more memory empty. Not tuned.
@@ -24,7 +25,10 @@ HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)  # exists only on Linux
 
 @dataclass(frozen=True, slots=True)
 class KvLayout:
-    """The shape of what is cached for one token: a key and a value for each head of each layer."""
+    """The shape of what is cached for one token, a key and a value for each head of each layer, and who reads it.
+
+    With `alibi`, positions are told to the model by a mask of two dimensions.
+    """
 
     layers: int
     heads: int
@@ -32,11 +36,21 @@ class KvLayout:
     value_dim: int
     dtype: torch.dtype
     device: torch.device
+    kinds: tuple[str, ...] = ()  # the kind of each layer
+    windows: Windows = field(default_factory=dict)  # by kind
+    alibi: bool = False
 
     @property
     def token_bytes(self) -> int:
         """Δ of Magnus Eq. (1): bytes that one token takes."""
         return self.layers * self.heads * (self.key_dim + self.value_dim) * self.dtype.itemsize
+
+    def attention_mask(self, mask: Tensor, positions: Tensor) -> Tensor | dict[str, Tensor]:
+        """Returns what the model takes for a mask [rows, 1, tokens, columns] of tokens at positions [rows, tokens].
+
+        With `alibi` that is where the last token attends, [rows, columns].
+        """
+        return (mask[:, 0, -1] == 0).long() if self.alibi else masks_by_kind(self.windows, mask, positions)
 
 
 def zeroed_memory(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -71,6 +71,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         self.arrangement = self._empty_arrangement(in_blocks)
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
+        self._read_columns = 0  # the columns that the next decoding step reads; 0 in a prefill
         self._slots = torch.empty(0, dtype=torch.long)  # the slots that the next forward pass writes
         self._unpadded: Tensor | None = None  # the indices of that pass's keys and values without padding; None: all
         self._views: list[tuple[Tensor, Tensor]] = []  # the keys and values that decoding reads; empty in a prefill
@@ -171,6 +172,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
     def prepare_prefill(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
         """Prepares a forward pass that writes the first lengths[i] tokens of rows[i] and attends only to them."""
         heads, longest, device = self.layout.heads, max(lengths), self.layout.device
+        self._read_columns = 0
         self._slots = self.arrangement.prefix_slots(rows, lengths)
         self._unpadded = None
         if min(lengths) < longest:
@@ -201,6 +203,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
             self.pieces = split_into_pieces([min(length + growth, columns) for length in lengths], most_hidden)
             self._piece_views = [self._layer_views(piece) for piece in self.pieces]
             self._viewed_for = lengths, wanted
+        self._read_columns = width
         return width
 
     def piece_views(self, layer_idx: int) -> list[tuple[Tensor, Tensor]]:
@@ -245,12 +248,12 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         return 0
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
-        """Returns 0, because a prefill starts at column 0."""
-        return 0
+        """Returns the column of the first query: 0 in a prefill, the last column in a decoding step."""
+        return max(0, self._read_columns - 1)
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """Returns the mask's length and offset in a prefill, which attends to itself; decoding passes its own mask."""
-        return query_length, 0
+        """Returns the columns that attention reads, of which a mask of two dimensions hides some, and the first one."""
+        return self._read_columns or query_length, 0
 
     def _empty_arrangement(self, in_blocks: bool) -> Arrangement:
         heads, device, size = self.layout.heads, self.layout.device, self._tokens_of_a_block

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from inference.engine_errors import InferenceError, UnsupportedModel
+from inference.local.attention_windows import layer_kinds
 from inference.local.checkpoint import Quantize, one_line, read_checkpoint
 from inference.local.decode_attention import fastest_attention
 from inference.local.decoding_check import ELSEWHERE, checked_batches, decoding_fault, own_logits, row_dependence
@@ -21,6 +22,9 @@ from inference.local.longrope import Longrope, rotate_by_row
 from inference.model_checks import check_model
 from inference.model_files import read_json
 from inference.model_tokenizer import load_tokenizer
+
+SERVED_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)  # all tokens or a window, as keys and values
+UNBOUNDED = 2**31  # positions of a model that names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +108,17 @@ def prepare_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
 def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel:
     eos_ids = frozenset(_ids(model.generation_config.eos_token_id) or _ids(model.config.eos_token_id))
     pad_id = next(iter((*_ids(model.generation_config.pad_token_id), *sorted(eos_ids), 0)))
-    max_positions = getattr(model.config, "max_position_embeddings", None) or 2**31
+    max_positions = getattr(model.config, "max_position_embeddings", None) or UNBOUNDED
     if fault := row_dependence(model.config, max_positions):
         raise UnsupportedModel(name, fault)
-    layout, batches = kv_layout(model, name), checked_batches(model, max_positions)
+    layout, batches = kv_layout(model, name, max_positions), checked_batches(model, max_positions)
     own = [[own_logits(model, prompt) for prompt in batch] for batch in batches]
     weight_bytes = sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))
     parameters = model.num_parameters()
     decoder = model
     if fusible(model):
-        decoder = FusedModel(model, fastest_attention(layout, model.config.num_attention_heads), packed)
+        attend = fastest_attention(layout, model.config.num_attention_heads)
+        decoder = FusedModel(model, attend, packed, layout.kinds, layout.windows)
     loaded = LoadedModel(
         model=model,
         decoder=decoder,
@@ -144,13 +149,13 @@ def untied_linears(model: Any) -> list[torch.nn.Linear]:
     return [each for each in model.modules() if type(each) is torch.nn.Linear and each.weight is not embedding]
 
 
-def kv_layout(model: Any, name: str) -> KvLayout:
-    """Returns the shape of one token in the model's cache, found by a forward pass; raises UnsupportedModel."""
-    cache = DynamicCache(config=model.config)
-    others = sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not DynamicLayer})
+def kv_layout(model: Any, name: str, max_positions: int = UNBOUNDED) -> KvLayout:
+    """Returns what is cached of one token, found by a forward pass, and who reads it; raises UnsupportedModel."""
+    cache, config = DynamicCache(config=model.config), model.config.get_text_config()
+    others = sorted({type(layer).__name__ for layer in cache.layers} - {each.__name__ for each in SERVED_LAYERS})
     if others:
         raise UnsupportedModel(
-            name, f"only full attention in every layer is served, it has {', '.join(others)}; {ELSEWHERE}"
+            name, f"its layers keep other states than keys and values ({', '.join(others)}); {ELSEWHERE}"
         )
     with torch.inference_mode():
         model(torch.zeros(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
@@ -164,7 +169,11 @@ def kv_layout(model: Any, name: str) -> KvLayout:
     if key_heads != value_heads:
         raise UnsupportedModel(name, f"{key_heads} key heads but {value_heads} value heads")
     keys = layers[0].keys
-    return KvLayout(len(layers), key_heads, key_dim, value_dim, keys.dtype, keys.device)
+    kinds, windows = layer_kinds(config, max_positions)
+    alibi = config.model_type == "bloom" or getattr(config, "alibi", False)
+    return KvLayout(
+        len(layers), key_heads, key_dim, value_dim, keys.dtype, keys.device, tuple(kinds), windows, bool(alibi)
+    )
 
 
 def _ids(value: int | Iterable[int] | None) -> tuple[int, ...]:

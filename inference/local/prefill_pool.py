@@ -19,7 +19,7 @@ class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
 
     def __init__(self, layout: KvLayout, row: BatchRow) -> None:
         super().__init__(layers=[])
-        self.row, self.token_ids = row, row.token_ids
+        self.layout, self.row, self.token_ids = layout, row, row.token_ids
         self.prefilled = 0  # tokens whose keys and values are computed
         self.seconds = 0.0  # that its prefill has taken
         self.nbytes = len(self.token_ids) * layout.token_bytes
@@ -46,11 +46,12 @@ class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
         """
         first, (keys, _) = self.prefilled, self._layers[0]
         mask = torch.full((count, first + count), torch.finfo(keys.dtype).min, dtype=keys.dtype, device=keys.device)
+        positions = torch.arange(first, first + count, device=keys.device)[None, :]
         kept = {} if self.row.sequence.prompt_logprobs else {"logits_to_keep": torch.tensor([[count - 1]])}
         logits: Tensor = model(
             torch.tensor([self.token_ids[first : first + count]], device=keys.device),
-            attention_mask=mask.triu_(first + 1)[None, None],
-            position_ids=torch.arange(first, first + count, device=keys.device)[None, :],
+            attention_mask=self.layout.attention_mask(mask.triu_(first + 1)[None, None], positions),
+            position_ids=positions,
             past_key_values=self,
             use_cache=True,
             **{name: index.to(keys.device) for name, index in kept.items()},
@@ -70,6 +71,14 @@ class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
     def as_host_row(self) -> HostRow:
         """Returns the keys and values in the form that `KvCache.row_from_host` writes to a row."""
         return [(keys[0], values[0]) for keys, values in self._layers]
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        """Returns the position of the piece's first token."""
+        return self.prefilled
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """Returns the columns that attention reads, and the first one."""
+        return self.prefilled + query_length, 0
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Returns 0, because our forward passes get their positions as an argument."""

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import BloomConfig, BloomForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
 
 from inference.engine_errors import UnsupportedModel
+from inference.local.attention_windows import Window
 from inference.local.engine import Engine
 from inference.local.model_loading import prepare_model
 from inference.sequences import Sequence
@@ -32,16 +33,17 @@ def test_what_the_model_says_of_itself_is_known(llama):
     assert loaded.weight_bytes >= sum(weight.nbytes for weight in loaded.model.parameters())
 
 
-def test_full_attention_is_served_and_a_sliding_window_refused():
-    assert prepare_model(mistral(sliding_window=None), Letters(), "full").layout.heads == 1
-    with pytest.raises(UnsupportedModel, match="only full attention in every layer is served"):
-        prepare_model(mistral(sliding_window=64), Letters(), "sliding")
+def test_a_window_of_all_positions_is_none():
+    assert prepare_model(mistral(sliding_window=POSITIONS), Letters(), "wide").layout.windows == {}
+    assert prepare_model(mistral(sliding_window=64), Letters(), "sliding").layout.windows == {
+        "sliding_attention": Window(64)
+    }
 
 
-def test_a_model_that_reads_positions_from_the_mask_is_refused():
-    model = BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4))
-    with pytest.raises(UnsupportedModel):
-        prepare_model(model, Letters(), "alibi")
+def test_states_that_are_no_keys_and_values_are_refused():
+    model = MambaForCausalLM(MambaConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, state_size=4))
+    with pytest.raises(UnsupportedModel, match=r"other states than keys and values .* vLLM: magnus up --engine"):
+        prepare_model(model, Letters(), "mamba")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

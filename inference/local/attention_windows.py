@@ -1,0 +1,73 @@
+"""Which cached tokens the layers of a model attend to: all, or those of a sliding window or of a chunk.
+
+The KV cache keeps the tokens before a window, and the mask hides them. A token's column is its position, so a window
+depends on the row's own length only.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import get_layer_types_and_kwargs
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The `tokens` newest tokens, or if `in_chunks` the tokens of the same chunk (Llama 4)."""
+
+    tokens: int
+    in_chunks: bool = False
+
+    def first(self, positions: Tensor) -> Tensor:
+        """Returns the first position that a token at each of these positions attends to."""
+        return positions // self.tokens * self.tokens if self.in_chunks else positions - self.tokens + 1
+
+    def prefill_mask(self, length: int, device: torch.device) -> Tensor:
+        """Returns where tokens of a prefill attend, bool [length, length]."""
+        positions = torch.arange(length, device=device)
+        return (positions >= self.first(positions)[:, None]) & (positions <= positions[:, None])
+
+
+Windows = Mapping[str, Window | None]  # by kind of layer, as transformers calls them; empty if no layer has a window
+
+
+def layer_kinds(config: Any, max_positions: int) -> tuple[list[str], Windows]:
+    """Returns the kind of each layer, and the window of each kind; a window of all positions is none."""
+    kinds, options = get_layer_types_and_kwargs(config)
+    windows: dict[str, Window | None] = {}
+    for kind, option in zip(kinds, options, strict=True):
+        tokens = option.get("sliding_window") or max_positions
+        windows[kind] = Window(tokens, kind == "chunked_attention") if tokens < max_positions else None
+    return kinds, windows if any(windows.values()) else {}
+
+
+def masks_by_kind(windows: Windows, mask: Tensor, positions: Tensor) -> Tensor | dict[str, Tensor]:
+    """Returns what a model takes as attention mask: one mask, or one for each kind of layer.
+
+    `mask`, [rows, 1, tokens, columns], hides the columns behind each token, whose position is in [rows, tokens].
+    """
+    if not windows:
+        return mask
+    columns, least = torch.arange(mask.shape[-1], device=mask.device), torch.finfo(mask.dtype).min
+    masks = {
+        kind: mask
+        if window is None
+        else mask.masked_fill((columns < window.first(positions)[..., None])[:, None], least)
+        for kind, window in windows.items()
+    }
+    return masks if len(masks) > 1 else next(iter(masks.values()))
+
+
+def described(kinds: Sequence[str], windows: Windows) -> str:
+    """Returns the layers in words, such as `5 layers attend to windows of 512, 1 to all tokens`."""
+    reaches: Counter[str] = Counter()
+    for kind in kinds:
+        window = windows.get(kind)
+        shape = "in chunks" if window is not None and window.in_chunks else "to windows"
+        reaches["to all tokens" if window is None else f"{shape} of {window.tokens}"] += 1
+    (first, count), *others = reaches.items()
+    begun = f"{count} layers attend {first}" if count > 1 else f"1 layer attends {first}"
+    return ", ".join([begun, *(f"{number} {reach}" for reach, number in others)])

@@ -1,0 +1,128 @@
+"""What `generate` answers to each prompt alone, and ways in which the engine answers the same prompts together."""
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from inference.engine_errors import OutOfMemory
+from inference.local.engine import Engine
+from inference.local.model_loading import LoadedModel
+from inference.sequences import Sequence
+
+ANSWER = 12
+MARGIN = 1e-3  # an answer is compared until its likeliest token leads by less than this, which rounding can change
+AMPLE, SCARCE = 3000, 230  # tokens of KV cache; 230 hold the longest row and a few others
+
+Answers = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A prompt, and its answer by `generate` up to the first token that rounding could change."""
+
+    prompt_ids: tuple[int, ...]
+    answer: tuple[int, ...]
+
+
+def answers_alone(model: Any, prompts: list[tuple[int, ...]]) -> list[Alone]:
+    """What `generate` answers."""
+    alone = []
+    for prompt in prompts:
+        output = model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            max_new_tokens=ANSWER,
+            do_sample=False,
+            output_logits=True,
+            return_dict_in_generate=True,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+        best, second = torch.stack(output.logits).float().topk(2).values.unbind(-1)
+        unclear = (best - second).flatten() < MARGIN
+        sure = int(unclear.nonzero()[0]) if unclear.any() else ANSWER
+        alone.append(Alone(prompt, tuple(output.sequences[0, len(prompt) : len(prompt) + sure].tolist())))
+    return alone
+
+
+def to_completion(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
+    """All rows in one padded batch."""
+    return {row.id: row.generated_ids for row in Engine(loaded, AMPLE * loaded.delta_bytes).run(sequences)[0]}
+
+
+def continuous(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
+    """Rows join while others run."""
+    return _served(Engine(loaded, AMPLE * loaded.delta_bytes, block_tokens=5), sequences, join_every=3)
+
+
+def in_pieces(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
+    """Rows join while others run, and are prefilled in pieces."""
+    return _served(Engine(loaded, AMPLE * loaded.delta_bytes, prefill_tokens=7), sequences, join_every=3)
+
+
+def preempted(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
+    """A running row is taken out again and again, and comes back later."""
+    rng, parked = random.Random(1), []
+
+    def take_out(engine: Engine, step: int) -> None:
+        if parked and step % 2:
+            engine.insert([parked.pop()])
+        if engine.rows and step % 3 == 0:
+            with suppress(KeyError):  # it finished with this step
+                parked.append(engine.preempt(rng.choice(list(engine.rows))))
+
+    engine = Engine(loaded, AMPLE * loaded.delta_bytes)
+    answers = _served(engine, sequences, join_every=1, between=take_out)
+    return answers | _served(engine, parked, join_every=1)
+
+
+def in_scarce_memory(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
+    """The engine preempts rows itself, because memory holds few."""
+    return _served(Engine(loaded, SCARCE * loaded.delta_bytes), sequences, join_every=1)
+
+
+def in_slices(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
+    """Rows go back to the queue every few tokens."""
+    waiting, answers = {sequence.id: sequence for sequence in sequences}, {}
+    engine = Engine(loaded, AMPLE * loaded.delta_bytes)
+    while waiting:
+        for row in engine.run(list(waiting.values()), iteration_limit=5)[0]:
+            answers[row.id] = row.generated_ids
+            if row.reason == "unfinished":
+                waiting[row.id] = replace(waiting[row.id], generated_ids=row.generated_ids)
+            else:
+                del waiting[row.id]
+    return answers
+
+
+WAYS: tuple[Callable[[LoadedModel, list[Sequence]], Answers], ...] = (
+    to_completion,
+    continuous,
+    in_pieces,
+    preempted,
+    in_scarce_memory,
+    in_slices,
+)
+
+
+def _served(
+    engine: Engine,
+    sequences: list[Sequence],
+    join_every: int,
+    between: Callable[[Engine, int], None] = lambda engine, step: None,
+) -> Answers:
+    waiting, answers, step = list(sequences), {}, 0
+    while engine.rows or waiting:
+        if waiting and step % join_every == 0:
+            with suppress(OutOfMemory):  # it joins later
+                engine.insert(waiting[:1])
+                waiting.pop(0)
+        between(engine, step)
+        answers.update({row.id: row.generated_ids for row in engine.step()})
+        step += 1
+        assert step < 1000, "rows wait for ever"
+    return answers

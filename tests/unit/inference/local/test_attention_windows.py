@@ -1,0 +1,50 @@
+"""Windows of attention as masks over columns."""
+
+import torch
+from transformers import Gemma3TextConfig, Llama4TextConfig, MistralConfig, Qwen3Config
+
+from inference.local.attention_windows import Window, described, layer_kinds, masks_by_kind
+
+POSITIONS = torch.tensor([[5], [2]])
+CAUSAL = torch.zeros(2, 1, 1, 8).masked_fill((torch.arange(8) > POSITIONS)[:, None, None], -1)
+
+
+def visible(mask):
+    return [[n for n, value in enumerate(row) if value == 0] for row in mask[:, 0, 0].tolist()]
+
+
+def test_a_row_attends_to_its_window_or_to_its_chunk():
+    assert visible(masks_by_kind({"w": Window(3)}, CAUSAL, POSITIONS)) == [[3, 4, 5], [0, 1, 2]]
+    assert visible(masks_by_kind({"c": Window(4, in_chunks=True)}, CAUSAL, POSITIONS)) == [[4, 5], [0, 1, 2]]
+
+
+def test_mixed_layers_have_a_mask_for_each_kind_and_no_window_costs_nothing():
+    masks = masks_by_kind({"full": None, "w": Window(3)}, CAUSAL, POSITIONS)
+    assert isinstance(masks, dict)
+    assert masks["full"] is CAUSAL
+    assert visible(masks["w"]) == [[3, 4, 5], [0, 1, 2]]
+    assert masks_by_kind({}, CAUSAL, POSITIONS) is CAUSAL
+
+
+def test_a_prefill_attends_within_the_window():
+    assert Window(2).prefill_mask(4, torch.device("cpu")).long().tolist() == [
+        [1, 0, 0, 0],
+        [1, 1, 0, 0],
+        [0, 1, 1, 0],
+        [0, 0, 1, 1],
+    ]
+
+
+def test_windows_are_those_of_the_configuration_unless_they_hold_all_positions():
+    assert layer_kinds(MistralConfig(num_hidden_layers=2, sliding_window=64), 128) == (
+        ["sliding_attention"] * 2,
+        {"sliding_attention": Window(64)},
+    )
+    assert layer_kinds(MistralConfig(num_hidden_layers=2, sliding_window=128), 128)[1] == {}
+    assert layer_kinds(Qwen3Config(num_hidden_layers=2, use_sliding_window=False), 128)[1] == {}
+    kinds, windows = layer_kinds(Llama4TextConfig(num_hidden_layers=4, attention_chunk_size=32), 128)
+    assert windows == {"chunked_attention": Window(32, in_chunks=True), "full_attention": None}
+    assert described(kinds, windows) == "3 layers attend in chunks of 32, 1 to all tokens"
+    kinds, windows = layer_kinds(Gemma3TextConfig(num_hidden_layers=6, sliding_window=512), 32768)
+    assert described(kinds, windows) == "5 layers attend to windows of 512, 1 to all tokens"
+    assert described(["full_attention"], {}) == "1 layer attends to all tokens"
