@@ -8,8 +8,8 @@ from inference.local.attention_windows import described
 from inference.local.decoding_check import ELSEWHERE
 from inference.local.model_loading import prepare_model
 from inference.sequences import Sequence
-from tests.models.ways_of_serving import ANSWER, WAYS, answers_alone
 from tests.models.tiny_families import ORIGINAL, POSITIONS, Family, longrope, prompts, scaled, tiny_model
+from tests.models.ways_of_serving import ANSWER, WAYS, answers_alone
 from tests.unit.inference.tiny_models import Letters
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
