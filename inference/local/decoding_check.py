@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -42,6 +43,17 @@ def checked_batches(model: Any, max_positions: int) -> list[list[list[int]]]:
         if SHORT[-1] < threshold + PAST <= max_positions and affordable:
             lengths.append((SHORT[0], threshold + PAST))
     return [[_prompt(row, length, config.vocab_size) for row, length in enumerate(batch)] for batch in lengths]
+
+
+@contextmanager
+def unless_memory_lacks(batch: list[list[int]]) -> Iterator[None]:
+    """Leaves a check out if it is of a long row and the device has no memory for it."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        if max(map(len, batch)) <= SHORT[-1]:
+            raise
+        torch.cuda.empty_cache()
 
 
 def _thresholds(config: dict[str, Any]) -> Iterator[int]:

@@ -13,7 +13,14 @@ from inference.engine_errors import InferenceError, UnsupportedModel
 from inference.local.attention_windows import layer_kinds
 from inference.local.checkpoint import Quantize, one_line, read_checkpoint
 from inference.local.decode_attention import fastest_attention
-from inference.local.decoding_check import ELSEWHERE, checked_batches, decoding_fault, own_logits, row_dependence
+from inference.local.decoding_check import (
+    ELSEWHERE,
+    checked_batches,
+    decoding_fault,
+    own_logits,
+    row_dependence,
+    unless_memory_lacks,
+)
 from inference.local.format_masks import FormatMasks, load_format_masks
 from inference.local.fused_model import FusedModel, fusible
 from inference.local.kv_budget import KvLayout
@@ -112,7 +119,11 @@ def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel
     if fault := row_dependence(model.config, max_positions):
         raise UnsupportedModel(name, fault)
     layout, batches = kv_layout(model, name, max_positions), checked_batches(model, max_positions)
-    own = [[own_logits(model, prompt) for prompt in batch] for batch in batches]
+    own: list[tuple[list[list[int]], list[torch.Tensor]]] = []
+    for batch in batches:
+        with unless_memory_lacks(batch):
+            own.append((batch, [own_logits(model, prompt) for prompt in batch]))
+    vocabulary = own[0][1][0].shape[-1]
     weight_bytes = sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))
     parameters = model.num_parameters()
     decoder = model
@@ -131,15 +142,14 @@ def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel
         max_positions=max_positions,
         weight_bytes=weight_bytes,
         parameters=parameters,
-        suppressed_ids=tuple(
-            one for one in _ids(model.generation_config.suppress_tokens) if 0 <= one < own[0][0].shape[-1]
-        ),
-        format_masks=load_format_masks(tokenizer, own[0][0].shape[-1], eos_ids),
+        suppressed_ids=tuple(one for one in _ids(model.generation_config.suppress_tokens) if 0 <= one < vocabulary),
+        format_masks=load_format_masks(tokenizer, vocabulary, eos_ids),
         longrope=rotate_by_row(model),
     )
-    for batch, logits in zip(batches, own, strict=True):
-        if fault := decoding_fault(decoder, layout, loaded.longrope, batch, logits):
-            raise UnsupportedModel(name, fault)
+    for batch, logits in own:
+        with unless_memory_lacks(batch):
+            if fault := decoding_fault(decoder, layout, loaded.longrope, batch, logits):
+                raise UnsupportedModel(name, fault)
     return loaded
 
 

@@ -41,7 +41,7 @@ FAMILIES = (
     Family("Qwen3-Next", "qwen3_next"),
     Family("Qwen3.5", "qwen3_5_text"),
     Family("Gemma", "gemma"),
-    Family("Gemma 2", "gemma2", fast=True),
+    Family("Gemma 2", "gemma2", {"tie_word_embeddings": False}, fast=True),
     Family("Gemma 3", "gemma3_text", {"num_hidden_layers": 6, "tie_word_embeddings": False}, fast=True),
     Family("Phi-1, Phi-2", "phi"),
     Family("Phi-3 4k, Phi-4", "phi3", {"sliding_window": 2 * POSITIONS}),
@@ -83,7 +83,7 @@ FAMILIES = (
     Family("GPT-NeoX, Pythia", "gpt_neox"),
     Family("GPT-Neo", "gpt_neo", {"attention_types": [[["global", "local"], 2]]}, fast=True),
     Family("OPT", "opt"),
-    Family("Bloom", "bloom", fast=True),
+    Family("Bloom", "bloom", {"tie_word_embeddings": False}, fast=True),
     Family("Falcon", "falcon"),
     Family("Falcon-RW", "falcon", {"alibi": True, "new_decoder_architecture": False}),
     Family("MPT", "mpt", {"initializer_range": 0.5}),
@@ -117,7 +117,7 @@ def line_of(family: Family) -> str:
 
 def table_of_page() -> str:
     """The table as docs/models.md has it."""
-    return PAGE.read_text().partition(HEAD)[2].partition("\n\n")[0]
+    return PAGE.read_text().partition(HEAD)[2].partition("\n\n")[0].strip()
 
 
 if __name__ == "__main__":
