@@ -5,7 +5,7 @@ import torch
 from transformers import GPTNeoConfig, GPTNeoForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from inference.engine_errors import UnsupportedModel
-from inference.local.decoding_check import PAST, SHORT, checked_batches, row_dependence
+from inference.local.decoding_check import PAST, SHORT, checked_batches, row_dependence, unless_memory_lacks
 from inference.local.model_loading import prepare_model
 from tests.unit.inference.tiny_models import SHAPE, VOCABULARY, Letters
 
@@ -50,3 +50,10 @@ def test_a_dependence_that_no_rule_knows_is_found_by_the_check():
     model.model.rotary_emb.forward = by_the_longest_row
     with pytest.raises(UnsupportedModel, match="a row of 3 tokens beside one of 23 differs from its own"):
         prepare_model(model, Letters(), "llama")
+
+
+def test_only_a_long_row_is_left_out_where_memory_lacks():
+    with unless_memory_lacks([[1] * SHORT[0], [1] * 30]):
+        raise torch.OutOfMemoryError
+    with pytest.raises(torch.OutOfMemoryError), unless_memory_lacks([[1] * length for length in SHORT]):
+        raise torch.OutOfMemoryError
