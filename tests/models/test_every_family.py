@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.models.served_families import FAMILIES, Family, line_of, table_of_page
+from tests.models.served_families import FAMILIES, line_of, table_of_page
+from tests.models.tiny_families import Family
 
 OF_EACH = [pytest.param(family, id=family.name, marks=() if family.fast else pytest.mark.long) for family in FAMILIES]
 

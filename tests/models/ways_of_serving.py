@@ -66,7 +66,8 @@ def in_pieces(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
 
 def preempted(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
     """A running row is taken out again and again, and comes back later."""
-    rng, parked = random.Random(1), []
+    rng = random.Random(1)
+    parked: list[Sequence] = []
 
     def take_out(engine: Engine, step: int) -> None:
         if parked and step % 2:
