@@ -106,6 +106,7 @@ class StoredRequest(Base):
     priority: Mapped[int] = mapped_column(server_default="0")
     deadline_at: Mapped[datetime | None]
     needs: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # abilities that its engine needs
+    job_id: Mapped[str | None]  # the bulk job whose line it is
 
     status: Mapped[RequestStatus] = mapped_column(_enum(RequestStatus), server_default="queued")
     arrived_at: Mapped[datetime] = mapped_column(server_default=NOW)

@@ -1,7 +1,7 @@
-"""Queues in order of arrival, one for all workers or one each; requests can also be removed by id."""
+"""Queues in order of arrival or of another key, one for all workers or one each; requests can be removed by id."""
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from scheduling.request import Request
@@ -19,29 +19,39 @@ def ascending(heap: Sequence[Entry]) -> Iterator[Entry]:
             heapq.heappush(candidates, (heap[child], child))
 
 
-class ArrivalQueue:
-    """Requests in order of (arrival, id); a request that returns keeps its place by arrival."""
+def by_arrival(request: Request) -> tuple[float, ...]:
+    """Return the sort key of first come, first served."""
+    return (request.arrived_at,)
 
-    def __init__(self) -> None:
+
+class ArrivalQueue:
+    """Requests in order of (key, id), by default of arrival; a request that returns keeps its place by arrival."""
+
+    def __init__(self, key: Callable[[Request], tuple[float, ...]] = by_arrival) -> None:
+        self._key = key
         self._waiting: dict[str, Request] = {}
-        self._heap: list[tuple[float, str]] = []  # entries of discarded requests stay until they come first
+        # entries of discarded requests stay until they come first
+        self._heap: list[tuple[tuple[float, ...], str]] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def __iter__(self) -> Iterator[Request]:
         """Yield the requests in order; the queue must not change meanwhile. The first k take O(k log k)."""
-        last = ""
-        for _, request_id in ascending(self._heap):
+        last = None
+        for entry in ascending(self._heap):
             # a request that was discarded and came back has two entries
-            if request_id in self._waiting and request_id != last:
-                last = request_id
-                yield self._waiting[request_id]
+            if entry != last and self._is_valid(entry):
+                last = entry
+                yield self._waiting[entry[1]]
+
+    def __getitem__(self, request_id: str) -> Request:
+        return self._waiting[request_id]
 
     def add(self, request: Request) -> None:
         """Add a request."""
         self._waiting[request.id] = request
-        heapq.heappush(self._heap, (request.arrived_at, request.id))
+        heapq.heappush(self._heap, (self._key(request), request.id))
 
     def discard(self, request_id: str) -> bool:
         """Remove a request; return False if it does not wait here."""
@@ -57,9 +67,14 @@ class ArrivalQueue:
 
     def peek(self) -> Request | None:
         """Return the earliest request, or None if the queue is empty."""
-        while self._heap and self._heap[0][1] not in self._waiting:
+        while self._heap and not self._is_valid(self._heap[0]):
             heapq.heappop(self._heap)
         return self._waiting[self._heap[0][1]] if self._heap else None
+
+    def _is_valid(self, entry: tuple[tuple[float, ...], str]) -> bool:
+        """Return whether the entry is of a request as it waits now, not as it was before it was removed."""
+        request = self._waiting.get(entry[1])
+        return request is not None and self._key(request) == entry[0]
 
 
 class WorkerQueues:

@@ -47,6 +47,7 @@ class Request:
     application: str = ""
     needs: frozenset[str] = frozenset()  # names of the abilities that it needs and some workers lack
     outgrew_tokens: int = 0  # capacity of the largest worker on which it ran out of memory alone; 0: none
+    job: str = ""  # the bulk job whose line it is
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.limit < 1:

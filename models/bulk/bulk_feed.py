@@ -21,12 +21,12 @@ from scheduling.request import BACKGROUND_PRIORITY
 # One statement for all rows of a step: psycopg's executemany sends one for each.
 INSERT_REQUESTS = text("""
     insert into requests (id, arrived_at, tenant, model, application, instructions, input, body, prompt_tokens,
-        input_tokens, limit_tokens, priority, needs, deadline_at)
+        input_tokens, limit_tokens, priority, needs, deadline_at, job_id)
     select id, arrived_at, tenant, model, application, instructions, input, body, prompt_tokens, input_tokens,
-        limit_tokens, priority, needs, deadline_at
+        limit_tokens, priority, needs, deadline_at, job_id
     from jsonb_to_recordset(:rows) as row (id text, arrived_at timestamptz, tenant text, model text,
         application text, instructions text, input text, body jsonb, prompt_tokens int, input_tokens int,
-        limit_tokens int, priority int, needs text[], deadline_at timestamptz)
+        limit_tokens int, priority int, needs text[], deadline_at timestamptz, job_id text)
 """).bindparams(bindparam("rows", type_=JSONB))
 INSERT_LINES = text("""
     insert into bulk_lines (job_id, line, choice, custom_id, request_id, error)
@@ -181,4 +181,5 @@ def _row(job: ClaimedJob, request_id: str, arrived_at: datetime, new: NewRequest
         "priority": BACKGROUND_PRIORITY + new.priority,
         "needs": list(new.needs),
         "deadline_at": deadline_at.isoformat(),
+        "job_id": job.id,
     }

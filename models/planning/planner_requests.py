@@ -28,6 +28,7 @@ REQUEST_COLUMNS = (
     StoredRequest.outgrew_tokens,
     StoredRequest.sealed_group,
     StoredRequest.suspect_group,
+    func.coalesce(StoredRequest.job_id, "").label("job"),
 )
 
 # Literals, not parameters, because a generic plan can use the partial indexes only with literals.
@@ -121,4 +122,5 @@ def to_request(row: Row[Any]) -> Request:
         application=row.application,
         needs=frozenset(row.needs),
         outgrew_tokens=row.outgrew_tokens,
+        job=row.job,
     )

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
 from scheduling.policies.baton import Baton
 from scheduling.policies.ccb import ConservativeContinuous
@@ -13,8 +14,10 @@ from scheduling.policies.scls import SliceLevel
 from scheduling.policies.sequence import BIN_TOKENS, SequenceScheduling
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policies.wrapping.ability_groups import AbilityGroups
+from scheduling.policies.wrapping.background_part import BACKGROUND_SHARE
+from scheduling.policies.wrapping.held_batches import HeldBatches
 from scheduling.policies.wrapping.isolation import IsolatingPolicy
-from scheduling.policies.wrapping.spare_capacity import BACKGROUND_SHARE, SpareCapacity
+from scheduling.policies.wrapping.spare_capacity import SpareCapacity
 from scheduling.policies.wrapping.tenant_shares import OffloadShares, TenantShares
 from scheduling.policy import Policy
 
@@ -28,7 +31,7 @@ class PolicySettings:
     wma_threshold: int | None = PUBLISHED_THRESHOLD  # Φ of Magnus's Algorithm 1; None: chosen from lengths and costs
     slice_tokens: int | None = PUBLISHED_SLICE  # S of SCLS; None: chosen from lengths and costs
     bin_tokens: int | None = BIN_TOKENS  # of sequence; None: a fifth of the mean length seen, at most the paper's
-    background_share: float = BACKGROUND_SHARE  # background requests' share, see `spare_capacity`
+    background_share: float = BACKGROUND_SHARE  # background requests' share, see `background_part`
     reserves_upper: bool = True  # Magnus reserves memory for upper quantiles; False: for predictions, as in the paper
 
 
@@ -65,8 +68,10 @@ def make_policy(name: str, settings: PolicySettings) -> IsolatingPolicy:
     """Return a new policy of this name with all policies that wrap it; raise UnknownPolicy for an unknown name."""
     if name not in POLICIES:
         raise UnknownPolicy(name)
-    by_ability = partial(AbilityGroups, partial(_with_shares, name, settings))
-    return IsolatingPolicy(SpareCapacity(by_ability, settings.background_share))
+    by_ability, background = (
+        partial(AbilityGroups, partial(make, name, settings)) for make in (_with_shares, _with_job_shares)
+    )
+    return IsolatingPolicy(SpareCapacity(by_ability, settings.background_share, background))
 
 
 def _plain(name: str, settings: PolicySettings) -> Policy:
@@ -79,3 +84,13 @@ def _with_shares(name: str, settings: PolicySettings) -> Policy:
     if name == "fusion":
         return plain()
     return OffloadShares(plain) if plain().mode == "queue" else TenantShares(plain)
+
+
+def _with_job_shares(name: str, settings: PolicySettings) -> Policy:
+    """Return the policy for background requests: where batches run to completion, one for each job of each tenant."""
+    plain = partial(_plain, name, settings)
+    mode = plain().mode
+    if mode == "continuous":
+        return _with_shares(name, settings)
+    held = partial(HeldBatches, plain) if mode == "queue" else plain
+    return TenantShares(partial(TenantShares, held, attrgetter("job")))

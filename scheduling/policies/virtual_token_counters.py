@@ -8,6 +8,7 @@ both of which always have a request waiting that fits, never differ by more than
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
 from scheduling.request import Request
@@ -27,15 +28,25 @@ class VirtualTokenCounters:
         """Charge by these weights from now on; other tenants have weight 1."""
         self._weights = weights
 
-    def activate(self, tenant: str, others: Iterable[str]) -> None:
-        """Add a tenant whose first request arrived; `others` are the tenants with waiting requests."""
+    def activate(
+        self, tenant: str, others: Iterable[str], unserved: Mapping[str, float] = MappingProxyType({})
+    ) -> None:
+        """Add a tenant whose first request arrived; `others` are the tenants with waiting requests.
+
+        `unserved` has the tokens that the others were charged for and have not been served yet.
+        """
         last = self._served.get(self._last_served, 0.0)
-        floor = min((self._served[other] for other in others), default=last)
+        served = (self._served[other] - self.weighted(other, unserved.get(other, 0.0)) for other in others)
+        floor = min(served, default=last)
         self._served[tenant] = max(self._served.get(tenant, 0.0), floor)
+
+    def weight_of(self, tenant: str) -> float:
+        """Return the tenant's weight."""
+        return self._weights.get(tenant, 1.0)
 
     def weighted(self, tenant: str, service: float) -> float:
         """Return by how much this service, in tokens, raises the tenant's counter."""
-        return service / self._weights.get(tenant, 1.0)
+        return service / self.weight_of(tenant)
 
     def charge(self, tenant: str, service: float) -> None:
         """Add this service, in tokens, to the tenant's counter."""

@@ -1,9 +1,10 @@
 """Shares of the fleet for tenants, under a policy that ignores tenants; `fusion` weighs tenants in its own decisions.
 
-`TenantShares` gives each tenant a policy of its own. The least served tenant, by its weight (VTC), chooses first; the
-next tenant gets the remaining workers, so no worker idles while anybody waits. Batches never mix tenants. With one
-tenant this is the policy itself. Starvation: the policy's guarantee holds for each tenant separately, within its share.
-Other tenants' shorter rows cannot keep out a row too long for the free memory: they go ahead by at most a batch.
+`TenantShares` gives each tenant a policy of its own; with `share_of` other things, such as a tenant's bulk jobs. The
+least served tenant, by its weight (VTC), chooses first; the next tenant gets the remaining workers, so no worker idles
+while anybody waits. Batches never mix tenants. With one tenant this is the policy itself. Starvation: the policy's
+guarantee holds for each tenant separately, within its share. Other tenants' shorter rows cannot keep out a row too long
+for the free memory: they go ahead by at most a batch.
 
 `OffloadShares` is for policies of mode `queue` such as SCLS, which assign all waiting requests to workers' queues at
 once. With several tenants, the policy sees only as many requests as fill its workers, the least served tenant's first.
@@ -16,6 +17,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from scheduling.arrival_queue import ArrivalQueue
 from scheduling.costs import ServingTime
@@ -27,13 +29,18 @@ from scheduling.request import Request
 # Least served tenants that are asked until one has work for the free workers. With more tenants, one that is not asked
 # may have a fitting request; each costs a decision. As in fusion. Not tuned.
 TENANTS_TRIED = 8
+# Policies after which those without a waiting request are forgotten, with what they learned of lengths. Not tuned.
+POLICIES_KEPT = 64
 
 
 class TenantShares(WrappingPolicy):
     """A policy of the same kind for each tenant, and how much each tenant has been served."""
 
-    def __init__(self, make_policy: Callable[[], Policy]) -> None:
-        self._make_policy = make_policy
+    def __init__(
+        self, make_policy: Callable[[], Policy], share_of: Callable[[Request], str] = attrgetter("tenant")
+    ) -> None:
+        """`share_of` names who a request's service is charged to."""
+        self._make_policy, self._share_of = make_policy, share_of
         self._counters = VirtualTokenCounters()
         self._tau: float | None = None
         self._last = make_policy()  # the policy of the tenant that was asked last
@@ -46,6 +53,8 @@ class TenantShares(WrappingPolicy):
     def _policy_of_tenant(self, tenant: str) -> Policy:
         if tenant not in self._policies:
             self._counters.activate(tenant, self._waiting_tenants())
+            if len(self._policies) >= POLICIES_KEPT:
+                self._policies = {one: kept for one, kept in self._policies.items() if len(kept) or kept is self._last}
             self._policies[tenant] = self._make_policy() if self._policies else self._last
             self._policies[tenant].set_rank_correlation(self._tau)
         return self._policies[tenant]
@@ -58,8 +67,10 @@ class TenantShares(WrappingPolicy):
         return policy
 
     def add(self, request: Request, now: float) -> None:
-        """Add a request to its tenant's policy."""
-        self._activated(request.tenant).add(request, now)
+        """Add a request to its tenant's policy; one that comes back unfinished leaves its tenant's counter as it is."""
+        tenant = self._share_of(request)
+        policy = self._policy_of_tenant(tenant) if request.generated else self._activated(tenant)
+        policy.add(request, now)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """Let the least served tenants assign: to one idle worker at a time, or as many joining rows as fit."""
@@ -123,8 +134,8 @@ class TenantShares(WrappingPolicy):
 
         The policy that was in force before may have put requests of several tenants into one batch.
         """
-        for tenant in sorted({request.tenant for request in assignment.requests}):
-            requests = tuple(request for request in assignment.requests if request.tenant == tenant)
+        for tenant in sorted(set(map(self._share_of, assignment.requests))):
+            requests = tuple(request for request in assignment.requests if self._share_of(request) == tenant)
             policy = self._activated(tenant)
             if len(requests) == 1 < len(assignment.requests):
                 policy.add(requests[0], now)

@@ -1,13 +1,14 @@
 """Requests, workers and fleets for the tests of scheduling, in as few words as a test wants to say."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from hypothesis import settings
 
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policy import Assignment, Policy, RunningRow, Worker
-from scheduling.request import Request
+from scheduling.request import BACKGROUND_PRIORITY, Request
 
 # Prefill takes 1 ms a row and token; an iteration takes 100 ms, whatever the batch: easy to add up in one's head.
 FLAT = ServingCurves(prefill=(0.001, 0.0, 0.0, 0.0), decode=(0.0, 0.0, 0.0, 0.1))
@@ -26,9 +27,18 @@ def a_request(
     priority: int = 0,
     tenant: str = "",
     deadline_at: float | None = None,
+    job: str = "",
 ) -> Request:
     most = predicted if upper is None else upper
-    return Request(id, at, length, limit, predicted, most, generated, priority, tenant, deadline_at)
+    return Request(id, at, length, limit, predicted, most, generated, priority, tenant, deadline_at, job=job)
+
+
+def a_line(
+    id: str, predicted: int = 10, at: float = 0.0, priority: int = 0, tenant: str = "a", job: str = "", **fields: Any
+) -> Request:
+    """A line of a bulk job."""
+    priority += BACKGROUND_PRIORITY
+    return a_request(id, at, predicted=predicted, priority=priority, tenant=tenant, job=job, **fields)
 
 
 def a_row(id: str = "row", length: int = 10, generated: int = 1, predicted: int = 10, priority: int = 0) -> RunningRow:

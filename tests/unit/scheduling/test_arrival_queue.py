@@ -11,6 +11,16 @@ def test_requests_leave_in_order_of_arrival_then_id() -> None:
     assert len(queue) == 1
 
 
+def test_another_key_decides_and_one_that_comes_back_with_another_key_has_a_new_place() -> None:
+    queue = ArrivalQueue(lambda request: (-request.predicted,))
+    for name, predicted in [("short", 5), ("long", 50), ("changed", 500)]:
+        queue.add(a_request(name, predicted=predicted))
+    assert queue.discard("changed")
+    queue.add(a_request("changed", predicted=10))
+    assert [request.id for request in queue] == ["long", "changed", "short"]
+    assert [request.id for request in queue.take(3)] == ["long", "changed", "short"]
+
+
 def test_one_that_comes_back_keeps_its_place() -> None:
     queue = ArrivalQueue()
     queue.add(a_request("early", 1.0))

@@ -25,6 +25,7 @@ def test_every_column_that_a_policy_needs_is_read() -> None:
         outgrew_tokens=0,
         sealed_group=None,
         suspect_group=None,
+        job="batch_1",
     )
     assert vars(row).keys() == {column.key for column in REQUEST_COLUMNS}
     assert to_request(row) == Request(
@@ -40,4 +41,5 @@ def test_every_column_that_a_policy_needs_is_read() -> None:
         deadline_at=200.0,
         application="copy",
         needs=frozenset({"logprobs"}),
+        job="batch_1",
     )

@@ -29,6 +29,15 @@ def test_where_nothing_waits_a_tenant_starts_from_the_one_served_last() -> None:
     assert counters.served("new") == 5.0
 
 
+def test_what_the_others_were_charged_for_and_not_served_yet_does_not_count_for_one_that_comes() -> None:
+    counters = VirtualTokenCounters()
+    counters.set_weights({"a": 2.0})
+    counters.activate("a", [])
+    counters.charge("a", 100.0)  # a counter of 50
+    counters.activate("new", ["a"], {"a": 60.0})
+    assert counters.served("new") == 20.0
+
+
 def test_service_counts_by_weight_and_equal_counters_by_name() -> None:
     counters = VirtualTokenCounters()
     for tenant in ("heavy", "light", "equal"):

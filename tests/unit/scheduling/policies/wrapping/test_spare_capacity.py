@@ -6,26 +6,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.costs import ServingCurves
 from scheduling.policies.baton import Baton
 from scheduling.policies.fusion.fusion_policy import Fusion
+from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policies.wrapping.ability_groups import AbilityGroups
-from scheduling.policies.wrapping.spare_capacity import LAST_PER_WORKER, SpareCapacity, TypicalRow, background_part
+from scheduling.policies.wrapping.spare_capacity import (
+    FED_AT_ONCE,
+    SEEN_AT_ONCE,
+    SEEN_OF_A_JOB,
+    SpareCapacity,
+)
 from scheduling.policies.wrapping.tenant_shares import TenantShares
 from scheduling.policy import Assignment
-from scheduling.request import BACKGROUND_PRIORITY, Request
+from scheduling.request import BACKGROUND_PRIORITY
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
-from tests.unit.scheduling.scheduling_builders import SLOPED, a_memory, a_request, a_row, a_worker, examples, ids
-
-
-def a_line(
-    id: str, predicted: int = 10, at: float = 0.0, priority: int = 0, deadline_at: float | None = None
-) -> Request:
-    request = a_request(id, at, predicted=predicted, priority=BACKGROUND_PRIORITY + priority, deadline_at=deadline_at)
-    return request
+from tests.unit.scheduling.scheduling_builders import (
+    SLOPED,
+    a_line,
+    a_memory,
+    a_request,
+    a_row,
+    a_worker,
+    examples,
+    ids,
+)
 
 
 def one_by_one() -> SpareCapacity:
@@ -48,19 +55,6 @@ def test_others_go_first_then_the_longest_of_the_highest_priority() -> None:
         policy.add(request, 9.0)
     assert [batch.requests[0].id for batch in policy.waiting(9.0)] == ["other", "first", "long", "short"]
     assert served(policy, 9.0) == ["other", "first", "long", "short"]
-
-
-def test_while_many_are_left_they_go_in_order_of_arrival_and_the_last_ones_longest_first() -> None:
-    policy = one_by_one()
-    for number in range(LAST_PER_WORKER + 2):
-        policy.add(a_line(f"{number:03}", 10 + number, at=float(number)), float(number))
-    arrived = [f"{number:03}" for number in range(LAST_PER_WORKER + 2)]
-    for order in (arrived, arrived[:1:-1]):
-        policy.assign([a_worker(busy=True)], 200.0)
-        assert [batch.requests[0].id for batch in policy.waiting(200.0)] == order
-        for request_id in arrived[:2]:
-            policy.discard(request_id)
-    assert len(served(policy, 200.0)) == LAST_PER_WORKER
 
 
 def test_nothing_in_the_background_is_given_work_while_another_request_waits() -> None:
@@ -96,9 +90,6 @@ def joiners(policy: SpareCapacity, rows: int, now: float) -> int:
     return sum(len(one.requests) for one in policy.assign([worker], now + 10.0))
 
 
-ROW = TypicalRow(length=10, remaining=90)
-
-
 def others_came(at: float) -> SpareCapacity:
     """A policy to which others' requests came at `at`, none of which waits any more."""
     policy = SpareCapacity(Fusion)
@@ -125,33 +116,6 @@ def test_some_workers_are_left_to_the_others_while_they_come() -> None:
     workers = [a_worker(name, tokens=1000) for name in ("a", "b", "c", "d", "e")]
     policy.assign(workers, 1.0)  # they wait until joining as a group is worth its cost
     assert {assignment.worker for assignment in policy.assign(workers, 10.0)} == {"a", "b", "c"}
-
-
-def test_the_more_the_others_hold_the_less_the_background_may_fill() -> None:
-    tokens = []
-    for rows in (0, 2, 4, 40):
-        others = tuple(a_request(f"other{number}", length=10, predicted=90) for number in range(rows))
-        busy = a_worker("busy", tokens=1000).given(Assignment("busy", others, joins=True), 0.0)
-        parts = background_part([busy, a_worker("idle", tokens=1000)], 0.5, ROW)
-        tokens.append(sum(part.memory.capacity_tokens for part in parts))
-    assert tokens == [1000, 650, 300, 0]  # half of 2000 less 3.5 times 0, 200, 400, 4000
-
-
-@pytest.mark.parametrize(("fixed_s", "rows"), [(0.0, 1), (1.0, 3), (8.0, 6), (1000.0, 6)])
-def test_beside_others_the_background_fills_no_more_than_nearly_all_throughput_takes(fixed_s: float, rows: int) -> None:
-    """A step takes this and a second a row; the memory holds ten rows, of which the share is 6."""
-    costs = ServingCurves(prefill=(0.0, 0.0, 0.0, 0.0), decode=(0.0, 1.0, 0.0, fixed_s))
-    (part,) = background_part([a_worker(tokens=1000, costs=costs)], 0.6, ROW)
-    assert part.memory.capacity_tokens == 100 * rows
-    whole, *_ = background_part([a_worker(name, tokens=1000, costs=costs) for name in "ab"], 0.6, ROW)
-    assert whole.memory.capacity_tokens == 1000  # where the others are not, throughput is all that counts
-
-
-def test_workers_of_every_ability_serve_the_background_the_largest_first() -> None:
-    small, large = a_worker("a", tokens=100), a_worker("b", tokens=300)
-    unable = replace(a_worker("c", tokens=200), lacks=frozenset({"logprobs"}))
-    parts = background_part([small, large, unable], 0.5, ROW)
-    assert [(part.name, part.memory.capacity_tokens) for part in parts] == [("b", 200), ("c", 100)]
 
 
 def test_what_needs_more_than_that_part_runs_on_an_empty_worker_though_others_come() -> None:
@@ -265,7 +229,66 @@ def test_tenants_share_by_their_weights_in_front_and_in_the_background() -> None
     for n in range(20):
         for tenant in ("heavy", "light"):
             policy.add(replace(a_request(f"{tenant} {n}", predicted=10), tenant=tenant), 0.0)
-            policy.add(replace(a_line(f"{tenant} line {n}"), tenant=tenant), 0.0)
+            policy.add(a_line(f"{tenant} line {n}", tenant=tenant), 0.0)
     order = served(policy)
     assert 14 <= sum(name.startswith("heavy") for name in order[:20]) <= 16
     assert 14 <= sum(name.startswith("heavy") for name in order[40:60]) <= 16
+
+
+def a_job(tenant: str, count: int, at: float = 0.0, seed: int = 1) -> list[Arrival]:
+    """Lines of mixed lengths that come together."""
+    lengths = [5 + 97 * (n + seed) % 400 for n in range(count)]
+    return [
+        Arrival(a_line(f"{tenant}{n:04}", length, at, tenant=tenant, job=f"job of {tenant}"), length)
+        for n, length in enumerate(lengths)
+    ]
+
+
+@pytest.mark.parametrize("policy", ["fusion", "baton", "magnus", "scls", "sequence"])
+def test_a_small_job_behind_a_large_one_of_another_tenant_ends_soon(policy: str) -> None:
+    small, large, fleet = a_job("b", 5, at=5.0), a_job("a", 200), [Instance("w", a_memory(15_000))]
+
+    def takes_s(jobs: list[Arrival]) -> float:
+        trace = simulate(make_policy(policy, PolicySettings()), jobs, fleet, EngineCosts(SLOPED), seed=0)
+        assert len(trace.answers) == len(jobs)
+        return max(answer.finished_at for answer in trace.answers.values() if answer.id.startswith("b")) - 5.0
+
+    # where rows do not join, it also waits for the batch that runs
+    assert takes_s([*small, *large]) <= takes_s(small) * (2.0 if policy in ("fusion", "baton") else 3.0)
+
+
+@pytest.mark.parametrize("policy", ["magnus", "scls", "sequence", "vs"])
+def test_batches_that_run_to_completion_are_made_from_a_whole_job(policy: str) -> None:
+    fleet = [Instance(f"w{n}", a_memory(15_000)) for n in range(2)]
+    bulk = a_job("a", 300)
+    others = [replace(one, request=replace(one.request, priority=0)) for one in bulk]
+    made, all_seen = (
+        simulate(make_policy(policy, PolicySettings()), some, fleet, EngineCosts(SLOPED), seed=0).makespan_s
+        for some in (bulk, others)
+    )
+    assert made <= 1.05 * all_seen
+
+
+def test_a_policy_sees_a_bounded_number_of_lines() -> None:
+    lines = [a_line(f"{number:05}", job="large") for number in range(2 * SEEN_OF_A_JOB)]
+    lines += [a_line(f"{number:05}x", job=f"{number}") for number in range(SEEN_AT_ONCE // SEEN_OF_A_JOB)]
+    for name, most in (("magnus", 0), ("fusion", FED_AT_ONCE)):
+        made = make_policy(name, PolicySettings())
+        for line in lines:
+            made.add(line, 0.0)
+        given = sum(len(assignment.requests) for assignment in made.assign([a_worker(tokens=1000)], 0.0))
+        assert len(made) == len(lines) - given
+        (spare,) = made._inner()
+        assert isinstance(spare, SpareCapacity)
+        assert len(spare._background) <= (most or SEEN_OF_A_JOB + len(lines) - 2 * SEEN_OF_A_JOB)
+
+
+def test_a_request_that_did_not_fit_memory_is_still_promoted_at_half_of_its_time() -> None:
+    policy = SpareCapacity(Baton)
+    line = a_line("line", deadline_at=100.0)
+    policy.add(line, 0.0)
+    (assignment,) = policy.assign([a_worker()], 0.0)
+    policy.out_of_memory(assignment, 1.0)
+    policy.assign([], 60.0)
+    (batch,) = policy.waiting(60.0)
+    assert not batch.requests[0].background

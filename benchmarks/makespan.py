@@ -1,0 +1,188 @@
+"""How long bulk jobs take, simulated: a job alone, and a small job behind another tenant's large one.
+
+`python -m benchmarks.makespan --data DIR --json F`
+
+The makespan of a job alone is compared with the better of two plain policies without classes of work: one that sees all
+lines at once, and one that is fed a few at a time, the longest predicted first. DIR has requests/*.jsonl.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from benchmarks.harness import Json, Results, json_option, print_table
+from benchmarks.simulated_workloads import Limits, WorkloadLengths, arrivals, read_requests
+from cli.option_types import CommaSeparated
+from cli.service_access import POLICIES
+from scheduling.policies.policy_factory import POLICIES as PLAIN
+from scheduling.policies.policy_factory import PolicySettings, make_policy
+from scheduling.policies.wrapping.wrapping_policy import WrappingPolicy
+from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
+from scheduling.request import BACKGROUND_PRIORITY, Request
+from scheduling.simulation.engine_costs import EngineCosts
+from scheduling.simulation.published_costs import CHATGLM_6B_V100 as MACHINE
+from scheduling.simulation.simulated_worker import Instance
+from scheduling.simulation.simulator import Arrival, simulate
+from scheduling.simulation.trace import Trace
+
+FED_AT_ONCE = 16  # lines that the comparison's policy sees if it is fed the longest first; any small number does
+SMALL_AT_S, SMALL_LINES, LARGE_LINES = 5.0, 10, 1000  # the small job comes while the large one fills its worker
+LIMITS = Limits()
+COLUMNS = ("workload", "predictor", "memory", "policy", "seed", "bulk_s", "all_seen_s", "longest_first_s", "over_best")
+SHARE_COLUMNS = ("memory", "policy", "seed", "alone_s", "behind_s", "over_alone", "large_s")
+
+
+class LongestFirst(WrappingPolicy):
+    """Feeds another policy some requests at a time, the longest predicted first."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy, self.mode = policy, policy.mode
+        self._waiting: list[Request] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._policy)
+
+    def _inner(self) -> Iterable[Policy]:
+        return (self._policy,)
+
+    def add(self, request: Request, now: float) -> None:
+        """Let a request wait; one that comes back goes first."""
+        if request.generated:
+            self._policy.add(request, now)
+        else:
+            self._waiting.append(request)
+            self._waiting.sort(key=lambda one: one.remaining)
+
+    def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
+        """Feed the policy as long as it assigns all that it has."""
+        assignments: list[Assignment] = []
+        at_worker = {worker.name: worker for worker in workers}
+        while True:
+            while self._waiting and len(self._policy) < FED_AT_ONCE:
+                self._policy.add(self._waiting.pop(), now)
+            more = self._policy.assign(list(at_worker.values()), now)
+            for one in more:
+                at_worker[one.worker] = at_worker[one.worker].given(one, now)
+            assignments += more
+            if not more or len(self._policy):
+                return assignments
+
+    def waiting(self, now: float) -> Iterable[WaitingBatch]:
+        """Return the batches of the other policy."""
+        return self._policy.waiting(now)
+
+
+@click.command(help=__doc__)
+@click.option(
+    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Real requests and lengths."
+)
+@click.option("--policies", type=CommaSeparated(click.Choice(POLICIES)), default="fusion,magnus,baton,scls")
+@click.option("--workloads", type=CommaSeparated(str), default="mixed,hard", show_default=True)
+@click.option("--predictors", type=CommaSeparated(str), default="real,useless", show_default=True)
+@click.option("--memories", type=CommaSeparated(click.Choice(["rectangular", "paged"])), default="rectangular,paged")
+@click.option("--seeds", type=CommaSeparated(int), default="1,2,3", show_default=True)
+@click.option("--lines", default=4000, show_default=True, help="Lines of the job alone, on four workers.")
+@json_option
+def main(
+    data: Path | None,
+    policies: list[str],
+    workloads: list[str],
+    predictors: list[str],
+    memories: list[str],
+    seeds: list[int],
+    lines: int,
+    results: Results,
+) -> None:
+    """Simulate, print, and write after each row."""
+    lengths = read_requests(data, "usin")
+    alone: list[Json] = []
+    behind: list[Json] = []
+    for name in policies:
+        for paged in (memory == "paged" for memory in memories):
+            for seed in seeds:
+                behind.append(behind_another(name, lengths["mixed"], paged, seed))
+                for workload in (one for one in workloads if one in lengths):
+                    for predictor in predictors:
+                        made = job(lengths[workload], predictor, lines, seed)
+                        row = makespans(name, made, paged)
+                        alone.append({"workload": workload, "predictor": predictor, "seed": seed} | row)
+                        results.write({"alone": alone, "behind": behind})
+    print_table(alone, COLUMNS, f"A job of {lines:,} lines alone on four workers: makespan in seconds")
+    title = f"{SMALL_LINES} lines behind {LARGE_LINES:,} of another tenant on one worker: seconds to their last answer"
+    print_table(behind, SHARE_COLUMNS, title)
+
+
+def job(
+    lengths: WorkloadLengths, predictor: str, lines: int, seed: int, at: float = 0.0, tenant: str = "a"
+) -> list[Arrival]:
+    """Make the lines of a job, which all arrive at once."""
+    drawn = arrivals(lengths, predictor, lines, 1.0, seed, LIMITS)
+    return [
+        replace(
+            one,
+            request=replace(
+                one.request,
+                id=f"{tenant}{number:06}",
+                arrived_at=at + number * 1e-6,
+                priority=BACKGROUND_PRIORITY,
+                tenant=tenant,
+                job=f"job of {tenant}",
+            ),
+        )
+        for number, one in enumerate(drawn)
+    ]
+
+
+def makespans(name: str, made: Sequence[Arrival], paged: bool) -> Json:
+    """Return the makespan of a job alone, as served and under both plain policies."""
+    settings = PolicySettings()
+    bulk_s, all_seen_s, longest_first_s = (
+        run(policy, made, workers=4, paged=paged).makespan_s
+        for policy in (make_policy(name, settings), PLAIN[name](settings), LongestFirst(PLAIN[name](settings)))
+    )
+    best = min(all_seen_s, longest_first_s)
+    return {
+        "memory": "paged" if paged else "rectangular",
+        "policy": name,
+        "bulk_s": round(bulk_s, 2),
+        "all_seen_s": round(all_seen_s, 2),
+        "longest_first_s": round(longest_first_s, 2),
+        "over_best": round(bulk_s / best, 3),
+    }
+
+
+def behind_another(name: str, lengths: WorkloadLengths, paged: bool, seed: int) -> Json:
+    """Return how long a small job takes alone and behind a large one of another tenant, on one worker."""
+    small = job(lengths, "real", SMALL_LINES, seed + 100, SMALL_AT_S, "b")
+    large = job(lengths, "real", LARGE_LINES, seed)
+    traces = [run(make_policy(name, PolicySettings()), made, 1, paged) for made in (small, [*small, *large])]
+    alone_s, behind_s = (last_end(trace, "b") - SMALL_AT_S for trace in traces)
+    return {
+        "memory": "paged" if paged else "rectangular",
+        "policy": name,
+        "seed": seed,
+        "alone_s": round(alone_s, 2),
+        "behind_s": round(behind_s, 2),
+        "over_alone": round(behind_s / alone_s, 2),
+        "large_s": round(last_end(traces[1], "a"), 2),
+    }
+
+
+def last_end(trace: Trace, prefix: str) -> float:
+    """Return the instant of the last answer of the requests whose ids begin with this; infinity if one has none."""
+    ends = [answer.finished_at for answer in trace.answers.values() if answer.id.startswith(prefix)]
+    return max(ends) if ends else math.inf
+
+
+def run(policy: Policy, made: Sequence[Arrival], workers: int, paged: bool) -> Trace:
+    """Serve these requests on a published machine."""
+    memory = replace(MACHINE.memory, paged=paged)
+    fleet = [Instance(f"w{n}", memory) for n in range(workers)]
+    return simulate(policy, made, fleet, EngineCosts(MACHINE.curves), seed=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""The waiting background requests, in the order in which they get capacity: tenants in turn, then jobs, then lines.
+
+Tenants take turns by their weights and a tenant's jobs alike, in tokens of service (VTC). A tenant or a job that comes
+begins where the others would be had they been charged only for what they were served until now: what their running rows
+still have to generate does not put them ahead of it. So a small job goes first as rows end, however much another has
+running and waiting.
+
+Within a job the longest predicted lines go first, so that the job does not end with a few long rows on an empty fleet
+(longest processing time first). Starvation: a line goes ahead of one that came before it only by as many seconds as its
+answer is predicted to be longer in tokens; and each job's turn comes.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from scheduling.arrival_queue import ArrivalQueue
+from scheduling.policies.virtual_token_counters import VirtualTokenCounters, service_tokens
+from scheduling.policy import RunningRow
+from scheduling.request import Request
+
+Job = tuple[str, str]  # tenant, id of the bulk job; the id is empty for requests that belong to none
+# Seconds of waiting that make up for a token of predicted length. A job's lines come within seconds to minutes, so that
+# any value far above 0.1 orders them by length; with 1 none is overtaken by lines that come a quarter of an hour later.
+AGE_S = 1.0
+
+
+class BackgroundQueue:
+    """Waiting background requests by tenant and job, and how much each has been served."""
+
+    def __init__(self) -> None:
+        self.tenants = VirtualTokenCounters()
+        self._jobs: defaultdict[str, VirtualTokenCounters] = defaultdict(VirtualTokenCounters)  # by tenant
+        # by tenant and job; only those with a waiting request
+        self._lines: defaultdict[str, dict[str, ArrivalQueue]] = defaultdict(dict)
+        self._job_of: dict[str, Job] = {}
+
+    def __len__(self) -> int:
+        return len(self._job_of)
+
+    def __iter__(self) -> Iterator[Request]:
+        """Yield the requests as they would be taken; the first k take O(k log k). The queue must not change."""
+        of_tenants = {
+            tenant: self._jobs[tenant].in_turn({job: iter(lines) for job, lines in of_jobs.items()}, service_tokens)
+            for tenant, of_jobs in self._lines.items()
+        }
+        return self.tenants.in_turn(of_tenants, service_tokens)
+
+    @property
+    def jobs(self) -> list[Job]:
+        """The jobs with a waiting request."""
+        return [(tenant, job) for tenant, of_jobs in self._lines.items() for job in of_jobs]
+
+    def has_job(self, job: Job) -> bool:
+        """Return whether a request of this job waits."""
+        return job[1] in self._lines.get(job[0], {})
+
+    def begin(self, job: Job, running: Iterable[RunningRow]) -> None:
+        """Let a job that had no waiting request take part, by what the others with `running` rows were served."""
+        tenant, name = job
+        unserved = unserved_tokens(running)
+        if tenant not in self._lines:
+            of_tenants: defaultdict[str, int] = defaultdict(int)
+            for (other, _), tokens in unserved.items():
+                of_tenants[other] += tokens
+            self.tenants.activate(tenant, self._lines, of_tenants)
+        of_jobs = {other: tokens for (owner, other), tokens in unserved.items() if owner == tenant}
+        self._jobs[tenant].activate(name, self._lines.get(tenant, {}), of_jobs)
+
+    def add(self, request: Request) -> None:
+        """Let a request wait."""
+        tenant, name = self._job_of[request.id] = job_of(request)
+        self._lines[tenant].setdefault(name, ArrivalQueue(longest_first)).add(request)
+
+    def discard(self, request_id: str) -> Request | None:
+        """Remove a waiting request and return it; None if it does not wait here."""
+        job = self._job_of.pop(request_id, None)
+        if job is None:
+            return None
+        lines = self._lines[job[0]][job[1]]
+        request = lines[request_id]
+        lines.discard(request_id)
+        self._drop_if_empty(job)
+        return request
+
+    def take(self, job: Job, most: int) -> tuple[Request, ...]:
+        """Remove and return the first requests of a job, at most `most`; charge the job and its tenant for them."""
+        taken = self._lines[job[0]][job[1]].take(most)
+        for request in taken:
+            del self._job_of[request.id]
+        self._drop_if_empty(job)
+        self._charge(job, sum(map(service_tokens, taken)))
+        return taken
+
+    def put_back(self, request: Request) -> None:
+        """Let a request that was taken wait again, as if it had not been taken."""
+        self.add(request)
+        self._charge(job_of(request), -service_tokens(request))
+
+    def next_job(self, others: Iterable[Job] = ()) -> Job | None:
+        """Return the job whose turn it is, among those that wait here and `others` that began here; None if none is."""
+        jobs = {*self.jobs, *others}
+        if not jobs:
+            return None
+        tenant = self.tenants.least_served({job[0] for job in jobs})[0]
+        return tenant, self._jobs[tenant].least_served({name for owner, name in jobs if owner == tenant})[0]
+
+    def size_of(self, job: Job) -> int:
+        """Return how many requests of a job wait."""
+        return len(self._lines[job[0]][job[1]]) if self.has_job(job) else 0
+
+    def _charge(self, job: Job, tokens: int) -> None:
+        self.tenants.charge(job[0], tokens)
+        self._jobs[job[0]].charge(job[1], tokens)
+
+    def _drop_if_empty(self, job: Job) -> None:
+        tenant, name = job
+        if not self._lines[tenant][name]:
+            del self._lines[tenant][name]
+        if not self._lines[tenant]:
+            del self._lines[tenant]
+
+
+def job_of(request: Request) -> Job:
+    """Return the job of a background request."""
+    return request.tenant, request.job
+
+
+def longest_first(request: Request) -> tuple[float, ...]:
+    """Return the sort key of a line within its job: the highest priority first, then the longest, aged."""
+    return -request.priority, request.arrived_at - AGE_S * min(request.predicted, request.limit)
+
+
+def unserved_tokens(rows: Iterable[RunningRow]) -> dict[Job, int]:
+    """Return the tokens that background rows are predicted to generate yet, by job."""
+    unserved: defaultdict[Job, int] = defaultdict(int)
+    for row in rows:
+        if row.request.background:
+            unserved[job_of(row.request)] += max(0, row.request.predicted - row.generated)
+    return unserved

@@ -1,0 +1,109 @@
+"""Which background rows leave their batches, or do not join, so that each bulk job gets its share of the running rows.
+
+Shares are those of the tenants by weight, and alike for a tenant's jobs. A job that waits with less than half of its
+share of the rows gets the difference at once. A job whose last lines run is slowed down by the rows of others on its
+worker: these are so few that an iteration takes at most as many times longer as the job's share is small. So a small
+job takes about twice as long beside one large job of another tenant as it takes alone.
+
+A row that has left before leaves again only once it has generated `PROGRESS_TOKENS` since, so that each one ends.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from scheduling.costs import linearized
+from scheduling.policies.wrapping.background_queue import Job, job_of
+from scheduling.policy import RunningRow, Worker
+
+# The part of the time that a job may take beside others which its iterations may take; the rest is for the prefills of
+# others, which stop all rows, and for the time until its rows join. Not tuned.
+OF_DECODING = 0.75
+# Tokens that a row generates between two departures. Few would make rows prefill again and again; many would keep small
+# jobs waiting for them. Not tuned.
+PROGRESS_TOKENS = 64
+
+
+def shares_of(jobs: Iterable[Job], weight_of: Callable[[str], float]) -> dict[Job, float]:
+    """Return the share of the capacity that each of these jobs is entitled to."""
+    of_tenant: defaultdict[str, list[Job]] = defaultdict(list)
+    for job in jobs:
+        of_tenant[job[0]].append(job)
+    total = sum(map(weight_of, of_tenant))
+    return {job: weight_of(job[0]) / total / len(some) for some in of_tenant.values() for job in some}
+
+
+def rows_making_way(
+    rows: Collection[RunningRow], job: Job, waiting: int, shares: Mapping[Job, float]
+) -> list[RunningRow]:
+    """Return the background rows that leave for a job with `waiting` lines and less than half of its share; often none.
+
+    These are the newest rows of the jobs that have the most rows above their own shares.
+    """
+    held: defaultdict[Job, list[RunningRow]] = defaultdict(list)
+    for row in rows:
+        held[job_of(row.request)].append(row)
+    above = {other: len(some) - shares[other] * len(rows) for other, some in held.items()}
+    own = len(held.pop(job, ()))
+    most = min(waiting, int(shares[job] * len(rows)) - own)
+    if 2 * own >= shares[job] * len(rows) or most <= 0:
+        return []
+    leaving: list[RunningRow] = []
+    for other in sorted(held, key=lambda one: (-above[one], one)):
+        leaving += _newest_first(held[other])[: max(0, min(int(above[other]), most - len(leaving)))]
+    return leaving
+
+
+def most_rows_beside(worker: Worker, waiting: Mapping[Job, int], shares: Mapping[Job, float]) -> int | None:
+    """Return the most rows of a worker that keep the iterations of its small jobs short; None if any number does.
+
+    A job is small if its rows and its `waiting` lines are together less than its share of the worker's background rows.
+    """
+    held: defaultdict[Job, list[RunningRow]] = defaultdict(list)
+    for row in worker.rows:
+        if row.request.background:
+            held[job_of(row.request)].append(row)
+    in_background = sum(map(len, held.values()))
+    lines = {job: len(rows) + waiting.get(job, 0) for job, rows in held.items()}
+    small = [job for job, count in lines.items() if count < shares[job] * in_background]
+    return min((_most_rows(worker, held[job], lines[job], shares[job]) for job in small), default=None)
+
+
+def rows_above(worker: Worker, most: int, shares: Mapping[Job, float]) -> list[RunningRow]:
+    """Return the background rows that leave so that the worker has `most` rows: the newest of the largest job."""
+    held: defaultdict[Job, list[RunningRow]] = defaultdict(list)
+    for row in worker.rows:
+        if row.request.background:
+            held[job_of(row.request)].append(row)
+    largest = max(held, key=lambda job: (len(held[job]) / shares[job], job))
+    return _newest_first(held[largest])[: max(0, len(worker.rows) - most)]
+
+
+def _most_rows(worker: Worker, own: Sequence[RunningRow], lines: int, share: float) -> int:
+    """Return the most rows with which an iteration takes at most `OF_DECODING` / share times as long as with `lines`.
+
+    `own` are the running rows of these lines. Rows of requests that are not in the background run in both cases.
+    """
+    alone = [*own, *(row for row in worker.rows if not row.request.background)]
+    count = lines + len(alone) - len(own)
+    curves, read = linearized(worker.costs), _read_length(worker, worker.rows)
+    longest_s = curves.decode_step_s(count, _read_length(worker, alone)) * OF_DECODING / share
+    row_s = curves.decode_step_s(1, read) - curves.decode_step_s(0, read)
+    if row_s <= 0:
+        return worker.memory.most_rows
+    return max(count, int((longest_s - curves.decode_step_s(0, read)) / row_s))
+
+
+def _read_length(worker: Worker, rows: Sequence[RunningRow]) -> float:
+    """Return the cached tokens that an iteration reads for each row: those of the longest, or of the mean if paged."""
+    cached = [row.request.length + row.generated for row in rows]
+    return sum(cached) / len(rows) if worker.memory.paged else max(cached)
+
+
+def _newest_first(rows: Iterable[RunningRow]) -> list[RunningRow]:
+    """Return those of these rows that may leave: those that never left, then others, each the last to join first."""
+    may_leave = (
+        row for row in rows if not row.request.generated or row.generated - row.request.generated >= PROGRESS_TOKENS
+    )
+    return sorted(
+        may_leave, key=lambda row: (row.request.generated > 0, -row.started_at, row.generated, row.request.id)
+    )

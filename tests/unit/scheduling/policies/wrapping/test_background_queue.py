@@ -1,0 +1,101 @@
+"""Background requests go round by tenant and by job in tokens, and within a job the longest first, aged."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.policies.wrapping.background_queue import AGE_S, BackgroundQueue, job_of, unserved_tokens
+from scheduling.policy import RunningRow
+from scheduling.request import Request
+from tests.unit.scheduling.scheduling_builders import a_line, a_row, examples
+
+
+def with_lines(*lines: Request) -> BackgroundQueue:
+    queue = BackgroundQueue()
+    for line in lines:
+        if not queue.has_job(job_of(line)):
+            queue.begin(job_of(line), [])
+        queue.add(line)
+    return queue
+
+
+def taken(queue: BackgroundQueue, at_once: int = 1) -> list[str]:
+    order: list[str] = []
+    while job := queue.next_job():
+        order += [request.id for request in queue.take(job, at_once)]
+    return order
+
+
+def test_the_longest_line_of_a_job_goes_first_after_those_of_higher_priority() -> None:
+    queue = with_lines(a_line("short", 5), a_line("long", 500), a_line("first", 1, priority=1), a_line("middle", 50))
+    assert [request.id for request in queue] == ["first", "long", "middle", "short"]
+    assert taken(queue) == ["first", "long", "middle", "short"]
+
+
+def test_a_line_that_has_waited_long_enough_goes_before_longer_ones() -> None:
+    queue = with_lines(a_line("old", 5), a_line("long", 500, at=490 * AGE_S), a_line("later", 500, at=500 * AGE_S))
+    assert taken(queue) == ["long", "old", "later"]
+
+
+def test_jobs_of_a_tenant_take_turns_and_count_as_one_tenant() -> None:
+    queue = with_lines(
+        *(
+            a_line(f"{tenant}{job}{n}", 90, tenant=tenant, job=job)
+            for tenant, job in ("ax", "ay", "bz")
+            for n in range(8)
+        )
+    )
+    order = taken(queue)
+    assert sorted(name[:2] for name in order[:8]) == ["ax"] * 2 + ["ay"] * 2 + ["bz"] * 4
+
+
+def test_turns_are_counted_in_tokens_by_weight() -> None:
+    queue = with_lines(
+        *(a_line(f"a{n}", 190) for n in range(40)), *(a_line(f"b{n}", 40, tenant="b") for n in range(40))
+    )
+    queue.tenants.set_weights({"a": 2.0})
+    order = taken(queue)[:30]
+    assert 9 <= sum(name.startswith("a") for name in order) <= 11  # 200 tokens at weight 2 beside 50 at weight 1
+
+
+def test_a_job_that_comes_is_not_behind_what_others_still_have_running() -> None:
+    queue = with_lines(*(a_line(f"a{n}", 90) for n in range(20)))
+    queue.take(("a", ""), 10)
+    rows = [RunningRow(a_line(f"row{n}", 90), 1, 0.0) for n in range(10)]
+    queue.begin(("b", ""), rows)
+    for n in range(10):
+        queue.add(a_line(f"b{n}", 80, tenant="b"))
+    assert taken(queue)[:9] == [f"b{n}" for n in range(9)]
+
+
+def test_only_background_rows_count_as_unserved() -> None:
+    rows = [
+        RunningRow(a_line("line", 90, job="x"), 30, 0.0),
+        a_row(predicted=50),
+        RunningRow(a_line("late", 5), 9, 0.0),
+    ]
+    assert unserved_tokens(rows) == {("a", "x"): 60, ("a", ""): 0}
+
+
+def test_what_is_put_back_is_charged_to_nobody() -> None:
+    queue = with_lines(a_line("a1", 90), a_line("a2", 80), a_line("b", 10, tenant="b"))
+    (request,) = queue.take(("a", ""), 1)
+    assert queue.next_job() == ("b", "")
+    queue.put_back(request)
+    assert queue.next_job() == ("a", "")
+    assert taken(queue) == ["a1", "b", "a2"]
+
+
+@examples(50)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy"), st.integers(1, 500)), max_size=40), st.data())
+def test_each_request_leaves_once_however_it_leaves(drawn: list[tuple[str, str, int]], data: st.DataObject) -> None:
+    lines = [a_line(f"{n}", tokens, tenant=tenant, job=job) for n, (tenant, job, tokens) in enumerate(drawn)]
+    queue = with_lines(*lines)
+    discarded = data.draw(st.sets(st.sampled_from(lines))) if lines else set()
+    for line in discarded:
+        assert queue.discard(line.id) == line
+        assert queue.discard(line.id) is None
+    expected = [request.id for request in queue]
+    assert len(queue) == len(lines) - len(discarded) == len(expected)
+    assert sorted(taken(queue, at_once=3)) == sorted(expected)
+    assert not queue
+    assert queue.jobs == []
