@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import psycopg
@@ -18,6 +19,7 @@ import pytest
 import redis
 from psycopg import sql
 from sqlalchemy import make_url
+from xdist.scheduler import LoadFileScheduling
 
 from cli.hosting.embedded_servers import create_database, embedded_broker, embedded_postgres, running_server
 from models.connections.schema_upgrade import upgrade
@@ -42,6 +44,20 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+class ByService(LoadFileScheduling):
+    """Gives all tests of a file to one lane, and those of tests/e2e to one, because they share a service of its own."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "tests/e2e" if file.startswith("tests/e2e/") else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByService:
+    """Divide the tests among the lanes of `make test`."""
+    return ByService(config, log)
 
 
 @pytest.fixture(scope="session")
