@@ -12,7 +12,7 @@ from processes.hosted_process import HostedProcess
 from processes.signs_of_life import Heartbeat
 from tasks.app import app, database_url
 
-__all__ = ["app"]  # `celery -A tasks.beat_process beat` runs it
+__all__ = ["app"]  # `tasks.celery_process` runs it
 
 # Beat sends two ticks every MAGNUS_TICK_S; a turn that takes longer than this counts as hanging. A frozen broker blocks
 # it for a few times BROKER_TIMEOUT_S. Not tuned otherwise.

@@ -11,13 +11,9 @@ from cli.hosting.signs_of_life import ALIVE_WITHIN_S, http_question
 from settings import PREFIX, Settings
 
 BIN = Path(sys.executable).parent  # the directory of the Python environment's commands
-# Runs a module without the working directory on Python's path; OUR_MODULES come first. Celery and gunicorn still put
-# the working directory first, so they are started in a directory without modules, or in ours.
+# Runs a module without the working directory on Python's path; OUR_MODULES come first. Celery's command line and
+# gunicorn still put the working directory first, so they are started in a directory without modules, or in ours.
 PYTHON = (sys.executable, "-P", "-m")
-CELERY = (*PYTHON, "celery", "--quiet")  # without its banner, which would spoil the log
-# One task at a time. Nothing here needs Celery's gossip between workers (events, clocks at the start). Its heartbeats
-# are for Flower alone; at the default of one every 2 s they are most of an idle worker's work.
-CELERY_WORKER_FLAGS = ("-P", "threads", "-c", "1", "--without-gossip", "--without-mingle", "--heartbeat-interval=30")
 # Keep-alive is longer than the usual 60 s of load balancers, so that they, and not this server, close idle connections.
 # A connection needs no thread; 4,000 are twice the number of a thousand waiting calls and a thousand idle clients.
 # gunicorn replaces a process that does not answer it for 20 s; one that is not frozen answers every second.
@@ -64,7 +60,7 @@ def web(host: str, port: int, ready: Callable[[], bool]) -> ChildProgram:
 
 def beat() -> ChildProgram:
     """Returns Celery's beat, which sends the periodic tasks."""
-    command = (*CELERY, "-A", "tasks.beat_process", "beat")
+    command = (*PYTHON, "tasks.celery_process", "tasks.beat_process")
     return ChildProgram("beat", command, env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
 
 
@@ -79,7 +75,7 @@ CELERY_WORKERS = {
 def celery_worker(name: str) -> ChildProgram:
     """Returns the process of CELERY_WORKERS with this name."""
     module, queue = CELERY_WORKERS[name]
-    command = (*CELERY, "-A", module, "worker", "-Q", queue, "-n", f"{name}@%h", *CELERY_WORKER_FLAGS)
+    command = (*PYTHON, "tasks.celery_process", module, queue, name)
     return ChildProgram(name, command, env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
 
 
@@ -123,7 +119,7 @@ def trainer() -> ChildProgram:
 def flower(port: int, credentials: str) -> ChildProgram:
     """Returns Celery's dashboard: read-only, on loopback, with a password that the process table does not show."""
     options = (f"--port={port}", "--read_only", f"--max_tasks={FLOWER_TASKS}")
-    command = (*CELERY, "-A", "tasks.flower_app", "flower", "--address=127.0.0.1", *options)
+    command = (*PYTHON, "celery", "--quiet", "-A", "tasks.flower_app", "flower", "--address=127.0.0.1", *options)
     return ChildProgram(
         "flower",
         command,

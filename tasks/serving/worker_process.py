@@ -20,6 +20,7 @@ from models.session import make_engine
 from processes import json_logs
 from processes.hosted_process import HostedProcess
 from tasks.app import app, database_url, installation, redis_url, settings
+from tasks.celery_process import FLOWER_HEARTBEAT_S
 from tasks.messages import Messages
 from tasks.serving.batch_job import PrepareFormat, take_any_format
 from tasks.serving.batch_runner import BatchRunner
@@ -30,9 +31,6 @@ from tasks.serving.worker_name import NameTaken, await_name, this_process
 # Batches in the process at once, each with a thread of Celery's that waits for it. Continuous policies may make every
 # row a batch of its own, so it must exceed the rows that fit; a waiting thread costs almost nothing. Not tuned.
 MOST_BATCHES = 256
-# Interval of Celery's own heartbeat, which only Flower reads; at Celery's 2 s it would be most of an idle worker's CPU
-# time.
-FLOWER_HEARTBEAT_S = 30
 # Seconds for which rows of a stopping worker may continue; rows that still run then go back to the queue with their
 # tokens, and only their prefill is repeated. Longer delays a restart. Not tuned.
 DRAIN_S = 8.0

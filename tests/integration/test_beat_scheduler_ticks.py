@@ -6,7 +6,7 @@ import sys
 
 import redis
 
-from models.connections.schema_upgrade import read_installation
+from models.connections.installation import read_installation
 from tests.integration.database_stage import Stage, eventually
 
 
@@ -19,7 +19,7 @@ def test_one_tick_at_a_time_waits_for_each_kind_of_process(stage: Stage, databas
         "MAGNUS_REDIS_URL": redis_url,
         "MAGNUS_TICK_S": "0.01",
     }
-    command = [sys.executable, "-m", "celery", "-A", "tasks.beat_process", "beat"]
+    command = [sys.executable, "-m", "tasks.celery_process", "tasks.beat_process"]
     with redis.Redis.from_url(redis_url) as broker, subprocess.Popen(command, env=environment) as beat:
         try:
             eventually(lambda: broker.llen(prefix + "plan") and broker.llen(prefix + "predict"), within_s=120)

@@ -17,8 +17,8 @@ from cli.main import main
 from tests.conftest import with_database
 
 UP = ("magnus", "up", "--port", "0", "--flower-port", "0")
-PLANNER = ("celery", "-A", "tasks.planning.planner_process", "worker", "-Q", "plan", "-P", "threads", "-c", "1")
-BEAT = ("celery", "-A", "tasks.app", "beat")
+PLANNER = (sys.executable, "-m", "tasks.celery_process", "tasks.planning.planner_process", "plan", "planner")
+BEAT = (sys.executable, "-m", "tasks.celery_process", "tasks.beat_process")
 TRAINER = (sys.executable, "-m", "tasks.training.trainer_process")
 WEB = ("gunicorn", "-w1", "-b", "127.0.0.1:0", "webapp.app:create_app()")
 WORKER = ("magnus", "worker", "--name", "w1")
