@@ -25,7 +25,8 @@ from inference.remote.server_probe import connect
 from inference.remote.server_tokens import load_request_tokens
 from models.connections.connection_slots import MOST_OF, connection_shortage
 from models.connections.database_errors import GRANT, explain
-from models.connections.schema_upgrade import schema_state, server_facts, unreadable_tables
+from models.connections.schema_state import schema_state
+from models.connections.schema_upgrade import server_facts, unreadable_tables
 from models.session import is_pooled, make_engine
 from models.upkeep.invariants import INVARIANTS, SHOWN, violations
 from settings import Settings

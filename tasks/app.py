@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from celery_config import RECONNECT_WITHIN_S, celery_config
 from models.connections.database_errors import explain
-from models.connections.schema_upgrade import Installation, read_installation
+from models.connections.installation import Installation, read_installation
 from models.session import make_engine
 from processes import json_logs
 from processes.hosted_process import HostedProcess

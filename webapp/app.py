@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from inference.engine_errors import UnreadableModel
 from models import ended_requests, notifications
-from models.connections.schema_upgrade import Installation, read_installation
+from models.connections.installation import Installation, read_installation
 from models.notifications import ENDED, ERRORS, Notifications
 from models.planning.queue_snapshot import read_queue_snapshot
 from models.planning.response_time_estimate import read_response_times

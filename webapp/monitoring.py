@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy.orm import Session, sessionmaker
 from werkzeug.wrappers import Response as BaseResponse
 
-from models.connections.schema_upgrade import schema_state
+from models.connections.schema_state import schema_state
 from models.operations import process_heartbeats
 from models.operations.fleet_use import TAKES_BATCHES, WorkerUse, workers_in_use
 from models.operations.minute_history import ended_totals

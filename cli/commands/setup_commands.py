@@ -11,7 +11,7 @@ from cli.entry_point import OUR_MODULES
 from cli.hosting.service_files import database_url
 from cli.output import CommandFailed, Unreachable
 from cli.service_access import settings_with, state_dir_option, transaction
-from models.connections import schema_upgrade
+from models.connections import schema_state, schema_upgrade
 from models.connections.database_errors import explain
 from models.session import make_engine
 
@@ -35,7 +35,7 @@ def migrate(check: bool, role: str | None, revision: str | None, wait: bool, sta
         raise click.UsageError("--check, --grant and --down-to exclude each other")
     if check:
         with transaction(state_dir) as connection:
-            state = schema_upgrade.schema_state(connection)
+            state = schema_state.schema_state(connection)
         if state.problem is not None:
             raise CommandFailed(state.problem)
         click.echo("the schema is the newest" if state.current else f"the schema is {state.described}")

@@ -38,7 +38,8 @@ from inference.model_weights import LARGE_MODEL_PARAMETERS, count_parameters
 from inference.remote.server_errors import ServerUnusable
 from models.connections.connection_slots import MOST_OF, connection_shortage
 from models.connections.database_errors import explain
-from models.connections.schema_upgrade import UnusableSchema, schema_state, upgrade
+from models.connections.schema_state import schema_state
+from models.connections.schema_upgrade import UnusableSchema, upgrade
 from models.planning import planner_state
 from models.session import make_engine, make_sessions
 from models.tenants import api_keys

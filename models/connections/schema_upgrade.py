@@ -1,24 +1,19 @@
-"""The database's schema: upgrades it, checks whether this code can serve with it, grants rights on it."""
+"""Upgrades the database's schema, and grants rights on it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from psycopg.errors import LockNotAvailable
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
+from models.connections.schema_state import MIGRATIONS, schema_state
 from models.planning.planner_state import write_service_state
 from models.session import make_engine
 from models.sql import text
 
-MIGRATIONS = Path(__file__).parents[2] / "migrations"
 # "magn" in ASCII; any value that no other advisory lock of the database has works. With the lock, hosts that start at
 # the same time upgrade one after the other.
 UPGRADE_LOCK = 0x6D61676E
@@ -39,47 +34,6 @@ OLDEST_CODE = "0006"
 
 class UnusableSchema(Exception):
     """This version can neither use nor change the database's schema; the message has the remedy."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaState:
-    """The database's schema, compared with the migrations that this code knows."""
-
-    revision: str | None  # None: Magnus has no tables there
-    newest: str | None  # the newest revision that this code knows
-    known: bool  # whether this code knows `revision`
-    serves_code_since: str | None  # OLDEST_CODE of the version that migrated the database last
-
-    @property
-    def current(self) -> bool:
-        """Whether the schema is the newest that this code knows."""
-        return self.revision == self.newest
-
-    @property
-    def problem(self) -> str | None:
-        """Why this code cannot serve with the schema, with the remedy; None if it can."""
-        if self.current:
-            return None
-        if self.revision is None:
-            return "the database has no tables of Magnus; run `magnus migrate`"
-        if self.known:
-            return f"the schema is {self.revision}, this version needs {self.newest}; run `magnus migrate`"
-        if self.serves_code_since is None:
-            return (
-                f"the schema's revision {self.revision} is unknown to this version (it knows up to {self.newest}); "
-                "check that MAGNUS_DATABASE_URL names a database of Magnus, or install the version that migrated it"
-            )
-        if self.serves_code_since not in known_revisions():
-            return (
-                f"the schema {self.revision} serves versions that know {self.serves_code_since}, and this one knows up "
-                f"to {self.newest}; install a newer version, or undo the migration with the version that made it"
-            )
-        return None
-
-    @property
-    def described(self) -> str:
-        """The revision as people read it: `0007 (this version serves 0006 and newer ones that allow it)`."""
-        return f"{self.revision or 'none'} (this version serves {self.newest} and newer ones that allow it)"
 
 
 def upgrade(url: str, revision: str = "head") -> None:
@@ -136,16 +90,6 @@ def _is_locked(error: BaseException) -> bool:
     return isinstance(error, OperationalError) and isinstance(error.orig, LockNotAvailable)
 
 
-def schema_state(connection: Connection) -> SchemaState:
-    """Reads the schema's state, also where Magnus has no tables."""
-    revision = MigrationContext.configure(connection).get_current_revision()
-    known = revision in known_revisions()
-    since = None
-    if revision is not None and not known and connection.scalar(text("select to_regclass('service_state')")):
-        since = connection.scalar(text("select value->>'serves_code_since' from service_state where name = 'schema'"))
-    return SchemaState(revision, newest_revision(), known, since)
-
-
 def server_facts(connection: Connection) -> tuple[int, str]:
     """Returns the server's major version and the statement timeout ("0": none)."""
     row = connection.execute(
@@ -154,17 +98,6 @@ def server_facts(connection: Connection) -> tuple[int, str]:
         """)
     ).one()
     return (row[0], row[1])
-
-
-@cache
-def known_revisions() -> Sequence[str]:
-    """Returns every migration in `migrations/versions`, oldest first."""
-    return [script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()][::-1]
-
-
-def newest_revision() -> str | None:
-    """Returns the newest migration in `migrations/versions`."""
-    return known_revisions()[-1]
 
 
 def alembic_config(connection: Connection) -> Config:
@@ -211,21 +144,3 @@ def unreadable_tables(connection: Connection) -> Sequence[str]:
                 and not has_table_privilege(format('%I.%I', schemaname, tablename), 'select')
         """)
     ).all()
-
-
-@dataclass(frozen=True, slots=True)
-class Installation:
-    """What keeps an installation's messages apart in a shared Redis; migrations drew both, the same for every process.
-
-    The name, twelve hex digits, is a part of keys and channels; the secret is known to those who may read Postgres.
-    """
-
-    name: str
-    secret: str = field(repr=False)
-
-
-def read_installation(connection: Connection) -> Installation:
-    """Returns this database's installation."""
-    drawn = text("select value->>'id', value->>'secret' from service_state where name = 'installation'")
-    name, secret = connection.execute(drawn).one()
-    return Installation(name, secret)

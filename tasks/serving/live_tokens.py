@@ -17,7 +17,7 @@ import structlog
 from inference.answer_text import GrowingText
 from inference.sequences import Generated
 from inference.serving_engine import ServingEngine
-from models.connections.schema_upgrade import Installation
+from models.connections.installation import Installation
 from processes.broker import PING_AFTER_S, BrokerSubscription, broker_client
 from processes.listening import Channel, Listener
 from webapp.streaming.token_messages import Piece, asks_channel, decode_asks, encode_pieces, pieces_channel

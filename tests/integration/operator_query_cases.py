@@ -6,7 +6,7 @@ from contextlib import suppress
 from sqlalchemy import Connection, text
 
 from models import ended_requests, served_work, training_log
-from models.connections import connection_slots, schema_upgrade
+from models.connections import connection_slots, installation, schema_upgrade
 from models.operations import application_figures, minute_history, operator_overview, process_heartbeats, window_stats
 from models.planning import planner_state, response_time_estimate
 from models.upkeep import invariants, retention
@@ -59,7 +59,7 @@ OPERATOR_CASES = [
     Case("schema_upgrade.server_facts", schema_upgrade.server_facts),
     Case("schema_upgrade.unreadable_tables", schema_upgrade.unreadable_tables, 1000),  # of the catalog
     Case("connection_slots.connection_shortage", lambda c: connection_slots.connection_shortage(c, {"web": 1})),
-    Case("schema_upgrade.read_installation", schema_upgrade.read_installation),
+    Case("installation.read_installation", installation.read_installation),
     Case("retention.delete_old_batches", lambda c: retention.delete_old_batches(c, HOUR, 500), 2 * 500 + FEW),
     Case("retention.delete_old_workers", lambda c: retention.delete_old_workers(c, DAY)),
     Case("retention.delete_old_heartbeats", lambda c: retention.delete_old_heartbeats(c, HOUR)),

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from models import client_requests, ended_requests, model_versions, notifications, request_predictions, training_log
 from models.client_requests import NewRequest
-from models.connections import schema_upgrade
+from models.connections import schema_state
 from models.leasing import batch_results, leases, requeue, worker_registration
 from models.leasing.batch_results import Answer, Closed, Figures, Returned, Started
 from models.leasing.leases import Lease
@@ -281,7 +281,7 @@ CASES = [
         lambda c: retention.delete_old_requests(c, HOUR, 500),
         2 * 500 + 2 * LINES + FEW,
     ),
-    Case("schema_upgrade.schema_state", schema_upgrade.schema_state),
+    Case("schema_state.schema_state", schema_state.schema_state),
     Case("training_log.now", training_log.now),
     Case("training_log.count_answers", lambda c: training_log.count_answers(c, 5000, 30 * DAY), 5000 + FEW),
     Case("training_log.finished_requests", lambda c: training_log.finished_requests(c, 2000, 30 * DAY), 2000 + FEW),

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from models import notifications
-from models.connections.schema_upgrade import read_installation
+from models.connections.installation import read_installation
 from settings import Settings
 from tests.integration.api_service import Api
 from tests.integration.database_stage import eventually

@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from models.connections.schema_upgrade import read_installation
+from models.connections.installation import read_installation
 from tests.integration.database_stage import Stage, eventually
 from tests.integration.test_run_command import project, run
 

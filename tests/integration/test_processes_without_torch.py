@@ -1,4 +1,4 @@
-"""The control plane stays light: beat, planner, predictor and chores start without torch."""
+"""The control plane stays light: beat, planner, predictor and chores start without torch and Alembic."""
 
 import subprocess
 import sys
@@ -17,12 +17,12 @@ PROCESSES = [
 
 
 @pytest.mark.parametrize("module", PROCESSES)
-def test_the_control_plane_never_loads_torch(module: str, database_url: str, redis_url: str):
+def test_the_control_plane_loads_neither_torch_nor_alembic(module: str, database_url: str, redis_url: str):
     script = f"""
 import sys, {module}
 if hasattr({module}, "predictor"): {module}.predictor()
 if hasattr({module}, "leader"): {module}.leader.step()
-print(sorted({{"torch", "transformers", "sentence_transformers"}} & sys.modules.keys()))
+print(sorted({{"torch", "transformers", "sentence_transformers", "alembic"}} & sys.modules.keys()))
 """
     environment = {"MAGNUS_DATABASE_URL": database_url, "MAGNUS_REDIS_URL": redis_url, "PATH": ""}
     said = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)

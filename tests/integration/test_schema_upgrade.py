@@ -8,15 +8,8 @@ from sqlalchemy import inspect, make_url, text
 from sqlalchemy.exc import ProgrammingError
 
 from models.connections import schema_upgrade
-from models.connections.schema_upgrade import (
-    SchemaState,
-    UnusableSchema,
-    alembic_config,
-    downgrade,
-    known_revisions,
-    schema_state,
-    upgrade,
-)
+from models.connections.schema_state import SchemaState, known_revisions, schema_state
+from models.connections.schema_upgrade import UnusableSchema, alembic_config, downgrade, upgrade
 from models.planning import planner_state
 from models.session import make_engine
 from models.tables import PLANNER_EPOCHS, Base

@@ -12,7 +12,7 @@ import redis
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from models.connections.schema_upgrade import Installation
+from models.connections.installation import Installation
 from processes.broker import BrokerSubscription
 from processes.listening import Channel
 from webapp.streaming.token_messages import asks_channel, decode_pieces, encode_asks, pieces_channel
