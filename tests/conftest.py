@@ -19,7 +19,7 @@ import pytest
 import redis
 from psycopg import sql
 from sqlalchemy import make_url
-from xdist.scheduler import LoadFileScheduling
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from cli.hosting.embedded_servers import create_database, embedded_broker, embedded_postgres, running_server
 from models.connections.schema_upgrade import upgrade
@@ -46,11 +46,11 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-class ByService(LoadFileScheduling):
+class ByService(LoadFileScheduling):  # type: ignore[misc]  # xdist is untyped
     """Gives all tests of a file to one lane, and those of tests/e2e to one, because they share a service of its own."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
+        file: str = super()._split_scope(nodeid)
         return "tests/e2e" if file.startswith("tests/e2e/") else file
 
 
