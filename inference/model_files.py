@@ -5,12 +5,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import hf_hub_download, try_to_load_from_cache
-from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
 
 from inference.engine_errors import UnreadableModel
 
 LFS_POINTER = "version https://git-lfs.github.com/spec/"  # how the stand-in of a file begins that Git LFS keeps apart
+HUB_ANSWERS_WITHIN_S = 5.0  # it takes a fraction of a second; not tuned
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -54,7 +55,8 @@ def read_json(model: str, file: str) -> dict[str, Any]:
 
 def _from_hub(model: str, file: str, needed: bool) -> Path | None:
     try:
-        return Path(hf_hub_download(model, file))
+        cached = isinstance(try_to_load_from_cache(model, file), str)
+        return Path(hf_hub_download(model, file, local_files_only=not cached and not _hub_answers(model, file)))
     except LocalEntryNotFoundError as error:
         if isinstance(try_to_load_from_cache(model, "config.json"), str):
             if not needed or try_to_load_from_cache(model, file) is not None:
@@ -72,3 +74,14 @@ def _from_hub(model: str, file: str, needed: bool) -> Path | None:
     except (OSError, ValueError) as error:  # no such repository, or no right to read it
         reason = str(error).strip().partition("\n")[0]
         raise UnreadableModel(model, f"there is no such directory, and the hub says: {reason}") from error
+
+
+def _hub_answers(model: str, file: str) -> bool:
+    """Returns whether the hub can be reached; without asking first, a download tries for 23 s."""
+    try:
+        get_hf_file_metadata(hf_hub_url(model, file), timeout=HUB_ANSWERS_WITHIN_S)
+    except HfHubHTTPError:  # it answers that there is no such file, or no right to read it
+        return True
+    except Exception:  # no connection, as an error of the HTTP library that the hub's client uses
+        return False
+    return True
