@@ -108,7 +108,7 @@ def prepare_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
     except (InferenceError, torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:  # a model that transformers makes may fail in any way
-        why = f"its forward pass takes no prepared mask and cache: {one_line(error)}"
+        why = f"its forward pass takes no prepared mask and cache: {one_line(error)}; {ELSEWHERE}"
         raise UnsupportedModel(name, why) from error
 
 
@@ -174,10 +174,12 @@ def kv_layout(model: Any, name: str, max_positions: int = UNBOUNDED) -> KvLayout
         (layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[1], layer.values.shape[3]) for layer in layers
     }
     if len(shapes) != 1 or len(layers) != len(cache.layers):
-        raise UnsupportedModel(name, f"its {len(cache.layers)} layers do not cache alike: {sorted(shapes)}")
+        raise UnsupportedModel(
+            name, f"its {len(cache.layers)} layers do not cache alike: {sorted(shapes)}; {ELSEWHERE}"
+        )
     key_heads, key_dim, value_heads, value_dim = shapes.pop()
     if key_heads != value_heads:
-        raise UnsupportedModel(name, f"{key_heads} key heads but {value_heads} value heads")
+        raise UnsupportedModel(name, f"{key_heads} key heads but {value_heads} value heads; {ELSEWHERE}")
     keys = layers[0].keys
     kinds, windows = layer_kinds(config, max_positions)
     alibi = config.model_type == "bloom" or getattr(config, "alibi", False)
