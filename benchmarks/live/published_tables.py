@@ -30,7 +30,7 @@ V100 = f"--paced v100 --workers 3 --requests 450 {HEADROOM} {ESTIMATOR} --polici
 # simulated with toy requests. Two A100s or A6000s are as many as one host's control plane can keep busy.
 A100 = "--workers 2 --repeats 3"
 TABLES = {
-    "v100": f"{V100} --rates 4,12,25 --repeats 3 --predictor forest",
+    "v100": f"{V100} --rates 25,12,4 --repeats 3 --predictor forest",
     "v100-usin": f"{V100} --rates 25 --repeats 3 --predictor usin",
     "tasks-forest": f"{V100} --rates 25 --repeats 3 --predictor forest --workload tasks --model smollm2",
     "tasks-usin": f"{V100} --rates 25 --repeats 3 --predictor usin --workload tasks --model smollm2",
