@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 import numpy as np
+from matplotlib import colormaps
 
 from benchmarks.harness import Json, Results
 from benchmarks.pictures import panels
@@ -151,7 +152,9 @@ def draw(runs: Sequence[Json], rates: Sequence[float], path: Path) -> None:
             for number, name in enumerate(names):
                 own = [run for run in runs if run["policy"] == name]
                 heights = [_median([run for run in own if run["rate"] == rate], *key) or 0.0 for rate in rates]
-                panel.bar(np.arange(len(rates)) + number * width, heights, width, label=name)
+                # tab20 has a colour for each of twenty policies, the default cycle for ten
+                colour = f"C{number}" if len(names) <= 10 else colormaps["tab20"](number)
+                panel.bar(np.arange(len(rates)) + number * width, heights, width, label=name, color=colour)
             panel.set(title=title, xlabel="arrivals a second")
             panel.set_xticks(np.arange(len(rates)) + 0.4 - width / 2, [f"{rate:g}" for rate in rates])
             panel.grid(axis="y", alpha=0.3)

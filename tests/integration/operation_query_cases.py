@@ -88,7 +88,11 @@ OPERATION_CASES = [
             "an application that nobody has": JobFilter(tuple(RequestStatus), None, RARE),
         }.items()
     ),
-    Case("application_words.first_words", on_session(application_words.first_words, [f"{n:012x}" for n in range(50)])),
+    Case(
+        "application_words.first_words",
+        on_session(application_words.first_words, [f"{n:012x}" for n in range(50)]),
+        50 * len(RequestStatus),  # the newest request of each application and status
+    ),
     Case("operator_jobs.cancel_jobs", on_session(operator_jobs.cancel_jobs, QUEUED_IDS), 6 * 500 + FEW),
     Case("operator_jobs.cancel_waiting", on_session(operator_jobs.cancel_waiting, RARE), COUNTED),
     Case("operator_jobs.move_waiting", on_session(operator_jobs.move_waiting, RARE, "words"), COUNTED),

@@ -111,7 +111,7 @@ def test_too_many_unended_batches_are_refused(client: OpenAI, api: Api) -> None:
 
 def test_a_tokenizer_that_is_away_delays_lines_and_spoils_none(client: OpenAI, bulk: BulkStage, api: Api) -> None:
     class Away:
-        name, detokenizer, vocabulary_size = MODEL, None, None
+        name, detokenizer, vocabulary_size, template_variables = MODEL, None, None, None
 
         def encode_request(self, *_: object) -> list[int]:
             raise TokenizerAway("gone")
