@@ -14,8 +14,8 @@ from scheduling.request import Request
 
 # The share of unreserved memory that background requests may fill while others arrive. Simulated on four workers at 0.3
 # and 0.6 of capacity with the KEPT_FREE below, the background gets 86 and 83 % of the spare capacity, and the others'
-# P99 is 1.17 and 1.23 times as long as alone with lines in order of arrival (docs/results/api.md). A single worker needs
-# a smaller share.
+# P99 is 1.17 and 1.23 times as long as alone with lines in order of arrival (docs/results/api.md). A single
+# worker needs a smaller share.
 BACKGROUND_SHARE = 0.6
 # Bytes reserved for other requests, as a multiple of what their rows will hold at their ends, because they arrive in
 # bursts. With 2 other requests wait 1.4 times as long at 0.6 of capacity; with 4 the background gets three quarters of
