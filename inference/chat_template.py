@@ -5,6 +5,7 @@ Templates are untrusted code, so they run in Jinja's immutable sandbox and are p
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, NoReturn
@@ -14,24 +15,41 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from inference.engine_errors import UnreadableModel
+from inference.model_files import read_json, read_text
 from inference.model_tokenizer import SPECIAL_TOKENS
 
 _OF_THE_CHAT = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message")
 
 
-def find_chat_template(
-    tokenizer_config: dict[str, Any], template_file: str | None, name: str = "default"
-) -> str | None:
-    """Returns the template's source, or None if the model has no template.
+@dataclass(frozen=True, slots=True)
+class ChatTemplates:
+    """The sources of a model's templates, None where it has none, and the file that they are from."""
 
-    A template file overrides the config's entry, of which several may be named; Hermes has one for `tool_use`.
+    chats: str | None
+    with_tools: str | None  # Hermes has one for chats with tools
+    file: str
+
+
+def read_chat_templates(model: str) -> ChatTemplates:
+    """Reads the templates of a model directory or hub id; raises UnreadableModel.
+
+    A template file overrides the settings' entry, of which several may be named.
     """
-    if template_file is not None:
-        return template_file
-    source = tokenizer_config.get("chat_template")
-    if isinstance(source, list):
-        return next((entry["template"] for entry in source if entry["name"] == name), None)
-    return source.get(name) if isinstance(source, dict) else source
+    older, settings = read_json(model, "chat_template.json"), read_json(model, "tokenizer_config.json")
+    entry = (older | settings).get("chat_template")
+    file = "tokenizer_config.json" if "chat_template" in settings else "chat_template.json"
+    own_file = read_text(model, "chat_template.jinja", needed=entry is None)
+    if own_file is not None:
+        return ChatTemplates(own_file, None, "chat_template.jinja")
+    if isinstance(entry, list):
+        entry = {one["name"]: one["template"] for one in entry}
+    if not isinstance(entry, dict):
+        return ChatTemplates(entry, None, file)
+    if entry and "default" not in entry:
+        reason = f"its {file} has chat templates named {', '.join(map(str, entry))}, and none named default"
+        raise UnreadableModel(model, reason)
+    return ChatTemplates(entry.get("default"), entry.get("tool_use"), file)
 
 
 def compile_chat_template(source: str) -> Template:

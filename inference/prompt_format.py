@@ -19,7 +19,7 @@ from inference.answer_text import Detokenizer, bytes_of_token
 from inference.chat_template import (
     clients_variables,
     compile_chat_template,
-    find_chat_template,
+    read_chat_templates,
     system_as_user,
     variables_of,
     with_short_ids,
@@ -27,7 +27,7 @@ from inference.chat_template import (
 from inference.engine_errors import UnreadableModel
 from inference.generation_defaults import GenerationDefaults, generation_defaults
 from inference.isolated_calls import IsolatedCalls
-from inference.model_files import read_json, read_text
+from inference.model_files import read_json
 from inference.model_tokenizer import load_tokenizer
 from inference.request_tokens import NEXT_TURN, ChatEnding, Turn
 from inference.tool_calls import FURTHER_MARKS, MARKS
@@ -264,19 +264,16 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
 
 def load_prompt_format(model: str) -> PromptFormat:
     """Reads the prompt format of a model directory or hub id; raises UnreadableModel."""
-    known, settings = (
-        load_tokenizer(model),
-        read_json(model, "chat_template.json") | read_json(model, "tokenizer_config.json"),
-    )
-    template_file = read_text(model, "chat_template.jinja", needed="chat_template" not in settings)
+    known = load_tokenizer(model)
     config = read_json(model, "config.json")
     try:
+        templates = read_chat_templates(model)
         return PromptFormat(
             Path(model).name,
             known.tokenizer.to_str(),
-            find_chat_template(settings, template_file),
+            templates.chats,
             known.special_tokens,
-            find_chat_template(settings, template_file, "tool_use"),
+            templates.with_tools,
             _context_tokens(config),
             IsolatedCalls("inference.prompt_encoding:encoder", model),
             _embedded_tokens(config),

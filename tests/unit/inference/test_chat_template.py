@@ -1,25 +1,45 @@
 """Which template a model has, and what templates may do."""
 
+import json
+from pathlib import Path
+
 import pytest
 from jinja2 import TemplateError
 from jinja2.exceptions import SecurityError
 
-from inference.chat_template import compile_chat_template, find_chat_template
+from inference.chat_template import ChatTemplates, compile_chat_template, read_chat_templates
+from inference.engine_errors import UnreadableModel
 
 
 @pytest.mark.parametrize(
-    ("config", "template_file", "template"),
+    ("settings", "file", "templates"),
     [
-        ({}, None, None),
-        ({"chat_template": "config"}, None, "config"),
-        ({"chat_template": "config"}, "file", "file"),
-        ({"chat_template": [{"name": "tools", "template": "t"}, {"name": "default", "template": "d"}]}, None, "d"),
-        ({"chat_template": [{"name": "tools", "template": "t"}]}, None, None),
-        ({"chat_template": {"tools": "t", "default": "d"}}, None, "d"),
+        ({}, None, (None, None, "chat_template.json")),
+        ({"chat_template": "config"}, None, ("config", None, "tokenizer_config.json")),
+        ({"chat_template": "config"}, "file", ("file", None, "chat_template.jinja")),
+        (
+            {"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]},
+            None,
+            ("d", "t", "tokenizer_config.json"),
+        ),
+        ({"chat_template": {"rag": "r", "default": "d"}}, None, ("d", None, "tokenizer_config.json")),
+        ({"chat_template": [{"name": "rag", "template": "r"}]}, "file", ("file", None, "chat_template.jinja")),
     ],
 )
-def test_a_template_file_overrides_the_config_whose_default_is_taken(config, template_file, template):
-    assert find_chat_template(config, template_file) == template
+def test_a_template_file_overrides_the_config_whose_default_is_taken(tmp_path: Path, settings, file, templates) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    if file is not None:
+        (tmp_path / "chat_template.jinja").write_text(file)
+    assert read_chat_templates(str(tmp_path)) == ChatTemplates(*templates)
+
+
+@pytest.mark.parametrize(
+    "named", [[{"name": "tool_use", "template": "t"}, {"name": "rag", "template": "r"}], {"tool_use": "t", "rag": "r"}]
+)
+def test_named_templates_without_a_default_are_refused_by_their_names(tmp_path: Path, named: object) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    with pytest.raises(UnreadableModel, match="chat templates named tool_use, rag, and none named default"):
+        read_chat_templates(str(tmp_path))
 
 
 def test_json_in_a_prompt_is_not_escaped_for_html():
