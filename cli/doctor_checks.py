@@ -17,12 +17,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from cli import startup_checks
 from cli.hosting.embedded_servers import postgres_binaries, valkey_binary
 from cli.hosting.service_files import running_service
+from inference.chat_template import read_chat_templates
 from inference.engine_errors import UnreadableModel
 from inference.model_weights import UnreadableWeights, count_parameters, cpu_dtype
 from inference.remote.server_capabilities import ProbedServer, tokenizer_source
 from inference.remote.server_errors import ServerUnusable
 from inference.remote.server_probe import connect
-from inference.remote.server_tokens import load_request_tokens
+from inference.remote.server_tokens import is_server, load_request_tokens
 from models.connections.connection_slots import MOST_OF, connection_shortage
 from models.connections.database_errors import GRANT, explain
 from models.connections.schema_state import schema_state
@@ -105,10 +106,10 @@ def _port(check: str, host: str, port: int, setting: str, health: str) -> Findin
         page = httpx.get(httpx.URL(scheme="http", host=address, port=port, path=health), timeout=2, trust_env=False)
         if page.text.replace(" ", "").strip() in HEALTHY:
             return Finding(check, f"Magnus listens at {host}:{port}")
-    return _finding(check, problem)
+    return split_finding(check, problem)
 
 
-def _finding(check: str, problem: str | None, without: str = "") -> Finding:
+def split_finding(check: str, problem: str | None, without: str = "") -> Finding:
     """Returns the finding of a problem, split at its last semicolon into fault and remedy; without one, `without`."""
     if problem is None:
         return Finding(check, without)
@@ -130,7 +131,7 @@ def _database(url: str | None, lease_s: float) -> Iterator[Finding]:
                 yield from _rights(connection)
                 yield from _invariants(connection, lease_s)
     except SQLAlchemyError as error:
-        yield _finding("Postgres", explain(error))
+        yield split_finding("Postgres", explain(error))
     finally:
         engine.dispose()
 
@@ -140,7 +141,7 @@ def _server(connection: Connection) -> Iterator[Finding]:
     remedy = None if version >= MIN_POSTGRES_VERSION else f"Magnus needs Postgres {MIN_POSTGRES_VERSION} or newer"
     yield Finding("Postgres", f"version {version}", remedy)
     shortage = connection_shortage(connection, dict.fromkeys(MOST_OF, 1))
-    yield _finding("connections", shortage, "enough for a process of each kind")
+    yield split_finding("connections", shortage, "enough for a process of each kind")
     if is_pooled(connection):
         note = "a pooler is in between: no prepared statements, no settings of the session"
         bounded = timeout != "0"
@@ -168,7 +169,7 @@ def _redis(url: str | None) -> Finding:
         return Finding("Redis", "an embedded one, started by `magnus up`")
     problem = startup_checks.broker_problem(url)
     if problem is not None:
-        return _finding("Redis", problem)
+        return split_finding("Redis", problem)
     with redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5) as client:
         facts = client.info()
     policy = facts.get("maxmemory_policy")
@@ -178,13 +179,13 @@ def _redis(url: str | None) -> Finding:
 
 def _model(settings: Settings) -> Iterator[Finding]:
     name = settings.model_name or Path(settings.model).name
-    yield _finding("model", startup_checks.model_problem(settings.model), f"{name} from {settings.model}")
+    yield split_finding("model", startup_checks.model_problem(settings.model), f"{name} from {settings.model}")
     yield _longest_prompt(settings)
     yield from answer_findings(settings)
-    yield _finding("encoder", startup_checks.encoder_problem(settings.encoder), settings.encoder)
-    yield _finding("length predictor", startup_checks.predictor_problem(settings), settings.predictor)
+    yield split_finding("encoder", startup_checks.encoder_problem(settings.encoder), settings.encoder)
+    yield split_finding("length predictor", startup_checks.predictor_problem(settings), settings.predictor)
     for missing in startup_checks.device_problems(settings.devices):
-        yield _finding("devices", missing)
+        yield split_finding("devices", missing)
 
 
 def _longest_prompt(settings: Settings) -> Finding:
@@ -212,9 +213,16 @@ def answer_findings(settings: Settings) -> Iterator[Finding]:
     if tokens.generation.not_honoured:
         found += f"; generation_config.json also has {', '.join(tokens.generation.not_honoured)}, which is not honoured"
     yield Finding("sampling", found)
+    if is_server(settings.model):
+        return
+    templates = read_chat_templates(settings.model)
+    if templates.chats is None:
+        yield Finding("chat template", "none: prompts are the plain texts, with a blank line between them")
+        return
     variables = ", ".join(sorted(tokens.template_variables or ())) or "none"
     abilities = f"{'thinking' if tokens.thinks else 'no thinking'}, {'tools' if tokens.takes_tools else 'no tools'}"
-    yield Finding("chat template", f"{abilities}; variables for chat_template_kwargs: {variables}")
+    found = f"from {templates.file}: {abilities}; variables for chat_template_kwargs: {variables}"
+    yield Finding("chat template", found)
 
 
 def _dtype(settings: Settings) -> Finding:

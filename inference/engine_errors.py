@@ -48,6 +48,17 @@ class UnsupportedModel(InferenceError):
 
 
 @dataclass(eq=False)
+class ShownByLoading(InferenceError):
+    """whether and how {name} is served shows once it is loaded: {reason}
+
+    Nobody has to act: the model does not run without its weights' data, which says nothing of how it runs with them.
+    """
+
+    name: str
+    reason: str
+
+
+@dataclass(eq=False)
 class QuantizationUnavailable(InferenceError):
     """cannot load the model in {quantize}: {reason}
 

@@ -16,13 +16,21 @@ from cli.service_access import settings_with, state_dir_option
 @json_option
 @state_dir_option
 @click.option("--engine", "engine_url", metavar="URL", help="Say instead what this server of others can do.")
-def doctor(as_json: bool, state_dir: Path | None, engine_url: str | None) -> None:
+@click.option("--model", metavar="DIR", help="Say instead how this model would be served: a directory or hub id.")
+def doctor(as_json: bool, state_dir: Path | None, engine_url: str | None, model: str | None) -> None:
     """Check Python, servers, ports, database, broker, model and GPUs.
 
     Exit status 1 if something has to be done, 2 if the model cannot be loaded.
     """
-    settings = settings_with(state_dir=state_dir)
-    found = list(findings(settings) if engine_url is None else engine_findings(settings, engine_url))
+    if None not in (engine_url, model):
+        raise click.UsageError("--engine and --model are about different things: give one of them")
+    settings = settings_with(state_dir=state_dir, model=model)
+    if model is not None:
+        from cli.model_findings import model_findings  # imported here because it loads torch
+
+        found = list(model_findings(settings))
+    else:
+        found = list(findings(settings) if engine_url is None else engine_findings(settings, engine_url))
     print_result([asdict(finding) for finding in found], as_json, lambda _: _findings_table(found))
     if any(finding.remedy for finding in found):
         raise SystemExit(2 if any(finding.check == "model" and finding.remedy for finding in found) else 1)

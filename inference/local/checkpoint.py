@@ -1,6 +1,8 @@
 """Reads a model's weights with transformers: whole, or refused in one line. The model's own code is never run."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -37,15 +39,11 @@ def read_checkpoint(model: str, device: torch.device, dtype: str, quantize: Quan
         if method is not None:
             raise QuantizationUnavailable(quantize, f"the weights are quantised already, by {method}")
         options["quantization_config"] = quantization(quantize, device)
-    if method not in (None, "bitsandbytes", *AUTO_QUANTIZATION_CONFIG_MAPPING):
-        raise UnsupportedModel(model, f"its weights are quantised by {method}, which transformers does not know")
     quantised = quantize is not None or method is not None
     if quantised:
         options["device_map"] = {"": device}
-    try:
-        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
-        if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-            raise UnsupportedModel(model, f"transformers has no causal language model of the type {config.model_type}")
+    config = read_config(model)
+    with _as_unsupported(model):
         loaded, found = AutoModelForCausalLM.from_pretrained(
             model,
             config=config,
@@ -56,10 +54,6 @@ def read_checkpoint(model: str, device: torch.device, dtype: str, quantize: Quan
             output_loading_info=True,
             **options,
         )
-    except (UnsupportedModel, torch.OutOfMemoryError, MemoryError):
-        raise
-    except Exception as error:  # transformers raises errors of any kind for files that it cannot use
-        raise UnsupportedModel(model, _reason(model, error)) from error
     _require_whole(model, found, quantised)
     if quantised:
         return loaded
@@ -67,6 +61,29 @@ def read_checkpoint(model: str, device: torch.device, dtype: str, quantize: Quan
         chosen, _ = cpu_dtype(loaded.num_parameters())
         loaded = loaded.to(getattr(torch, chosen))
     return loaded.to(device)
+
+
+def read_config(model: str) -> Any:
+    """Returns the configuration of a causal LM; raises UnsupportedModel for one that transformers cannot load."""
+    method, _ = quantisation(read_json(model, "config.json"))
+    if method not in (None, "bitsandbytes", *AUTO_QUANTIZATION_CONFIG_MAPPING):
+        raise UnsupportedModel(model, f"its weights are quantised by {method}, which transformers does not know")
+    with _as_unsupported(model):
+        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UnsupportedModel(model, f"transformers has no causal language model of the type {config.model_type}")
+    return config
+
+
+@contextmanager
+def _as_unsupported(model: str) -> Iterator[None]:
+    """Raises UnsupportedModel for any error of transformers, which has no narrower one for files it cannot use."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        raise UnsupportedModel(model, _reason(model, error)) from error
 
 
 def quantization(quantize: Quantize, device: torch.device) -> Any:

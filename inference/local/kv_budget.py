@@ -68,21 +68,21 @@ def zeroed_memory(rows: int, columns: int, dtype: torch.dtype, device: torch.dev
     return torch.frombuffer(memory, dtype=dtype).view(rows, columns)
 
 
-def kv_budget_bytes(configured: str, device: torch.device, longest_row_bytes: int = 0) -> int:
-    """Returns Θ of Magnus Eq. (1) in bytes, from a size such as 20GiB or "auto"; the model must be loaded already.
+def kv_budget_bytes(configured: str, device: torch.device, longest_row_bytes: int = 0, unloaded_bytes: int = 0) -> int:
+    """Returns Θ of Magnus Eq. (1) in bytes, from a size such as 20GiB or "auto".
 
-    On a CPU, "auto" holds a row of `longest_row_bytes` as far as CPU_SHARE allows. Raises UnreadableBudget, or
-    BudgetTooLarge if it exceeds the device's memory.
+    Weights of `unloaded_bytes` are still to be loaded. On a CPU, "auto" holds a row of `longest_row_bytes` as far as
+    CPU_SHARE allows. Raises UnreadableBudget, or BudgetTooLarge if it exceeds the device's memory.
     """
     if configured == "auto":
         if device.type == "cuda":
-            return int(GPU_SHARE * _free_bytes(device))
+            return int(GPU_SHARE * max(0, _free_bytes(device) - unloaded_bytes))
         return max(CPU_BUDGET_BYTES, min(longest_row_bytes, int(CPU_SHARE * host_memory_bytes())))
     try:
         budget_bytes = int(TypeAdapter(ByteSize).validate_python(configured))
     except ValidationError as error:
         raise UnreadableBudget(configured) from error
-    memory_bytes = _free_bytes(device) if device.type == "cuda" else host_memory_bytes()
+    memory_bytes = _free_bytes(device) - unloaded_bytes if device.type == "cuda" else host_memory_bytes()
     if budget_bytes > memory_bytes:
         raise BudgetTooLarge(budget_bytes, memory_bytes, str(device))
     return budget_bytes

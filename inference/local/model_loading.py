@@ -28,7 +28,7 @@ from inference.local.linear_weights import WeightForm, fastest_form, store_colum
 from inference.local.longrope import Longrope, rotate_by_row
 from inference.model_checks import check_model
 from inference.model_files import read_json
-from inference.model_tokenizer import load_tokenizer
+from inference.model_tokenizer import ModelTokenizer, load_tokenizer
 
 SERVED_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)  # all tokens or a window, as keys and values
 UNBOUNDED = 2**31  # positions of a model that names none
@@ -81,16 +81,32 @@ def load_model(model: str, device: str = "cpu", dtype: str = "auto", quantize: Q
     check_model(model)
     known = load_tokenizer(model)
     loaded = read_checkpoint(model, torch.device(device), dtype, quantize)
-    if known.eos_id is not None and not _states_its_end(model):
-        loaded.generation_config.eos_token_id = known.eos_id
+    add_tokenizers_end(model, loaded, known)
     return prepare_model(loaded, known.tokenizer, name=Path(model).name)
 
 
-def _states_its_end(model: str) -> bool:
-    """Returns whether a file of the configuration names the end of sequence; transformers may know only a default."""
+def add_tokenizers_end(model: str, loaded: Any, known: ModelTokenizer) -> None:
+    """Takes the tokenizer's end of sequence if no configuration states one; transformers may know only a default."""
     config = read_json(model, "config.json")
     parts = (read_json(model, "generation_config.json"), config, config.get("text_config") or {})
-    return any(part.get("eos_token_id") is not None for part in parts)
+    if known.eos_id is not None and all(part.get("eos_token_id") is None for part in parts):
+        loaded.generation_config.eos_token_id = known.eos_id
+
+
+def end_ids(model: Any) -> frozenset[int]:
+    """Returns the tokens that end an answer; a model of several media may state them for its text alone."""
+    parts = (model.generation_config, model.config, model.config.get_text_config())
+    stated = (_ids(getattr(part, "eos_token_id", None)) for part in parts)
+    return frozenset(next(filter(None, stated), ()))
+
+
+def served_layout(model: Any, name: str) -> tuple[KvLayout, int]:
+    """Returns what is cached of a token, and the model's positions; raises UnsupportedModel for known faults."""
+    config = model.config.get_text_config()
+    max_positions = getattr(config, "max_position_embeddings", None) or UNBOUNDED
+    if fault := row_dependence(config, max_positions):
+        raise UnsupportedModel(name, fault)
+    return kv_layout(model, name, max_positions), max_positions
 
 
 def prepare_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
@@ -113,12 +129,10 @@ def prepare_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
 
 
 def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel:
-    eos_ids = frozenset(_ids(model.generation_config.eos_token_id) or _ids(model.config.eos_token_id))
+    eos_ids = end_ids(model)
     pad_id = next(iter((*_ids(model.generation_config.pad_token_id), *sorted(eos_ids), 0)))
-    max_positions = getattr(model.config, "max_position_embeddings", None) or UNBOUNDED
-    if fault := row_dependence(model.config, max_positions):
-        raise UnsupportedModel(name, fault)
-    layout, batches = kv_layout(model, name, max_positions), checked_batches(model, max_positions)
+    layout, max_positions = served_layout(model, name)
+    batches = checked_batches(model, max_positions)
     own: list[tuple[list[list[int]], list[torch.Tensor]]] = []
     for batch in batches:
         with unless_memory_lacks(batch):

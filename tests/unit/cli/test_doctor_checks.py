@@ -67,6 +67,8 @@ def test_what_a_models_own_files_say_of_its_answers_is_shown(tmp_path: Path) -> 
     sampling, template = answer_findings(Settings(model=str(tmp_path)))
     assert sampling.found.startswith("temperature 0.6, top_k 20 where a client")
     assert "no_repeat_ngram_size, which is not honoured" in sampling.found
-    assert template.found == "thinking, tools; variables for chat_template_kwargs: enable_thinking"
+    assert template.found == (
+        "from chat_template.jinja: thinking, tools; variables for chat_template_kwargs: enable_thinking"
+    )
     off, _ = answer_findings(Settings(model=str(tmp_path), generation_config="none"))
     assert off.found.startswith("greedy where a client")

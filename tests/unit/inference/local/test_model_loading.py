@@ -1,15 +1,23 @@
 """Models from a directory; those that would be served wrongly are refused in words that an operator understands."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    Gemma4Config,
+    GenerationConfig,
+    MambaConfig,
+    MambaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from inference.engine_errors import UnsupportedModel
 from inference.local.attention_windows import Window
 from inference.local.engine import Engine
-from inference.local.model_loading import prepare_model
+from inference.local.model_loading import end_ids, prepare_model
 from inference.sequences import Sequence
 from tests.unit.inference.tiny_models import EOS, POSITIONS, SHAPE, VOCABULARY, Letters
 
@@ -31,6 +39,14 @@ def test_what_the_model_says_of_itself_is_known(llama):
     assert loaded.max_positions == POSITIONS
     assert loaded.delta_bytes == 2 * 2 * 2 * 8 * 4  # layers, keys and values, heads, dim, bytes
     assert loaded.weight_bytes >= sum(weight.nbytes for weight in loaded.model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("generation", "ends"), [(GenerationConfig(eos_token_id=[5, 6]), {5, 6}), (GenerationConfig(), {9})]
+)
+def test_a_model_of_several_media_ends_where_the_part_for_text_says(generation, ends):
+    config = Gemma4Config(text_config={"eos_token_id": 9})
+    assert end_ids(SimpleNamespace(generation_config=generation, config=config)) == ends
 
 
 def test_a_window_of_all_positions_is_none():

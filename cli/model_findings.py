@@ -1,0 +1,85 @@
+"""What `magnus doctor --model` says of a model before anything starts: how it would be served, and how many rows fit.
+
+Imports torch; loads no weights.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import torch
+from pydantic import ByteSize
+
+from cli.doctor_checks import Finding, answer_findings, split_finding
+from cli.startup_checks import device_problems, model_problem
+from inference.engine_errors import InferenceError, ShownByLoading
+from inference.local.decoding_check import ELSEWHERE
+from inference.local.kv_budget import kv_budget_bytes, require_a_row
+from inference.local.model_outline import ModelOutline, outline_model
+from inference.model_files import read_json
+from settings import Settings
+
+REMEDY = "name another model, of the families in docs/models.md"
+
+
+def model_findings(settings: Settings) -> Iterator[Finding]:
+    """Yields what the files of MAGNUS_MODEL say; a remedy if it cannot be served."""
+    problem, outline, unknown = model_problem(settings.model), None, None
+    missing = list(device_problems(settings.devices))
+    device = torch.device("cpu" if missing else _first_device(settings.devices))
+    try:
+        outline = outline_model(settings.model, device, settings.dtype)
+    except ShownByLoading as error:
+        unknown = str(error)
+    except InferenceError as error:
+        problem = problem or (str(error) if ELSEWHERE in str(error) else f"{error}; {REMEDY}")
+    yield split_finding("model", problem, settings.model)
+    with suppress(InferenceError):
+        if family := read_json(settings.model, "config.json").get("model_type"):
+            yield Finding("family", str(family))
+    if unknown is not None and problem is None:
+        yield Finding("layers", unknown)
+    if outline is not None:
+        yield from _as_served(settings, outline)
+    if outline is not None or unknown is not None:
+        yield from answer_findings(settings)
+    for each in missing:
+        yield split_finding("devices", each)
+    if outline is not None and not missing:
+        yield from _memory(settings, outline, device)
+
+
+def _first_device(devices: str) -> str:
+    named = devices.partition(",")[0].strip()
+    return named if named != "auto" else "cuda:0" if torch.cuda.is_available() else "cpu"
+
+
+def _as_served(settings: Settings, outline: ModelOutline) -> Iterator[Finding]:
+    yield Finding("layers", outline.layers)
+    by_setting = f"{settings.quantize} by MAGNUS_QUANTIZE" if settings.quantize else "none"
+    yield Finding("quantisation", outline.quantisation or by_setting)
+    ends = ", ".join(outline.end_tokens)
+    yield Finding("end of sequence", ends or "none is named: answers run to their limit")
+    yield Finding("positions", f"{outline.max_positions:,}" if outline.bounded else "no limit is named")
+
+
+def _memory(settings: Settings, outline: ModelOutline, device: torch.device) -> Iterator[Finding]:
+    """Yields Δ of Magnus Eq. (1), and the most rows whose tokens, each Δ bytes, the budget Θ holds."""
+    delta_bytes, dtype = outline.layout.token_bytes, str(outline.layout.dtype).removeprefix("torch.")
+    weights = f"{ByteSize(outline.weight_bytes).human_readable()} of weights"
+    yield Finding("memory a token", f"{delta_bytes / 2**10:,.2f} KiB (Δ) in {dtype}, beside {weights}")
+    try:
+        longest_bytes = outline.max_positions * delta_bytes
+        budget_bytes = kv_budget_bytes(settings.kv_budget, device, longest_bytes, outline.weight_bytes)
+        require_a_row(budget_bytes, delta_bytes)
+    except InferenceError as error:
+        yield Finding("rows that fit", str(error), "set MAGNUS_KV_BUDGET to another size, or auto")
+        return
+    prompt, answer = settings.assumed_prompt_tokens, settings.max_output_tokens
+    tokens = min(prompt + answer, outline.max_positions)
+    rows = f"{budget_bytes // (tokens * delta_bytes):,} of {prompt:,} + {answer:,} tokens"
+    if tokens < prompt + answer:
+        rows = f"{budget_bytes // longest_bytes:,} of the whole context"
+    elif outline.bounded:
+        rows += f", {budget_bytes // longest_bytes:,} of the whole context"
+    budget = f"Θ = {ByteSize(budget_bytes).human_readable()} on {device} (MAGNUS_KV_BUDGET={settings.kv_budget})"
+    yield Finding("rows that fit", f"{rows}; {budget}")
