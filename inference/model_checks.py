@@ -18,6 +18,8 @@ QUANTISATION_PACKAGES = {
     "torchao": "torchao",
 }
 
+PLACER = "accelerate"  # with which transformers places quantised weights of any method on their device
+
 
 def check_model(model: str) -> None:
     """Raises UnsupportedModel or UnreadableModel if a model directory cannot be loaded according to its files.
@@ -37,8 +39,9 @@ def check_model(model: str) -> None:
         raise UnsupportedModel(model, "its config.json names no model_type")
     read_json(model, "generation_config.json")
     method, package = quantisation(config)
-    if package is not None and find_spec(package) is None:
-        raise UnsupportedModel(model, f"its weights are quantised by {method}: pip install {package.replace('_', '-')}")
+    needed = () if method is None else (package, PLACER)
+    if missing := [name.replace("_", "-") for name in needed if name is not None and find_spec(name) is None]:
+        raise UnsupportedModel(model, f"its weights are quantised by {method}: pip install {' '.join(missing)}")
 
 
 def quantisation(config: dict[str, Any]) -> tuple[str | None, str | None]:

@@ -13,7 +13,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from inference.engine_errors import QuantizationUnavailable, UnsupportedModel
-from inference.model_checks import quantisation
+from inference.model_checks import PLACER, quantisation
 from inference.model_files import read_json
 from inference.model_weights import cpu_dtype
 
@@ -90,8 +90,9 @@ def quantization(quantize: Quantize, device: torch.device) -> Any:
     """Returns the configuration of bitsandbytes for 4 or 8 bits; raises QuantizationUnavailable."""
     if device.type != "cuda":
         raise QuantizationUnavailable(quantize, f"it needs a CUDA device, this worker has {device.type}")
-    if find_spec("bitsandbytes") is None:
-        raise QuantizationUnavailable(quantize, "bitsandbytes is not installed: pip install 'magnus-llm[quantize]'")
+    for package in ("bitsandbytes", PLACER):
+        if find_spec(package) is None:
+            raise QuantizationUnavailable(quantize, f"{package} is not installed: pip install 'magnus-llm[quantize]'")
     from transformers import BitsAndBytesConfig  # this import fails where requirements of bitsandbytes are missing
 
     return BitsAndBytesConfig(load_in_4bit=quantize == "4bit", load_in_8bit=quantize == "8bit")

