@@ -6,6 +6,7 @@ python -m tasks.celery_process MODULE [QUEUE NAME]; without a queue it is a beat
 import socket
 import sys
 from importlib import import_module
+from typing import Any
 
 # Interval of Celery's own heartbeat, which only Flower reads; at Celery's 2 s it would be most of an idle worker's CPU
 # time.
@@ -18,11 +19,16 @@ def main(module: str, queue: str | None = None, name: str | None = None) -> int:
     if queue is None:
         app.Beat(quiet=True).run()
         return 0
+    return consume(app, queue, str(name), threads=1)
+
+
+def consume(app: Any, queue: str, name: str, threads: int) -> int:
+    """Runs the tasks of a queue, at most `threads` at once, until a signal comes; returns the exit status."""
     worker = app.Worker(
         hostname=f"{name}@{socket.gethostname()}",
         queues=queue,
         pool="threads",
-        concurrency=1,
+        concurrency=threads,
         # nothing here needs Celery's gossip between workers (events, clocks at the start)
         without_gossip=True,
         without_mingle=True,

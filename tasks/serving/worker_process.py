@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +19,7 @@ from models.session import make_engine
 from processes import json_logs
 from processes.hosted_process import HostedProcess
 from tasks.app import app, database_url, installation, redis_url, settings
-from tasks.celery_process import FLOWER_HEARTBEAT_S
+from tasks.celery_process import consume
 from tasks.messages import Messages
 from tasks.serving.batch_job import PrepareFormat, take_any_format
 from tasks.serving.batch_runner import BatchRunner
@@ -113,15 +112,4 @@ def _consume(name: str, runner: BatchRunner) -> int:
         runner.drain(DRAIN_S)
 
     signals.worker_shutting_down.connect(drain)
-    worker = app.Worker(
-        hostname=f"{name}@{socket.gethostname()}",
-        queues=gpu_queue(name),
-        pool="threads",
-        concurrency=MOST_BATCHES,
-        without_gossip=True,
-        without_mingle=True,
-        heartbeat_interval=FLOWER_HEARTBEAT_S,
-        quiet=True,  # without its banner, which would spoil the log
-    )
-    worker.start()
-    return worker.exitcode or 0
+    return consume(app, gpu_queue(name), name, threads=MOST_BATCHES)
