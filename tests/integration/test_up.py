@@ -95,12 +95,21 @@ def eventually(condition: Callable[[], bool], within_s: float = 60.0) -> None:
 
 
 @pytest.fixture(scope="module")
-def up() -> Iterator[Up]:
+def services() -> Iterator[list[Up]]:
+    """The service of this file's tests, and those that followed one which a test had ended, on the same state."""
     with tempfile.TemporaryDirectory(prefix="magnus-up-") as directory:
-        service = Up(Path(directory) / "state")
-        yield service
-        if service.process.poll() is None:
-            service.end(signal.SIGINT)
+        made = [Up(Path(directory) / "state")]
+        yield made
+        if made[-1].process.poll() is None:
+            made[-1].end(signal.SIGINT)
+
+
+@pytest.fixture
+def up(services: list[Up]) -> Up:
+    """A running service."""
+    if services[-1].process.poll() is not None:
+        services.append(Up(services[-1].state_dir))
+    return services[-1]
 
 
 def test_every_process_is_listed_with_its_command(up: Up) -> None:
