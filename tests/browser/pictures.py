@@ -46,7 +46,8 @@ def work(up: Up, seconds: float) -> None:
     generator = random.Random(1)
     for part in range(round(seconds / PART_S)):
         rate = generator.choice(RATES)
-        subprocess.run(demo(up, part, round(rate * PART_S), rate), check=True, stdout=subprocess.DEVNULL)
+        # not checked: one toy answer in some thousands runs to its limit
+        subprocess.run(demo(up, part, round(rate * PART_S), rate), check=False, stdout=subprocess.DEVNULL)
 
 
 def demo(up: Up, seed: int, requests: int, rate: float) -> list[str]:

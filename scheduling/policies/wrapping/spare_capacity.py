@@ -91,8 +91,8 @@ class SpareCapacity(WrappingPolicy):
         """Take back the requests that the policy has seen and not assigned."""
         for request in list(self._fed.values()):
             self._forget(request.id)
-            if self._background.discard(request.id):
-                self._queue.put_back(request)
+            self._background.discard(request.id)
+            self._queue.put_back(request)
 
     def _forget(self, request_id: str) -> Request | None:
         """Count a request as no longer seen by the policy, and return it; None if it is not."""

@@ -28,6 +28,17 @@ def test_an_idle_worker_gets_one_batch_and_the_others_wait_and_can_be_discarded(
         assert len(policy) == len(waiting) - left - 1
 
 
+def test_a_batch_whose_requests_were_all_discarded_is_neither_shown_nor_given_out() -> None:
+    policy = with_requests(100)
+    policy.assign([a_worker()], 0.0)
+    next_one, *others = policy.waiting(0.0)
+    for request in next_one.requests:
+        policy.discard(request.id)
+    assert [batch.requests for batch in policy.waiting(0.0)] == [batch.requests for batch in others]
+    (given,) = policy.assign([a_worker()], 0.0)
+    assert given.requests == others[0].requests
+
+
 def test_every_request_is_given_out_once_the_longest_batches_first() -> None:
     policy, given = with_requests(100), list[Assignment]()
     while len(policy):

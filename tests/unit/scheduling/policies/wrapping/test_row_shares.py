@@ -69,6 +69,13 @@ def test_rows_of_interactive_requests_run_in_any_case() -> None:
     others = [a_row(f"other{n}") for n in range(10)]
     worker = a_worker(costs=SLOWED, rows=[*rows("a", 20), *rows("b", 2), *others])
     assert most_rows_beside(worker, {}, {A: 0.5, B: 0.5}) == 22  # 2.5 s with the others; 3.75 s
+    assert set(names(rows_above(worker, 22, {A: 0.5, B: 0.5}))) == {f"a{n}" for n in range(10, 20)}
+
+
+def test_where_rows_make_an_iteration_no_longer_a_small_job_needs_no_limit() -> None:
+    free = ServingCurves(prefill=(0.0, 0.0, 0.0, 0.0), decode=(0.0, 0.0, 0.0, 1.0))
+    worker = a_worker(costs=free, rows=[*rows("a", 20), *rows("b", 2)])
+    assert most_rows_beside(worker, {}, {A: 0.5, B: 0.5}) == worker.memory.most_rows
 
 
 def test_a_job_with_its_share_of_rows_or_more_lines_needs_no_protection() -> None:
