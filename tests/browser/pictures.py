@@ -58,8 +58,9 @@ def demo(up: Up, seed: int, requests: int, rate: float) -> list[str]:
 
 def take(up: Up) -> None:
     """Sign in and photograph each page."""
+    chromium = find()  # before Playwright runs here, since it starts one of its own
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find(), args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         page = browser.new_page()
         sign_in(page, up)
         for name, (path, scheme, width, height) in PICTURES.items():
