@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -26,6 +27,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Column = str | Callable[[Json], object]  # "key", "key.inner key:format", or a function of the row
 
 SECRET_OPTIONS = ("--api-key", "--dashboard-password", "--database-url", "--postgres-url", "--redis-url")
+FOLDERS = re.compile(r"(?:^|(?<==))/.*/")  # of an absolute path, also in `--option=PATH`
 HELP = "Write the figures to this file, or into this folder as DATE_COMMIT.json, with commit, date, machine, command."
 
 
@@ -68,7 +70,7 @@ def json_option(command: Command) -> Command:
 
 
 def origin() -> Json:
-    """Collect commit, date, machine and command; keys and addresses in the command are left out."""
+    """Collect commit, date, machine and command, without its keys, its addresses and the folders of its paths."""
     root = Path(__file__).parents[1]
     git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)
     program = getattr(sys.modules["__main__"], "__spec__", None)
@@ -79,6 +81,8 @@ def origin() -> Json:
             "…" if before == option else f"{option}=…" if argument.startswith(f"{option}=") else argument
             for before, argument in zip(["", *arguments], arguments, strict=False)
         ]
+    # folders outside of the repository are those of one machine
+    arguments = [FOLDERS.sub("", argument) for argument in arguments]
     return {
         "commit": git.stdout.strip() or "unknown",
         "date": datetime.now(UTC).date().isoformat(),

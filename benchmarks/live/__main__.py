@@ -169,7 +169,7 @@ def main(
             warm_seconds,
             estimator_s,
             workload,
-            model or f"bundled-{model_size}",
+            Path(model).name if model else f"bundled-{model_size}",
             workers,
             options.kv_budget,
             max_prompt_tokens,

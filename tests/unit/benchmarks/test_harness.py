@@ -43,6 +43,12 @@ def test_the_command_is_kept_without_keys_and_addresses(monkeypatch: pytest.Monk
     assert command.endswith("--rate 2")
 
 
+def test_the_command_is_kept_without_the_folders_of_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["--data", "/home/me/data", "--json=/tmp/a/f.json", "--url", "http://h/v1", "docs/results/f.json"]
+    monkeypatch.setattr(sys, "argv", ["x", *arguments])
+    assert origin()["command"].endswith("--data data --json=f.json --url http://h/v1 docs/results/f.json")
+
+
 def test_a_command_with_the_option_gets_its_results(tmp_path: Path) -> None:
     @click.command()
     @json_option
