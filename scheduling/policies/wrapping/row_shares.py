@@ -39,9 +39,7 @@ def rows_making_way(
 
     These are the newest rows of the jobs that have the most rows above their own shares.
     """
-    held: defaultdict[Job, list[RunningRow]] = defaultdict(list)
-    for row in rows:
-        held[job_of(row.request)].append(row)
+    held = _by_job(rows)
     above = {other: len(some) - shares[other] * len(rows) for other, some in held.items()}
     own = len(held.pop(job, ()))
     most = min(waiting, int(shares[job] * len(rows)) - own)
@@ -58,10 +56,7 @@ def most_rows_beside(worker: Worker, waiting: Mapping[Job, int], shares: Mapping
 
     A job is small if its rows and its `waiting` lines are together less than its share of the worker's background rows.
     """
-    held: defaultdict[Job, list[RunningRow]] = defaultdict(list)
-    for row in worker.rows:
-        if row.request.background:
-            held[job_of(row.request)].append(row)
+    held = _by_job(worker.rows)
     in_background = sum(map(len, held.values()))
     lines = {job: len(rows) + waiting.get(job, 0) for job, rows in held.items()}
     small = [job for job, count in lines.items() if count < shares[job] * in_background]
@@ -70,12 +65,18 @@ def most_rows_beside(worker: Worker, waiting: Mapping[Job, int], shares: Mapping
 
 def rows_above(worker: Worker, most: int, shares: Mapping[Job, float]) -> list[RunningRow]:
     """Return the background rows that leave so that the worker has `most` rows: the newest of the largest job."""
-    held: defaultdict[Job, list[RunningRow]] = defaultdict(list)
-    for row in worker.rows:
-        if row.request.background:
-            held[job_of(row.request)].append(row)
+    held = _by_job(worker.rows)
     largest = max(held, key=lambda job: (len(held[job]) / shares[job], job))
     return _newest_first(held[largest])[: max(0, len(worker.rows) - most)]
+
+
+def _by_job(rows: Iterable[RunningRow]) -> dict[Job, list[RunningRow]]:
+    """Return the background rows by their jobs."""
+    held: defaultdict[Job, list[RunningRow]] = defaultdict(list)
+    for row in rows:
+        if row.request.background:
+            held[job_of(row.request)].append(row)
+    return held
 
 
 def _most_rows(worker: Worker, own: Sequence[RunningRow], lines: int, share: float) -> int:
