@@ -18,7 +18,7 @@ import click
 
 from cli.demo_workload import real_requests
 from inference.local.engine import Engine
-from inference.local.model_loading import load_model
+from inference.local.loading.model_loading import load_model
 from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.sequences import FinishedSequence, Sequence
 from learning.predictors.language_model import STATEMENT_TOKENS

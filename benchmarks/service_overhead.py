@@ -30,9 +30,9 @@ from cli.hosting.worker_devices import threads_each
 from cli.output import make_console
 from cli.service_access import POLICIES, settings_with
 from inference.local.engine import Engine
-from inference.local.kv_budget import COLUMN_STEP, kv_budget_bytes
-from inference.local.kv_cache import BLOCK_TOKENS
-from inference.local.model_loading import LoadedModel, load_model
+from inference.local.kv.kv_budget import COLUMN_STEP, kv_budget_bytes
+from inference.local.kv.kv_cache import BLOCK_TOKENS
+from inference.local.loading.model_loading import LoadedModel, load_model
 from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.sequences import Sequence
 from scheduling.kv_memory import KvMemory

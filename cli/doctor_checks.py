@@ -17,9 +17,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from cli import startup_checks
 from cli.hosting.embedded_servers import postgres_binaries, valkey_binary
 from cli.hosting.service_files import running_service
-from inference.chat_template import read_chat_templates
 from inference.engine_errors import UnreadableModel
-from inference.model_weights import UnreadableWeights, count_parameters, cpu_dtype
+from inference.model_directory.chat_template import read_chat_templates
+from inference.model_directory.model_weights import UnreadableWeights, count_parameters, cpu_dtype
 from inference.remote.server_capabilities import ProbedServer, tokenizer_source
 from inference.remote.server_errors import ServerUnusable
 from inference.remote.server_probe import connect

@@ -12,10 +12,10 @@ from pydantic import ByteSize
 from cli.doctor_checks import Finding, answer_findings, split_finding
 from cli.startup_checks import device_problems, model_problem
 from inference.engine_errors import InferenceError, ShownByLoading
-from inference.local.decoding_check import ELSEWHERE
-from inference.local.kv_budget import kv_budget_bytes, require_a_row
-from inference.local.model_outline import ModelOutline, outline_model
-from inference.model_files import read_json
+from inference.local.kv.kv_budget import kv_budget_bytes, require_a_row
+from inference.local.loading.decoding_check import ELSEWHERE
+from inference.local.loading.model_outline import ModelOutline, outline_model
+from inference.model_directory.model_files import read_json
 from settings import Settings
 
 REMEDY = "name another model, of the families in docs/models.md"

@@ -11,7 +11,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 
 from cli.hosting.worker_devices import cuda_devices
 from inference.engine_errors import InferenceError
-from inference.model_checks import check_model
+from inference.model_directory.model_checks import check_model
 from inference.prompt_format import load_prompt_format
 from inference.remote.server_capabilities import tokenizer_source
 from inference.remote.server_errors import ServerUnusable

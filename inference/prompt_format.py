@@ -16,7 +16,9 @@ from tokenizers import Tokenizer
 
 from inference.answer_parts import CHANNEL_MARKS, find_answer_form
 from inference.answer_text import Detokenizer, bytes_of_token
-from inference.chat_template import (
+from inference.engine_errors import UnreadableModel
+from inference.isolated_calls import IsolatedCalls
+from inference.model_directory.chat_template import (
     clients_variables,
     compile_chat_template,
     read_chat_templates,
@@ -24,11 +26,9 @@ from inference.chat_template import (
     variables_of,
     with_short_ids,
 )
-from inference.engine_errors import UnreadableModel
-from inference.generation_defaults import GenerationDefaults, generation_defaults
-from inference.isolated_calls import IsolatedCalls
-from inference.model_files import read_json
-from inference.model_tokenizer import load_tokenizer
+from inference.model_directory.generation_defaults import GenerationDefaults, generation_defaults
+from inference.model_directory.model_files import read_json
+from inference.model_directory.model_tokenizer import load_tokenizer
 from inference.request_tokens import NEXT_TURN, ChatEnding, Turn
 from inference.tool_calls import FURTHER_MARKS, MARKS
 from request_body import PLAIN, AnswerForm

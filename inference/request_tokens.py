@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from inference.answer_text import Detokenizer
-from inference.generation_defaults import GenerationDefaults
 from inference.isolated_calls import IsolatedCalls
+from inference.model_directory.generation_defaults import GenerationDefaults
 from request_body import AnswerForm, Effort, TemplateVariable
 
 Turn = tuple[str, str]  # role, content

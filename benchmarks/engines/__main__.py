@@ -46,7 +46,7 @@ from benchmarks.harness import Column, Json, Results, json_option, print_table
 from benchmarks.outside_engines.server_processes import Dtype
 from cli.option_types import CommaSeparated
 from cli.service_access import settings_with
-from inference.local.model_loading import LoadedModel
+from inference.local.loading.model_loading import LoadedModel
 from inference.sequences import Sequence
 
 GENERATE, GENERATE_BATCH = "model.generate (Benchmark)", "generate_batch"

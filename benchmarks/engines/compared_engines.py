@@ -23,7 +23,7 @@ from benchmarks.outside_engines.engine_environments import engine_python
 from benchmarks.outside_engines.server_processes import OFFLINE, Dtype, family_of, signal_all
 from cli.output import CommandFailed
 from inference.local.engine import Engine
-from inference.local.model_loading import LoadedModel
+from inference.local.loading.model_loading import LoadedModel
 from inference.sequences import Sequence
 
 T = TypeVar("T")

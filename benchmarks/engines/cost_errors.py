@@ -26,7 +26,7 @@ from benchmarks.harness import Json, Results, json_option, print_table
 from inference.local.cost_counters import StepLog
 from inference.local.engine import Engine
 from inference.local.engine_profile import QUICK, measure
-from inference.local.model_loading import LoadedModel, load_model
+from inference.local.loading.model_loading import LoadedModel, load_model
 from inference.sequences import Sequence
 from learning.cost_curves import Timing, fit_curves
 from learning.step_costs import StepCosts, StepWindow

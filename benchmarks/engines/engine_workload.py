@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from inference.local.model_loading import LoadedModel, prepare_model
+from inference.local.loading.model_loading import LoadedModel, prepare_model
 from inference.sequences import Sequence
 
 # Vocabulary, hidden size, intermediate size, layers, attention heads, key-value heads. The last three are the shapes of

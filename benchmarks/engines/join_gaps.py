@@ -19,7 +19,7 @@ from benchmarks.engines.step_profile import CLOCKS
 from benchmarks.harness import Json, Results, json_option, print_table, spread
 from cli.option_types import CommaSeparated
 from inference.local.engine import Engine
-from inference.local.model_loading import LoadedModel
+from inference.local.loading.model_loading import LoadedModel
 
 KV_BUDGET_BYTES = 2**30  # more than any of these batches takes
 RUNNING_PROMPT = 32  # tokens of the running rows' prompts

@@ -23,7 +23,7 @@ from benchmarks.harness import Column, Json, Results, json_option, print_table
 from cli.option_types import CommaSeparated
 from inference.local.engine import Engine
 from inference.local.fused_model import FusedModel
-from inference.local.model_loading import LoadedModel, load_model
+from inference.local.loading.model_loading import LoadedModel, load_model
 from inference.sequences import Sequence
 
 # Tokens of each prompt, decoding steps that are timed, and steps before them; enough for a stable median, not tuned.

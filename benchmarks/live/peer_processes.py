@@ -17,8 +17,8 @@ from sqlalchemy import text
 from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-from inference.local.kv_budget import kv_budget_bytes
-from inference.local.model_loading import load_model
+from inference.local.kv.kv_budget import kv_budget_bytes
+from inference.local.loading.model_loading import load_model
 from inference.prompt_format import load_prompt_format
 from models.session import make_engine
 from settings import read_settings

@@ -95,8 +95,8 @@ def convert(file: Path, directory: Path) -> None:
         raise CommandFailed(f"transformers reads GGUF files with further packages: pip install {' '.join(missing)}")
     # imported here because they load torch, which the other commands do not need
     from cli.fetching.model_conversion import convert_language_model
-    from inference.local.checkpoint import one_line
-    from inference.local.model_loading import load_model
+    from inference.local.loading.checkpoint import one_line
+    from inference.local.loading.model_loading import load_model
 
     directory.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=directory.parent) as work:

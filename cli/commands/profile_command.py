@@ -42,8 +42,8 @@ def profile(
     import torch
 
     from inference.local.engine_profile import FULL, QUICK, measure, worthwhile_threads
-    from inference.local.kv_budget import kv_budget_bytes
-    from inference.local.model_loading import load_model
+    from inference.local.kv.kv_budget import kv_budget_bytes
+    from inference.local.loading.model_loading import load_model
     from learning.cost_curves import fit_curves
 
     if settings.torch_threads:

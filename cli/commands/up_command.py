@@ -34,7 +34,7 @@ from cli.hosting.worker_devices import gpu_count, threads_each, worker_devices
 from cli.output import CommandFailed, Unreachable, WrongSetting, json_option, print_result
 from cli.service_access import POLICIES, settings_with, state_dir_option
 from cli.startup_checks import with_engines
-from inference.model_weights import LARGE_MODEL_PARAMETERS, count_parameters
+from inference.model_directory.model_weights import LARGE_MODEL_PARAMETERS, count_parameters
 from inference.remote.server_errors import ServerUnusable
 from models.connections.connection_slots import MOST_OF, connection_shortage
 from models.connections.database_errors import explain

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from inference.local.engine import Engine
-from inference.local.model_loading import load_model
+from inference.local.loading.model_loading import load_model
 from inference.prompt_format import load_prompt_format
 from inference.sequences import Sequence
 from learning.features.text_encoders import make_encoder

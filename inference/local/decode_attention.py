@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from inference.local.kv_arrangement import BlockIndex
-from inference.local.kv_budget import KvLayout
+from inference.local.kv.kv_arrangement import BlockIndex
+from inference.local.kv.kv_budget import KvLayout
 
 TRIAL_ROWS, TRIAL_COLUMNS, TRIAL_WIDTH = 16, 256, 224  # a typical decoding step; not tuned
 TRIALS = 9  # timings of each way in turn; their median resists the load of other processes; not tuned

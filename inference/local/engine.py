@@ -18,10 +18,10 @@ import torch
 from inference.engine_errors import OutOfMemory
 from inference.local.batch_rows import BatchRow, group_by_length
 from inference.local.cost_counters import StepLog
-from inference.local.kv_cache import BLOCK_TOKENS, BudgetExceeded, KvCache
-from inference.local.model_loading import LoadedModel
-from inference.local.prefill_pool import PooledRow
-from inference.local.row_offload import OffloadedRows
+from inference.local.kv.kv_cache import BLOCK_TOKENS, BudgetExceeded, KvCache
+from inference.local.kv.prefill_pool import PooledRow
+from inference.local.kv.row_offload import OffloadedRows
+from inference.local.loading.model_loading import LoadedModel
 from inference.local.running_batch import RunningBatch, new_row
 from inference.local.thread_trials import ThreadTrials
 from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence

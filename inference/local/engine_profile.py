@@ -14,8 +14,8 @@ from time import perf_counter
 import torch
 
 from inference.local.engine import Engine
-from inference.local.model_loading import LoadedModel
-from inference.model_weights import LARGE_MODEL_PARAMETERS
+from inference.local.loading.model_loading import LoadedModel
+from inference.model_directory.model_weights import LARGE_MODEL_PARAMETERS
 from inference.sequences import RunFigures, Sequence
 
 Timed = tuple[int, float, float]  # batch size, tokens of each row (in a decoding step: cached tokens), seconds

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from inference.local.kv_cache import KvCache
+from inference.local.kv.kv_cache import KvCache
 
 
 @dataclass(slots=True)

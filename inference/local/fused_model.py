@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from inference.local.attention_windows import Window, Windows
 from inference.local.decode_attention import DecodeAttention, by_blocks, by_kernel
-from inference.local.kv_arrangement import Piece
+from inference.local.kv.kv_arrangement import Piece
 from inference.local.linear_weights import LinearWeight, PackedWeight, PlainWeight
 
 # `forward` computes Llama, and architectures that differ from it only by biases on q, k and v (Qwen2) or by norms of q

@@ -16,11 +16,11 @@ from inference.local.batch_rows import BatchRow, format_refusal
 from inference.local.cost_counters import RunTally, StepLog
 from inference.local.format_masks import RowFormat
 from inference.local.forward_pass import Cursor, decode_one_token, prefill, prefill_alone
-from inference.local.kv_cache import KvCache
+from inference.local.kv.kv_cache import KvCache
+from inference.local.kv.prefill_pool import PooledRow
+from inference.local.loading.model_loading import LoadedModel
 from inference.local.longrope import prefill_of
-from inference.local.model_loading import LoadedModel
 from inference.local.next_tokens import log_probabilities, next_tokens
-from inference.local.prefill_pool import PooledRow
 from inference.local.thread_trials import ThreadTrials
 from inference.sequences import FinishedSequence, Sequence, TokenLogprob
 

@@ -12,9 +12,9 @@ import httpx
 from jinja2 import TemplateError
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from inference.chat_template import system_as_user
 from inference.engine_errors import TokenizerAway
-from inference.generation_defaults import GenerationDefaults
+from inference.model_directory.chat_template import system_as_user
+from inference.model_directory.generation_defaults import GenerationDefaults
 from inference.prompt_format import ANCHOR, load_prompt_format
 from inference.remote.token_logprobs import MAX_TOKEN_ID
 from inference.request_tokens import NEXT_TURN, ChatEnding, RequestTokens, Turn

@@ -3,7 +3,7 @@
 Joiners are prefilled beside the batch, in groups of similar length, and their keys and values are then written into the
 running batch's cache, so that a join adds no padding to the running rows (4.2). The paper aligns a joiner's tokens with
 the end of the cache and releases the front padding that all rows have in common (4.1). The engine here
-(`inference.local.kv_cache`) lets every row start at column 0 instead: no front padding arises, so none has to be
+(`inference.local.kv.kv_cache`) lets every row start at column 0 instead: no front padding arises, so none has to be
 released. This policy counts memory as the worker does: rows × tokens of the longest row, as in the paper, or, in paged
 memory, each row's own tokens.
 

@@ -13,9 +13,9 @@ import torch
 from inference.local.cost_counters import StepLog
 from inference.local.engine import Engine
 from inference.local.engine_profile import QUICK, measure, tolerated_slowdown, worthwhile_threads
-from inference.local.kv_budget import GPU_SHARE, kv_budget_bytes, require_a_row
-from inference.local.kv_cache import BLOCK_TOKENS
-from inference.local.model_loading import LoadedModel, load_model
+from inference.local.kv.kv_budget import GPU_SHARE, kv_budget_bytes, require_a_row
+from inference.local.kv.kv_cache import BLOCK_TOKENS
+from inference.local.loading.model_loading import LoadedModel, load_model
 from inference.local.thread_trials import ThreadTrials
 from inference.prompt_format import load_prompt_format
 from learning.cost_curves import fit_curves

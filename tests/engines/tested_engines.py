@@ -9,7 +9,7 @@ from typing import Any, get_args
 from benchmarks.changed_models import make_endless_model
 from benchmarks.outside_engines.server_processes import EngineKind, EngineServer, ServerTerms, running_engine
 from inference.local.engine import Engine
-from inference.local.model_loading import LoadedModel, load_model
+from inference.local.loading.model_loading import LoadedModel, load_model
 from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_probe import connect

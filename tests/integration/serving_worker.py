@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from inference.local.engine import Engine
-from inference.local.model_loading import LoadedModel, load_model
+from inference.local.loading.model_loading import LoadedModel, load_model
 from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.request_tokens import RequestTokens
 from inference.sequences import Sequence

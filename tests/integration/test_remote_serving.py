@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from inference.engine_errors import TokenizerAway
-from inference.generation_defaults import GenerationDefaults
+from inference.model_directory.generation_defaults import GenerationDefaults
 from inference.prompt_format import PromptFormat
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_probe import connect

@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import text
 
 from cli.hosting.process_commands import BIN
-from inference.local.kv_cache import BLOCK_TOKENS
+from inference.local.kv.kv_cache import BLOCK_TOKENS
 from models.session import make_engine
 
 MAGNUS = str(BIN / "magnus")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from inference.engine_errors import UnsupportedModel
 from inference.local.attention_windows import described
-from inference.local.decoding_check import ELSEWHERE
-from inference.local.model_loading import prepare_model
+from inference.local.loading.decoding_check import ELSEWHERE
+from inference.local.loading.model_loading import prepare_model
 from inference.sequences import Sequence
 from tests.models.tiny_families import ORIGINAL, POSITIONS, Family, longrope, prompts, scaled, tiny_model
 from tests.models.ways_of_serving import ANSWER, WAYS, answers_alone

@@ -10,7 +10,7 @@ import torch
 
 from inference.engine_errors import OutOfMemory
 from inference.local.engine import Engine
-from inference.local.model_loading import LoadedModel
+from inference.local.loading.model_loading import LoadedModel
 from inference.sequences import Sequence
 
 ANSWER = 12

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cli.api_client import Client, output_text
 from inference.local.engine import Engine
-from inference.local.model_loading import load_model
+from inference.local.loading.model_loading import load_model
 from inference.prompt_format import load_prompt_format
 from inference.sequences import Sequence
 from tests.e2e.whole_service import MAGNUS, Up, running_up

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.changed_models import ModelSize, enlarged_model, kv_growth
-from inference.local.model_loading import kv_layout
+from inference.local.loading.model_loading import kv_layout
 from inference.prompt_format import load_prompt_format
 from inference.toy.toy_applications import APPLICATIONS, draw_request
 from settings import BUNDLED_MODEL

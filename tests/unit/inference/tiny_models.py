@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from inference.local.engine import Engine
-from inference.local.model_loading import LoadedModel, load_model, prepare_model
+from inference.local.loading.model_loading import LoadedModel, load_model, prepare_model
 from inference.prompt_format import load_prompt_format
 from inference.sequences import FinishedSequence, Sequence
 from inference.toy.toy_applications import toy_requests

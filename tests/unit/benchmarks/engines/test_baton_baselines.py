@@ -6,7 +6,7 @@ import torch
 from benchmarks.engines.baton_baselines import BatonBaseline, PrefillDecode
 from benchmarks.engines.compared_engines import Continuous, RunToCompletion
 from benchmarks.engines.engine_workload import load_for_serving, random_model, sequences
-from inference.local.model_loading import LoadedModel
+from inference.local.loading.model_loading import LoadedModel
 from inference.sequences import Sequence
 
 LENGTHS = [(5, 9), (12, 2), (3, 4), (8, 6), (20, 3)]  # prompt tokens, generated tokens

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from inference.local.decode_attention import by_bags, by_blocks, by_kernel, by_products, fastest_attention
-from inference.local.kv_arrangement import BlockTables
-from inference.local.kv_budget import KvLayout
+from inference.local.kv.kv_arrangement import BlockTables
+from inference.local.kv.kv_budget import KvLayout
 
 DTYPES = [torch.float32, torch.bfloat16]
 

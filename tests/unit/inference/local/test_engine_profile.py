@@ -4,8 +4,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from inference.local import engine_profile, model_loading
+from inference.local import engine_profile
 from inference.local.engine_profile import Grid, Measured, measure, worthwhile_threads
+from inference.local.loading import model_loading
 from tests.unit.inference.tiny_models import Letters
 
 

@@ -1,7 +1,7 @@
 """The cursor of a decoding step."""
 
 from inference.local.forward_pass import Cursor
-from inference.local.kv_cache import KvCache
+from inference.local.kv.kv_cache import KvCache
 
 
 def test_only_running_rows_advance(llama):

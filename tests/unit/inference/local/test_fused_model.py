@@ -6,8 +6,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from inference.local.forward_pass import Cursor, decode_one_token, prefill
 from inference.local.fused_model import FusedModel, fusible
-from inference.local.kv_cache import KvCache
-from inference.local.model_loading import kv_layout
+from inference.local.kv.kv_cache import KvCache
+from inference.local.loading.model_loading import kv_layout
 from tests.unit.inference.tiny_models import SHAPE, known
 
 FUSED = ["llama", "mistral", "qwen2", "qwen3", "bundled"]

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from cli.main import commands
 from inference.engine_errors import InferenceError
-from inference.local.model_loading import load_model
+from inference.local.loading.model_loading import load_model
 from inference.prompt_format import load_prompt_format
 from learning.features.text_encoders import SentenceEncoder, UnusableEncoder
 from learning.predictors.language_model import LanguageModel

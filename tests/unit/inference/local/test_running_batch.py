@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from inference.local.batch_rows import BatchRow
-from inference.local.kv_cache import KvCache
+from inference.local.kv.kv_cache import KvCache
 from inference.local.running_batch import RunningBatch
 from tests.unit.inference.tiny_models import POSITIONS
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from inference.local.engine import Engine
-from inference.local.kv_budget import COLUMN_STEP
+from inference.local.kv.kv_budget import COLUMN_STEP
 from inference.sequences import Sequence
 from models.leasing.leases import Lease
 from tasks.serving.batch_job import BatchJob

@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference.generation_defaults import generation_defaults
+from inference.model_directory.generation_defaults import generation_defaults
 
 LLAMA = {
     "do_sample": True,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from inference.local.kv_arrangement import (
+from inference.local.kv.kv_arrangement import (
     Arrangement,
     BlockIndex,
     BlockTables,
@@ -28,7 +28,7 @@ from inference.local.kv_arrangement import (
     enlarged_rectangle,
     split_into_pieces,
 )
-from inference.local.kv_budget import KvLayout, zeroed_memory
+from inference.local.kv.kv_budget import KvLayout, zeroed_memory
 
 # The width that attention reads is rounded up to a multiple of this, so that views last for several tokens and stay
 # aligned on CUDA. A larger step reads more hidden columns; not tuned.

@@ -16,8 +16,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inference.engine_errors import UnreadableModel
-from inference.model_files import read_json, read_text
-from inference.model_tokenizer import SPECIAL_TOKENS
+from inference.model_directory.model_files import read_json, read_text
+from inference.model_directory.model_tokenizer import SPECIAL_TOKENS
 
 _OF_THE_CHAT = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message")
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.local.kv_budget import COLUMN_STEP, KvLayout
-from inference.local.kv_cache import BudgetExceeded, KvCache
+from inference.local.kv.kv_budget import COLUMN_STEP, KvLayout
+from inference.local.kv.kv_cache import BudgetExceeded, KvCache
 
 LAYOUT = KvLayout(layers=2, heads=3, key_dim=4, value_dim=5, dtype=torch.float32, device=torch.device("cpu"))
 

@@ -11,13 +11,13 @@ from transformers.utils.logging import set_verbosity_error
 
 from inference.engine_errors import ShownByLoading, UnsupportedModel
 from inference.local.attention_windows import described
-from inference.local.checkpoint import one_line, read_config
-from inference.local.kv_budget import KvLayout
-from inference.local.model_loading import UNBOUNDED, add_tokenizers_end, end_ids, served_layout
-from inference.model_checks import quantisation
-from inference.model_files import read_json
-from inference.model_tokenizer import load_tokenizer
-from inference.model_weights import cpu_dtype, read_header, weight_files
+from inference.local.kv.kv_budget import KvLayout
+from inference.local.loading.checkpoint import one_line, read_config
+from inference.local.loading.model_loading import UNBOUNDED, add_tokenizers_end, end_ids, served_layout
+from inference.model_directory.model_checks import quantisation
+from inference.model_directory.model_files import read_json
+from inference.model_directory.model_tokenizer import load_tokenizer
+from inference.model_directory.model_weights import cpu_dtype, read_header, weight_files
 
 ATEN = torch.ops.aten
 READS = (ATEN.item.default, ATEN._local_scalar_dense.default, ATEN.is_nonzero.default)

@@ -2,9 +2,9 @@
 
 import torch
 
-from inference.local.kv_budget import KvLayout
-from inference.local.kv_cache import KvCache
-from inference.local.row_offload import OffloadedRows
+from inference.local.kv.kv_budget import KvLayout
+from inference.local.kv.kv_cache import KvCache
+from inference.local.kv.row_offload import OffloadedRows
 
 LAYOUT = KvLayout(layers=1, heads=1, key_dim=2, value_dim=2, dtype=torch.float32, device=torch.device("cpu"))
 HOURS, FIFTY = 1e4, tuple(range(50))

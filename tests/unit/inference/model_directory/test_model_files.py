@@ -3,7 +3,7 @@
 import pytest
 
 from inference.engine_errors import UnreadableModel
-from inference.model_files import read_json
+from inference.model_directory.model_files import read_json
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "5", '"text"', "{'a': 1}"])

@@ -11,9 +11,13 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from inference.engine_errors import InferenceError, UnsupportedModel
 from inference.local.attention_windows import layer_kinds
-from inference.local.checkpoint import Quantize, one_line, read_checkpoint
 from inference.local.decode_attention import fastest_attention
-from inference.local.decoding_check import (
+from inference.local.format_masks import FormatMasks, load_format_masks
+from inference.local.fused_model import FusedModel, fusible
+from inference.local.kv.kv_budget import KvLayout
+from inference.local.linear_weights import WeightForm, fastest_form, store_column_major
+from inference.local.loading.checkpoint import Quantize, one_line, read_checkpoint
+from inference.local.loading.decoding_check import (
     ELSEWHERE,
     checked_batches,
     decoding_fault,
@@ -21,14 +25,10 @@ from inference.local.decoding_check import (
     row_dependence,
     unless_memory_lacks,
 )
-from inference.local.format_masks import FormatMasks, load_format_masks
-from inference.local.fused_model import FusedModel, fusible
-from inference.local.kv_budget import KvLayout
-from inference.local.linear_weights import WeightForm, fastest_form, store_column_major
 from inference.local.longrope import Longrope, rotate_by_row
-from inference.model_checks import check_model
-from inference.model_files import read_json
-from inference.model_tokenizer import ModelTokenizer, load_tokenizer
+from inference.model_directory.model_checks import check_model
+from inference.model_directory.model_files import read_json
+from inference.model_directory.model_tokenizer import ModelTokenizer, load_tokenizer
 
 SERVED_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)  # all tokens or a window, as keys and values
 UNBOUNDED = 2**31  # positions of a model that names none

@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 from inference.engine_errors import UnreadableModel
-from inference.model_files import read_json, read_text
+from inference.model_directory.model_files import read_json, read_text
 
 # The names that transformers gives special tokens in its files and in templates.
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")

@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import Cache
 
 from inference.local.batch_rows import BatchRow
-from inference.local.kv_budget import KvLayout
-from inference.local.kv_cache import HostRow
+from inference.local.kv.kv_budget import KvLayout
+from inference.local.kv.kv_cache import HostRow
 
 
 class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped

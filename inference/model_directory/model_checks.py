@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from inference.engine_errors import UnsupportedModel
-from inference.model_files import read_json
-from inference.model_weights import INDEX, UnreadableWeights, read_header, weight_files
+from inference.model_directory.model_files import read_json
+from inference.model_directory.model_weights import INDEX, UnreadableWeights, read_header, weight_files
 
 # The package with which transformers loads the weights of a quantisation. Other methods need none, or are refused by
 # transformers in a line of its own.

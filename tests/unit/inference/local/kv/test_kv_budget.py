@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from inference.engine_errors import BudgetTooLarge, UnreadableBudget
-from inference.local.kv_budget import CPU_BUDGET_BYTES, host_memory_bytes, kv_budget_bytes
+from inference.local.kv.kv_budget import CPU_BUDGET_BYTES, host_memory_bytes, kv_budget_bytes
 
 CPU = torch.device("cpu")
 

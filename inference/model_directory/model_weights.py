@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
-from inference.model_files import LFS_POINTER, read_json
+from inference.model_directory.model_files import LFS_POINTER, read_json
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LENGTH_BYTES = 8  # the file begins with the length of its header, little-endian

@@ -7,8 +7,8 @@ import pytest
 from jinja2 import TemplateError
 from jinja2.exceptions import SecurityError
 
-from inference.chat_template import ChatTemplates, compile_chat_template, read_chat_templates
 from inference.engine_errors import UnreadableModel
+from inference.model_directory.chat_template import ChatTemplates, compile_chat_template, read_chat_templates
 
 
 @pytest.mark.parametrize(

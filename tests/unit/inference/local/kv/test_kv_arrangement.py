@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.local.kv_arrangement import BlockTables, blocks_for
+from inference.local.kv.kv_arrangement import BlockTables, blocks_for
 
 CPU = torch.device("cpu")
 

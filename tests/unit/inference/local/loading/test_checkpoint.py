@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from inference.engine_errors import InferenceError, QuantizationUnavailable, UnsupportedModel
-from inference.local.checkpoint import quantization
-from inference.local.model_loading import load_model
+from inference.local.loading.checkpoint import quantization
+from inference.local.loading.model_loading import load_model
 from tests.unit.inference.model_directories import (
     Change,
     all_of,

@@ -13,9 +13,9 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from inference.engine_errors import QuantizationUnavailable, UnsupportedModel
-from inference.model_checks import PLACER, quantisation
-from inference.model_files import read_json
-from inference.model_weights import cpu_dtype
+from inference.model_directory.model_checks import PLACER, quantisation
+from inference.model_directory.model_files import read_json
+from inference.model_directory.model_weights import cpu_dtype
 
 Quantize = Literal["4bit", "8bit"]
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from inference.engine_errors import UnsupportedModel
-from inference.local.model_loading import served_layout
-from inference.local.model_outline import outline_model
+from inference.local.loading.model_loading import served_layout
+from inference.local.loading.model_outline import outline_model
 from settings import BUNDLED_MODEL
 from tests.models.tiny_families import POSITIONS, Family, scaled, tiny_model
 from tests.unit.inference.model_directories import setting, whole_model

@@ -17,7 +17,7 @@ from transformers import (
 from inference.engine_errors import UnsupportedModel
 from inference.local.attention_windows import Window
 from inference.local.engine import Engine
-from inference.local.model_loading import end_ids, prepare_model
+from inference.local.loading.model_loading import end_ids, prepare_model
 from inference.sequences import Sequence
 from tests.unit.inference.tiny_models import EOS, POSITIONS, SHAPE, VOCABULARY, Letters
 

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from time import perf_counter
 
-from inference.local.kv_cache import HostRow, KvCache
+from inference.local.kv.kv_cache import HostRow, KvCache
 
 # Assumed cost of a copy to the host until the first copy was measured: 1 GB/s. With a slower guess the first preempted
 # rows are prefilled again, with a faster one they are copied although a prefill might be cheaper. Not tuned.

@@ -5,8 +5,8 @@ import torch
 from transformers import GPTNeoConfig, GPTNeoForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from inference.engine_errors import UnsupportedModel
-from inference.local.decoding_check import PAST, SHORT, checked_batches, row_dependence, unless_memory_lacks
-from inference.local.model_loading import prepare_model
+from inference.local.loading.decoding_check import PAST, SHORT, checked_batches, row_dependence, unless_memory_lacks
+from inference.local.loading.model_loading import prepare_model
 from tests.unit.inference.tiny_models import SHAPE, VOCABULARY, Letters
 
 

@@ -9,7 +9,7 @@ from itertools import accumulate, chain, repeat
 import torch
 from torch import Tensor
 
-from inference.local.kv_budget import COLUMN_STEP
+from inference.local.kv.kv_budget import COLUMN_STEP
 
 
 @dataclass(frozen=True, slots=True)

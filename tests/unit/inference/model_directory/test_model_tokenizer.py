@@ -13,7 +13,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
 from inference.engine_errors import UnreadableModel
-from inference.model_tokenizer import TAKEN_AS_STORED, find_special_tokens, load_tokenizer
+from inference.model_directory.model_tokenizer import TAKEN_AS_STORED, find_special_tokens, load_tokenizer
 from settings import BUNDLED_MODEL
 
 TEXTS = ["cat dog", " cat", "<s>cat dog<s>dog", "dog<eos> cat", "cat" * 40, ""]

@@ -9,8 +9,8 @@ import torch
 
 from inference.local.forward_pass import Cursor, decode_one_token, prefill
 from inference.local.fused_model import FusedModel
-from inference.local.kv_budget import KvLayout
-from inference.local.kv_cache import KvCache
+from inference.local.kv.kv_budget import KvLayout
+from inference.local.kv.kv_cache import KvCache
 from inference.local.longrope import Longrope, prefill_of
 
 SHORT = (3, 6)  # lengths of two rows that no window and no threshold concerns
