@@ -19,8 +19,8 @@ import click
 import httpx
 from sqlalchemy import text
 
-from benchmarks.filled_database import fill
 from benchmarks.harness import Results, json_option, print_table, spread
+from benchmarks.inputs.filled_database import fill
 from models.session import make_engine
 from settings import DASHBOARD_USER
 

@@ -13,8 +13,8 @@ import click
 from sqlalchemy import text
 
 from benchmarks.harness import Json, Results, json_option, percentile, print_table, until
+from benchmarks.inputs.request_sources import MEDIAN_WORDS
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
-from benchmarks.request_sources import MEDIAN_WORDS
 from benchmarks.service_start import connection_to
 from cli.demo_workload import TRAINING_EXAMPLES, training_examples
 from cli.option_types import CommaSeparated

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from benchmarks.harness import Results, json_option, print_table
-from benchmarks.learning_stream import (
+from benchmarks.inputs.learning_stream import (
     LENGTH_EVERY_S,
     SERVING_EVERY_S,
     Learner,
@@ -27,8 +27,8 @@ from benchmarks.learning_stream import (
     serving_rmse_s,
     with_shuffled_lengths,
 )
+from benchmarks.inputs.request_sources import AnsweredRequest, read_answered
 from benchmarks.pictures import panels
-from benchmarks.request_sources import AnsweredRequest, read_answered
 from learning.features.text_encoders import HASHING, make_encoder
 from learning.predictors.predictor_factory import make_predictor
 from learning.retraining.training_set import TrainingSetBounds

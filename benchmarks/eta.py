@@ -28,8 +28,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from benchmarks.harness import Json, Results, json_option, print_table
+from benchmarks.inputs.request_sources import Workload, arrivals_of
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
-from benchmarks.request_sources import Workload, arrivals_of
 from benchmarks.service_start import client_of_service, connection_to
 from cli.demo_workload import TRAINING_EXAMPLES, DemoArrival, send_all, training_examples
 from cli.hosting.service_files import RunningService

@@ -13,9 +13,9 @@ from zlib import crc32
 import click
 
 from benchmarks.harness import Json, Results, json_option, print_table
+from benchmarks.inputs.request_sources import TokenCounter, tokenizer_option
+from benchmarks.inputs.simulated_workloads import Limits, arrivals, read_requests
 from benchmarks.paper.magnus_experiments import HEADROOM, INSTANCES
-from benchmarks.request_sources import TokenCounter, tokenizer_option
-from benchmarks.simulated_workloads import Limits, arrivals, read_requests
 from cli.option_types import CommaSeparated
 from learning.retraining.refit import refit_serving_times
 from learning.serving_time import KnnServingTime, ServedBatch, ServingTimes

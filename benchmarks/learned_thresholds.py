@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import Json, Results, json_option, print_table
-from benchmarks.simulated_workloads import noisy, upper_of
+from benchmarks.inputs.simulated_workloads import noisy, upper_of
 from inference.toy.toy_applications import APPLICATIONS, MAX_WORDS, draw_request
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory

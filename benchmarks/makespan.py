@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from benchmarks.harness import Json, Results, json_option, print_table
-from benchmarks.simulated_workloads import Limits, WorkloadLengths, arrivals, read_requests
+from benchmarks.inputs.simulated_workloads import Limits, WorkloadLengths, arrivals, read_requests
 from cli.option_types import CommaSeparated
 from cli.service_access import POLICIES
 from scheduling.policies.policy_factory import POLICIES as PLAIN

@@ -24,8 +24,8 @@ from typing import Any
 import click
 
 from benchmarks.harness import Results, json_option, print_table, say
-from benchmarks.request_sources import OWN, AnsweredRequest, TokenCounter, read_answered, tokenizer_option
-from benchmarks.simulated_workloads import magnus_task
+from benchmarks.inputs.request_sources import OWN, AnsweredRequest, TokenCounter, read_answered, tokenizer_option
+from benchmarks.inputs.simulated_workloads import magnus_task
 from cli.option_types import CommaSeparated
 from learning.calibration import CalibratedPredictor
 from learning.features.text_encoders import make_encoder

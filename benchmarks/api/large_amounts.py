@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from benchmarks.accept import fill_database, time_reads, timed
 from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
-from benchmarks.request_sources import write_bulk_file
+from benchmarks.inputs.request_sources import write_bulk_file
 from cli.api_client import Client
 from inference.toy.toy_applications import toy_requests
 from models.session import make_sessions
@@ -90,7 +90,7 @@ def measure_intake(short: bool) -> MeasuredFigure:
 
 
 JOBS, PAGE_MS = 1_000_000, 20  # jobs in the database; the bound on a page's 95th percentile
-LARGEST_TENANT = "tenant-0"  # has every second job (`benchmarks/filled_database.py`)
+LARGEST_TENANT = "tenant-0"  # has every second job (`benchmarks/inputs/filled_database.py`)
 NO_PAGES = ("one request", "stats", "metrics")  # are also read, but the bound does not include them
 
 

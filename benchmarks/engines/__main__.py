@@ -22,7 +22,6 @@ from typing import Any, Protocol, get_args
 import click
 import torch
 
-from benchmarks.changed_models import MODEL_SIZES, ModelSize, enlarged_model
 from benchmarks.engines.baton_baselines import BatonBaseline, PrefillDecode
 from benchmarks.engines.compared_engines import (
     Continuous,
@@ -43,6 +42,7 @@ from benchmarks.engines.engine_workload import (
 )
 from benchmarks.engines.step_profile import bandwidth, floor_share, synchronized
 from benchmarks.harness import Column, Json, Results, json_option, print_table
+from benchmarks.inputs.changed_models import MODEL_SIZES, ModelSize, enlarged_model
 from benchmarks.outside_engines.server_processes import Dtype
 from cli.option_types import CommaSeparated
 from cli.service_access import settings_with

@@ -28,8 +28,9 @@ from typing import get_args
 
 import click
 
-from benchmarks.changed_models import MODEL_SIZES, ModelSize, enlarged_model, kv_growth
 from benchmarks.harness import Json, Results, json_option, print_table, say
+from benchmarks.inputs.changed_models import MODEL_SIZES, ModelSize, enlarged_model, kv_growth
+from benchmarks.inputs.request_sources import Workload
 from benchmarks.live.fresh_service import ORACLE, PEERS, ServiceOptions, fresh_service
 from benchmarks.live.live_figures import ServiceMonitor
 from benchmarks.live.live_workload import LiveWorkload, make_workload
@@ -37,7 +38,6 @@ from benchmarks.live.measured_run import answer_first, await_estimator, measure
 from benchmarks.live.run_records import RunRecords, RunTerms
 from benchmarks.outside_engines.open_loop import DIRECT_SERVERS, run_direct
 from benchmarks.pictures import plot_over_rate
-from benchmarks.request_sources import Workload
 from benchmarks.scale.paced_engine import MACHINES, machine_of
 from benchmarks.scale.run_figures import compared
 from benchmarks.service_start import connection_to

@@ -13,8 +13,15 @@ from pathlib import Path
 
 from benchmarks.generated_answers import load_answers
 from benchmarks.harness import say
-from benchmarks.request_sources import LIMIT, AnsweredRequest, Workload, arrivals_of, read_answered, token_counter
-from benchmarks.simulated_workloads import magnus_task
+from benchmarks.inputs.request_sources import (
+    LIMIT,
+    AnsweredRequest,
+    Workload,
+    arrivals_of,
+    read_answered,
+    token_counter,
+)
+from benchmarks.inputs.simulated_workloads import magnus_task
 from cli.demo_workload import TRAINING_EXAMPLES, DemoArrival, RealRequest, spaced, training_examples
 from inference.prompt_format import PromptFormat
 from inference.toy.toy_applications import ToyRequest

@@ -21,9 +21,9 @@ import click
 import numpy as np
 from sqlalchemy import text
 
+from benchmarks.inputs.request_sources import MEDIAN_WORDS, start_bulk_job, write_bulk_file
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.mixed.simulated_mix import bulk_lines, run
-from benchmarks.request_sources import MEDIAN_WORDS, start_bulk_job, write_bulk_file
 from benchmarks.service_start import client_of_service, connection_to
 from cli.api_client import Client, Json
 from cli.demo_workload import DemoRequest, poisson_arrivals, send_all

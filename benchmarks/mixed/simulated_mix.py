@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.simulated_workloads import noisy, upper_of
+from benchmarks.inputs.simulated_workloads import noisy, upper_of
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.request import BACKGROUND_PRIORITY, Request
 from scheduling.simulation.engine_costs import EngineCosts

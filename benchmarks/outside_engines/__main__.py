@@ -26,10 +26,10 @@ from typing import Any
 import click
 
 from benchmarks.harness import Json, Results, json_option, print_table, say
+from benchmarks.inputs.request_sources import Workload, arrivals_of
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.outside_engines.open_loop import LoadSampler, Target, TimedAnswer, figures, replay
 from benchmarks.outside_engines.server_processes import Dtype, EngineKind, ServerTerms, running_engine
-from benchmarks.request_sources import Workload, arrivals_of
 from benchmarks.service_start import client_of_service, facts_of
 from cli.demo_workload import DemoArrival
 from cli.option_types import CommaSeparated

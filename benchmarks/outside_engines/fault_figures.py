@@ -20,11 +20,11 @@ import click
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.changed_models import make_endless_model
 from benchmarks.harness import Json, Results, json_option, percentile, say, until
+from benchmarks.inputs.changed_models import make_endless_model
+from benchmarks.inputs.request_sources import arrivals_of
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.outside_engines.server_processes import EngineKind, EngineServer, ServerTerms, running_engine
-from benchmarks.request_sources import arrivals_of
 from benchmarks.service_start import client_of_service
 from cli.api_client import Client
 from cli.demo_workload import DemoArrival

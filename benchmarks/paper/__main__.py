@@ -18,6 +18,8 @@ from typing import Any
 import click
 
 from benchmarks.harness import Column, Results, json_option, print_table, say
+from benchmarks.inputs.request_sources import OWN, TokenCounter, tokenizer_option
+from benchmarks.inputs.simulated_workloads import read_requests, read_trace, read_vicuna
 from benchmarks.paper import (
     baton_experiments,
     fusion_experiments,
@@ -27,8 +29,6 @@ from benchmarks.paper import (
 )
 from benchmarks.paper.simulation_runs import Row, SimulationRun, Workloads, execute_in_pool, use_workloads
 from benchmarks.pictures import panels, plot_over_rate
-from benchmarks.request_sources import OWN, TokenCounter, tokenizer_option
-from benchmarks.simulated_workloads import read_requests, read_trace, read_vicuna
 from cli.option_types import CommaSeparated
 
 PAPERS: dict[str, ModuleType] = {

@@ -6,8 +6,8 @@ Seven ChatGLM-6B on V100s serve `mixed` and `hard`, eight LLaMA2-13B on A100s se
 from collections.abc import Sequence
 from functools import partial
 
+from benchmarks.inputs.simulated_workloads import Limits
 from benchmarks.paper.simulation_runs import Row, SimulationRun, column, workload_arrivals
-from benchmarks.simulated_workloads import Limits
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.simulation.published_costs import CHATGLM_6B_V100, LLAMA2_13B_A100_HF
 

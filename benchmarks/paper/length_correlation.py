@@ -11,8 +11,8 @@ import click
 import numpy as np
 
 from benchmarks.harness import Results, json_option, print_table
+from benchmarks.inputs.request_sources import TokenCounter, read_answered, tokenizer_option
 from benchmarks.pictures import panels
-from benchmarks.request_sources import TokenCounter, read_answered, tokenizer_option
 
 POINTS = 400  # points of a task in the picture; more would hide each other
 

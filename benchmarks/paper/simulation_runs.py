@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.simulated_workloads import Limits, WorkloadLengths, arrivals
+from benchmarks.inputs.simulated_workloads import Limits, WorkloadLengths, arrivals
 from scheduling.policy import Policy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.published_costs import Machine

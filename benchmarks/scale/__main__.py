@@ -24,11 +24,11 @@ import psutil
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from benchmarks.filled_database import fill
 from benchmarks.harness import Column, Json, Results, json_option, print_table, say
+from benchmarks.inputs.filled_database import fill
+from benchmarks.inputs.request_sources import arrivals_of
 from benchmarks.live.fresh_service import ServiceOptions, add_process, fresh_service, roomy_postgres
 from benchmarks.live.live_figures import ServiceMonitor
-from benchmarks.request_sources import arrivals_of
 from benchmarks.scale.run_figures import idle_since, served_since
 from benchmarks.service_start import client_of_service, connection_to, process_ids
 from cli.demo_workload import DemoArrival, send_all

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from benchmarks.changed_models import make_endless_model
+from benchmarks.inputs.changed_models import make_endless_model
 from benchmarks.outside_engines.server_processes import EngineKind, EngineServer, ServerTerms, running_engine
 from inference.local.engine import Engine
 from inference.local.loading.model_loading import LoadedModel, load_model

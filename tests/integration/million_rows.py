@@ -2,7 +2,7 @@
 
 from sqlalchemy import Engine, text
 
-from benchmarks.filled_database import fill
+from benchmarks.inputs.filled_database import fill
 from models.operations.minute_history import fold_totals
 from models.session import make_sessions
 

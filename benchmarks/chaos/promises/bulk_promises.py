@@ -18,7 +18,7 @@ from benchmarks.chaos.receiver_and_proxy import event_receiver
 from benchmarks.chaos.recording_client import bodies, client_of, in_background
 from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_test
 from benchmarks.harness import until
-from benchmarks.request_sources import start_bulk_job, write_bulk_file
+from benchmarks.inputs.request_sources import start_bulk_job, write_bulk_file
 from cli.api_client import Client, Json
 from cli.commands.batch_commands import ENDED
 from inference.toy.toy_applications import toy_requests

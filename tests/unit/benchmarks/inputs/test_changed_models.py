@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.changed_models import ModelSize, enlarged_model, kv_growth
+from benchmarks.inputs.changed_models import ModelSize, enlarged_model, kv_growth
 from inference.local.loading.model_loading import kv_layout
 from inference.prompt_format import load_prompt_format
 from inference.toy.toy_applications import APPLICATIONS, draw_request

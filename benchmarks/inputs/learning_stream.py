@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.request_sources import AnsweredRequest
+from benchmarks.inputs.request_sources import AnsweredRequest
 from learning.metrics import score
 from learning.predictors.length_predictor import LengthPredictor, Outcome
 from learning.retraining.refit import Candidate, refit, refit_serving_times

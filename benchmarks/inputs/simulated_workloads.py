@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.request_sources import CRUDE, AnsweredRequest, TokenCounter, read_answered
+from benchmarks.inputs.request_sources import CRUDE, AnsweredRequest, TokenCounter, read_answered
 from learning.features.text_encoders import make_encoder
 from learning.predictors.predictor_factory import make_predictor
 from scheduling.rank_correlation import kendall_tau

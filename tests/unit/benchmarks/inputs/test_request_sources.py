@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.request_sources import CRUDE, crude_count, read_answered, token_counter
-from benchmarks.simulated_workloads import equal_shares
+from benchmarks.inputs.request_sources import CRUDE, crude_count, read_answered, token_counter
+from benchmarks.inputs.simulated_workloads import equal_shares
 from settings import BUNDLED_MODEL
 
 

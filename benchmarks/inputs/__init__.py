@@ -1,0 +1,1 @@
+"""What a service or a simulation is given: requests, workloads, filled databases, changed models."""
