@@ -6,15 +6,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from inference.engine_errors import OutOfMemory
 from inference.local.engine import Engine
 from inference.local.loading.model_loading import LoadedModel
 from inference.sequences import Sequence
+from tests.unit.inference.tiny_models import MARGIN, answered_alone
 
 ANSWER = 12
-MARGIN = 1e-3  # an answer is compared until its likeliest token leads by less than this, which rounding can change
 AMPLE, SCARCE = 3000, 230  # tokens of KV cache; 230 hold the longest row and a few others
 
 Answers = dict[str, tuple[int, ...]]
@@ -32,20 +30,10 @@ def answers_alone(model: Any, prompts: list[tuple[int, ...]]) -> list[Alone]:
     """What `generate` answers."""
     alone = []
     for prompt in prompts:
-        output = model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            max_new_tokens=ANSWER,
-            do_sample=False,
-            output_logits=True,
-            return_dict_in_generate=True,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-        best, second = torch.stack(output.logits).float().topk(2).values.unbind(-1)
-        unclear = (best - second).flatten() < MARGIN
+        answer, leads = answered_alone(model, prompt, ANSWER, eos_token_id=None, pad_token_id=0)
+        unclear = leads < MARGIN
         sure = int(unclear.nonzero()[0]) if unclear.any() else ANSWER
-        alone.append(Alone(prompt, tuple(output.sequences[0, len(prompt) : len(prompt) + sure].tolist())))
+        alone.append(Alone(prompt, answer[:sure]))
     return alone
 
 

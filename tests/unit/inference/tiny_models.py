@@ -144,18 +144,27 @@ def answers(loaded: LoadedModel, prompts: Iterator[tuple[int, ...]], size: int) 
     pool: list[Answered] = []
     while len(pool) < size:
         prompt = next(prompts)
-        output = loaded.model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            max_new_tokens=ANSWER,
-            do_sample=False,
-            output_logits=True,
-            return_dict_in_generate=True,
-        )
-        best, second = torch.stack(output.logits).topk(2).values.unbind(-1)
-        if (best - second).min() > MARGIN:
-            pool.append(Answered(prompt, tuple(output.sequences[0, len(prompt) :].tolist())))
+        answer, leads = answered_alone(loaded.model, prompt, ANSWER)
+        if leads.min() > MARGIN:
+            pool.append(Answered(prompt, answer))
     return tuple(pool)
+
+
+def answered_alone(
+    model: Any, prompt: tuple[int, ...], limit: int, **options: Any
+) -> tuple[tuple[int, ...], torch.Tensor]:
+    """What `generate` answers to a prompt alone, and by how much the likeliest token leads at each step."""
+    output = model.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+        max_new_tokens=limit,
+        do_sample=False,
+        output_logits=True,
+        return_dict_in_generate=True,
+        **options,
+    )
+    best, second = torch.stack(output.logits).float().topk(2).values.unbind(-1)
+    return tuple(output.sequences[0, len(prompt) :].tolist()), (best - second).flatten()
 
 
 @cache
