@@ -12,6 +12,7 @@ from models.webhooks.webhook_endpoints import MOST_ENDPOINTS
 from settings import Settings
 from tests.integration.api_service import Api, ApiAnswer
 from tests.integration.conftest import running_api
+from webapp import app
 from webapp.bulk.batches_api import MOST_UNENDED
 from webapp.bulk.file_upload import CHUNK_BYTES
 from webapp.responses import responses_api
@@ -23,8 +24,9 @@ BODY = {"model": "words", "input": "eins zwei", "background": True}
 
 
 @pytest.fixture
-def limited(web_settings: Settings) -> Iterator[Api]:
-    """The API with small limits."""
+def limited(web_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    """The API with small limits, whose calls wait for their turn at a limit however busy the machine is."""
+    monkeypatch.setattr(app, "STATEMENT_TIMEOUT_S", 60.0)
     limits = {
         "tenant_queued_requests": MOST_QUEUED,
         "tenant_waiting_calls": MOST_WAITING,
@@ -48,12 +50,6 @@ def at_once(api: Api, call: Callable[[Api, int], ApiAnswer]) -> Counter[int]:
         return Counter(threads.map(one, range(CALLS)))
 
 
-def accepted(statuses: Counter[int], refused: int = 429) -> int:
-    """How many calls were accepted; all others were refused, on a busy machine also as too late (503)."""
-    assert statuses.keys() <= {200, refused, 503}
-    return statuses[200]
-
-
 def upload(api: Api, lines: int = 10) -> ApiAnswer:
     content = b"".join(b'{"a": "%s"}\n' % (b"x" * 50_000) for _ in range(lines))
     part = b'--b\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'
@@ -68,7 +64,7 @@ def new_batch(api: Api, file_id: str) -> ApiAnswer:
 
 def test_webhook_endpoints(limited: Api) -> None:
     statuses = at_once(limited, lambda api, _: api.call("POST", "/v1/magnus/webhooks", json=URL))
-    assert accepted(statuses, refused=400) == MOST_ENDPOINTS
+    assert statuses == {200: MOST_ENDPOINTS, 400: CALLS - MOST_ENDPOINTS}
     assert limited.sql("select count(*) from webhook_endpoints") == [(MOST_ENDPOINTS,)]
 
 
@@ -83,7 +79,7 @@ def in_a_process_that_begins(limited: Api, settings: Settings, call: Callable[[A
 
 
 def test_queued_requests(limited: Api) -> None:
-    assert accepted(at_once(limited, submit)) == MOST_QUEUED
+    assert at_once(limited, submit) == {200: MOST_QUEUED, 429: CALLS - MOST_QUEUED}
     assert limited.sql("select count(*) from requests") == [(MOST_QUEUED,)]
 
 
@@ -91,7 +87,7 @@ def test_queued_requests_in_a_process_that_has_counted_nothing_yet(limited: Api,
     for _ in range(MOST_QUEUED - 2):
         submit(limited)
     settings = web_settings.model_copy(update={"tenant_queued_requests": MOST_QUEUED})
-    assert accepted(in_a_process_that_begins(limited, settings, submit)) == 2
+    assert in_a_process_that_begins(limited, settings, submit) == {200: 2, 429: CALLS - 2}
 
 
 def test_the_rate_of_a_tenant_also_in_a_process_that_begins(limited: Api, web_settings: Settings) -> None:
@@ -100,7 +96,7 @@ def test_the_rate_of_a_tenant_also_in_a_process_that_begins(limited: Api, web_se
     for _ in range(7):
         limited.call("GET", "/v1/models")
     statuses = in_a_process_that_begins(limited, web_settings, lambda api, _: api.call("GET", "/v1/models"))
-    assert accepted(statuses) == 3
+    assert statuses == {200: 3, 429: CALLS - 3}
 
 
 def test_waiting_calls(limited: Api) -> None:
@@ -117,7 +113,7 @@ def test_bytes_of_files_also_of_those_in_upload(limited: Api) -> None:
     statuses = at_once(limited, lambda api, _: upload(api))
     ((stored, files),) = limited.sql("select sum(octet_length(data)), count(distinct file_id) from file_chunks")
     assert MOST_BYTES - CHUNK_BYTES < stored <= MOST_BYTES
-    assert accepted(statuses, refused=400) == files
+    assert statuses == {200: files, 400: CALLS - files}
     assert limited.sql("select count(*) from files") == [(files,)]
 
 
@@ -139,7 +135,7 @@ def test_batches_that_have_not_ended(limited: Api) -> None:
         some=MOST_UNENDED - 4,
     )
     statuses = at_once(limited, lambda api, _: new_batch(api, file))
-    assert accepted(statuses) == 4
+    assert statuses == {200: 4, 429: CALLS - 4}
     assert limited.sql("select count(*) from bulk_jobs") == [(MOST_UNENDED,)]
 
 
