@@ -164,17 +164,16 @@ def ended_lines(session: Session, job_id: str, purpose: FilePurpose, after: int,
     condition = ANSWERED_LINES if purpose is FilePurpose.output else OTHER_ENDED_LINES
     rows = session.execute(
         text(f"""
-            select l.line, l.custom_id, l.error, r.ids
-            from bulk_lines l
-            cross join lateral (
-                select array_remove(array_agg(c.request_id order by c.choice), null) as ids,
+            select line, custom_id, error, ids from (
+                select l.line, (array_agg(l.custom_id order by l.choice))[1] as custom_id,
+                    (array_agg(l.error order by l.choice))[1] as error,
+                    array_remove(array_agg(l.request_id order by l.choice), null) as ids,
                     bool_and(coalesce(q.status in ('completed', 'incomplete'), false)) as answered,
                     bool_or(coalesce(q.status in ('queued', 'in_progress'), false)) as unfinished
-                from bulk_lines c
-                left join lateral (select status from requests where id = c.request_id offset 0) q on true
-                where c.job_id = l.job_id and c.line = l.line offset 0
-            ) r
-            where l.job_id = :job and l.line > :after and l.choice = 0 and {condition} order by l.line limit :most
+                from bulk_lines l
+                left join lateral (select status from requests where id = l.request_id offset 0) q on true
+                where l.job_id = :job and l.line > :after group by l.line
+            ) r where {condition} order by line limit :most
         """),  # noqa: S608  # one of two constants
         {"job": job_id, "after": after, "most": limit},
     ).all()
