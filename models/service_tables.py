@@ -27,7 +27,7 @@ class ProcessHeartbeat(Base):
     __tablename__ = "process_heartbeats"
 
     kind: Mapped[str] = mapped_column(primary_key=True)  # beat | planner | predictor | chores | trainer
-    instance: Mapped[str] = mapped_column(primary_key=True)  # host:process id
+    instance: Mapped[str] = mapped_column(primary_key=True)  # host#boot:process id
     started_at: Mapped[datetime] = mapped_column(server_default=NOW)
     heartbeat_at: Mapped[datetime] = mapped_column(server_default=NOW)
     clock_ahead_s: Mapped[float]  # its host's clock minus the database's, at the last heartbeat

@@ -279,5 +279,5 @@ class StoredWorker(Base):
     # since when it gets no batch, because it took none of those that were sent; null once it takes messages again
     not_consuming_since: Mapped[datetime | None]
     version: Mapped[str | None]  # version of Magnus that its process runs
-    instance: Mapped[str | None]  # its process, host:process id
+    instance: Mapped[str | None]  # its process, host#boot:process id
     drained_at: Mapped[datetime | None]  # since when an operator keeps new batches from it

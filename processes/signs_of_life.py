@@ -5,7 +5,6 @@ A frozen process gives neither; a process whose step is stuck stops both, althou
 
 import contextlib
 import os
-import socket
 import time
 from collections.abc import Callable
 from threading import Event, Thread
@@ -15,6 +14,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from models.operations import process_heartbeats
+from models.process_identity import this_process
 from models.session import make_engine
 
 HEARTBEAT_EVERY_S = 3.0  # a third of the age at which a process counts as silent; a small write each. Not tuned
@@ -33,7 +33,7 @@ class Heartbeat(Thread):
     def __init__(self, kind: str, database_url: str, busy_s: Callable[[], float] = lambda: 0.0) -> None:
         """`busy_s` returns the seconds for which the process's present step has lasted."""
         super().__init__(name="heartbeat", daemon=True)
-        self._kind, self._instance = kind, f"{socket.gethostname()}:{os.getpid()}"
+        self._kind, self._instance = kind, this_process()
         # a heartbeat is one statement: without round trips for begin and end
         self._database: Engine = make_engine(
             database_url, pool_size=1, name=f"magnus {kind} heartbeat", autocommit=True

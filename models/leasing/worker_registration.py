@@ -31,7 +31,7 @@ class WorkerRegistration:
     lacks: tuple[str, ...] = ()
     prefix_cache: bool = False
     version: str | None = None  # version of Magnus that its process runs
-    instance: str | None = None  # its process, host:process id
+    instance: str | None = None  # its process, host#boot:process id
 
 
 def register(connection: Connection, worker: WorkerRegistration, max_attempts: int) -> float:
@@ -79,7 +79,7 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
 
 
 def other_process(connection: Connection, name: str, instance: str, alive_s: float) -> str | None:
-    """Returns the other process, host:process id, that had this worker's name within `alive_s`; None if none had."""
+    """Returns the name of the other process that had this worker's name within `alive_s`; None if none had."""
     return connection.execute(
         text("""
             select instance from workers where name = :name and instance <> :instance and stopped_at is null

@@ -25,7 +25,7 @@ WHAT_IS_MISSING = {
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process with its kind and `host:process id`; ages and clocks in seconds."""
+    """A process with its kind and name (`models/process_identity.py`); ages and clocks in seconds."""
 
     kind: str
     instance: str

@@ -4,13 +4,11 @@ The expiry is by the database's clock. The lead does not depend on a session, so
 server itself releases a frozen leader's locks (`models/session.py:IDLE_IN_TRANSACTION_S`).
 """
 
-import os
-import socket
 from dataclasses import dataclass
 
-import psutil
 from sqlalchemy import Connection
 
+from models.process_identity import has_ended, this_process
 from models.sql import text
 
 
@@ -42,7 +40,7 @@ def take(connection: Connection, name: str, lead_s: float, mine: Lead | None = N
         {"name": name},
     ).one_or_none()
     if present is not None:  # read first, because a stand-by asks often
-        given_up = (mine is not None and present.fence == mine.fence) or _has_ended(present.holder)
+        given_up = (mine is not None and present.fence == mine.fence) or has_ended(present.holder)
         if not (present.expired or given_up):
             return None
     fence = connection.execute(
@@ -66,7 +64,7 @@ def take(connection: Connection, name: str, lead_s: float, mine: Lead | None = N
             "name": name,
             "seen": 0 if present is None else present.fence,
             "given_up": present is not None and given_up,
-            "holder": f"{socket.gethostname()}:{os.getpid()}",
+            "holder": this_process(),
             "lead_s": lead_s,
         },
     ).scalar_one_or_none()
@@ -105,8 +103,3 @@ def give_up(connection: Connection, lead: Lead) -> None:
         text("update leaderships set expires_at = clock_timestamp() where name = :name and fence = :fence"),
         {"name": lead.name, "fence": lead.fence},
     )
-
-
-def _has_ended(holder: str) -> bool:
-    host, _, pid = holder.rpartition(":")
-    return host == socket.gethostname() and not psutil.pid_exists(int(pid))

@@ -1,14 +1,12 @@
 """A worker's name belongs to one process: a second one waits until the first has ended, and else does not start."""
 
-import os
-import socket
 from collections.abc import Callable
 from time import monotonic, sleep
 
-import psutil
 from sqlalchemy import Engine
 
 from models.leasing.worker_registration import other_process
+from models.process_identity import has_ended
 
 LOOK_AGAIN_S = 0.5  # seconds between two looks at the heartbeat of the other process; not tuned
 # A worker without a batch writes a heartbeat every 1.5 s; one that was lost is not seen as alive after this wait.
@@ -17,11 +15,6 @@ MARGIN_S = 2.0
 
 class NameTaken(Exception):
     """Another living process serves under this worker's name."""
-
-
-def this_process() -> str:
-    """Returns this process as host:process id."""
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def await_name(
@@ -36,7 +29,7 @@ def await_name(
     while True:
         with database.connect() as connection:
             other = other_process(connection, name, instance, lease_s)
-        if other is None or _has_ended(other):
+        if other is None or has_ended(other):
             return
         if monotonic() > give_up_at:
             raise NameTaken(
@@ -44,8 +37,3 @@ def await_name(
                 "give each worker a name of its own with --name"
             )
         pause(LOOK_AGAIN_S)
-
-
-def _has_ended(instance: str) -> bool:
-    host, _, pid = instance.rpartition(":")
-    return host == socket.gethostname() and not psutil.pid_exists(int(pid))

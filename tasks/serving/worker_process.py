@@ -15,6 +15,7 @@ from inference.request_tokens import RequestTokens
 from inference.serving_engine import ServingEngine
 from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
+from models.process_identity import this_process
 from models.session import make_engine
 from processes import json_logs
 from processes.hosted_process import HostedProcess
@@ -25,7 +26,7 @@ from tasks.serving.batch_job import PrepareFormat, take_any_format
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.lease_heartbeat import LeaseTerms
 from tasks.serving.live_tokens import LiveRows, TokenPublisher, ask_listener
-from tasks.serving.worker_name import NameTaken, await_name, this_process
+from tasks.serving.worker_name import NameTaken, await_name
 
 # Batches in the process at once, each with a thread of Celery's that waits for it. Continuous policies may make every
 # row a batch of its own, so it must exceed the rows that fit; a waiting thread costs almost nothing. Not tuned.

@@ -1,15 +1,16 @@
 """Two processes under one worker's name: the second one waits for the end of the first, and else does not start."""
 
 import os
-import socket
 
 import pytest
 
 from models.leasing.worker_registration import WorkerRegistration, deregister, register
-from tasks.serving.worker_name import NameTaken, await_name, this_process
+from models.process_identity import this_process
+from tasks.serving.worker_name import NameTaken, await_name
 from tests.integration.database_stage import Stage
 
 LEASE_S = 0.3
+HOST = this_process().rpartition(":")[0]
 NO_PROCESS = 2**22 + 1  # beyond Linux's largest process id
 
 
@@ -30,7 +31,14 @@ def test_a_name_that_a_living_process_of_another_host_has_is_refused_with_both_h
 
 
 def test_a_name_of_a_living_process_of_this_host_is_refused_as_well(stage: Stage) -> None:
-    registered(stage, f"{socket.gethostname()}:{os.getppid()}")
+    registered(stage, this_process().replace(str(os.getpid()), str(os.getppid())))
+    with pytest.raises(NameTaken):
+        await_name(stage.database, "w1", this_process(), LEASE_S, pause=lambda _: beat(stage))
+
+
+def test_a_living_process_of_another_host_with_the_same_name_is_not_replaced(stage: Stage) -> None:
+    twin = f"{HOST.partition('#')[0]}#another boot"
+    registered(stage, f"{twin}:{NO_PROCESS}")
     with pytest.raises(NameTaken):
         await_name(stage.database, "w1", this_process(), LEASE_S, pause=lambda _: beat(stage))
 
@@ -41,7 +49,7 @@ def unasked(seconds: float) -> None:
 
 @pytest.mark.parametrize(
     "instance",
-    [f"{socket.gethostname()}:{NO_PROCESS}", this_process(), None],
+    [f"{HOST}:{NO_PROCESS}", this_process(), None],
     ids=["ended process", "this process", "an earlier release's row"],
 )
 def test_a_process_of_this_host_that_is_gone_is_replaced_at_once(stage: Stage, instance: str) -> None:
