@@ -113,9 +113,13 @@ class Client:
         """GET /v1/batches: the newest ones."""
         return list(self._call("GET", "/v1/batches", params={"limit": most})["data"])
 
-    def cancel_batch(self, id: str) -> Json:
-        """POST /v1/batches/{id}/cancel."""
-        return self._call("POST", f"/v1/batches/{id}/cancel")
+    def act_on_batch(self, id: str, action: str) -> Json:
+        """POST /v1/batches/{id}/{action}: cancel, pause or resume."""
+        return self._call("POST", f"/v1/batches/{quote(id, '')}/{action}")
+
+    def change_batch(self, id: str, body: Json) -> Json:
+        """POST /v1/batches/{id}."""
+        return self._call("POST", f"/v1/batches/{quote(id, '')}", json=body)
 
     def model(self) -> str:
         """GET /v1/models: the name of the first model."""

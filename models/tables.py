@@ -107,6 +107,7 @@ class StoredRequest(Base):
     deadline_at: Mapped[datetime | None]
     needs: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # abilities that its engine needs
     job_id: Mapped[str | None]  # the bulk job whose line it is
+    held: Mapped[bool] = mapped_column(server_default="false")  # its job is paused: no policy gets it
 
     status: Mapped[RequestStatus] = mapped_column(_enum(RequestStatus), server_default="queued")
     arrived_at: Mapped[datetime] = mapped_column(server_default=NOW)

@@ -91,7 +91,7 @@ def bulk_phase(client: Client, path: Path, phase_s: float, arrivals: list[Any]) 
     took_s = time.monotonic() - began
     if client.batch(batch["id"])["status"] == "completed":
         raise click.ClickException("the bulk job ended within its phase: give it more --lines")
-    client.cancel_batch(batch["id"])
+    client.act_on_batch(batch["id"], "cancel")
     while client.batch(batch["id"])["status"] != "cancelled":
         time.sleep(POLL_S)
     return round(tokens * phase_s / took_s), figures

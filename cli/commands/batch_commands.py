@@ -1,4 +1,4 @@
-"""`magnus batch`: sends a file of requests as one batch and fetches the answers; shows and cancels batches.
+"""`magnus batch`: sends a file of requests as one batch and fetches the answers; shows, pauses and changes batches.
 
 A file beside the output holds what a run has done, so that the same command continues an interrupted run.
 """
@@ -197,7 +197,8 @@ def _batches(batches: list[Json]) -> Table:
     for one in batches:
         counts = (one["request_counts"][name] for name in ("total", "completed", "failed"))
         instants = (time.strftime("%Y-%m-%d %H:%M", time.localtime(one[name])) for name in ("created_at", "expires_at"))
-        rows.append((one["id"], one["status"], *counts, *instants, one["output_file_id"], one["error_file_id"]))
+        status = "paused" if one["magnus"]["paused_at"] else one["status"]
+        rows.append((one["id"], status, *counts, *instants, one["output_file_id"], one["error_file_id"]))
     return table(columns, rows)
 
 
@@ -225,4 +226,32 @@ def show(client: Client, ids: tuple[str, ...]) -> list[Json]:
 @with_client
 def cancel(client: Client, ids: tuple[str, ...]) -> list[Json]:
     """Cancel batches; the answers that they have are kept."""
-    return [client.cancel_batch(one) for one in ids]
+    return [client.act_on_batch(one, "cancel") for one in ids]
+
+
+@batch.command()
+@click.argument("ids", nargs=-1, required=True)
+@printed(_batches, lines=True)
+@with_client
+def pause(client: Client, ids: tuple[str, ...]) -> list[Json]:
+    """Keep the waiting lines of batches from being served; their windows go on."""
+    return [client.act_on_batch(one, "pause") for one in ids]
+
+
+@batch.command()
+@click.argument("ids", nargs=-1, required=True)
+@printed(_batches, lines=True)
+@with_client
+def resume(client: Client, ids: tuple[str, ...]) -> list[Json]:
+    """Let the lines of paused batches be served again."""
+    return [client.act_on_batch(one, "resume") for one in ids]
+
+
+@batch.command()
+@click.argument("ids", nargs=-1, required=True)
+@click.option("--window", required=True, help="When they must be done, counted from their creation: 30m, 24h, 7d.")
+@printed(_batches, lines=True)
+@with_client
+def change(client: Client, ids: tuple[str, ...], window: str) -> list[Json]:
+    """Give batches another completion window."""
+    return [client.change_batch(one, {"completion_window": window}) for one in ids]

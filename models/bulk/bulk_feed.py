@@ -29,9 +29,10 @@ INSERT_REQUESTS = text("""
         limit_tokens int, priority int, needs text[], deadline_at timestamptz, job_id text)
 """).bindparams(bindparam("rows", type_=JSONB))
 INSERT_LINES = text("""
-    insert into bulk_lines (job_id, line, choice, custom_id, request_id, error)
-    select :job, line, choice, custom_id, request_id, error
-    from jsonb_to_recordset(:rows) as row (line int, choice int, custom_id text, request_id text, error jsonb)
+    insert into bulk_lines (job_id, line, choice, custom_id, request_id, deadline_at, error)
+    select :job, line, choice, custom_id, request_id, deadline_at, error
+    from jsonb_to_recordset(:rows) as row (line int, choice int, custom_id text, request_id text,
+        deadline_at timestamptz, error jsonb)
 """).bindparams(bindparam("rows", type_=JSONB))
 
 
@@ -79,7 +80,8 @@ def begin_step(connection: Connection, full_tenants: Collection[str]) -> str | N
                 step_lines = case when tries = 0 then step_lines else greatest(1, step_lines / :fewer) end
             where id = (
                 select id from bulk_jobs
-                where fed_at <= clock_timestamp() and status in ('validating', 'in_progress') and next_line <= last_line
+                where fed_at <= clock_timestamp() and status in ('validating', 'in_progress') and paused_at is null
+                    and next_line <= last_line
                     and expires_at > clock_timestamp() and tenant <> all(cast(:full as text[]))
                     and exists (select from file_chunks where file_id = input_file_id)
                 order by fed_at, id limit 1 for update skip locked
@@ -97,7 +99,8 @@ def claim_job(connection: Connection, job_id: str) -> ClaimedJob | None:
             with next_job as (
                 select id, tenant, endpoint, input_file_id, next_line, last_line, expires_at, step_lines, tries
                 from bulk_jobs
-                where id = :id and status in ('validating', 'in_progress') and next_line <= last_line
+                where id = :id and status in ('validating', 'in_progress') and paused_at is null
+                    and next_line <= last_line
                 for update skip locked
             )
             select j.id, j.tenant, j.endpoint, j.next_line, j.last_line, clock_timestamp() as now, j.expires_at,
@@ -135,14 +138,17 @@ def write_lines(connection: Connection, job: ClaimedJob, lines: Sequence[NewLine
     rows: list[dict[str, Any]] = []
     for line in lines:
         ids: list[str | None] = []
+        own_end: datetime | None = None
         for request in line.requests:
             arrived_at = job.now + timedelta(microseconds=len(requests))
-            requests.append(_row(job, new_id(arrived_at), arrived_at, request))
+            if request.deadline_s is not None:
+                own_end = job.now + timedelta(seconds=request.deadline_s)
+            requests.append(_row(job, new_id(arrived_at), arrived_at, request, own_end))
             ids.append(requests[-1]["id"])
+        of_line = {"line": line.line, "deadline_at": own_end and own_end.isoformat(), "error": line.error}
         for choice, request_id in enumerate(ids or [None]):
             name = None if choice else line.custom_id
-            one = {"choice": choice, "custom_id": name, "request_id": request_id, "error": line.error}
-            rows.append({"line": line.line} | one)
+            rows.append(of_line | {"choice": choice, "custom_id": name, "request_id": request_id})
     queued = sum(bool(line.requests) for line in lines)
     if requests:
         connection.execute(INSERT_REQUESTS, {"rows": requests})
@@ -171,15 +177,14 @@ def end_step(connection: Connection, job_id: str, most_lines: int) -> None:
     )
 
 
-def _row(job: ClaimedJob, request_id: str, arrived_at: datetime, new: NewRequest) -> dict[str, Any]:
-    deadline_at = job.expires_at
-    if new.deadline_s is not None:
-        deadline_at = min(deadline_at, job.now + timedelta(seconds=new.deadline_s))
+def _row(
+    job: ClaimedJob, request_id: str, arrived_at: datetime, new: NewRequest, own_end: datetime | None
+) -> dict[str, Any]:
     return {name: getattr(new, name) for name in INSERTED_AS_GIVEN} | {
         "id": request_id,
         "arrived_at": arrived_at.isoformat(),
         "priority": BACKGROUND_PRIORITY + new.priority,
         "needs": list(new.needs),
-        "deadline_at": deadline_at.isoformat(),
+        "deadline_at": min(job.expires_at, own_end or job.expires_at).isoformat(),
         "job_id": job.id,
     }

@@ -1,4 +1,4 @@
-"""Bulk jobs as clients handle them: create, fetch, list, cancel, read the results; and how old ones are deleted.
+"""Bulk jobs as clients handle them: create, fetch, list, pause, cancel, read the results; how old ones are deleted.
 
 The background work is in `bulk_feed` and `bulk_progress`.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, func, insert, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from models.bulk.bulk_tables import UNENDED, BulkJob, BulkStatus, FilePurpose, StoredFile
@@ -18,7 +18,8 @@ from models.sql import text
 from models.tables import StoredRequest
 from models.tenants.tenant_limits import check_alone
 
-CANCELLABLE = (BulkStatus.validating, BulkStatus.in_progress)
+NOW = func.clock_timestamp()
+CHANGEABLE = (BulkStatus.validating, BulkStatus.in_progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +131,38 @@ def job_page(session: Session, tenant: str, *, after: str | None = None, limit: 
     return BulkPage(jobs[:limit], len(jobs) > limit)
 
 
-def cancel_job(session: Session, tenant: str, job_id: str) -> None:
-    """Marks a job that has not ended as cancelling; the process `chores` then cancels its unanswered lines."""
-    session.execute(
+def cancel_job(session: Session, tenant: str, job_id: str) -> bool:
+    """Marks a job as cancelling; the process `chores` then cancels its unanswered lines."""
+    return _change(session, tenant, job_id, status=BulkStatus.cancelling, cancelling_at=NOW)
+
+
+def pause_job(session: Session, tenant: str, job_id: str) -> bool:
+    """Keeps the lines that wait from being served, and reads no more of them; those in progress end."""
+    return _change(session, tenant, job_id, untold=True, paused_at=func.coalesce(BulkJob.paused_at, NOW))
+
+
+def resume_job(session: Session, tenant: str, job_id: str) -> bool:
+    """Lets the lines of a paused job be served again."""
+    return _change(session, tenant, job_id, untold=True, paused_at=None)
+
+
+def set_window(session: Session, tenant: str, job_id: str, window: str, window_s: float) -> bool:
+    """Gives a job another completion window, which is counted from its creation; False too if that is over."""
+    end = BulkJob.created_at + func.make_interval(0, 0, 0, 0, 0, 0, window_s)
+    return _change(session, tenant, job_id, end > NOW, untold=True, completion_window=window, expires_at=end)
+
+
+def _change(session: Session, tenant: str, job_id: str, *also: ColumnElement[bool], **values: Any) -> bool:
+    """Changes a job that still has lines to serve, and has it looked at now; returns False if there is none such."""
+    changed = session.scalar(
         update(BulkJob)
-        .where(BulkJob.id == job_id, BulkJob.tenant == tenant, BulkJob.status.in_(CANCELLABLE))
-        .values(status=BulkStatus.cancelling, cancelling_at=func.clock_timestamp())
+        .where(BulkJob.id == job_id, BulkJob.tenant == tenant, BulkJob.status.in_(CHANGEABLE), *also)
+        .values(look_at=NOW, **values)
+        .returning(BulkJob.id)
         .execution_options(synchronize_session=False)
     )
     session.commit()
+    return changed is not None
 
 
 ANSWERED_LINES = "r.answered"

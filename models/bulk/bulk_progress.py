@@ -1,4 +1,4 @@
-"""Counts the ended lines of bulk jobs whose lines are queued, stops jobs, and ends them.
+"""Counts the ended lines of bulk jobs, tells waiting ones of pauses and windows, stops jobs, and ends them.
 
 Queries join requests to lines by `lateral` with `offset 0`, or by a lock: otherwise Postgres may plan to read all
 requests. A process locks the row of the job that it counts, so that several processes count different jobs.
@@ -15,7 +15,7 @@ from models.bulk.bulk_tables import BulkStatus
 from models.bulk.stored_files import new_file_id
 from models.sql import text
 
-STOPPED_AT_ONCE = 2000  # requests that one statement cancels: their rows are locked for some hundredths of a second
+CHANGED_AT_ONCE = 2000  # requests that one statement changes: their rows are locked for some hundredths of a second
 # The share of a process's time that counting may take: 50,000 lines take some 0.1 s and are then counted every 5 s.
 COUNTING_SHARE = 0.02
 SHOWN_ERRORS = 100  # errors that a job without any valid line shows: enough to see what is wrong
@@ -34,6 +34,7 @@ class WatchedJob:
     queued: int
     output_file_id: str | None
     error_file_id: str | None
+    untold: bool = False  # some waiting lines do not follow a change yet
 
     @property
     def stopped(self) -> bool:
@@ -56,7 +57,7 @@ def take_job(connection: Connection) -> WatchedJob | None:
     row = connection.execute(
         text("""
             select id, tenant, endpoint, status, next_line > last_line as all_read,
-                expires_at <= clock_timestamp() as expired, queued, output_file_id, error_file_id
+                expires_at <= clock_timestamp() as expired, untold, queued, output_file_id, error_file_id
             from bulk_jobs
             where status in ('validating', 'in_progress', 'finalizing', 'cancelling') and look_at <= clock_timestamp()
             order by look_at limit 1 for update skip locked
@@ -66,7 +67,7 @@ def take_job(connection: Connection) -> WatchedJob | None:
 
 
 def stop_lines(connection: Connection, job_id: str) -> int:
-    """Cancels up to STOPPED_AT_ONCE of a job's requests and returns their number.
+    """Cancels up to CHANGED_AT_ONCE of a job's requests and returns their number.
 
     Queued requests end at once, running ones as soon as their worker sees it.
     """
@@ -85,8 +86,38 @@ def stop_lines(connection: Connection, job_id: str) -> int:
                 where l.job_id = :job limit :most
             ))
         """),
-        {"job": job_id, "most": STOPPED_AT_ONCE},
+        {"job": job_id, "most": CHANGED_AT_ONCE},
     ).rowcount
+
+
+# The unfinished requests of a job that do not follow its pause and its end, with what they should have.
+UNTOLD = """
+    select q.id, j.paused_at is not null as paused, least(j.expires_at, l.deadline_at) as ends_at
+    from bulk_jobs j join bulk_lines l on l.job_id = j.id cross join lateral (
+        select id from requests where id = l.request_id and status in ('queued', 'in_progress')
+            and (held <> (j.paused_at is not null) or deadline_at is distinct from least(j.expires_at, l.deadline_at))
+        {lock}
+    ) q where j.id = :job
+"""
+
+
+def tell_lines(connection: Connection, job_id: str) -> int:
+    """Lets up to CHANGED_AT_ONCE of a job's unfinished requests follow its pause and its end; returns their number.
+
+    The planner fetches them again. Skips those that another transaction has locked; the job is told once none is left.
+    """
+    connection.execute(text("select from bulk_jobs where id = :job for update"), {"job": job_id})
+    told = connection.execute(
+        text(f"""
+            update requests r set held = t.paused, deadline_at = t.ends_at, planner_epoch = 0
+            from ({UNTOLD.format(lock="for update skip locked")} limit :most) t where r.id = t.id
+        """),  # noqa: S608  # a constant
+        {"job": job_id, "most": CHANGED_AT_ONCE},
+    ).rowcount
+    if told < CHANGED_AT_ONCE:
+        left = f"exists({UNTOLD.format(lock='offset 0')})"
+        connection.execute(text(f"update bulk_jobs set untold = {left} where id = :job"), {"job": job_id})  # noqa: S608
+    return told
 
 
 def count_lines(connection: Connection, job_id: str) -> LineCounts:
@@ -188,7 +219,7 @@ def set_status(
         text(f"""
             with job as (
                 update bulk_jobs set status = :status, {instant} = clock_timestamp(), errors = cast(:errors as jsonb),
-                    look_at = clock_timestamp()
+                    paused_at = null, look_at = clock_timestamp()
                 where id = :id and status = :before returning id, tenant, status
             ), events as (
                 insert into webhook_deliveries (endpoint_id, event_id, type, object_id)

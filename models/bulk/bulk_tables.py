@@ -113,6 +113,9 @@ class BulkJob(Base):
     expired_at: Mapped[datetime | None]
     cancelling_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
+    paused_at: Mapped[datetime | None]
+    # some of its waiting requests do not follow its pause and its end yet; the process `chores` tells them
+    untold: Mapped[bool] = mapped_column(server_default="false")
     fed_at: Mapped[datetime] = mapped_column(server_default=NOW)  # since when its lines may be read: jobs take turns
     step_lines: Mapped[int] = mapped_column(SmallInteger, server_default="500")  # lines of its next step, at most
     tries: Mapped[int] = mapped_column(SmallInteger, server_default="0")  # steps that began at `next_line`
@@ -145,6 +148,7 @@ class BulkLine(Base):
     choice: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False, server_default="0")
     custom_id: Mapped[str | None]
     request_id: Mapped[str | None]
+    deadline_at: Mapped[datetime | None]  # its own, whatever the end of its job
     error: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # {code, message, param, status}
 
     __table_args__ = (

@@ -29,6 +29,7 @@ REQUEST_COLUMNS = (
     StoredRequest.sealed_group,
     StoredRequest.suspect_group,
     func.coalesce(StoredRequest.job_id, "").label("job"),
+    StoredRequest.held,
 )
 
 # Literals, not parameters, because a generic plan can use the partial indexes only with literals.
@@ -61,6 +62,7 @@ class QueuedRequest:
     model: str
     sealed_group: str | None
     suspect_group: str | None = None
+    held: bool = False  # its job is paused
 
 
 def fetch_new_requests(connection: Connection, epoch: int) -> list[QueuedRequest]:
@@ -70,7 +72,7 @@ def fetch_new_requests(connection: Connection, epoch: int) -> list[QueuedRequest
     locked, such as a predictor's, are skipped; a later call returns them.
     """
     rows = connection.execute(FETCH_NEW_REQUESTS, {"epoch": epoch})
-    fetched = [QueuedRequest(to_request(row), row.model, row.sealed_group, row.suspect_group) for row in rows]
+    fetched = [QueuedRequest(to_request(row), row.model, row.sealed_group, row.suspect_group, row.held) for row in rows]
     return sorted(fetched, key=lambda queued: (queued.request.arrived_at, queued.request.id))
 
 

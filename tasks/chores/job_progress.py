@@ -1,19 +1,22 @@
-"""The progress of bulk jobs: counts ended lines, stops the lines of cancelled and expired jobs, ends jobs."""
+"""The progress of bulk jobs: counts ended lines, tells waiting ones of changes, stops those of cancelled and expired
+jobs, ends jobs.
+"""
 
+from collections.abc import Callable
 from functools import partial
 from time import monotonic
 
 import structlog
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from models.bulk import bulk_progress
-from models.bulk.bulk_progress import STOPPED_AT_ONCE, LineCounts, WatchedJob
+from models.bulk.bulk_progress import CHANGED_AT_ONCE, LineCounts, WatchedJob
 from models.bulk.bulk_tables import BulkStatus, FilePurpose
 from models.session import make_sessions
 from tasks.chores.upkeep import repeat
 from webapp.bulk.result_lines import EndingJob, result_lines
 
-STOP_FOR_S = 5.0  # longest time to cancel requests, 2,000 at a time; the next check continues. Not tuned
+CHANGE_FOR_S = 5.0  # longest time to change requests, 2,000 at a time; the next check continues. Not tuned
 
 log = structlog.get_logger()
 
@@ -52,16 +55,17 @@ def update_next_job(engine: Engine) -> bool:
             bulk_progress.set_status(connection, job.id, job.status, BulkStatus.finalizing)
             return True  # the next check ends it
     if status is None:
-        if job.stopped:
-            repeat(partial(_stop_some, engine, job.id), STOPPED_AT_ONCE, STOP_FOR_S)
+        change = bulk_progress.stop_lines if job.stopped else bulk_progress.tell_lines if job.untold else None
+        if change is not None:
+            repeat(partial(_change_some, engine, change, job.id), CHANGED_AT_ONCE, CHANGE_FOR_S)
         return True
     _end(engine, job, status)
     return True
 
 
-def _stop_some(engine: Engine, job_id: str) -> int:
+def _change_some(engine: Engine, change: Callable[[Connection, str], int], job_id: str) -> int:
     with engine.begin() as connection:
-        return bulk_progress.stop_lines(connection, job_id)
+        return change(connection, job_id)
 
 
 def _end(engine: Engine, job: WatchedJob, status: BulkStatus) -> None:

@@ -190,8 +190,13 @@ class Planner:
         return self._recovery.messages_to_send_again(inputs.now)
 
     def _feed(self, live: Sequence[LiveWorker], now: float) -> None:
-        """Gives the policies the requests that came since the last step; fails those that fit no worker."""
-        queued = planner_requests.fetch_new_requests(self._connection, self._epoch)
+        """Gives the policies the requests that came since the last step; fails those that fit no worker.
+
+        Takes back those that are held now.
+        """
+        fetched = planner_requests.fetch_new_requests(self._connection, self._epoch)
+        self._policies.discard(one.request.id for one in fetched if one.held)
+        queued = [one for one in fetched if not one.held]
         for worker in live:
             largest = self._largest_tokens.get(worker.model, 0)
             self._largest_tokens[worker.model] = max(worker.theta_bytes // worker.delta_bytes, largest)

@@ -28,7 +28,7 @@ FORMS: dict[str, dict[str, str]] = {
     "/jobs/act": {"action": "cancel", "status": "queued"},
     "/jobs/<id>/act": {"action": "cancel"},
     "/jobs/<id>/texts": {},
-    "/batches/<id>/cancel": {},
+    "/batches/<id>/<action>": {},
     "/webhooks/<id>/redeliver": {},
     "/sign-out": {},
 }
@@ -60,7 +60,7 @@ def token_of(client: FlaskClient) -> str:
 
 
 def path_of(rule: str) -> str:
-    return rule.replace("<id>", JOB)
+    return rule.replace("<id>", JOB).replace("<action>", "pause")
 
 
 def audited(api: Api) -> list[str]:

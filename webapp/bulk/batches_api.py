@@ -1,18 +1,20 @@
-"""/v1/batches: create, retrieve, list, cancel. The process `chores` does the work (`tasks/chores`)."""
+"""/v1/batches: create, retrieve, list, change, pause, cancel. The process `chores` does the work (`tasks/chores`)."""
 
 import re
+from collections.abc import Callable
 from functools import partial
 
 from apiflask import APIBlueprint
 from flask import request
+from sqlalchemy.orm import Session
 
 from models.bulk import bulk_jobs
-from models.bulk.bulk_jobs import FileDeleted, NewBulkJob, TooManyJobs
+from models.bulk.bulk_jobs import CHANGEABLE, FileDeleted, NewBulkJob, TooManyJobs
 from models.bulk.bulk_tables import BulkJob, FilePurpose
 from webapp.api_objects import read_page
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
-from webapp.bulk.bulk_schemas import Batch, BatchList, BatchListQuery, CreateBatch, batch_of, window_s
+from webapp.bulk.bulk_schemas import Batch, BatchList, BatchListQuery, ChangeBatch, CreateBatch, batch_of, window_s
 from webapp.bulk.files_api import file_not_found, find_file
 from webapp.client_errors import BacklogFull, InvalidRequest, NotFound
 from webapp.submission import canonical_digest, checked_key
@@ -88,6 +90,46 @@ def cancel_batch(id: str) -> Batch:
     with current_context().sessions() as session:
         bulk_jobs.cancel_job(session, current_tenant(), id)
     return batch_of(find_batch(id))
+
+
+@api.post("/<id>/pause")
+@api.output(Batch)
+@api.doc(summary="Pause a batch", security="ApiKey", responses=[400, 401, 403, 404, 429, 503])
+def pause_batch(id: str) -> Batch:
+    """Keeps its waiting lines from being served; those in progress end, and its window goes on."""
+    return _changed(id, bulk_jobs.pause_job)
+
+
+@api.post("/<id>/resume")
+@api.output(Batch)
+@api.doc(summary="Resume a batch", security="ApiKey", responses=[400, 401, 403, 404, 429, 503])
+def resume_batch(id: str) -> Batch:
+    """Lets the lines of a paused batch be served again."""
+    return _changed(id, bulk_jobs.resume_job)
+
+
+@api.post("/<id>")
+@api.input(ChangeBatch)
+@api.output(Batch)
+@api.doc(summary="Change a batch", security="ApiKey", responses=[400, 401, 403, 404, 429, 503])
+def change_batch(id: str, json_data: ChangeBatch) -> Batch:
+    """Gives it another completion window, shorter or longer, which its waiting lines follow within seconds."""
+    window = json_data.completion_window
+    return _changed(id, partial(bulk_jobs.set_window, window=window, window_s=window_s(window)))
+
+
+def _changed(id: str, change: Callable[[Session, str, str], bool]) -> Batch:
+    """Changes a batch and returns it; raises InvalidRequest if it has no lines to serve, or its new window is over."""
+    find_batch(id)
+    with current_context().sessions() as session:
+        changed = change(session, current_tenant(), id)
+    job = find_batch(id)
+    if changed:
+        return batch_of(job)
+    if job.status not in CHANGEABLE:
+        raise InvalidRequest(f"The batch is {job.status.value}: no line of it waits.", param="id", code="batch_ended")
+    over = f"The window is counted from the creation of the batch, at {job.created_at:%Y-%m-%d %H:%M:%S} UTC, and over."
+    raise InvalidRequest(f"{over} Give a longer one.", param="completion_window")
 
 
 def find_batch(id: str) -> BulkJob:

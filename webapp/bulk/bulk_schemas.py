@@ -52,6 +52,12 @@ class CreateBatch(Body):
     )
 
 
+class ChangeBatch(Body):
+    """POST /v1/batches/{id}."""
+
+    completion_window: Window = Field(description="When it must be done, counted from its creation")
+
+
 class FileListQuery(PageQuery):
     """GET /v1/files."""
 
@@ -113,6 +119,12 @@ class BatchRequestCounts(ApiObject):
     failed: int
 
 
+class BatchMagnus(ApiObject):
+    """What OpenAI's Batch has no field for."""
+
+    paused_at: int | None = Field(description="Since when none of its waiting lines is served")
+
+
 class Batch(ApiObject):
     """OpenAI's Batch; its result files can be read before it ends, with the lines that have ended by then."""
 
@@ -136,6 +148,7 @@ class Batch(ApiObject):
     cancelled_at: int | None
     request_counts: BatchRequestCounts
     metadata: dict[str, str] | None
+    magnus: BatchMagnus
 
 
 class BatchList(ListPage):
@@ -173,6 +186,7 @@ def batch_of(job: BulkJob) -> Batch:
         expires_at=int(job.expires_at.timestamp()),
         request_counts=BatchRequestCounts(total=job.lines, completed=job.completed, failed=job.failed),
         metadata=job.labels,
+        magnus=BatchMagnus(paused_at=_seconds(job.paused_at)),
         **instants,
     )
 

@@ -1,4 +1,4 @@
-"""Pages of stored records: bulk jobs (cancel), webhooks (deliver again), usage, audit."""
+"""Pages of stored records: bulk jobs (pause, cancel), webhooks (deliver again), usage, audit."""
 
 from datetime import timedelta
 
@@ -22,17 +22,20 @@ def bulk_jobs() -> str:
     with current_context().sessions() as session:
         jobs = stored_jobs.newest_jobs(session, SHOWN_BULK_JOBS)
     now = current_context().page_reads.clock.get()
-    return render_template("bulk_jobs.html", as_of=now, jobs=jobs, cancellable=stored_jobs.CANCELLABLE)
+    return render_template("bulk_jobs.html", as_of=now, jobs=jobs, changeable=stored_jobs.CHANGEABLE)
 
 
-def cancel_bulk_job(id: str) -> Response:
-    """Cancels a bulk job; its answered lines stay."""
+BULK_ACTIONS = {"cancel": stored_jobs.cancel_job, "pause": stored_jobs.pause_job, "resume": stored_jobs.resume_job}
+
+
+def act_on_bulk_job(id: str, action: str) -> Response:
+    """Cancels, pauses or resumes a bulk job; its answered lines stay."""
     with current_context().sessions() as session:
         job = session.get(BulkJob, id)
-        if job is None:
+        if job is None or action not in BULK_ACTIONS:
             abort(404)
-        operator_access.record_action(session, current_operator().name, "cancel", f"batch {id}")
-        stored_jobs.cancel_job(session, job.tenant, id)
+        operator_access.record_action(session, current_operator().name, action, f"batch {id}")
+        BULK_ACTIONS[action](session, job.tenant, id)
     return redirect(url_for("dashboard.bulk_jobs"), 303)
 
 

@@ -1,0 +1,123 @@
+"""How clients steer batches that run: pause, resume, another window."""
+
+import openai
+import pytest
+from openai import OpenAI
+
+from tasks.planning.leader import Leader
+from tests.integration.api_service import MODEL, Api
+from tests.integration.bulk_stage import BulkStage, chat_line, counts, create
+from tests.integration.database_stage import Stage
+
+
+def act(api: Api, batch_id: str, action: str = "", status: int = 200, **body: str) -> dict[str, object]:
+    answer = api.call("POST", f"/v1/batches/{batch_id}{action}", json=body or None)
+    assert answer.status_code == status, answer.text
+    content: dict[str, object] = answer.json
+    return content
+
+
+def served(stage: Stage, leader: Leader) -> set[str]:
+    """The names of the lines that the planner gives to workers; they wait again afterwards."""
+    stage.sql("update requests set predicted_tokens = 5, predicted_upper_tokens = 9")
+    for name in "xyz":
+        stage.worker(name, model=MODEL)
+    leader.step()
+    rows = stage.sql(
+        "select custom_id from bulk_lines join requests r on r.id = request_id where status = 'in_progress'"
+    )
+    stage.sql("update requests set status = 'queued', planner_epoch = 0 where status = 'in_progress'")
+    stage.sql("delete from batches")
+    stage.sql("delete from workers")
+    return {row.custom_id for row in rows}
+
+
+def test_a_paused_batch_starts_no_line_until_it_is_resumed(
+    client: OpenAI, bulk: BulkStage, stage: Stage, leader: Leader
+) -> None:
+    paused, other = create(client, [chat_line("a"), chat_line("b")]), create(client, [chat_line("c")])
+    bulk.feed()
+    assert served(stage, leader) == {"a", "b", "c"}
+    leader.step()  # the policy has all three again
+    assert act(bulk.api, paused.id, "/pause")["magnus"]["paused_at"] is not None  # type: ignore[index]
+    bulk.count()
+    assert served(stage, leader) == {"c"}
+    leader.resign()
+    assert served(stage, leader) == {"c"}  # a new planner, too
+    assert act(bulk.api, paused.id, "/resume")["magnus"] == {"paused_at": None}
+    bulk.count()
+    assert served(stage, leader) == {"a", "b", "c"}
+    assert bulk.api.sql("select untold from bulk_jobs") == [(False,), (False,)]
+    bulk.finish()
+    assert counts(client.batches.retrieve(paused.id)) == (2, 2, 0)
+    assert client.batches.retrieve(other.id).status == "completed"
+
+
+def test_lines_of_a_paused_batch_are_not_read_and_can_be_cancelled_or_expire(client: OpenAI, bulk: BulkStage) -> None:
+    cancelled, expired = (create(client, [chat_line("a"), chat_line("b")]) for _ in range(2))
+    act(bulk.api, cancelled.id, "/pause")
+    assert bulk.feed() == 2
+    act(bulk.api, expired.id, "/pause")
+    bulk.count()
+    assert bulk.api.sql("select held from requests") == [(True,), (True,)]
+    client.batches.cancel(cancelled.id)
+    bulk.api.sql("update bulk_jobs set expires_at = now() where id = :id", id=expired.id)
+    bulk.count()
+    for batch, status in ((cancelled, "cancelled"), (expired, "expired")):
+        ended = client.batches.retrieve(batch.id)
+        assert (ended.status, ended.magnus) == (status, {"paused_at": None})  # type: ignore[attr-defined]
+    assert act(bulk.api, expired.id, "/pause", 400)["error"]["code"] == "batch_ended"  # type: ignore[index]
+
+
+def test_a_row_that_runs_when_its_batch_is_paused_is_held_if_it_comes_back(client: OpenAI, bulk: BulkStage) -> None:
+    batch = create(client, [chat_line("a")])
+    bulk.feed()
+    bulk.api.sql("update requests set status = 'in_progress'")
+    act(bulk.api, batch.id, "/pause")
+    bulk.count()
+    assert bulk.api.sql("select status, held from requests") == [("in_progress", True)]
+
+
+def test_another_window_moves_the_deadlines_of_waiting_lines_and_keeps_their_own(
+    client: OpenAI, bulk: BulkStage
+) -> None:
+    own = {"deadline_s": 7200}
+    batch = create(client, [chat_line("a"), chat_line("own", magnus=own)], completion_window="24h")
+    bulk.feed()
+    bulk.answer(0)
+
+    def hours() -> list[int]:
+        bulk.count()
+        rows = bulk.api.sql(
+            """select round(extract(epoch from r.deadline_at - j.created_at) / 3600)::int as hours
+            from requests r, bulk_jobs j order by r.arrived_at"""
+        )
+        return [row.hours for row in rows]
+
+    assert hours() == [24, 2]
+    changed = act(bulk.api, batch.id, completion_window="1h")
+    assert (changed["completion_window"], changed["expires_at"]) == ("1h", batch.created_at + 3600)
+    assert hours() == [1, 1]
+    act(bulk.api, batch.id, completion_window="7d")
+    assert hours() == [168, 2]
+    assert bulk.api.sql("select untold, (select bool_and(planner_epoch = 0) from requests) from bulk_jobs") == [
+        (False, True)
+    ]
+
+
+def test_a_window_that_is_over_is_refused_and_changes_nothing(client: OpenAI, bulk: BulkStage) -> None:
+    batch = create(client, [chat_line("a")])
+    bulk.api.sql("update bulk_jobs set created_at = now() - interval '2 h'")
+    error = act(bulk.api, batch.id, "", 400, completion_window="1h")["error"]
+    assert (error["param"], "longer" in error["message"]) == ("completion_window", True)  # type: ignore[index]
+    assert act(bulk.api, batch.id, "", 400, completion_window="tomorrow")["error"]["param"] == "completion_window"  # type: ignore[index]
+    assert client.batches.retrieve(batch.id).completion_window == "24h"
+
+
+@pytest.mark.parametrize("action", ["", "/pause", "/resume"])
+def test_another_tenants_batch_cannot_be_steered(client: OpenAI, api: Api, action: str) -> None:
+    batch = create(client, [chat_line("a")])
+    body = {"completion_window": "1h"} if not action else {}
+    act(api.other_tenant(), batch.id, action, 404, **body)
+    with pytest.raises(openai.NotFoundError):
+        client.post(f"/batches/batch_{'0' * 32}{action or '/pause'}", cast_to=object)
