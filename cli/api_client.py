@@ -117,6 +117,11 @@ class Client:
         """POST /v1/batches/{id}/{action}: cancel, pause or resume."""
         return self._call("POST", f"/v1/batches/{quote(id, '')}/{action}")
 
+    def retry_batch(self, id: str) -> Json:
+        """POST /v1/batches/{id}/retry."""
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        return self._call("POST", f"/v1/batches/{quote(id, '')}/retry", headers=headers)
+
     def change_batch(self, id: str, body: Json) -> Json:
         """POST /v1/batches/{id}."""
         return self._call("POST", f"/v1/batches/{quote(id, '')}", json=body)

@@ -45,6 +45,7 @@ ROUTE_SCOPES: dict[tuple[str, str], Scope] = {
     ("POST", "/v1/batches/{id}/cancel"): Scope.submit,
     ("POST", "/v1/batches/{id}/pause"): Scope.submit,
     ("POST", "/v1/batches/{id}/resume"): Scope.submit,
+    ("POST", "/v1/batches/{id}/retry"): Scope.submit,
     ("POST", "/tokenize"): Scope.read,
     ("POST", "/detokenize"): Scope.read,
     ("GET", "/v1/models"): Scope.read,

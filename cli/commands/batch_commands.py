@@ -249,6 +249,15 @@ def resume(client: Client, ids: tuple[str, ...]) -> list[Json]:
 
 @batch.command()
 @click.argument("ids", nargs=-1, required=True)
+@printed(_batches, lines=True)
+@with_client
+def retry(client: Client, ids: tuple[str, ...]) -> list[Json]:
+    """Make a batch of the lines of an ended batch that have no answer, and show it."""
+    return [client.retry_batch(one) for one in ids]
+
+
+@batch.command()
+@click.argument("ids", nargs=-1, required=True)
 @click.option("--window", required=True, help="When they must be done, counted from their creation: 30m, 24h, 7d.")
 @printed(_batches, lines=True)
 @with_client

@@ -35,6 +35,7 @@ class NewBulkJob:
     idempotency_key: str | None = None
     digest: bytes | None = None
     output_expires_s: int | None = None
+    parent_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,8 @@ def create_job(session: Session, new: NewBulkJob, most_unended: int) -> BulkJob:
     jobs have not ended, and FileDeleted.
     """
     check_alone(session, new.tenant, "bulk jobs")
-    key = new.idempotency_key
-    same_key = select(BulkJob).where(BulkJob.tenant == new.tenant, BulkJob.idempotency_key == key)
-    if key is not None and (earlier := session.scalar(same_key)) is not None:
-        if earlier.idempotency_sha256 != new.digest:
-            raise IdempotencyKeyReused(earlier.id)
+    earlier = job_of_key(session, new.tenant, new.idempotency_key, new.digest)
+    if earlier is not None:
         return earlier
     unended = select(func.count()).select_from(BulkJob).where(text(UNENDED), BulkJob.tenant == new.tenant)
     if (session.scalar(unended) or 0) >= most_unended:
@@ -78,10 +76,11 @@ def create_job(session: Session, new: NewBulkJob, most_unended: int) -> BulkJob:
         .values(
             id=f"batch_{uuid.uuid4().hex}",
             tenant=new.tenant,
-            idempotency_key=key,
+            idempotency_key=new.idempotency_key,
             idempotency_sha256=new.digest,
             endpoint=new.endpoint,
             input_file_id=new.file.id,
+            parent_id=new.parent_id,
             completion_window=new.completion_window,
             labels=None if new.metadata is None else dict(new.metadata),
             lines=new.file.lines,
@@ -93,6 +92,16 @@ def create_job(session: Session, new: NewBulkJob, most_unended: int) -> BulkJob:
     ).one()
     session.commit()
     return job
+
+
+def job_of_key(session: Session, tenant: str, key: str | None, digest: bytes | None) -> BulkJob | None:
+    """Returns the job that an earlier call with this key made; raises IdempotencyKeyReused if the digests differ."""
+    if key is None:
+        return None
+    earlier = session.scalar(select(BulkJob).where(BulkJob.tenant == tenant, BulkJob.idempotency_key == key))
+    if earlier is not None and earlier.idempotency_sha256 != digest:
+        raise IdempotencyKeyReused(earlier.id)
+    return earlier
 
 
 def any_unended(connection: Connection) -> bool:
@@ -163,6 +172,20 @@ def _change(session: Session, tenant: str, job_id: str, *also: ColumnElement[boo
     )
     session.commit()
     return changed is not None
+
+
+def unanswered_lines(session: Session, job_id: str) -> set[int]:
+    """Returns the numbers of lines that ended without an answer, except those that their call would refuse again."""
+    rows = session.execute(
+        text("""
+            select distinct l.line from bulk_lines l
+            left join lateral (select status from requests where id = l.request_id offset 0) r on true
+            where l.job_id = :job and (r.status in ('failed', 'cancelled')
+                or l.request_id is null and (l.error->>'status')::int not in (400, 413))
+        """),
+        {"job": job_id},
+    )
+    return {row.line for row in rows}
 
 
 ANSWERED_LINES = "r.answered"

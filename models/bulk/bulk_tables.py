@@ -37,6 +37,7 @@ class BulkStatus(enum.StrEnum):
     cancelled = "cancelled"
 
 
+ENDED = (BulkStatus.failed, BulkStatus.completed, BulkStatus.expired, BulkStatus.cancelled)
 # The predicate of partial indexes; a query must repeat it word by word to use them.
 UNENDED = "status in ('validating', 'in_progress', 'finalizing', 'cancelling')"
 
@@ -90,6 +91,7 @@ class BulkJob(Base):
     idempotency_sha256: Mapped[bytes | None] = mapped_column(LargeBinary)
     endpoint: Mapped[str]
     input_file_id: Mapped[str]
+    parent_id: Mapped[str | None]  # the job whose failed lines it retries
     completion_window: Mapped[str]
     # the client's labels; the attribute cannot be called `metadata`, which SQLAlchemy uses itself
     labels: Mapped[dict[str, Any] | None] = mapped_column("metadata", JSONB(none_as_null=True))

@@ -54,6 +54,8 @@ BULK_CASES = [
     Case("bulk_jobs.job_of_results", on_session(bulk_jobs.job_of_results, "tenant-0", INPUT)),
     Case("bulk_jobs.job_page", on_session(bulk_jobs.job_page, "tenant-0", after=JOB)),
     Case("bulk_jobs.cancel_job", on_session(bulk_jobs.cancel_job, "tenant-0", JOB)),
+    Case("bulk_jobs.job_of_key", on_session(bulk_jobs.job_of_key, "tenant-0", "a key", b"")),
+    Case("bulk_jobs.unanswered_lines", on_session(bulk_jobs.unanswered_lines, JOB), A_JOB),
     Case("bulk_jobs.pause_job", on_session(bulk_jobs.pause_job, "tenant-0", JOB)),
     Case("bulk_jobs.resume_job", on_session(bulk_jobs.resume_job, "tenant-0", JOB)),
     Case("bulk_jobs.set_window", on_session(bulk_jobs.set_window, "tenant-0", JOB, "7d", 7 * DAY)),

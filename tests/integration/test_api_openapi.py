@@ -35,6 +35,7 @@ OPERATIONS = [
     ("POST", "/v1/batches/{id}/cancel"),
     ("POST", "/v1/batches/{id}/pause"),
     ("POST", "/v1/batches/{id}/resume"),
+    ("POST", "/v1/batches/{id}/retry"),
     ("GET", "/v1/files"),
     ("POST", "/v1/files"),
     ("GET", "/v1/files/{id}"),

@@ -1,12 +1,13 @@
-"""How clients steer batches that run: pause, resume, another window."""
+"""How clients steer batches: pause, resume, another window, retry."""
 
 import openai
 import pytest
 from openai import OpenAI
+from openai.types import Batch
 
 from tasks.planning.leader import Leader
 from tests.integration.api_service import MODEL, Api
-from tests.integration.bulk_stage import BulkStage, chat_line, counts, create
+from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, results
 from tests.integration.database_stage import Stage
 
 
@@ -121,3 +122,47 @@ def test_another_tenants_batch_cannot_be_steered(client: OpenAI, api: Api, actio
     act(api.other_tenant(), batch.id, action, 404, **body)
     with pytest.raises(openai.NotFoundError):
         client.post(f"/batches/batch_{'0' * 32}{action or '/pause'}", cast_to=object)
+
+
+def test_a_retry_has_the_lines_without_an_answer_and_names_its_parent(client: OpenAI, api: Api) -> None:
+    bulk = BulkStage(api, max_requests=6)
+    lines = [chat_line("answered"), b"", b"no json", *(chat_line(f"{n}") for n in range(5)), chat_line("last", n=2)]
+    first = create(client, lines, metadata={"night": "1"})
+    bulk.feed()  # the limit admits a part: some lines are never read
+    bulk.answer(1)
+    bulk.api.sql("update requests set status = 'failed', finished_at = now() where id = (select max(id) from requests)")
+    error = act(api, first.id, "/retry", 400)["error"]
+    assert error["code"] == "batch_not_ended"  # type: ignore[index]
+    client.batches.cancel(first.id)
+    bulk.count()
+    retry = client.batches.retrieve(str(act(api, first.id, "/retry")["id"]))
+    assert (retry.magnus["parent_id"], retry.metadata) == (first.id, {"night": "1"})  # type: ignore[attr-defined]
+    assert counts(retry)[0] == 6
+    BulkStage(api).finish()
+    done = client.batches.retrieve(retry.id)
+    assert (done.status, counts(done)) == ("completed", (6, 6, 0))
+    assert results(client, done.output_file_id).keys() == {"0", "1", "2", "3", "4", "last"}
+    assert act(api, retry.id, "/retry", 400)["error"]["code"] == "nothing_to_retry"  # type: ignore[index]
+
+
+def test_a_retry_that_is_repeated_under_its_key_is_one_batch(client: OpenAI, bulk: BulkStage) -> None:
+    first, other = create(client, [chat_line("a")]), create(client, [chat_line("b")])
+    bulk.feed()
+    for batch in (first, other):
+        client.batches.cancel(batch.id)
+    bulk.count()
+    key = {"Idempotency-Key": "once"}
+    made = {client.post(f"/batches/{first.id}/retry", cast_to=Batch, options={"headers": key}).id for _ in range(2)}
+    assert len(made) == 1
+    with pytest.raises(openai.UnprocessableEntityError):
+        client.post(f"/batches/{other.id}/retry", cast_to=Batch, options={"headers": key})
+
+
+def test_without_its_input_a_batch_cannot_be_retried_and_says_what_to_do(client: OpenAI, bulk: BulkStage) -> None:
+    batch = create(client, [chat_line("a")])
+    client.batches.cancel(batch.id)
+    bulk.count()
+    bulk.api.sql("delete from file_chunks")
+    error = act(bulk.api, batch.id, "/retry", 400)["error"]
+    assert (error["code"], "Upload" in error["message"]) == ("input_file_deleted", True)  # type: ignore[index]
+    assert len(client.files.list().data) == 1

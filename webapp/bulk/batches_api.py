@@ -1,5 +1,6 @@
 """/v1/batches: create, retrieve, list, change, pause, cancel. The process `chores` does the work (`tasks/chores`)."""
 
+import hashlib
 import re
 from collections.abc import Callable
 from functools import partial
@@ -10,12 +11,13 @@ from sqlalchemy.orm import Session
 
 from models.bulk import bulk_jobs
 from models.bulk.bulk_jobs import CHANGEABLE, FileDeleted, NewBulkJob, TooManyJobs
-from models.bulk.bulk_tables import BulkJob, FilePurpose
+from models.bulk.bulk_tables import ENDED, BulkJob, FilePurpose
 from webapp.api_objects import read_page
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.bulk.bulk_schemas import Batch, BatchList, BatchListQuery, ChangeBatch, CreateBatch, batch_of, window_s
 from webapp.bulk.files_api import file_not_found, find_file
+from webapp.bulk.retried_lines import store_retry
 from webapp.client_errors import BacklogFull, InvalidRequest, NotFound
 from webapp.submission import canonical_digest, checked_key
 
@@ -51,14 +53,7 @@ def create_batch(json_data: CreateBatch) -> Batch:
         digest=None if key is None else canonical_digest(json_data),
         output_expires_s=None if json_data.output_expires_after is None else json_data.output_expires_after.seconds,
     )
-    with current_context().sessions() as session:
-        try:
-            return batch_of(bulk_jobs.create_job(session, new, MOST_UNENDED))
-        except TooManyJobs as error:
-            full = f"{MOST_UNENDED} of your batches have not ended. Wait for one, or cancel one."
-            raise BacklogFull(full, RETRY_S) from error
-        except FileDeleted as error:
-            raise file_not_found(file.id) from error
+    return _created(new)
 
 
 @api.get("")
@@ -116,6 +111,50 @@ def change_batch(id: str, json_data: ChangeBatch) -> Batch:
     """Gives it another completion window, shorter or longer, which its waiting lines follow within seconds."""
     window = json_data.completion_window
     return _changed(id, partial(bulk_jobs.set_window, window=window, window_s=window_s(window)))
+
+
+@api.post("/<id>/retry")
+@api.output(Batch)
+@api.doc(summary="Retry a batch", security="ApiKey", responses=[400, 401, 403, 404, 422, 429, 503])
+def retry_batch(id: str) -> Batch:
+    """Makes a batch of the lines of an ended one that have no answer, except those that would be refused again."""
+    tenant, key = current_tenant(), checked_key(request.headers.get("Idempotency-Key"))
+    context, parent = current_context(), find_batch(id)
+    digest = None if key is None else hashlib.sha256(id.encode()).digest()
+    with context.sessions() as session:
+        earlier = bulk_jobs.job_of_key(session, tenant, key, digest)
+    if earlier is not None:
+        return batch_of(earlier)
+    if parent.status not in ENDED:
+        running = f"The batch is {parent.status.value}. Its lines can be retried once it has ended: wait, or cancel it."
+        raise InvalidRequest(running, param="id", code="batch_not_ended")
+    file = store_retry(context.sessions, parent, context.upload_limits)
+    return _created(
+        NewBulkJob(
+            tenant=tenant,
+            endpoint=parent.endpoint,
+            file=file,
+            completion_window=parent.completion_window,
+            window_s=window_s(parent.completion_window),
+            metadata=parent.labels,
+            idempotency_key=key,
+            digest=digest,
+            output_expires_s=parent.output_expires_s,
+            parent_id=id,
+        )
+    )
+
+
+def _created(new: NewBulkJob) -> Batch:
+    """Stores a new batch and returns it; raises BacklogFull, and NotFound for a file that was deleted meanwhile."""
+    with current_context().sessions() as session:
+        try:
+            return batch_of(bulk_jobs.create_job(session, new, MOST_UNENDED))
+        except TooManyJobs as error:
+            full = f"{MOST_UNENDED} of your batches have not ended. Wait for one, or cancel one."
+            raise BacklogFull(full, RETRY_S) from error
+        except FileDeleted as error:
+            raise file_not_found(new.file.id) from error
 
 
 def _changed(id: str, change: Callable[[Session, str, str], bool]) -> Batch:

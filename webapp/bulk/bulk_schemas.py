@@ -123,6 +123,7 @@ class BatchMagnus(ApiObject):
     """What OpenAI's Batch has no field for."""
 
     paused_at: int | None = Field(description="Since when none of its waiting lines is served")
+    parent_id: str | None = Field(description="The batch whose failed lines it retries")
 
 
 class Batch(ApiObject):
@@ -186,7 +187,7 @@ def batch_of(job: BulkJob) -> Batch:
         expires_at=int(job.expires_at.timestamp()),
         request_counts=BatchRequestCounts(total=job.lines, completed=job.completed, failed=job.failed),
         metadata=job.labels,
-        magnus=BatchMagnus(paused_at=_seconds(job.paused_at)),
+        magnus=BatchMagnus(paused_at=_seconds(job.paused_at), parent_id=job.parent_id),
         **instants,
     )
 

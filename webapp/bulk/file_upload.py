@@ -134,6 +134,22 @@ class FileSink:
     def close(self) -> None:
         """Does nothing; the parser expects the method."""
 
+    def finish(self, expires_after_s: float | None) -> StoredFile:
+        """Makes the whole file visible and returns it; raises the error that kept it from being stored."""
+        self.seek(0)
+        if self.error is not None:
+            raise self.error
+        chunks = self.chunks
+        with self._sessions() as session:
+            return stored_files.finish_upload(
+                session, self.file_id, chunks.size_bytes, chunks.lines, chunks.last_line, expires_after_s
+            )
+
+    def abandon(self) -> None:
+        """Deletes what is stored."""
+        with self._sessions() as session:
+            stored_files.abandon_upload(session, self.file_id)
+
     def _store(self, chunks: Callable[[], Iterable[tuple[int, bytes]]]) -> None:
         if self.error is not None:
             return
@@ -181,22 +197,10 @@ def store_upload(
         if list(files) != ["file"]:
             raise InvalidRequest("Missing required parameter: 'file', a file in a multipart form.", param="file")
         expires_after_s = checked_fields(form)
-        (sink,) = sinks
-        if sink.error is not None:
-            raise sink.error
-        with sessions() as session:
-            return stored_files.finish_upload(
-                session,
-                sink.file_id,
-                sink.chunks.size_bytes,
-                sink.chunks.lines,
-                sink.chunks.last_line,
-                expires_after_s,
-            )
+        return sinks[0].finish(expires_after_s)
     except BaseException:
         for sink in sinks:
-            with sessions() as session:
-                stored_files.abandon_upload(session, sink.file_id)
+            sink.abandon()
         raise
 
 
