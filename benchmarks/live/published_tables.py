@@ -5,8 +5,12 @@
 
 `v100` is Magnus's machine, `a100` and `a100-hf` are SCLS's under its two engines, `a6000` is BATON's; their workers
 keep the pace without computing. `tasks-forest` and `tasks-usin` are `v100` with the requests of the papers' tasks
-instead of toy requests, and need `--data`. `smollm2` is SmolLM2 on this machine with the papers' limits and seven rows
-of Eq. (1). Its `--answers` are made first by `python -m benchmarks.generated_answers` (an hour on two cores).
+instead of toy requests, and need `--data`.
+
+`smollm2` is SmolLM2 on this machine with seven rows of Eq. (1), 1,024 + 256 tokens. In bfloat16 an answer depends on
+the rows beside it: of answers that the model had ended by itself, one in seven repeated itself up to a limit of 1,024
+tokens in another batch. The lower limit keeps these from deciding everything. The `--answers` are made first by
+`python -m benchmarks.generated_answers` (an hour on two cores).
 
 The runs go into docs/results/live/TABLE.json, and `benchmarks.live.compared_runs` makes the table of them. Let nothing
 else run on the machine: each record has the machine's load before it.
@@ -38,8 +42,8 @@ TABLES = {
     "a100-hf": f"--paced a100-hf {A100} --requests 900 --rates 7,20,40 --policies vs,scls,baton,fusion",
     "a6000": f"--paced a6000 {A100} --requests 900 --rates 10,28 --policies vs,ccb,baton,fusion",
     "smollm2": (
-        "--model smollm2 --workload tasks --workers 1 --kv-budget 315MiB --requests 600 --rates 4 --repeats 1 "
-        f"{ESTIMATOR} --policies vs,magnus,scls,baton,fusion,sequence"
+        "--model smollm2 --workload tasks --workers 1 --max-output-tokens 256 --kv-budget 197MiB --requests 300 "
+        f"--rates 4 --repeats 1 {ESTIMATOR} --policies vs,magnus,scls,baton,fusion,sequence"
     ),
 }
 PATH = click.Path(exists=True, path_type=Path)
