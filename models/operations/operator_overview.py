@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from models.connections.connection_slots import connection_shortage
 from models.operations import process_heartbeats
 from models.planning import planner_state
+from models.planning.live_fleet import MAY_BE_GIVEN_BATCHES
 from models.sql import text
 
 # Seconds for which a batch that was sent may be on its way; its requests wait if no worker has begun it by then. Longer
@@ -92,6 +93,26 @@ def workers_not_consuming(session: Session) -> list[str]:
     return [row.name for row in rows]
 
 
+def fleet_findings(session: Session, worker_alive_s: float) -> list[str]:
+    """Returns what keeps living workers from serving: faulty engines, batches not begun, no worker that may get one."""
+    row = session.execute(
+        text(f"""
+            select count(*) filter (where {MAY_BE_GIVEN_BATCHES}) as taking,
+                array_agg(name order by name) filter (where fault is not null) as faulty,
+                (select count(*) from {UNSTARTED}) as unstarted
+            from workers where stopped_at is null
+                and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)
+        """),  # noqa: S608  # constants
+        {"alive_s": worker_alive_s},
+    ).one()
+    found = [f"worker {name} is set aside, because its engine does not work" for name in row.faulty or ()]
+    if not row.taking:
+        found.append("no worker takes batches: each is drained, stopping, set aside, or takes no messages")
+    if row.unstarted:
+        found.append(f"{row.unstarted:,} requests were sent to workers that have not begun them for {UNSTARTED_S} s")
+    return found
+
+
 def planner_findings(session: Session) -> list[str]:
     """Returns what the planner said lately about the broker and about models without workers."""
     row = session.execute(
@@ -121,6 +142,8 @@ def what_is_missing(session: Session, worker_alive_s: float) -> list[str]:
         missing.append(shortage)
     if not workers:
         missing.append("no worker is alive: requests are accepted and kept, and none is served")
+    else:
+        missing += fleet_findings(session, worker_alive_s)
     if paused_since(session):
         missing.append("planning is paused: requests are accepted and kept, and none is given to a worker")
     missing += planner_findings(session)

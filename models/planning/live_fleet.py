@@ -11,6 +11,10 @@ from models.sql import text
 from models.tables import BatchStatus
 from scheduling.costs import ProfiledCurves, WorkerCurves
 
+# A worker that has not deregistered, is not stopping, takes its messages, is not drained, and whose engine works.
+MAY_BE_GIVEN_BATCHES = """stopped_at is null and not stopping and not_consuming_since is null and fault is null
+    and drained_at is null"""
+
 
 @dataclass(frozen=True, slots=True)
 class LiveWorker:
@@ -62,19 +66,14 @@ class BatchEnding:
 
 
 def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
-    """Returns workers whose last heartbeat is at most `alive_s` old and that may be given batches, ordered by name.
-
-    Leaves out workers that have deregistered, are stopping, take no messages, have a faulty engine, or are drained.
-    """
+    """Returns workers whose last heartbeat is at most `alive_s` old and that may be given batches, ordered by name."""
     rows = connection.execute(
-        text("""
+        text(f"""
             select name, model, theta_bytes, delta_bytes, curves, paged, block_tokens, max_rows, lacks, prefix_cache
-            from workers
-            where stopped_at is null and not stopping and not_consuming_since is null and fault is null
-                and drained_at is null
+            from workers where {MAY_BE_GIVEN_BATCHES}
                 and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)
             order by name
-        """),
+        """),  # noqa: S608  # a constant
         {"alive_s": alive_s},
     )
     return [

@@ -78,7 +78,8 @@ class Operator:
     def _holds(self, alarm: str) -> bool:
         (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
         (expression,) = (rule["expr"] for rule in group["rules"] if rule["alert"] == alarm)
-        name, sign, bound = re.fullmatch(r"(\w+) (==|>) (\d+)", expression).groups()  # type: ignore[union-attr]
+        # of alternatives the first one
+        name, sign, bound = re.match(r"(?:sum\()?(\w+)\)? (==|>) (\d+)", expression).groups()  # type: ignore[union-attr]
         compare = {"==": operator.eq, ">": operator.gt}[sign]
         page = self.client.get("/metrics").get_data(as_text=True)
         samples = [one for family in text_string_to_metric_families(page) for one in family.samples if one.name == name]

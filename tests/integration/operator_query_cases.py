@@ -44,6 +44,7 @@ OPERATOR_CASES = [
     Case("operator_overview.request_counts", on_session(operator_overview.request_counts, 10.0), 2 * COUNTED),
     Case("operator_overview.workers_alive", on_session(operator_overview.workers_alive, 10.0)),
     Case("operator_overview.workers_not_consuming", on_session(operator_overview.workers_not_consuming)),
+    Case("operator_overview.fleet_findings", on_session(operator_overview.fleet_findings, 10.0), OPEN),
     Case("operator_overview.planner_findings", on_session(operator_overview.planner_findings)),
     Case("operator_overview.what_is_missing", on_session(operator_overview.what_is_missing, 10.0)),
     Case("application_figures.applications", on_session(application_figures.applications), 5000 + FEW),

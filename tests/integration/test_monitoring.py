@@ -106,6 +106,36 @@ def test_a_stopped_worker_is_down_and_has_no_heartbeat_to_wait_for(busy: Api) ->
     assert 'magnus_worker_heartbeat_age_seconds{worker="w1"}' not in page
 
 
+SENT_AND_NOT_BEGUN = """with sent as (insert into batches (worker, policy, size, length, predicted_generation_length,
+        estimated_s, assigned_at) values ('w1', 'test', 1, 1, 1, 1.0, clock_timestamp() - interval '11 s') returning id)
+    update requests set status = 'in_progress', batch_id = sent.id from sent where status = 'queued'"""
+NO_WORKER_TAKES = "no worker takes batches: each is drained, stopping, set aside, or takes no messages"
+HINDERS = {
+    "update workers set drained_at = clock_timestamp()": [NO_WORKER_TAKES],
+    "update workers set stopping = true": [NO_WORKER_TAKES],
+    "update workers set fault = 'ConnectError'": [
+        "worker w1 is set aside, because its engine does not work",
+        NO_WORKER_TAKES,
+    ],
+    "update workers set not_consuming_since = clock_timestamp()": [
+        NO_WORKER_TAKES,
+        "worker w1 takes no messages: compare its MAGNUS_REDIS_URL",
+    ],
+    SENT_AND_NOT_BEGUN: ["1 requests were sent to workers that have not begun them for 10 s"],
+}
+
+
+@pytest.mark.parametrize("statement", HINDERS)
+def test_a_living_worker_that_serves_nothing_makes_the_service_degraded(busy: Api, statement: str) -> None:
+    assert busy.client.get("/readyz").get_json()["missing"] == []
+    busy.sql(statement)
+    ready = busy.client.get("/readyz").get_json()
+    assert (ready["status"], ready["missing"]) == ("degraded", HINDERS[statement])
+    assert busy.call("GET", "/v1/magnus/stats").json["missing"] == HINDERS[statement]
+    page = busy.client.get("/metrics").get_data(as_text=True)
+    assert ('magnus_worker_up{worker="w1"} 0.0' in page) == (NO_WORKER_TAKES in HINDERS[statement])
+
+
 def test_alarms_and_dashboard_ask_for_metrics_and_labels_that_exist(busy: Api) -> None:
     samples = shown(busy)
     targets = [target["expr"] for panel in json.loads(GRAFANA.read_text())["panels"] for target in panel["targets"]]
