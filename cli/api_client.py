@@ -92,8 +92,15 @@ class Client:
 
     def content(self, file_id: str) -> Iterator[bytes]:
         """GET /v1/files/{id}/content, piece by piece, without retries."""
+        return self._pieces(f"/v1/files/{file_id}/content")
+
+    def results(self, id: str, format: str) -> Iterator[bytes]:
+        """GET /v1/batches/{id}/results, piece by piece, without retries."""
+        return self._pieces(f"/v1/batches/{quote(id, '')}/results", format=format)
+
+    def _pieces(self, path: str, **query: str) -> Iterator[bytes]:
         try:
-            with self._http.stream("GET", f"/v1/files/{file_id}/content") as answer:
+            with self._http.stream("GET", path, params=query) as answer:
                 if not answer.is_success:
                     answer.read()
                     _content(answer)

@@ -46,6 +46,7 @@ ROUTE_SCOPES: dict[tuple[str, str], Scope] = {
     ("POST", "/v1/batches/{id}/pause"): Scope.submit,
     ("POST", "/v1/batches/{id}/resume"): Scope.submit,
     ("POST", "/v1/batches/{id}/retry"): Scope.submit,
+    ("GET", "/v1/batches/{id}/results"): Scope.read,
     ("POST", "/tokenize"): Scope.read,
     ("POST", "/detokenize"): Scope.read,
     ("GET", "/v1/models"): Scope.read,

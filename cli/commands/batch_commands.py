@@ -8,18 +8,19 @@ import json
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from cli.api_client import Client, Json
-from cli.output import CommandFailed, json_option, print_result, printed, table
+from cli.api_client import RETRIED_STATUSES, Client, Json, ServiceError
+from cli.output import CommandFailed, Unreachable, json_option, print_result, printed, table
 from cli.service_access import with_client
 
 ENDED = ("failed", "completed", "expired", "cancelled")
@@ -88,12 +89,7 @@ class BulkRun:
 
     def wait(self, batch: Json, show: Callable[[Json], None], pause: Callable[[float], object]) -> Json:
         """Poll until the batch has ended, and return it; `show` gets each state."""
-        show(batch)
-        while batch["status"] not in ENDED:
-            pause(POLL_S)
-            batch = self._client.batch(batch["id"])
-            show(batch)
-        return batch
+        return follow(self._client, batch, show, pause)
 
     def save(self, batch: Json) -> None:
         """Write the answers, and the errors if there are any, and remove the run's state file."""
@@ -120,6 +116,21 @@ class BulkRun:
         return state
 
 
+def follow(client: Client, batch: Json, show: Callable[[Json], None], pause: Callable[[float], object]) -> Json:
+    """Poll until the batch has ended, and return it; `show` gets each state, and that the service does not answer."""
+    show(batch)
+    while batch["status"] not in ENDED:
+        pause(POLL_S)
+        try:
+            batch = client.batch(batch["id"])
+            show(batch)
+        except (Unreachable, ServiceError) as error:
+            if isinstance(error, ServiceError) and error.status not in RETRIED_STATUSES:
+                raise
+            show(batch | {"status": "no answer"})
+    return batch
+
+
 def beside(path: Path, ending: str) -> Path:
     """Return the path with this ending appended."""
     return path.with_name(f"{path.name}.{ending}")
@@ -139,6 +150,42 @@ def first_url(path: Path) -> str:
         return str(json.loads(line)["url"])
     except (ValueError, KeyError, TypeError) as error:
         raise CommandFailed(f"the first line of {path} has no `url`: give --endpoint") from error
+
+
+@contextmanager
+def progress_shown(quiet: bool) -> Iterator[Callable[[Json], None]]:
+    """Gives a function that shows a batch's state as a bar with its predicted end."""
+    columns = (
+        *(TextColumn("{task.description:>11}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
+        TextColumn("{task.fields[end]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=quiet) as bars:
+        bar = bars.add_task("uploading", total=None, end="")
+
+        def show(now: Json) -> None:
+            counts = now["request_counts"]
+            done = counts["completed"] + counts["failed"]
+            end = predicted_end(now, time.time())
+            bars.update(bar, description=_status(now), total=counts["total"], completed=done, end=end)
+
+        yield show
+
+
+def predicted_end(batch: Json, now: float) -> str:
+    """Return when a batch will end: as the service predicts it, or at the pace of its lines until `now`."""
+    counts, begun = batch["request_counts"], batch["in_progress_at"]
+    done = counts["completed"] + counts["failed"]
+    left_s = batch["magnus"].get("eta_s")
+    if left_s is None and done and begun and now > begun:
+        left_s = (counts["total"] - done) * (now - begun) / done
+    if left_s is None or batch["status"] in ENDED or batch["magnus"]["paused_at"]:
+        return ""
+    late = " (its window ends before)" if now + left_s > batch["expires_at"] else ""
+    return f"ends about {time.strftime('%a %H:%M:%S', time.localtime(now + left_s))}{late}"
+
+
+def _status(batch: Json) -> str:
+    return "paused" if batch["magnus"]["paused_at"] and batch["status"] not in ENDED else str(batch["status"])
 
 
 @click.group()
@@ -163,17 +210,9 @@ def run(client: Client, input: Path, output: Path, endpoint: str | None, window:
     on with the batch; the same command continues it.
     """
     bulk_run = BulkRun(client, input, output)
-    columns = (TextColumn("{task.description:>11}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
-        with Progress(*columns, console=Console(stderr=True), disable=as_json) as bars:
-            bar = bars.add_task("uploading", total=None)
-
-            def show(now: Json) -> None:
-                counts = now["request_counts"]
-                done = counts["completed"] + counts["failed"]
-                bars.update(bar, description=now["status"], total=counts["total"], completed=done)
-
-            ended = bulk_run.wait(bulk_run.start(endpoint, window), show, time.sleep)
+        with progress_shown(as_json) as shown:
+            ended = bulk_run.wait(bulk_run.start(endpoint, window), shown, time.sleep)
     except KeyboardInterrupt:
         if bulk_run.batch_id:
             click.echo(
@@ -197,8 +236,7 @@ def _batches(batches: list[Json]) -> Table:
     for one in batches:
         counts = (one["request_counts"][name] for name in ("total", "completed", "failed"))
         instants = (time.strftime("%Y-%m-%d %H:%M", time.localtime(one[name])) for name in ("created_at", "expires_at"))
-        status = "paused" if one["magnus"]["paused_at"] else one["status"]
-        rows.append((one["id"], status, *counts, *instants, one["output_file_id"], one["error_file_id"]))
+        rows.append((one["id"], _status(one), *counts, *instants, one["output_file_id"], one["error_file_id"]))
     return table(columns, rows)
 
 
@@ -218,6 +256,28 @@ def list_batches(client: Client, limit: int) -> list[Json]:
 def show(client: Client, ids: tuple[str, ...]) -> list[Json]:
     """Show the status of batches."""
     return [client.batch(one) for one in ids]
+
+
+@batch.command()
+@click.argument("id")
+@json_option
+@with_client
+def watch(client: Client, id: str, as_json: bool) -> None:
+    """Show the progress and the predicted end of a batch until it has ended; a restart of the service is waited for."""
+    with progress_shown(as_json) as shown:
+        ended = follow(client, client.batch(id), shown, time.sleep)
+    print_result([ended], as_json, _batches, lines=True)
+
+
+@batch.command()
+@click.argument("id")
+@click.argument("output", type=click.File("wb"), default="-")
+@click.option("--format", "kind", type=click.Choice(["jsonl", "csv", "parquet"]), default="jsonl", show_default=True)
+@with_client
+def results(client: Client, id: str, output: BinaryIO, kind: str) -> None:
+    """Write the lines of a batch that have ended by now to OUTPUT, answered or not, in the order of the input."""
+    for piece in client.results(id, kind):
+        output.write(piece)
 
 
 @batch.command()

@@ -188,8 +188,11 @@ def unanswered_lines(session: Session, job_id: str) -> set[int]:
     return {row.line for row in rows}
 
 
-ANSWERED_LINES = "r.answered"
-OTHER_ENDED_LINES = "not r.answered and not r.unfinished"
+ENDED_LINES = {
+    FilePurpose.output: "r.answered",
+    FilePurpose.error: "not r.answered and not r.unfinished",
+    None: "not r.unfinished",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +206,13 @@ class EndedLine:
     views: Sequence[RequestView]
 
 
-def ended_lines(session: Session, job_id: str, purpose: FilePurpose, after: int, limit: int) -> Sequence[EndedLine]:
-    """Returns lines behind the line `after` that belong to the file of this purpose; none if there are no more.
+def ended_lines(
+    session: Session, job_id: str, purpose: FilePurpose | None, after: int, limit: int
+) -> Sequence[EndedLine]:
+    """Returns lines behind the line `after` that belong to the file of this purpose, or to any; none behind the last.
 
     They have at most `limit` requests together, unless the first of them has more.
     """
-    condition = ANSWERED_LINES if purpose is FilePurpose.output else OTHER_ENDED_LINES
     rows = session.execute(
         text(f"""
             select line, custom_id, error, ids from (
@@ -220,8 +224,8 @@ def ended_lines(session: Session, job_id: str, purpose: FilePurpose, after: int,
                 from bulk_lines l
                 left join lateral (select status from requests where id = l.request_id offset 0) q on true
                 where l.job_id = :job and l.line > :after group by l.line
-            ) r where {condition} order by line limit :most
-        """),  # noqa: S608  # one of two constants
+            ) r where {ENDED_LINES[purpose]} order by line limit :most
+        """),  # noqa: S608  # one of three constants
         {"job": job_id, "after": after, "most": limit},
     ).all()
     sizes = accumulate(len(row.ids) for row in rows)

@@ -36,6 +36,7 @@ OPERATIONS = [
     ("POST", "/v1/batches/{id}/pause"),
     ("POST", "/v1/batches/{id}/resume"),
     ("POST", "/v1/batches/{id}/retry"),
+    ("GET", "/v1/batches/{id}/results"),
     ("GET", "/v1/files"),
     ("POST", "/v1/files"),
     ("GET", "/v1/files/{id}"),

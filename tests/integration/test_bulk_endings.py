@@ -1,5 +1,7 @@
 """What batches give when lines are bad, requests fail, windows end, or somebody cancels: what is done stays."""
 
+import csv
+
 from openai import OpenAI
 
 from tests.integration.api_service import MODEL
@@ -171,3 +173,29 @@ def test_webhooks_hear_of_the_end_of_a_batch_once_and_not_of_its_lines(client: O
         (kind, batch.id, f"evt_{batch.id.removeprefix('batch_')}")
         for kind, batch in (("batch.completed", done), ("batch.cancelled", cancelled))
     )
+
+
+def test_results_of_both_files_are_read_in_the_order_of_the_input_and_as_a_table(
+    client: OpenAI, bulk: BulkStage
+) -> None:
+    batch = create(client, [chat_line("a"), b"no json", chat_line("b", n=2), chat_line("c")])
+    bulk.feed()
+    bulk.answer(3)
+    read = bulk.api.call("GET", f"/v1/batches/{batch.id}/results")
+    assert [(one["custom_id"], one["error"] is None) for one in records(read.data)] == [
+        ("a", True),
+        (None, False),
+        ("b", True),
+    ]
+    table = bulk.api.call("GET", f"/v1/batches/{batch.id}/results?format=csv")
+    assert table.content_type == "text/csv; charset=utf-8"
+    rows = list(csv.DictReader(table.text.splitlines()))
+    assert [(row["custom_id"], row["choice"], row["text"], row["completion_tokens"]) for row in rows] == [
+        ("a", "0", "EINS", "2"),
+        ("", "0", "", ""),
+        ("b", "0", "EINS", "4"),
+        ("b", "1", "EINS", ""),
+    ]
+    assert rows[1]["error_code"] == "invalid_json_line"
+    refused = bulk.api.call("GET", f"/v1/batches/{batch.id}/results?format=xlsx")
+    assert (refused.status_code, refused.json["error"]["param"]) == (400, "format")

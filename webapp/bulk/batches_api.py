@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from apiflask import APIBlueprint
-from flask import request
+from flask import Response, request
 from sqlalchemy.orm import Session
 
 from models.bulk import bulk_jobs
@@ -15,8 +15,19 @@ from models.bulk.bulk_tables import ENDED, BulkJob, FilePurpose
 from webapp.api_objects import read_page
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
-from webapp.bulk.bulk_schemas import Batch, BatchList, BatchListQuery, ChangeBatch, CreateBatch, batch_of, window_s
+from webapp.bulk.bulk_schemas import (
+    Batch,
+    BatchList,
+    BatchListQuery,
+    ChangeBatch,
+    CreateBatch,
+    ResultsQuery,
+    batch_of,
+    window_s,
+)
 from webapp.bulk.files_api import file_not_found, find_file
+from webapp.bulk.result_lines import EndingJob, result_lines, results
+from webapp.bulk.result_tables import as_csv, as_parquet, table_rows
 from webapp.bulk.retried_lines import store_retry
 from webapp.client_errors import BacklogFull, InvalidRequest, NotFound
 from webapp.submission import canonical_digest, checked_key
@@ -143,6 +154,25 @@ def retry_batch(id: str) -> Batch:
             parent_id=id,
         )
     )
+
+
+MEDIA_TYPES = {"jsonl": "application/jsonl", "csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
+
+
+@api.get("/<id>/results")
+@api.input(ResultsQuery, location="query")
+@api.doc(summary="Read a batch's results", security="ApiKey", responses=[200, 400, 401, 403, 404, 429, 503])
+def read_results(id: str, query_data: ResultsQuery) -> Response:
+    """Returns the lines that have ended by now, answered or not, in the order of the input."""
+    job, kind = find_batch(id), query_data.format
+    ending, sessions = EndingJob(job.id, job.endpoint, job.status), current_context().sessions
+    if kind == "jsonl":
+        pieces = result_lines(sessions, ending, None)
+    else:
+        rows = (row for page in results(sessions, ending, None) for result in page for row in table_rows(result))
+        pieces = as_csv(rows) if kind == "csv" else as_parquet(rows)
+    named = {"Content-Disposition": f"attachment; filename={id}.{kind}"}
+    return Response(pieces, mimetype=MEDIA_TYPES[kind], headers=named)
 
 
 def _created(new: NewBulkJob) -> Batch:

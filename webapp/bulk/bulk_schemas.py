@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from models.bulk.bulk_tables import BulkJob, BulkStatus, FilePurpose, StoredFile
-from webapp.api_objects import ApiObject, DeletedObject, ListPage, PageQuery
+from webapp.api_objects import ApiObject, DeletedObject, ListPage, PageQuery, Query
 from webapp.bulk.file_upload import EXPIRES_AFTER_S
 from webapp.field_types import Body, Metadata, Text
 
@@ -68,6 +68,12 @@ class FileListQuery(PageQuery):
 
 class BatchListQuery(PageQuery):
     """GET /v1/batches."""
+
+
+class ResultsQuery(Query):
+    """GET /v1/batches/{id}/results."""
+
+    format: Literal["jsonl", "csv", "parquet"] = "jsonl"
 
 
 class FileObject(ApiObject):

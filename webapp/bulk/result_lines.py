@@ -32,19 +32,27 @@ class EndingJob:
     status: BulkStatus
 
 
-def result_lines(sessions: sessionmaker[Session], job: EndingJob, purpose: FilePurpose) -> Iterator[bytes]:
-    """Yields the lines of the output file, or of the error file, that have ended."""
+def result_lines(sessions: sessionmaker[Session], job: EndingJob, purpose: FilePurpose | None) -> Iterator[bytes]:
+    """Yields the lines of the output file, of the error file, or of both that have ended, in the order of the input."""
+    for page in results(sessions, job, purpose):
+        yield b"".join(one_line_json(result) + b"\n" for result in page)
+
+
+def results(
+    sessions: sessionmaker[Session], job: EndingJob, purpose: FilePurpose | None
+) -> Iterator[list[dict[str, Any]]]:
+    """Yields what `result_lines` writes, page by page; between two pages it holds no connection."""
     after = 0
     while True:
         with sessions() as session:
             page = ended_lines(session, job.id, purpose, after, PAGE_ANSWERS)
         if not page:
             return
-        yield b"".join(one_line_json(_result(job, line)) + b"\n" for line in page)
+        yield [_result(job, line) for line in page]
         after = page[-1].line
 
 
-def _result(job: EndingJob, line: EndedLine) -> dict[str, object]:
+def _result(job: EndingJob, line: EndedLine) -> dict[str, Any]:
     response, error = None, None
     unanswered = [view.request for view in line.views if view.request.status not in ANSWERED]
     whole = len(line.views) == len(line.request_ids) > 0

@@ -1,6 +1,7 @@
 """A run of a file takes up what an interrupted one left, repeats no upload and no creation, and saves what it gets."""
 
 import json
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import httpx
 import pytest
 
 from cli.api_client import Client, Json
-from cli.commands.batch_commands import BulkRun
+from cli.commands.batch_commands import BulkRun, follow, predicted_end
 from cli.output import CommandFailed
 
 LINE = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {}}) + "\n"
@@ -121,3 +122,42 @@ def test_a_first_line_without_a_call_asks_for_the_endpoint(
     run._state.file = "file-1"
     with pytest.raises(CommandFailed, match="give --endpoint"):
         run.start(None, "24h")
+
+
+def state(done: int = 0, **fields: object) -> Json:
+    counts = {"total": 10, "completed": done, "failed": 0}
+    times = {"in_progress_at": 1000, "expires_at": 5000}
+    return {"status": "in_progress", "request_counts": counts, "magnus": {"paused_at": None}} | times | fields
+
+
+def test_a_watched_batch_is_waited_for_through_a_restart_of_the_service() -> None:
+    answers = iter([httpx.ConnectError("gone"), httpx.Response(503), httpx.Response(200, json=state(10, id="batch_1"))])
+    ended = httpx.Response(200, json=state(10, status="completed", id="batch_1"))
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        one = next(answers, ended)
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    client = Client("http://magnus", "key", attempts=1, transport=httpx.MockTransport(answer), sleep=lambda _: None)
+    shown = list[str]()
+    batch = follow(client, state(3, id="batch_1"), lambda now: shown.append(now["status"]), lambda _: None)
+    assert batch["status"] == "completed"
+    assert shown == ["in_progress", "no answer", "no answer", "in_progress", "completed"]
+
+
+def test_a_refused_call_ends_the_watch() -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(404, json={"error": {"message": "No batch."}}))
+    with pytest.raises(CommandFailed, match="No batch"):
+        follow(Client("http://magnus", "key", transport=transport), state(id="b"), lambda _: None, lambda _: None)
+
+
+def test_the_predicted_end_is_the_services_or_follows_the_pace_of_the_lines() -> None:
+    at = time.strftime("%H:%M:%S", time.localtime(1400))  # 5 of 10 lines took 200 s, so that 5 more take 200 s
+    assert predicted_end(state(5), 1200.0) == f"ends about {time.strftime('%a', time.localtime(1400))} {at}"
+    assert at in predicted_end(state(0, magnus={"paused_at": None, "eta_s": 200.0}), 1200.0)
+    assert "before" in predicted_end(state(1), 2000.0)  # 9 lines at 1000 s each
+    assert predicted_end(state(0), 1200.0) == ""
+    assert predicted_end(state(5, magnus={"paused_at": 1100}), 1200.0) == ""
+    assert predicted_end(state(10, status="completed"), 1200.0) == ""
