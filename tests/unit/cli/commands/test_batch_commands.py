@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -131,7 +132,9 @@ def state(done: int = 0, **fields: object) -> Json:
 
 
 def test_a_watched_batch_is_waited_for_through_a_restart_of_the_service() -> None:
-    answers = iter([httpx.ConnectError("gone"), httpx.Response(503), httpx.Response(200, json=state(10, id="batch_1"))])
+    answers: Iterator[httpx.Response | httpx.ConnectError] = iter(
+        [httpx.ConnectError("gone"), httpx.Response(503), httpx.Response(200, json=state(10, id="batch_1"))]
+    )
     ended = httpx.Response(200, json=state(10, status="completed", id="batch_1"))
 
     def answer(_: httpx.Request) -> httpx.Response:
