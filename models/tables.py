@@ -153,6 +153,7 @@ class StoredRequest(Base):
             postgresql_where=text("status = 'queued' and predicted_tokens is null"),
         ),
         Index("requests_unfed", "planner_epoch", postgresql_where=text("status = 'queued'")),
+        Index("requests_held", "planner_epoch", postgresql_where=text("status = 'queued' and held")),
         Index(
             "requests_predicted_early",
             "predictor_version",

@@ -136,6 +136,8 @@ class ServiceCollector(Collector):
 
 def _requests(now: RequestCounts) -> Iterator[Metric]:
     yield GaugeMetricFamily("magnus_requests_queued", "Requests that wait", now.queued)
+    yield GaugeMetricFamily("magnus_requests_held", "Lines of paused batches, which wait for that", now.held)
+    yield GaugeMetricFamily("magnus_batch_lines_unread", "Lines of batches that are no requests yet", now.unread_lines)
     yield GaugeMetricFamily("magnus_requests_unstarted", "Those whose batch was sent and not begun", now.unstarted)
     yield GaugeMetricFamily("magnus_requests_in_progress", "Other requests in an open batch", now.running)
     yield GaugeMetricFamily("magnus_requests_unpredicted", "Requests that wait for a predictor", now.unpredicted)

@@ -55,6 +55,7 @@ class ClaimedJob:
     step_lines: int  # lines that this step may read
     tries: int  # steps that began at `next_line`, with this one; all others did not end
     first_line: int  # the number of the chunk's first line
+    chunk_end: int  # the number of its last line
     data: bytes  # the chunk
 
 
@@ -104,7 +105,10 @@ def claim_job(connection: Connection, job_id: str) -> ClaimedJob | None:
                 for update skip locked
             )
             select j.id, j.tenant, j.endpoint, j.next_line, j.last_line, clock_timestamp() as now, j.expires_at,
-                j.step_lines, j.tries, c.first_line, c.data
+                j.step_lines, j.tries, c.first_line, c.data, coalesce((
+                    select min(first_line) - 1 from file_chunks
+                    where file_id = j.input_file_id and first_line > j.next_line
+                ), j.last_line) as chunk_end
             from next_job j cross join lateral (
                 select first_line, data from file_chunks where file_id = j.input_file_id and first_line <= j.next_line
                 order by first_line desc limit 1

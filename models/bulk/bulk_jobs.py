@@ -19,6 +19,8 @@ from models.tables import StoredRequest
 from models.tenants.tenant_limits import check_alone
 
 NOW = func.clock_timestamp()
+# Most jobs of a tenant that have not ended. Each is read once a second and may have 50,000 lines. Not tuned.
+MOST_UNENDED = 100
 CHANGEABLE = (BulkStatus.validating, BulkStatus.in_progress)
 
 

@@ -123,6 +123,12 @@ class BulkJob(Base):
     tries: Mapped[int] = mapped_column(SmallInteger, server_default="0")  # steps that began at `next_line`
     look_at: Mapped[datetime] = mapped_column(server_default=NOW)  # next time to count its ended lines
 
+    @property
+    def ended_at(self) -> datetime | None:
+        """When it ended; None while it has not."""
+        ends = (self.completed_at, self.failed_at, self.expired_at, self.cancelled_at)
+        return next((at for at in ends if at is not None), None)
+
     __table_args__ = (
         Index("bulk_jobs_by_tenant", "tenant", "created_at", "id"),
         Index("bulk_jobs_unended", "look_at", postgresql_where=text(UNENDED)),

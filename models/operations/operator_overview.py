@@ -6,6 +6,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from models.bulk.bulk_tables import UNENDED
 from models.connections.connection_slots import connection_shortage
 from models.operations import process_heartbeats
 from models.planning import planner_state
@@ -35,6 +36,8 @@ class RequestCounts:
     finished_minute: int  # answers of the last 60 s
     tokens_minute: int  # tokens of these answers
     workers_alive: int
+    held: int = 0  # lines of paused batches, in none of the above
+    unread_lines: int = 0  # lines of batches that are no requests yet, blank ones included
 
     @property
     def queued(self) -> int:
@@ -47,16 +50,27 @@ def request_counts(session: Session, worker_alive_s: float) -> RequestCounts:
     row = session.execute(
         text(f"""
             with counts as (
-                select (select count(*) from requests where status = 'queued') as queued,
-                    (select count(*) from requests where status = 'queued' and planner_epoch = 0) as unfed,
-                    (select count(*) from requests where status = 'queued' and predicted_tokens is null) as unpredicted
+                select (select count(*) from requests where status = 'queued') - held.requests as queued,
+                    (select count(*) from requests where status = 'queued' and planner_epoch = 0) - held.unfed
+                        as unfed,
+                    (select count(*) from requests where status = 'queued' and predicted_tokens is null)
+                        - held.unpredicted as unpredicted, held.requests as held
+                from (
+                    select count(*) as requests, count(*) filter (where planner_epoch = 0) as unfed,
+                        count(*) filter (where predicted_tokens is null) as unpredicted
+                    from requests where status = 'queued' and held
+                ) held
+            ), unread as (
+                select coalesce(sum(last_line - next_line + 1), 0)::int as unread_lines from bulk_jobs
+                where {UNENDED} and status in ('validating', 'in_progress')
             ), flight as (
                 select count(*) as running, count(*) filter (where b.status = 'assigned') as assigned
                 from requests r left join batches b on b.id = r.batch_id where r.status = 'in_progress'
             ), unstarted as (
                 select count(*) as unstarted, min(r.arrived_at) as arrived_at from {UNSTARTED}
             ), oldest as (
-                select least((select arrived_at from requests where status = 'queued' order by arrived_at limit 1),
+                select least((
+                    select arrived_at from requests where status = 'queued' and not held order by arrived_at limit 1),
                     (select arrived_at from unstarted)) as arrived_at
             ), minute as (
                 select count(*) as finished, coalesce(sum(output_tokens), 0) as tokens from requests
@@ -65,11 +79,11 @@ def request_counts(session: Session, worker_alive_s: float) -> RequestCounts:
             select clock_timestamp() as now, unpredicted, unfed - unpredicted as unplanned, queued - unfed as waiting,
                 unstarted, assigned - unstarted as assigned, running - unstarted as running,
                 extract(epoch from clock_timestamp() - (select arrived_at from oldest))::float8 as oldest_s,
-                minute.finished as finished_minute, minute.tokens as tokens_minute,
+                held, unread_lines, minute.finished as finished_minute, minute.tokens as tokens_minute,
                 (select count(*) from workers where stopped_at is null
                     and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)) as workers_alive
-            from counts, flight, unstarted, minute
-        """),  # noqa: S608  # a constant
+            from counts, unread, flight, unstarted, minute
+        """),  # noqa: S608  # constants
         {"alive_s": worker_alive_s},
     ).one()
     return RequestCounts(**row._mapping)

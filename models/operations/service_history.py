@@ -51,10 +51,12 @@ TAKE = text(f"""
     insert into samples (at, backlog, in_flight, oldest_s, answers, failed, answer_tokens, response_p50_s,
         response_p95_s, response_p99_s, predicted, squared_error, covered, tau, promised, eta_error_s, eta_kept,
         estimated, estimate_error_s, served_s)
-    select at, (select count(*) from requests where status = 'queued') + unstarted,
+    select at, (select count(*) from requests where status = 'queued') + unstarted
+            - (select count(*) from requests where status = 'queued' and held),
         (select count(*) from requests where status = 'in_progress') - unstarted,
         extract(epoch from statement_timestamp() - least(unstarted_since,
-            (select arrived_at from requests where status = 'queued' order by arrived_at limit 1)))::float8,
+            (select arrived_at from requests where status = 'queued' and not held
+                order by arrived_at limit 1)))::float8,
         coalesce(answers, 0), coalesce(failed, 0), coalesce(answer_tokens, 0), response_s[1], response_s[2],
         response_s[3], coalesce(predicted, 0), coalesce(squared_error, 0), coalesce(covered, 0),
         (select (value->>'tau')::float8 from service_state where name = 'prediction'),

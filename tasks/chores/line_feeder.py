@@ -21,7 +21,7 @@ from models.bulk.bulk_feed import ClaimedJob, NewLine
 from models.client_requests import NewRequest
 from models.planning.queue_snapshot import read_queue_snapshot
 from models.tenants import tenant_limits
-from webapp.bulk.request_lines import LineReader, duplicate, unreadable
+from webapp.bulk.request_lines import LineReader, duplicate, lost, unreadable
 from webapp.limits.prompt_limits import PromptLimits
 
 # Most lines of a step, and the requests after which it ends. More lock the job's row for longer, so that a cancel
@@ -142,7 +142,10 @@ def feed_some(connection: Connection, job: ClaimedJob, reader: LineReader, budge
     lines: dict[int, NewLine | None] = {}
     until = monotonic() + READ_FOR_S
     for number, data in lines_of(job, most):
-        lines[number] = reader.read(number, data) if data.strip() else None
+        if data is None:
+            lines[number] = lost(number)
+        else:
+            lines[number] = reader.read(number, data) if data.strip() else None
         if monotonic() > until or sum(len(line.requests) for line in lines.values() if line) >= LINES_AT_ONCE:
             break
     named = [line.custom_id for line in lines.values() if line and line.requests and line.custom_id]
@@ -164,8 +167,8 @@ def feed_some(connection: Connection, job: ClaimedJob, reader: LineReader, budge
     return next_line - job.next_line
 
 
-def lines_of(job: ClaimedJob, most: int) -> Iterator[tuple[int, bytes]]:
-    """Yields the next lines of a job's chunk with their numbers."""
-    lines = job.data.removesuffix(b"\n").split(b"\n")
-    first = job.next_line - job.first_line
-    yield from enumerate(lines[first : first + most], job.next_line)
+def lines_of(job: ClaimedJob, most: int) -> Iterator[tuple[int, bytes | None]]:
+    """Yields the next lines of a job's chunk with their numbers; None for a line that the chunk lacks."""
+    lines = dict(enumerate(job.data.removesuffix(b"\n").split(b"\n"), job.first_line))
+    for number in range(job.next_line, min(job.next_line + most, job.chunk_end + 1)):
+        yield number, lines.get(number)

@@ -136,6 +136,12 @@ def fill(site: Site, word: str = "") -> None:
         tenant=f"acme{word}",
     )
     stage.sql(
+        """insert into bulk_lines (job_id, line, custom_id, error)
+        select 'batch_' || repeat('b', 32), n, :name || n, cast(:error as jsonb) from generate_series(7, 8) n""",
+        name=f"row{word}",
+        error=json.dumps({"code": "missing", "param": "model", "message": f"Missing{word}"}),
+    )
+    stage.sql(
         """insert into usage_days (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s)
         values (current_date, :tenant, 'small', 60, 600, 720, 12.5)""",
         tenant=f"acme{word}",

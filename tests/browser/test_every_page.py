@@ -17,6 +17,7 @@ PAGES = {
     "jobs": "/jobs",
     "job": f"/jobs/{JOB}",
     "batches": "/batches",
+    "batch": f"/batches/batch_{'b' * 32}",
     "webhooks": "/webhooks",
     "webhook": "/webhooks/we_1",
     "usage": "/usage",

@@ -146,12 +146,17 @@ def test_hostile_texts_are_shown_as_text(visitor: Visitor, site: Site) -> None:
     assert page.title() != "owned"
 
 
-def test_a_batch_is_cancelled(visitor: Visitor, site: Site) -> None:
+def test_a_batch_is_paused_given_another_window_and_cancelled(visitor: Visitor, site: Site) -> None:
     page = visitor.go("/batches")
     expect(page.locator("tbody tr")).to_contain_text("42 of 100 ended")
+    page.get_by_role("link", name="bbbbbbbb").click()
+    expect(page.locator("#part-errors tbody tr")).to_contain_text("missing")
+    for button, shown in (("Pause", "paused"), ("Resume", "in progress"), ("Window 7d", "window of 7d")):
+        page.get_by_role("button", name=button).click()
+        expect(page.locator("main")).to_contain_text(shown)
     page.get_by_role("button", name="Cancel").click()
-    expect(page.locator("tbody tr")).to_contain_text("cancelling")
-    assert audited(site)[0][0] == "cancel"
+    expect(page.locator("h1")).to_contain_text("cancelling")
+    assert [action for action, *_ in audited(site)] == ["cancel", "window", "resume", "pause"]
 
 
 def test_a_webhook_sends_again_what_was_given_up(visitor: Visitor, site: Site) -> None:

@@ -5,6 +5,9 @@ import pytest
 from openai import OpenAI
 from openai.types import Batch
 
+from models.operations.bulk_figures import bulk_figures
+from models.session import make_sessions
+from models.tenants.api_keys import Scope
 from tasks.planning.leader import Leader
 from tests.integration.api_service import MODEL, Api
 from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, results
@@ -166,3 +169,44 @@ def test_without_its_input_a_batch_cannot_be_retried_and_says_what_to_do(client:
     error = act(bulk.api, batch.id, "/retry", 400)["error"]
     assert (error["code"], "Upload" in error["message"]) == ("input_file_deleted", True)  # type: ignore[index]
     assert len(client.files.list().data) == 1
+
+
+def test_the_page_of_a_batch_shows_its_errors_by_cause_and_steers_it(client: OpenAI, bulk: BulkStage) -> None:
+    batch = create(client, [chat_line("a"), b"no json", b"no json either", chat_line("failed"), chat_line("b", n=2)])
+    bulk.feed()
+    bulk.api.sql(
+        """update requests set status = 'failed', finished_at = now(),
+            error = '{"code": "out_of_memory", "message": "-"}'
+        where id = (select request_id from bulk_lines where custom_id = 'failed')"""
+    )
+    bulk.answer(1)
+    bulk.count()
+    with make_sessions(bulk.api.engine)() as session:
+        figures = bulk_figures(session, batch.id)
+    assert [(cause.code, cause.lines, cause.line, cause.custom_id) for cause in figures.causes] == [
+        ("invalid_json_line", 2, 2, None),
+        ("out_of_memory", 1, 4, "failed"),
+    ]
+    assert (sum(step.lines for step in figures.steps), sum(step.tokens for step in figures.steps)) == (2, 2)
+    key = bulk.api.with_key(scopes={Scope.operate, Scope.submit, Scope.read}).key
+    assert bulk.api.client.post("/sign-in", data={"secret": key}).status_code == 303
+    page = bulk.api.client.get(f"/batches/{batch.id}").text
+    assert all(word in page for word in ("invalid_json_line", "out_of_memory", "Lines left", "Tokens generated"))
+    token = page.split('name="token" value="')[1][:64]
+
+    def press(action: str, status: int = 303, **fields: str) -> str:
+        answer = bulk.api.client.post(f"/batches/{batch.id}/{action}", data={"token": token, **fields})
+        assert answer.status_code == status, answer.text
+        return str(answer.headers.get("Location"))
+
+    press("pause")
+    press("window", window="7d")
+    press("window", 400, window="0d")
+    press("retry", 400)
+    press("burn", 404)
+    assert bulk.api.sql("select paused_at is null, completion_window from bulk_jobs") == [(False, "7d")]
+    press("cancel")
+    bulk.count()
+    retried = press("retry").rsplit("/", 1)[1]
+    assert client.batches.retrieve(retried).magnus["parent_id"] == batch.id  # type: ignore[attr-defined]
+    assert bulk.api.client.get(f"/batches/{retried}").status_code == 200

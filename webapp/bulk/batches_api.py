@@ -10,8 +10,8 @@ from flask import Response, request
 from sqlalchemy.orm import Session
 
 from models.bulk import bulk_jobs
-from models.bulk.bulk_jobs import CHANGEABLE, FileDeleted, NewBulkJob, TooManyJobs
-from models.bulk.bulk_tables import ENDED, BulkJob, FilePurpose
+from models.bulk.bulk_jobs import CHANGEABLE, MOST_UNENDED, FileDeleted, NewBulkJob, TooManyJobs
+from models.bulk.bulk_tables import BulkJob, FilePurpose
 from webapp.api_objects import read_page
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
@@ -28,13 +28,11 @@ from webapp.bulk.bulk_schemas import (
 from webapp.bulk.files_api import file_not_found, find_file
 from webapp.bulk.result_lines import EndingJob, result_lines, results
 from webapp.bulk.result_tables import as_csv, as_parquet, table_rows
-from webapp.bulk.retried_lines import store_retry
+from webapp.bulk.retried_lines import retry_of
 from webapp.client_errors import BacklogFull, InvalidRequest, NotFound
 from webapp.submission import canonical_digest, checked_key
 
 BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")  # as `bulk_jobs.create_job` makes them
-# Most jobs of a tenant that have not ended. Each is read once a second and may have 50,000 lines. Not tuned.
-MOST_UNENDED = 100
 RETRY_S = 60  # batches take minutes and more; any value of that order works
 
 api = APIBlueprint("batches", __name__, url_prefix="/v1/batches", tag="Batches")
@@ -136,24 +134,7 @@ def retry_batch(id: str) -> Batch:
         earlier = bulk_jobs.job_of_key(session, tenant, key, digest)
     if earlier is not None:
         return batch_of(earlier)
-    if parent.status not in ENDED:
-        running = f"The batch is {parent.status.value}. Its lines can be retried once it has ended: wait, or cancel it."
-        raise InvalidRequest(running, param="id", code="batch_not_ended")
-    file = store_retry(context.sessions, parent, context.upload_limits)
-    return _created(
-        NewBulkJob(
-            tenant=tenant,
-            endpoint=parent.endpoint,
-            file=file,
-            completion_window=parent.completion_window,
-            window_s=window_s(parent.completion_window),
-            metadata=parent.labels,
-            idempotency_key=key,
-            digest=digest,
-            output_expires_s=parent.output_expires_s,
-            parent_id=id,
-        )
-    )
+    return _created(retry_of(context.sessions, parent, context.upload_limits, key, digest))
 
 
 MEDIA_TYPES = {"jsonl": "application/jsonl", "csv": "text/csv", "parquet": "application/vnd.apache.parquet"}

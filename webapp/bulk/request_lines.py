@@ -131,6 +131,12 @@ def unreadable(number: int) -> NewLine:
     return NewLine(number, None, error=line_error(error))
 
 
+def lost(number: int) -> NewLine:
+    """Returns the error of a line that the stored file lacks, because a part of the file is damaged."""
+    error = {"message": "This line cannot be read: its part of the stored file is damaged.", "code": "line_lost"}
+    return NewLine(number, None, error=MISTAKE | error)
+
+
 def duplicate(line: NewLine) -> NewLine:
     """Returns the line with an error, because an earlier line has its custom_id."""
     error = InvalidRequest(

@@ -5,16 +5,42 @@ from collections.abc import Collection
 from sqlalchemy.orm import Session, sessionmaker
 
 from models.bulk import bulk_jobs, stored_files
-from models.bulk.bulk_tables import BulkJob, StoredFile
+from models.bulk.bulk_jobs import NewBulkJob
+from models.bulk.bulk_tables import ENDED, BulkJob, StoredFile
+from webapp.bulk.bulk_schemas import window_s
 from webapp.bulk.file_upload import FileSink, UploadLimits
 from webapp.client_errors import InvalidRequest
 
 
-def store_retry(sessions: sessionmaker[Session], job: BulkJob, limits: UploadLimits) -> StoredFile:
-    """Stores the lines that failed, were not served or were not read as a file of the tenant; raises InvalidRequest.
+def retry_of(
+    sessions: sessionmaker[Session],
+    parent: BulkJob,
+    limits: UploadLimits,
+    key: str | None = None,
+    digest: bytes | None = None,
+) -> NewBulkJob:
+    """Stores the lines of an ended job that failed, were not served or were not read, and returns the job to make.
 
-    Lines that their call would refuse again are left out.
+    Lines that their call would refuse again are left out. Raises InvalidRequest.
     """
+    if parent.status not in ENDED:
+        running = f"The batch is {parent.status.value}. Its lines can be retried once it has ended: wait, or cancel it."
+        raise InvalidRequest(running, param="id", code="batch_not_ended")
+    return NewBulkJob(
+        tenant=parent.tenant,
+        endpoint=parent.endpoint,
+        file=_stored(sessions, parent, limits),
+        completion_window=parent.completion_window,
+        window_s=window_s(parent.completion_window),
+        metadata=parent.labels,
+        idempotency_key=key,
+        digest=digest,
+        output_expires_s=parent.output_expires_s,
+        parent_id=parent.id,
+    )
+
+
+def _stored(sessions: sessionmaker[Session], job: BulkJob, limits: UploadLimits) -> StoredFile:
     with sessions() as session:
         failed = bulk_jobs.unanswered_lines(session, job.id)
     if not failed and job.next_line > job.last_line:

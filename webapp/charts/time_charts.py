@@ -63,7 +63,7 @@ class Chart:
 
     title: str
     description: str
-    legend: list[Series]
+    colours: list[tuple[str, str]]  # the CSS class of each series, and its name
     bars: list[Bar]
     lines: list[ChartLine]
     grid: list[tuple[float, str]]
@@ -75,10 +75,10 @@ class Chart:
     left: float = LEFT
     right: float = WIDTH - RIGHT
 
-    @property
-    def colours(self) -> list[tuple[str, str]]:
-        """The CSS class of each series, and its name."""
-        return [(series.kind, series.name) for series in self.legend]
+
+def colours_of(series: Sequence[Series]) -> list[tuple[str, str]]:
+    """Returns the CSS class of each series, and its name."""
+    return [(one.kind, one.name) for one in series]
 
 
 def time_slots(points: Sequence[HistoryPoint], now: datetime, back_s: int, step_s: int) -> list[Slot]:
@@ -112,7 +112,7 @@ def stacked_bars(
             bars.append(Bar("hover", x, TOP, bar_width(len(slots)), HEIGHT - TOP - BOTTOM, tooltip))
     empty = all(slot.point is None for slot in slots)
     said = "" if grid else nothing
-    return Chart(title, description, list(series), bars, [], grid, time_labels(slots), empty, said)
+    return Chart(title, description, colours_of(series), bars, [], grid, time_labels(slots), empty, said)
 
 
 def line_chart(
@@ -139,7 +139,7 @@ def line_chart(
         if texts:
             tooltip = f"{clock(slot.start)}: {', '.join(texts)}"
             bars.append(Bar("hover", x, TOP, bar_width(len(slots)), HEIGHT - TOP - BOTTOM, tooltip))
-    return Chart(title, description, list(series), bars, lines, grid, time_labels(slots), not lines)
+    return Chart(title, description, colours_of(series), bars, lines, grid, time_labels(slots), not lines)
 
 
 def _lines(kind: str, points: Sequence[tuple[float, float | None, bool]], top: float) -> list[ChartLine]:

@@ -9,7 +9,7 @@ from sqlalchemy.exc import DataError, OperationalError
 from werkzeug.exceptions import HTTPException
 
 from webapp.charts.quantities import count, duration, instant, memory, plural
-from webapp.dashboard import job_pages, operator_sign_in, queue_page, record_pages, service_pages
+from webapp.dashboard import bulk_pages, job_pages, operator_sign_in, queue_page, record_pages, service_pages
 from webapp.dashboard.operator_sign_in import require_operator
 
 # The endpoint and the name of each page in the navigation, and the endpoints of the pages below it.
@@ -19,7 +19,7 @@ NAVIGATION: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("workers", "Workers", ()),
     ("predictions", "Predictions", ()),
     ("jobs", "Jobs", ("one_job", "job_texts", "confirm_jobs", "act_on_jobs")),
-    ("bulk_jobs", "Batches", ()),
+    ("bulk_jobs", "Batches", ("bulk_job",)),
     ("webhooks", "Webhooks", ("webhook",)),
     ("usage", "Usage", ()),
     ("audit", "Audit", ()),
@@ -46,8 +46,9 @@ pages.add_url_rule("/jobs/act", view_func=job_pages.act_on_jobs, methods=["POST"
 pages.add_url_rule("/jobs/<id>", view_func=job_pages.one_job)
 pages.add_url_rule("/jobs/<id>/act", view_func=job_pages.act_on_job, methods=["POST"])
 pages.add_url_rule("/jobs/<id>/texts", view_func=job_pages.job_texts, methods=["POST"])
-pages.add_url_rule("/batches", view_func=record_pages.bulk_jobs)
-pages.add_url_rule("/batches/<id>/<action>", view_func=record_pages.act_on_bulk_job, methods=["POST"])
+pages.add_url_rule("/batches", view_func=bulk_pages.bulk_jobs)
+pages.add_url_rule("/batches/<id>", view_func=bulk_pages.bulk_job)
+pages.add_url_rule("/batches/<id>/<action>", view_func=bulk_pages.act_on_bulk_job, methods=["POST"])
 pages.add_url_rule("/webhooks", view_func=record_pages.webhooks)
 pages.add_url_rule("/webhooks/<id>", view_func=record_pages.webhook)
 pages.add_url_rule("/webhooks/<id>/redeliver", view_func=record_pages.redeliver, methods=["POST"])

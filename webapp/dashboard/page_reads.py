@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import TypeVar
 
 from sqlalchemy.orm import Session, sessionmaker
@@ -11,6 +11,7 @@ from models import model_versions
 from models.operations import application_figures, fleet_use, operator_jobs, operator_overview, service_history
 from models.operations.application_figures import scores_by_application
 from models.operations.application_words import first_words
+from models.operations.bulk_figures import bulk_figures
 from models.operations.fleet_use import FleetState
 from models.operations.operator_jobs import QueuedJob
 from models.planning import planner_state
@@ -27,6 +28,8 @@ SPACING = 100.0
 BACK_S = 300.0  # time span of workers' strips: batches of some seconds stay visible. Not tuned.
 WORDS_KEPT_S = 60.0  # words may be shown for this long after their texts were deleted; not tuned
 CHARTS_TTL_S = {"15m": 4.0, "6h": 10.0, "7d": 15.0}  # seconds by range, well below the step of its charts
+
+OPEN_JOBS = 64  # bulk jobs whose pages may be open at once without being read anew each time; not tuned
 
 Read = TypeVar("Read")
 
@@ -51,6 +54,10 @@ class PageReads:
         }
         self.versions = self._cached(model_versions.list_all, FIGURES_TTL_S)
         self.tau = self._cached(lambda session: planner_state.planner_inputs(session.connection()).tau, FIGURES_TTL_S)
+        # one cache a job; of the jobs whose pages are open, the newest ones
+        self.bulk_figures = lru_cache(OPEN_JOBS)(
+            lambda job_id: self._cached(partial(bulk_figures, job_id=job_id), FIGURES_TTL_S)
+        )
         self.words = ApplicationWords(sessions)
         self.readers_of_words: set[str] = set()  # form tokens of the sessions for which the audit records it
 

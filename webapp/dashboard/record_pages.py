@@ -1,43 +1,16 @@
-"""Pages of stored records: bulk jobs (pause, cancel), webhooks (deliver again), usage, audit."""
+"""Pages of stored records: webhooks (deliver again), usage, audit."""
 
 from datetime import timedelta
 
 from flask import abort, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
 
-from models.bulk import bulk_jobs as stored_jobs
-from models.bulk.bulk_tables import BulkJob
 from models.operations import operator_access
 from models.tenants.usage import used
 from models.webhooks import webhook_deliveries, webhook_endpoints
 from models.webhooks.webhook_tables import WebhookEndpoint
 from webapp.app_context import current_context
 from webapp.dashboard.operator_sign_in import current_operator
-
-SHOWN_BULK_JOBS = 100  # the newest bulk jobs; not tuned
-
-
-def bulk_jobs() -> str:
-    """Shows the newest bulk jobs, which the Batch API calls batches."""
-    with current_context().sessions() as session:
-        jobs = stored_jobs.newest_jobs(session, SHOWN_BULK_JOBS)
-    now = current_context().page_reads.clock.get()
-    return render_template("bulk_jobs.html", as_of=now, jobs=jobs, changeable=stored_jobs.CHANGEABLE)
-
-
-BULK_ACTIONS = {"cancel": stored_jobs.cancel_job, "pause": stored_jobs.pause_job, "resume": stored_jobs.resume_job}
-
-
-def act_on_bulk_job(id: str, action: str) -> Response:
-    """Cancels, pauses or resumes a bulk job; its answered lines stay."""
-    with current_context().sessions() as session:
-        job = session.get(BulkJob, id)
-        if job is None or action not in BULK_ACTIONS:
-            abort(404)
-        operator_access.record_action(session, current_operator().name, action, f"batch {id}")
-        BULK_ACTIONS[action](session, job.tenant, id)
-    return redirect(url_for("dashboard.bulk_jobs"), 303)
-
 
 SHOWN_DELIVERIES = 100  # endpoints, or deliveries, of a page; not tuned
 

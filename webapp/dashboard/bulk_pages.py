@@ -1,0 +1,76 @@
+"""The pages of bulk jobs, which the Batch API calls batches: all; one with its burn-down and errors; steers them."""
+
+from flask import abort, redirect, render_template, request, url_for
+from werkzeug.wrappers import Response
+
+from models.bulk import bulk_jobs as stored_jobs
+from models.bulk.bulk_jobs import FileDeleted, TooManyJobs
+from models.bulk.bulk_tables import ENDED, BulkJob
+from models.operations import operator_access
+from webapp.app_context import current_context
+from webapp.bulk.bulk_schemas import window_s
+from webapp.bulk.retried_lines import retry_of
+from webapp.charts.burn_down import burn_down, predicted_end
+from webapp.client_errors import InvalidRequest
+from webapp.dashboard.operator_sign_in import current_operator
+
+SHOWN_BULK_JOBS = 100  # the newest bulk jobs; not tuned
+
+
+def bulk_jobs() -> str:
+    """Shows the newest bulk jobs."""
+    with current_context().sessions() as session:
+        jobs = stored_jobs.newest_jobs(session, SHOWN_BULK_JOBS)
+    now = current_context().page_reads.clock.get()
+    return render_template("bulk_jobs.html", as_of=now, jobs=jobs, changeable=stored_jobs.CHANGEABLE)
+
+
+def bulk_job(id: str) -> str:
+    """Shows one bulk job: its burn-down, its errors by cause, and what can be done with it."""
+    reads = current_context().page_reads
+    job, now = _job(id), reads.clock.get()
+    figures = reads.bulk_figures(id).get()
+    return render_template(
+        "bulk_job.html",
+        as_of=now,
+        job=job,
+        figures=figures,
+        charts=burn_down(job, figures.steps, now),
+        end=predicted_end(job, now),
+        changeable=job.status in stored_jobs.CHANGEABLE,
+        ended=job.status in ENDED,
+    )
+
+
+ACTIONS = {"cancel": stored_jobs.cancel_job, "pause": stored_jobs.pause_job, "resume": stored_jobs.resume_job}
+
+
+def act_on_bulk_job(id: str, action: str) -> Response:
+    """Cancels, pauses or resumes a bulk job, gives it another window, or retries it; its answered lines stay."""
+    job, context, shown = _job(id), current_context(), id
+    window = request.form.get("window", "")
+    if action not in (*ACTIONS, "window", "retry"):
+        abort(404)
+    try:
+        seconds = window_s(window) if action == "window" else 0.0
+    except ValueError as error:
+        abort(400, str(error))
+    with context.sessions() as session:
+        operator_access.record_action(session, current_operator().name, action, f"batch {id} {window}".strip())
+        if action == "window" and not stored_jobs.set_window(session, job.tenant, id, window, seconds):
+            abort(400, "The batch has ended, or this window, which is counted from its creation, is over.")
+        if action in ACTIONS:
+            ACTIONS[action](session, job.tenant, id)
+        if action == "retry":
+            try:
+                new = retry_of(context.sessions, job, context.upload_limits)
+                shown = stored_jobs.create_job(session, new, stored_jobs.MOST_UNENDED).id
+            except (InvalidRequest, TooManyJobs, FileDeleted) as error:
+                abort(400, str(error) or "The tenant has as many batches that have not ended as it may have.")
+    context.page_reads.forget()
+    return redirect(url_for("dashboard.bulk_job", id=shown), 303)
+
+
+def _job(id: str) -> BulkJob:
+    with current_context().sessions() as session:
+        return session.get(BulkJob, id) or abort(404)
