@@ -8,12 +8,12 @@ from threading import Barrier
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from models.bulk.bulk_jobs import MOST_UNENDED
 from models.webhooks.webhook_endpoints import MOST_ENDPOINTS
 from settings import Settings
 from tests.integration.api_service import Api, ApiAnswer
 from tests.integration.conftest import running_api
 from webapp import app
-from webapp.bulk.batches_api import MOST_UNENDED
 from webapp.bulk.file_upload import CHUNK_BYTES
 from webapp.responses import responses_api
 

@@ -34,6 +34,20 @@ def test_a_busy_server_is_asked_again(server: StubServer, engine: RemoteEngine, 
     assert ended(engine)["a"].reason == "eos"
 
 
+def test_after_a_thousand_refusals_of_a_busy_server_every_row_is_answered_and_none_is_left(
+    server: StubServer, engine: RemoteEngine
+):
+    server.faults += [refuses(503)] * 1000
+    waiting = {str(n) for n in range(500)}
+    while waiting:  # a row that waited for too long goes back to the queue, and comes again
+        engine.insert([a_sequence(row_id, 3) for row_id in waiting])
+        waiting = {row.id for row in ended(engine).values() if row.reason == "unfinished"}
+    assert not server.faults
+    assert (engine.rows, server.running) == ({}, 0)
+    engine.insert([a_sequence()])
+    assert ended(engine)["a"].generated_ids == answer_to(10)
+
+
 def test_a_request_that_the_server_refuses_fails_with_its_words(server: StubServer, engine: RemoteEngine):
     server.faults.append(refuses(400, "too long by far"))
     engine.insert([a_sequence()])
