@@ -7,6 +7,7 @@ from models.bulk.bulk_feed import NewLine
 from models.bulk.bulk_jobs import NewBulkJob
 from models.bulk.bulk_progress import LineCounts
 from models.bulk.bulk_tables import BulkStatus, FilePurpose
+from models.operations import bulk_figures
 from tests.integration.million_rows import INPUT, JOB, LINES
 from tests.integration.query_cases import DAY, FEW, Case, a_new_request, on_session
 
@@ -87,6 +88,7 @@ BULK_CASES = [
         A_JOB,
         "errors",
     ),
+    Case("bulk_figures.bulk_figures", on_session(bulk_figures.bulk_figures, JOB), A_JOB + LINES),
     Case("bulk_jobs.delete_old_jobs", lambda c: bulk_jobs.delete_old_jobs(c, DAY, 500), 1000 + FEW),
     Case("stored_files.delete_old_files", lambda c: stored_files.delete_old_files(c, DAY, 500), 4000),
 ]
