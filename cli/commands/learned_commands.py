@@ -1,9 +1,7 @@
 """`magnus train` and `magnus models`: trains a length predictor on known answers; puts learned models into service."""
 
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -14,6 +12,7 @@ from rich.table import Table
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
+from cli.commands.training_examples import Example, read_examples
 from cli.output import CommandFailed, WrongSetting, json_option, print_result, printed, table
 from cli.service_access import session, settings_with, state_dir_option, transaction, with_session
 from inference.remote.server_tokens import load_request_tokens
@@ -41,16 +40,6 @@ class TooFewExamples(Exception):
             f"{examples} examples are too few: training takes {FEWEST_TRAINING} of different texts, "
             f"and about one text in five is held out to judge it, at least {FEWEST_HELD_OUT}"
         )
-
-
-@dataclass(frozen=True)
-class Example:
-    """A request whose answer is known: the answer's text or its length in tokens."""
-
-    instructions: str
-    input: str
-    output: str | int
-    application: str | None = None
 
 
 def pretrain(
@@ -94,7 +83,7 @@ def _outcome(example: Example, tenant: str, prompt_format: RequestTokens, limit_
     )
     # + 1 for the end-of-sequence token, which is generated as well
     generated = example.output if isinstance(example.output, int) else prompt_format.count(example.output) + 1
-    return Outcome(prompt, min(generated, limit_tokens), censored=generated > limit_tokens)
+    return Outcome(prompt, min(generated, limit_tokens), censored=example.cut or generated > limit_tokens)
 
 
 # Scores of `magnus train`'s table, with their titles.
@@ -102,7 +91,9 @@ SHOWN_SCORES = {"rmse": "RMSE", "mae": "MAE", "tau": "Kendall's tau", "coverage"
 
 
 @click.command()
-@click.option("--data", type=click.File(encoding="utf-8"), required=True, help="JSON lines; - reads standard input.")
+@click.option(
+    "--data", "--from-log", "data", type=click.File(encoding="utf-8"), required=True, help="JSON lines; - is stdin."
+)
 @click.option("--tenant", default="default", show_default=True, help="Whose requests the examples are like.")
 @click.option("--force", is_flag=True, help="Publish even if the version in service is better on the held-out texts.")
 @json_option
@@ -111,10 +102,12 @@ def train(data: IO[str], tenant: str, force: bool, as_json: bool, state_dir: Pat
     """Train the length predictor on a file, put it into service.
 
     Each line has `instructions` (or `instruction`), `input`, and `output` (the answer's text) or `output_tokens`;
-    `application` is optional. One text in five is held out to judge the result.
+    `application` is optional. Or it has `messages` that end with the assistant's, or a call's `request` and
+    `response` as OpenAI's API and vLLM have them; or the lines are those of an OpenAI batch, its input and its output.
+    One text in five is held out to judge the result.
     """
     settings = settings_with(state_dir=state_dir)
-    examples = list(_examples(data))
+    examples = list(read_examples(data))
     try:
         candidate = pretrain(partial(transaction, state_dir), examples, settings, tenant=tenant, force=force)
     except TooFewExamples as error:
@@ -128,24 +121,6 @@ def train(data: IO[str], tenant: str, force: bool, as_json: bool, state_dir: Pat
         click.echo("published" if published else f"not published: {candidate.reason} (--force publishes it anyway)")
     if not published:
         raise SystemExit(1)
-
-
-def _examples(data: IO[str]) -> Iterator[Example]:
-    for number, line in enumerate(data, 1):
-        if line.strip():
-            try:
-                yield _example(json.loads(line))
-            except (ValueError, KeyError, TypeError) as error:
-                raise click.UsageError(f"line {number} of {data.name}: {type(error).__name__}: {error}") from error
-
-
-def _example(fields: dict[str, Any]) -> Example:
-    output = fields["output_tokens"] if "output_tokens" in fields else fields["output"]
-    instructions = fields["instructions"] if "instructions" in fields else fields["instruction"]
-    texts = (instructions, fields["input"])
-    if not all(isinstance(text, str) for text in texts) or not isinstance(output, str | int) or output in (0, ""):
-        raise TypeError("instructions and input are texts, output a text, output_tokens a positive number")
-    return Example(instructions, fields["input"], output, fields.get("application"))
 
 
 def _scores_table(scores: dict[str, Any]) -> Table:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from cli.commands import learned_commands
-from cli.commands.learned_commands import Example, pretrain
+from cli.commands.learned_commands import pretrain
+from cli.commands.training_examples import Example
 from inference.toy.toy_applications import toy_requests
 from learning.retraining.refit import refit
 from models import model_versions
