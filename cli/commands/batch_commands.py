@@ -263,7 +263,10 @@ def show(client: Client, ids: tuple[str, ...]) -> list[Json]:
 @json_option
 @with_client
 def watch(client: Client, id: str, as_json: bool) -> None:
-    """Show the progress and the predicted end of a batch until it has ended; a restart of the service is waited for."""
+    """Show a batch's progress until it has ended.
+
+    With its predicted end; a restart of the service is waited for.
+    """
     with progress_shown(as_json) as shown:
         ended = follow(client, client.batch(id), shown, time.sleep)
     print_result([ended], as_json, _batches, lines=True)
@@ -275,7 +278,10 @@ def watch(client: Client, id: str, as_json: bool) -> None:
 @click.option("--format", "kind", type=click.Choice(["jsonl", "csv", "parquet"]), default="jsonl", show_default=True)
 @with_client
 def results(client: Client, id: str, output: BinaryIO, kind: str) -> None:
-    """Write the lines of a batch that have ended by now to OUTPUT, answered or not, in the order of the input."""
+    """Write the lines that have ended by now to OUTPUT.
+
+    Answered or not, in the order of the input.
+    """
     for piece in client.results(id, kind):
         output.write(piece)
 
@@ -294,7 +300,10 @@ def cancel(client: Client, ids: tuple[str, ...]) -> list[Json]:
 @printed(_batches, lines=True)
 @with_client
 def pause(client: Client, ids: tuple[str, ...]) -> list[Json]:
-    """Keep the waiting lines of batches from being served; their windows go on."""
+    """Stop serving the waiting lines of batches.
+
+    Lines that run are still answered, and the completion windows go on.
+    """
     return [client.act_on_batch(one, "pause") for one in ids]
 
 
@@ -312,7 +321,10 @@ def resume(client: Client, ids: tuple[str, ...]) -> list[Json]:
 @printed(_batches, lines=True)
 @with_client
 def retry(client: Client, ids: tuple[str, ...]) -> list[Json]:
-    """Make a batch of the lines of an ended batch that have no answer, and show it."""
+    """Send unanswered lines again as a new batch.
+
+    The lines are those of an ended batch without an answer.
+    """
     return [client.retry_batch(one) for one in ids]
 
 
