@@ -275,7 +275,14 @@ def watch(client: Client, id: str, as_json: bool) -> None:
 @batch.command()
 @click.argument("id")
 @click.argument("output", type=click.File("wb"), default="-")
-@click.option("--format", "kind", type=click.Choice(["jsonl", "csv", "parquet"]), default="jsonl", show_default=True)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["jsonl", "csv", "parquet"]),
+    default="jsonl",
+    show_default=True,
+    help="Of OUTPUT; Parquet needs pyarrow.",
+)
 @with_client
 def results(client: Client, id: str, output: BinaryIO, kind: str) -> None:
     """Write the lines that have ended by now to OUTPUT.
