@@ -3,6 +3,7 @@
 Imports torch; loads no weights.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -66,20 +67,26 @@ def _memory(settings: Settings, outline: ModelOutline, device: torch.device) -> 
     """Yields Δ of Magnus Eq. (1), and the most rows whose tokens, each Δ bytes, the budget Θ holds."""
     delta_bytes, dtype = outline.layout.token_bytes, str(outline.layout.dtype).removeprefix("torch.")
     weights = f"{ByteSize(outline.weight_bytes).human_readable()} of weights"
+    if state_bytes := outline.layout.state_bytes:
+        weights += f" and {ByteSize(state_bytes).human_readable()} of states for each row"
     yield Finding("memory a token", f"{delta_bytes / 2**10:,.2f} KiB (Δ) in {dtype}, beside {weights}")
     try:
         longest_bytes = outline.max_positions * delta_bytes
-        budget_bytes = kv_budget_bytes(settings.kv_budget, device, longest_bytes, outline.weight_bytes)
+        whole_bytes = kv_budget_bytes(settings.kv_budget, device, longest_bytes, outline.weight_bytes)
+        budget_bytes, most_rows = outline.layout.divided(whole_bytes)
         require_a_row(budget_bytes, delta_bytes)
     except InferenceError as error:
         yield Finding("rows that fit", str(error), "set MAGNUS_KV_BUDGET to another size, or auto")
         return
     prompt, answer = settings.assumed_prompt_tokens, settings.max_output_tokens
     tokens = min(prompt + answer, outline.max_positions)
-    rows = f"{budget_bytes // (tokens * delta_bytes):,} of {prompt:,} + {answer:,} tokens"
+    fit, longest_fit = (
+        min(budget_bytes // row_bytes, most_rows or sys.maxsize) for row_bytes in (tokens * delta_bytes, longest_bytes)
+    )
+    rows = f"{fit:,} of {prompt:,} + {answer:,} tokens"
     if tokens < prompt + answer:
-        rows = f"{budget_bytes // longest_bytes:,} of the whole context"
+        rows = f"{longest_fit:,} of the whole context"
     elif outline.bounded:
-        rows += f", {budget_bytes // longest_bytes:,} of the whole context"
+        rows += f", {longest_fit:,} of the whole context"
     budget = f"Θ = {ByteSize(budget_bytes).human_readable()} on {device} (MAGNUS_KV_BUDGET={settings.kv_budget})"
     yield Finding("rows that fit", f"{rows}; {budget}")

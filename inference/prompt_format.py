@@ -280,7 +280,7 @@ def load_prompt_format(model: str) -> PromptFormat:
             generation_defaults(read_json(model, "generation_config.json")),
         )
     except (TemplateError, TypeError, AttributeError, LookupError, RecursionError) as error:
-        raise UnreadableModel(model, f"its chat template is wrong: {error}") from error
+        raise UnreadableModel(model, f"its chat template is wrong: {' '.join(str(error).split())}") from error
 
 
 def _context_tokens(config: dict[str, Any]) -> int | None:

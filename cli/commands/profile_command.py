@@ -51,7 +51,8 @@ def profile(
     if device == "auto":
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
     loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
-    budget_bytes = kv_budget_bytes(settings.kv_budget, loaded.device, loaded.longest_row_bytes)
+    whole_bytes = kv_budget_bytes(settings.kv_budget, loaded.device, loaded.longest_row_bytes)
+    budget_bytes, _ = loaded.layout.divided(whole_bytes)
     if loaded.device.type == "cpu":  # with as many threads as a worker would use
         torch.set_num_threads(worthwhile_threads(loaded, budget_bytes, most=torch.get_num_threads()))
     measured = measure(loaded, budget_bytes, QUICK if quick else FULL)

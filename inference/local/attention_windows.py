@@ -31,6 +31,9 @@ class Window:
         return (positions >= self.first(positions)[:, None]) & (positions <= positions[:, None])
 
 
+STATES = ("conv", "linear_attention")  # kinds of layers that keep a state for a row instead of keys and values
+OTHERS = dict.fromkeys(STATES, "keep a state for each row") | {"dummy": "cache nothing of their own"}
+
 Windows = Mapping[str, Window | None]  # by kind of layer, as transformers calls them; empty if no layer has a window
 
 
@@ -44,20 +47,21 @@ def layer_kinds(config: Any, max_positions: int) -> tuple[list[str], Windows]:
     return kinds, windows if any(windows.values()) else {}
 
 
-def masks_by_kind(windows: Windows, mask: Tensor, positions: Tensor) -> Tensor | dict[str, Tensor]:
+def masks_by_kind(windows: Windows, mask: Tensor, positions: Tensor) -> Tensor | dict[str, Tensor | None] | None:
     """Returns what a model takes as attention mask: one mask, or one for each kind of layer.
 
-    `mask`, [rows, 1, tokens, columns], hides the columns behind each token, whose position is in [rows, tokens].
+    `mask`, [rows, 1, tokens, columns], hides the columns behind each token, whose position is in [rows, tokens]. Layers
+    that keep states have no mask.
     """
     if not windows:
         return mask
     columns, least = torch.arange(mask.shape[-1], device=mask.device), torch.finfo(mask.dtype).min
-    masks = {
-        kind: mask
-        if window is None
-        else mask.masked_fill((columns < window.first(positions)[..., None])[:, None], least)
-        for kind, window in windows.items()
-    }
+    masks: dict[str, Tensor | None] = dict.fromkeys(windows, mask)
+    for kind, window in windows.items():
+        if kind in STATES:
+            masks[kind] = None
+        elif window is not None:
+            masks[kind] = mask.masked_fill((columns < window.first(positions)[..., None])[:, None], least)
     return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
@@ -67,7 +71,11 @@ def described(kinds: Sequence[str], windows: Windows) -> str:
     for kind in kinds:
         window = windows.get(kind)
         shape = "in chunks" if window is not None and window.in_chunks else "to windows"
-        reaches["to all tokens" if window is None else f"{shape} of {window.tokens}"] += 1
-    (first, count), *others = reaches.items()
-    begun = f"{count} layers attend {first}" if count > 1 else f"1 layer attends {first}"
-    return ", ".join([begun, *(f"{number} {reach}" for reach, number in others)])
+        if kind not in OTHERS:
+            reaches["to all tokens" if window is None else f"{shape} of {window.tokens}"] += 1
+    told = [(count, reach if number else f"attend {reach}") for number, (reach, count) in enumerate(reaches.items())]
+    told += [(count, what) for what, count in Counter(OTHERS[kind] for kind in kinds if kind in OTHERS).items()]
+    (first, does), *others = told
+    verb, rest = does.split(" ", 1)
+    begun = f"{first} layers {does}" if first > 1 else f"1 layer {verb}s {rest}"
+    return ", ".join([begun, *(f"{count} {does}" for count, does in others)])

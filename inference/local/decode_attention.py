@@ -95,11 +95,12 @@ def fastest_attention(layout: KvLayout, heads: int) -> DecodeAttention:
     """Measures the three ways on a CPU and returns the fastest for a model with `heads` query heads."""
     if layout.device.type != "cpu":
         return by_kernel
+    of_layer = layout.shapes[0]
     keys, values = (
-        torch.randn(TRIAL_ROWS, layout.heads, TRIAL_COLUMNS, dim).to(layout.dtype)[:, :, :TRIAL_WIDTH]
-        for dim in (layout.key_dim, layout.value_dim)
+        torch.randn(TRIAL_ROWS, of_layer.heads, TRIAL_COLUMNS, dim).to(layout.dtype)[:, :, :TRIAL_WIDTH]
+        for dim in (of_layer.key_dim, of_layer.value_dim)
     )
-    query = torch.randn(TRIAL_ROWS, layout.heads, heads // layout.heads, layout.key_dim).to(layout.dtype)
+    query = torch.randn(TRIAL_ROWS, of_layer.heads, heads // of_layer.heads, of_layer.key_dim).to(layout.dtype)
     mask = torch.zeros(TRIAL_ROWS, 1, 1, TRIAL_WIDTH, dtype=layout.dtype)
     by_head = query.flatten(0, 1)
     columns_s, blocks_s = _medians_s(

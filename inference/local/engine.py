@@ -59,7 +59,8 @@ class Engine:
         self._threshold_bytes = int(memory_threshold * kv_budget_bytes)
         self._kv = KvCache(loaded.layout, kv_budget_bytes, block_tokens=block_tokens)
         self._batch = RunningBatch(loaded, self._kv, step_log, thread_trials)
-        self._prefill_tokens = prefill_tokens or sys.maxsize
+        # the rows of a model that keeps states are neither prefilled in pieces nor offloaded
+        self._prefill_tokens = sys.maxsize if loaded.layout.state_bytes else prefill_tokens or sys.maxsize
         self._waiting: list[BatchRow] = []  # preempted rows and pooled joiners, in the order in which they join
         self._pooled: PooledRow | None = None  # the first of them, once its prefill has begun
         self._offloaded = OffloadedRows(min(kv_budget_bytes, MAX_OFFLOADED_BYTES))
@@ -277,7 +278,8 @@ class Engine:
 
     def _offload(self, row: BatchRow) -> None:
         """Copies a row's keys and values to host memory if that is expected to take less time than another prefill."""
-        if row in self._batch.rows and not row.sequence.prompt_logprobs:  # only a prefill computes prompt_logprobs
+        computed_again = row.sequence.prompt_logprobs or self.loaded.layout.state_bytes
+        if row in self._batch.rows and not computed_again:  # only a prefill computes prompt_logprobs
             index, tally = self._batch.rows.index(row), self._batch.tally
             prefill_s = row.cached_tokens * tally.prefill_s / max(1, tally.prefilled_tokens)
             self._offloaded.offload(row.sequence.id, self._kv, index, row.token_ids[:-1], prefill_s)

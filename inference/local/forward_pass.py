@@ -16,7 +16,7 @@ class Cursor:
 
     tokens: Tensor  # [rows, 1] the last token of each row, which is not in the cache yet
     positions: Tensor  # [rows, 1] its position in the sequence, which is also its column in the cache
-    slots: Tensor  # [rows * heads] the slots of its keys and values
+    slots: dict[int, Tensor]  # by head count: [rows * heads] the slots of its keys and values
     mask: Tensor  # [rows, 1, 1, columns] 0 where a row attends, the dtype's minimum elsewhere
     increments: Tensor  # [rows, 1] 1 for running rows, 0 for finished rows, which do not grow
     initial_positions: Sequence[int]  # `positions` before the first step
@@ -43,14 +43,19 @@ class Cursor:
     def advance(self) -> None:
         """Moves each running row to its next token."""
         self.positions += self.increments
-        self.slots.view(len(self.positions), -1).add_(self.increments)
+        for heads, slots in self.slots.items():
+            slots.view(-1, heads).add_(self.increments)
 
 
 def prefill(model: Any, kv: KvCache, rows: Sequence[int], prompts: Sequence[Sequence[int]], pad_id: int) -> Tensor:
     """Writes prompts to the cache's `rows`, padded on the right; returns the next tokens' logits, [rows, vocabulary].
 
-    The padding needs no mask, because a causal model does not attend to later tokens.
+    The padding needs no mask, because a causal model does not attend to later tokens. It would go into states, so a
+    model that keeps some gets each prompt alone.
     """
+    if kv.layout.state_bytes and len(rows) > 1:
+        each = zip(rows, prompts, strict=True)
+        return torch.cat([prefill(model, kv, [row], [prompt], pad_id) for row, prompt in each])
     device = kv.layout.device
     length = max(map(len, prompts))
     tokens = torch.tensor([[*prompt, *[pad_id] * (length - len(prompt))] for prompt in prompts], device=device)

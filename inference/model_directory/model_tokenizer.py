@@ -85,7 +85,7 @@ def load_tokenizer(model: str) -> ModelTokenizer:
     try:
         return _make_tokenizer(stored, settings, config)
     except Exception as error:  # tokenizers raises no narrower one
-        reason = f"{type(error).__name__}: {error}".removeprefix("Exception: ")
+        reason = " ".join(f"{type(error).__name__}: {error}".removeprefix("Exception: ").split())
         raise UnreadableModel(model, f"its tokenizer.json or tokenizer_config.json is damaged: {reason}") from error
 
 

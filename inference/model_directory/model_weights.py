@@ -32,7 +32,24 @@ def weight_files(directory: Path) -> list[Path]:
 
 def read_header(file: Path) -> dict[str, Any]:
     """Returns each tensor's type, shape and place by name; raises UnreadableWeights for a file that is cut off."""
-    size = file.stat().st_size
+    try:
+        size = file.stat().st_size
+        stored = _stored_header(file, size)
+    except OSError as error:
+        raise UnreadableWeights(file, f"not readable: {error.strerror}") from error
+    try:
+        header: dict[str, Any] = json.loads(stored)
+        tensors = {name: tensor for name, tensor in header.items() if name != "__metadata__"}
+        whole = LENGTH_BYTES + len(stored) + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
+        _count(tensors)
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        raise UnreadableWeights(file, "no safetensors file") from error
+    if whole > size:
+        raise UnreadableWeights(file, f"cut off: it has {size} of its {whole} bytes")
+    return tensors
+
+
+def _stored_header(file: Path, size: int) -> bytes:
     with file.open("rb") as opened:
         if opened.read(len(LFS_POINTER)) == LFS_POINTER.encode():
             raise UnreadableWeights(file, "a pointer of Git LFS: run `git lfs pull` in its directory")
@@ -40,16 +57,11 @@ def read_header(file: Path) -> dict[str, Any]:
         length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
         if LENGTH_BYTES + length > size:
             raise UnreadableWeights(file, f"cut off within its header, after {size} bytes")
-        stored = opened.read(length)
-    try:
-        header: dict[str, Any] = json.loads(stored)
-        tensors = {name: tensor for name, tensor in header.items() if name != "__metadata__"}
-        whole = LENGTH_BYTES + length + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
-    except (ValueError, TypeError, AttributeError, LookupError) as error:
-        raise UnreadableWeights(file, "no safetensors file") from error
-    if whole > size:
-        raise UnreadableWeights(file, f"cut off: it has {size} of its {whole} bytes")
-    return tensors
+        return opened.read(length)
+
+
+def _count(tensors: dict[str, Any]) -> int:
+    return sum(prod(tensor["shape"]) for tensor in tensors.values())
 
 
 CpuDtype = Literal["float32", "bfloat16"]
@@ -91,4 +103,4 @@ def count_parameters(directory: Path) -> int | None:
     Raises UnreadableWeights, or UnreadableModel for a damaged index.
     """
     files = [file for file in weight_files(directory) if file.is_file()]
-    return sum(prod(tensor["shape"]) for file in files for tensor in read_header(file).values()) if files else None
+    return sum(_count(read_header(file)) for file in files) if files else None

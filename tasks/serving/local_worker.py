@@ -44,7 +44,9 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
     prepare_process(name)
     if device == "auto":
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
-    loaded, budget_bytes, curves, thread_trials = _in_a_thread_that_ends(partial(_load_and_measure, device, kv_budget))
+    loaded, budget_bytes, most_rows, curves, thread_trials = _in_a_thread_that_ends(
+        partial(_load_and_measure, device, kv_budget)
+    )
     announcement = WorkerRegistration(
         name=name,
         model=settings.model_name or loaded.name,
@@ -72,7 +74,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         ),
         load_prompt_format(settings.model),
         announcement,
-        offer=lambda: WorkerOffer(curves=costs.curves(monotonic())),
+        offer=lambda: WorkerOffer(max_rows=most_rows, curves=costs.curves(monotonic())),
         prepare_format=loaded.format_masks.prepare if loaded.format_masks else take_any_format,
     )
 
@@ -90,7 +92,8 @@ def _in_a_thread_that_ends(compute: Callable[[], T]) -> T:
 
 class _MeasuredModel(NamedTuple):
     loaded: LoadedModel
-    budget_bytes: int  # Θ
+    budget_bytes: int  # Θ, without the states of rows
+    most_rows: int | None  # that have states; None: any number
     curves: ServingCurves | None
     thread_trials: ThreadTrials | None  # None on a GPU
 
@@ -101,7 +104,8 @@ def _load_and_measure(device: str, kv_budget: str) -> _MeasuredModel:
     loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
     if settings.generation_config == "none":
         loaded = replace(loaded, suppressed_ids=())
-    budget_bytes = kv_budget_bytes(kv_budget, loaded.device, loaded.longest_row_bytes)
+    whole_bytes = kv_budget_bytes(kv_budget, loaded.device, loaded.longest_row_bytes)
+    budget_bytes, most_rows = loaded.layout.divided(whole_bytes)
     require_a_row(budget_bytes, loaded.delta_bytes)
     thread_trials = None
     if loaded.device.type == "cpu":
@@ -110,7 +114,7 @@ def _load_and_measure(device: str, kv_budget: str) -> _MeasuredModel:
         torch.set_num_threads(threads)
         log.info("number of threads chosen", threads=threads)
         thread_trials = ThreadTrials(threads, most, tolerated_slowdown(loaded))
-    return _MeasuredModel(loaded, budget_bytes, _measured_curves(loaded, budget_bytes), thread_trials)
+    return _MeasuredModel(loaded, budget_bytes, most_rows, _measured_curves(loaded, budget_bytes), thread_trials)
 
 
 def _measured_curves(loaded: LoadedModel, budget_bytes: int) -> ServingCurves | None:

@@ -48,7 +48,7 @@ def enlarged_rectangle(now: "Arrangement", rows: int, columns: int, budget_token
     if rows > now.blocks > 0:
         new_rows += rows // 2
     new_columns = max(columns, min(new_columns, budget_tokens // rows))
-    return Arrangement(now.heads, now.device, min(new_rows, budget_tokens // new_columns), new_columns)
+    return Arrangement(now.head_counts, now.device, min(new_rows, budget_tokens // new_columns), new_columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +143,12 @@ class BlockTables:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """The division of tensors [slots, dim] into the blocks of rows; a slot holds one head's key or value of a token."""
+    """The division of tensors [slots, dim] into the blocks of rows; a slot holds one head's key or value of a token.
 
-    heads: int
+    Layers may differ in their number of heads, and so in their slots.
+    """
+
+    head_counts: tuple[int, ...]
     device: torch.device
     blocks: int = 0
     block_tokens: int = 0
@@ -161,29 +164,37 @@ class Arrangement:
         """The number of tokens that fit in all blocks in use."""
         return self.block_tokens * (self.blocks if self.tables is None else self.tables.taken)
 
-    def by_block(self, tensor: Tensor) -> Tensor:
+    def by_block(self, tensor: Tensor, heads: int) -> Tensor:
         """Returns the view [blocks, heads, block tokens, dim] of a tensor of slots."""
-        held = tensor[: self.blocks * self.heads * self.block_tokens]
-        return held.view(self.blocks, self.heads, self.block_tokens, tensor.shape[-1])
+        held = tensor[: self.blocks * heads * self.block_tokens]
+        return held.view(self.blocks, heads, self.block_tokens, tensor.shape[-1])
 
-    def slots_at(self, positions: Sequence[int]) -> Tensor:
-        """Returns the slots, [rows * heads], of row i's token at positions[i]; a block's next token has slot + 1."""
-        size = self.block_tokens
-        first = [self._block_of(row, at) * self.heads * size + at % size for row, at in enumerate(positions)]
-        heads = torch.arange(self.heads, device=self.device) * size
-        return (torch.tensor(first, device=self.device)[:, None] + heads).view(-1)
+    def slots_at(self, positions: Sequence[int]) -> dict[int, Tensor]:
+        """Returns by head count the slots, [rows * heads], of row i's token at positions[i].
 
-    def prefix_slots(self, rows: Sequence[int], lengths: Sequence[int]) -> Tensor:
-        """Returns the slots of the first lengths[i] tokens of rows[i], in the order of rows, then of heads."""
-        size, heads = self.block_tokens, torch.arange(self.heads, device=self.device)[:, None]
-        slots = [torch.empty(0, dtype=torch.long, device=self.device)]
+        A block's next token has slot + 1.
+        """
+        size, slots = self.block_tokens, {}
+        places = [(self._block_of(row, at), at % size) for row, at in enumerate(positions)]
+        for count in self.head_counts:
+            first = torch.tensor([block * count * size + column for block, column in places], device=self.device)
+            slots[count] = (first[:, None] + torch.arange(count, device=self.device) * size).view(-1)
+        return slots
+
+    def prefix_slots(self, rows: Sequence[int], lengths: Sequence[int]) -> dict[int, Tensor]:
+        """Returns by head count the slots of the first lengths[i] tokens of rows[i], by rows, then heads."""
+        size, places = self.block_tokens, []
         for row, length in zip(rows, lengths, strict=True):
-            if length:
-                columns = torch.arange(length, device=self.device)
-                blocks = [self._block_of(row, column) for column in range(0, length, size)]
-                of_column = torch.tensor(blocks, device=self.device)[columns // size]
-                slots.append(((of_column * self.heads + heads) * size + columns % size).view(-1))
-        return torch.cat(slots)
+            columns = torch.arange(length, device=self.device)
+            blocks = torch.tensor(
+                [self._block_of(row, column) for column in range(0, length, size)], device=self.device
+            )
+            places.append((blocks[columns // size] if length else columns, columns % size))
+        slots = {}
+        for count in self.head_counts:
+            heads = torch.arange(count, device=self.device)[:, None]
+            slots[count] = torch.cat([((blocks * count + heads) * size + at).view(-1) for blocks, at in places])
+        return slots
 
     def _block_of(self, row: int, position: int) -> int:
         return row if self.tables is None else self.tables.rows[row][position // self.block_tokens]

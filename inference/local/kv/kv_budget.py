@@ -17,6 +17,9 @@ COLUMN_STEP = 64
 # Memory for ten rows of the bundled model by Magnus Eq. (1), with 3,072 bytes a token and 1,024 + 1,024 tokens a row.
 # More allows larger batches and takes more of the machine's memory; not tuned.
 CPU_BUDGET_BYTES = 64 * 2**20
+# States of rows take at most half of a budget. More rows than this seldom run at once, and the memory of their states
+# is better used for tokens; not tuned.
+MOST_STATES = 256
 # On a CPU, the largest share of the machine's memory for one row that fills the model's context; not tuned.
 CPU_SHARE = 1 / 8
 GPU_SHARE = 0.7  # share of the memory that the weights leave; the rest is for activations (Magnus IV-A)
@@ -24,26 +27,46 @@ HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)  # exists only on Linux
 
 
 @dataclass(frozen=True, slots=True)
+class LayerShape:
+    """A key and a value for each head, which a layer caches of one token; none by default."""
+
+    heads: int = 0
+    key_dim: int = 0
+    value_dim: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class KvLayout:
-    """The shape of what is cached for one token, a key and a value for each head of each layer, and who reads it.
+    """The shape of what is cached: of one token for each layer, and of a row whatever its length; and who reads it.
 
     With `alibi`, positions are told to the model by a mask of two dimensions.
     """
 
-    layers: int
-    heads: int
-    key_dim: int
-    value_dim: int
+    shapes: tuple[LayerShape, ...]  # of each layer
     dtype: torch.dtype
     device: torch.device
     kinds: tuple[str, ...] = ()  # the kind of each layer
     windows: Windows = field(default_factory=dict)  # by kind
     alibi: bool = False
+    state_bytes: int = 0  # of a row's states, which convolutions and linear attention keep instead of its tokens
 
     @property
     def token_bytes(self) -> int:
-        """Δ of Magnus Eq. (1): bytes that one token takes."""
-        return self.layers * self.heads * (self.key_dim + self.value_dim) * self.dtype.itemsize
+        """Δ of Magnus Eq. (1): bytes that one token takes; 1 if a model keeps states only."""
+        values = sum(shape.heads * (shape.key_dim + shape.value_dim) for shape in self.shapes)
+        return max(1, values * self.dtype.itemsize)
+
+    @property
+    def head_counts(self) -> tuple[int, ...]:
+        """The different numbers of heads that layers cache."""
+        return tuple(dict.fromkeys(shape.heads for shape in self.shapes if shape.heads))
+
+    def divided(self, budget_bytes: int) -> tuple[int, int | None]:
+        """Returns the bytes of a budget that are for tokens, and how many rows have states in the rest; None: any."""
+        if not self.state_bytes:
+            return budget_bytes, None
+        rows = max(1, min(MOST_STATES, budget_bytes // 2 // self.state_bytes))
+        return max(0, budget_bytes - rows * self.state_bytes), rows
 
     def attention_mask(self, mask: Tensor, positions: Tensor) -> Tensor | dict[str, Tensor]:
         """Returns what the model takes for a mask [rows, 1, tokens, columns] of tokens at positions [rows, tokens].

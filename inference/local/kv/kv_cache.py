@@ -11,13 +11,13 @@ In blocks of BLOCK_TOKENS each row has only the blocks that its own tokens need,
 Memory that no row uses is zero: attention multiplies hidden columns by 0, and 0 times an old NaN would be NaN.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache
 
 from inference.local.kv.kv_arrangement import (
     Arrangement,
@@ -29,6 +29,7 @@ from inference.local.kv.kv_arrangement import (
     split_into_pieces,
 )
 from inference.local.kv.kv_budget import KvLayout, zeroed_memory
+from inference.local.kv.row_states import RowStates
 
 # The width that attention reads is rounded up to a multiple of this, so that views last for several tokens and stay
 # aligned on CUDA. A larger step reads more hidden columns; not tuned.
@@ -51,7 +52,7 @@ class BudgetExceeded(Exception):
 HostRow = list[tuple[Tensor, Tensor]]  # one row's keys and values of each layer, [heads, tokens, dim], in host memory
 
 
-class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
+class KvCache(RowStates):
     """The keys and values of a running batch, as the models of transformers expect a cache to behave.
 
     Those models attend to rectangles only; blocks are for `FusedModel`.
@@ -65,15 +66,15 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         block_tokens: int = BLOCK_TOKENS,
         in_blocks: bool = False,
     ) -> None:
-        super().__init__(layers=[])
+        super().__init__()
         self.layout, self.budget_bytes, self.piece_bytes = layout, budget_bytes, piece_bytes
         self._tokens_of_a_block = block_tokens
         self.arrangement = self._empty_arrangement(in_blocks)
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
         self._read_columns = 0  # the columns that the next decoding step reads; 0 in a prefill
-        self._slots = torch.empty(0, dtype=torch.long)  # the slots that the next forward pass writes
-        self._unpadded: Tensor | None = None  # the indices of that pass's keys and values without padding; None: all
+        self._slots: dict[int, Tensor] = {}  # the slots that the next forward pass writes, by number of heads
+        self._unpadded: dict[int, Tensor] = {}  # the indices of its keys and values without padding; empty: all
         self._views: list[tuple[Tensor, Tensor]] = []  # the keys and values that decoding reads; empty in a prefill
         self._viewed_for: tuple[Sequence[int], int] = (), 0  # lengths and width for which the views were made
         self.block_index: BlockIndex | None = None  # how decoding reads blocks
@@ -122,8 +123,8 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
             for row in range(len(now.tables.rows)):
                 self.clear_row(row)
         else:
-            for tensor in (*self._keys, *self._values):
-                now.by_block(tensor).zero_()
+            for tensor, heads in self._tensors():
+                now.by_block(tensor, heads).zero_()
         self.arrangement = self._empty_arrangement(in_blocks)
         self._drop_views()
 
@@ -131,6 +132,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         """Frees all rows and the memory itself, which the next `reserve` allocates again."""
         self.arrangement = self._empty_arrangement(self.in_blocks)
         self._keys, self._values = [], []
+        self.drop_states()
         self._drop_views()
 
     def clear_row(self, row: int) -> None:
@@ -138,8 +140,8 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         tables = self.arrangement.tables
         if tables is not None and (freed := tables.clear(row)):
             blocks = torch.tensor(freed, device=self.layout.device)
-            for tensor in (*self._keys, *self._values):
-                self.arrangement.by_block(tensor).index_fill_(0, blocks, 0)
+            for tensor, heads in self._tensors():
+                self.arrangement.by_block(tensor, heads).index_fill_(0, blocks, 0)
             self._drop_views()
 
     def remove_row(self, row: int, last: int, last_length: int) -> None:
@@ -151,9 +153,10 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
             tables.rows.pop(last)
             self._drop_views()
         elif row != last:
-            for tensor in (*self._keys, *self._values):
-                rows = self.arrangement.by_block(tensor)
+            for tensor, heads in self._tensors():
+                rows = self.arrangement.by_block(tensor, heads)
                 rows[row, :, :last_length] = rows[last, :, :last_length]
+            self.move_state(last, row)
 
     def close_gaps(self) -> bool:
         """Moves blocks into gaps once many blocks before the last one in use are free; returns whether any moved."""
@@ -162,8 +165,8 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         if not moved:
             return False
         source, target = torch.tensor(moved, device=device), torch.tensor(places, device=device)
-        for tensor in (*self._keys, *self._values):
-            blocks = now.by_block(tensor)
+        for tensor, heads in self._tensors():
+            blocks = now.by_block(tensor, heads)
             blocks.index_copy_(0, target, blocks.index_select(0, source))
             blocks.index_fill_(0, source, 0)
         self._drop_views()
@@ -171,22 +174,24 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
 
     def prepare_prefill(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
         """Prepares a forward pass that writes the first lengths[i] tokens of rows[i] and attends only to them."""
-        heads, longest, device = self.layout.heads, max(lengths), self.layout.device
-        self._read_columns = 0
+        longest, device = max(lengths), self.layout.device
+        self._read_columns, self._unpadded = 0, {}
         self._slots = self.arrangement.prefix_slots(rows, lengths)
-        self._unpadded = None
         if min(lengths) < longest:
             is_token = torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]
-            self._unpadded = is_token[:, None].expand(-1, heads, -1).reshape(-1).nonzero().view(-1)
+            for heads in self._slots:
+                self._unpadded[heads] = is_token[:, None].expand(-1, heads, -1).reshape(-1).nonzero().view(-1)
+        self.begin_states(rows)
         self._drop_views()
 
-    def prepare_decode(self, slots: Tensor, lengths: Sequence[int], width: int) -> int:
-        """Prepares a forward pass that writes `slots`, [rows * heads]; returns the width it reads, at least `width`.
+    def prepare_decode(self, slots: dict[int, Tensor], lengths: Sequence[int], width: int) -> int:
+        """Prepares a forward pass that writes `slots`; returns the width that it reads, at least `width`.
 
         `lengths` are the numbers of cached tokens at an earlier step. Each row has since grown by at most
         `width - max(lengths)` tokens.
         """
-        self._slots, self._unpadded = slots, None
+        self._slots, self._unpadded = slots, {}
+        self.continue_states(len(lengths))
         columns, tables = self.arrangement.columns, self.arrangement.tables
         if tables is not None:
             if self.block_index is None:
@@ -199,7 +204,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
             self._views = self._layer_views(Piece(0, rows, width))
             growth = wanted - max(lengths)
             on_cpu = self.layout.device.type == "cpu"  # a GPU reads hidden columns faster than it starts another call
-            most_hidden = self.piece_bytes * self.layout.layers // self.layout.token_bytes if on_cpu else inf
+            most_hidden = self.piece_bytes * len(self.layout.shapes) // self.layout.token_bytes if on_cpu else inf
             self.pieces = split_into_pieces([min(length + growth, columns) for length in lengths], most_hidden)
             self._piece_views = [self._layer_views(piece) for piece in self.pieces]
             self._viewed_for = lengths, wanted
@@ -218,34 +223,25 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         Those are the states themselves in a prefill. In decoding they are [rows, heads, columns, dim], or in blocks
         [blocks, heads, block tokens, dim], which `block_index` assigns to rows.
         """
+        slots, unpadded = self._slots[key_states.shape[1]], self._unpadded.get(key_states.shape[1])
         for tensor, states in ((self._keys[layer_idx], key_states), (self._values[layer_idx], value_states)):
             written = states.reshape(-1, states.shape[-1])
-            if self._unpadded is not None:
-                written = written.index_select(0, self._unpadded)
-            tensor.index_copy_(0, self._slots, written)
+            if unpadded is not None:
+                written = written.index_select(0, unpadded)
+            tensor.index_copy_(0, slots, written)
         return self._views[layer_idx] if self._views else (key_states, value_states)
 
     def row_to_host(self, row: int, length: int) -> HostRow:
         """Returns a copy of a row's first `length` tokens in host memory."""
-        slots, heads = self.arrangement.prefix_slots([row], [length]), self.layout.heads
-        return [
-            (
-                keys.index_select(0, slots).view(heads, length, -1).cpu(),
-                values.index_select(0, slots).view(heads, length, -1).cpu(),
-            )
-            for keys, values in zip(self._keys, self._values, strict=True)
-        ]
+        slots = self.arrangement.prefix_slots([row], [length])
+        sides = [each.index_select(0, slots[heads]).view(heads, length, -1).cpu() for each, heads in self._tensors()]
+        return [*zip(sides[::2], sides[1::2], strict=True)]
 
     def row_from_host(self, row: int, host: HostRow) -> None:
         """Writes a row that `row_to_host` returned."""
         slots = self.arrangement.prefix_slots([row], [host[0][0].shape[1]])
-        for layer, (keys, values) in enumerate(host):
-            self._keys[layer].index_copy_(0, slots, keys.flatten(0, 1).to(self.layout.device))
-            self._values[layer].index_copy_(0, slots, values.flatten(0, 1).to(self.layout.device))
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Returns 0, because our forward passes get their positions as an argument."""
-        return 0
+        for side, (tensor, heads) in zip(chain.from_iterable(host), self._tensors(), strict=True):
+            tensor.index_copy_(0, slots[heads], side.flatten(0, 1).to(self.layout.device))
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
         """Returns the column of the first query: 0 in a prefill, the last column in a decoding step."""
@@ -256,20 +252,23 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         return self._read_columns or query_length, 0
 
     def _empty_arrangement(self, in_blocks: bool) -> Arrangement:
-        heads, device, size = self.layout.heads, self.layout.device, self._tokens_of_a_block
-        if not in_blocks:
-            return Arrangement(heads, device)
-        tables = BlockTables(self._budget_tokens // size, size)
-        return Arrangement(heads, device, tables.blocks, size, tables)
+        counts, device, size = self.layout.head_counts, self.layout.device, self._tokens_of_a_block
+        tables = BlockTables(self._budget_tokens // size, size) if in_blocks else None
+        return Arrangement(counts, device, tables.blocks, size, tables) if tables else Arrangement(counts, device)
 
     def _allocate(self) -> None:
         """Allocates the whole budget, unless it is allocated already."""
         if not self._keys:
-            layout, rows = self.layout, self._budget_tokens * self.layout.heads
-            self._keys, self._values = (
-                [zeroed_memory(rows, dim, layout.dtype, layout.device) for _ in range(layout.layers)]
-                for dim in (layout.key_dim, layout.value_dim)
-            )
+            dtype, device = self.layout.dtype, self.layout.device
+            for shape in self.layout.shapes:
+                slots = self._budget_tokens * shape.heads
+                self._keys.append(zeroed_memory(slots, shape.key_dim, dtype, device))
+                self._values.append(zeroed_memory(slots, shape.value_dim, dtype, device))
+
+    def _tensors(self) -> Iterator[tuple[Tensor, int]]:
+        """Yields the keys and the values of each layer that has some, [slots, dim], with the number of its heads."""
+        for shape, *sides in zip(self.layout.shapes, self._keys, self._values, strict=False):
+            yield from ((side, shape.heads) for side in sides if shape.heads)
 
     def _enlarge(self, lengths: Sequence[int], kept: Sequence[int]) -> bool | None:
         """Enlarges the rectangle if it is too small; returns whether it did, or None if the budget is too small."""
@@ -280,12 +279,14 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
             return None
         new = enlarged_rectangle(old, rows, columns, self._budget_tokens)
         kept_at = slice(min(len(kept), old.blocks)), slice(None), slice(max(kept, default=0))
-        for tensors in (self._keys, self._values):
-            aside = torch.empty_like(old.by_block(tensors[0])[kept_at])
-            for tensor in tensors:
-                aside.copy_(old.by_block(tensor)[kept_at])
-                old.by_block(tensor).zero_()
-                new.by_block(tensor)[kept_at] = aside
+        asides: dict[torch.Size, Tensor] = {}  # one for all tensors of a shape, because new memory costs new pages
+        for tensor, heads in self._tensors():
+            held = old.by_block(tensor, heads)[kept_at]
+            if held.shape not in asides:
+                asides[held.shape] = torch.empty_like(held)
+            asides[held.shape].copy_(held)
+            old.by_block(tensor, heads).zero_()
+            new.by_block(tensor, heads)[kept_at] = asides[held.shape]
         self.arrangement = new
         return True
 
@@ -295,5 +296,5 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
 
     def _layer_views(self, piece: Piece) -> list[tuple[Tensor, Tensor]]:
         read = slice(piece.start, piece.stop), slice(None), slice(piece.width)
-        keys, values = ([self.arrangement.by_block(each)[read] for each in side] for side in (self._keys, self._values))
-        return [*zip(keys, values, strict=True)]
+        by_block, layers = self.arrangement.by_block, zip(self.layout.shapes, self._keys, self._values, strict=True)
+        return [(by_block(keys, of.heads)[read], by_block(values, of.heads)[read]) for of, keys, values in layers]

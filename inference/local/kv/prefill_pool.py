@@ -25,10 +25,10 @@ class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
         self.nbytes = len(self.token_ids) * layout.token_bytes
         self._layers = [
             tuple(
-                torch.empty(1, layout.heads, len(self.token_ids), dim, dtype=layout.dtype, device=layout.device)
-                for dim in (layout.key_dim, layout.value_dim)
+                torch.empty(1, shape.heads, len(self.token_ids), dim, dtype=layout.dtype, device=layout.device)
+                for dim in (shape.key_dim, shape.value_dim)
             )
-            for _ in range(layout.layers)
+            for shape in layout.shapes
         ]
         # how FusedModel reads this cache: whole, not in blocks
         self.pieces: list[Any] = []
@@ -44,17 +44,17 @@ class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
 
         Without prompt_logprobs, only those that follow the last one, [1, vocabulary].
         """
-        first, (keys, _) = self.prefilled, self._layers[0]
-        mask = torch.full((count, first + count), torch.finfo(keys.dtype).min, dtype=keys.dtype, device=keys.device)
-        positions = torch.arange(first, first + count, device=keys.device)[None, :]
+        first, dtype, device = self.prefilled, self.layout.dtype, self.layout.device
+        mask = torch.full((count, first + count), torch.finfo(dtype).min, dtype=dtype, device=device)
+        positions = torch.arange(first, first + count, device=device)[None, :]
         kept = {} if self.row.sequence.prompt_logprobs else {"logits_to_keep": torch.tensor([[count - 1]])}
         logits: Tensor = model(
-            torch.tensor([self.token_ids[first : first + count]], device=keys.device),
+            torch.tensor([self.token_ids[first : first + count]], device=device),
             attention_mask=self.layout.attention_mask(mask.triu_(first + 1)[None, None], positions),
             position_ids=positions,
             past_key_values=self,
             use_cache=True,
-            **{name: index.to(keys.device) for name, index in kept.items()},
+            **{name: index.to(device) for name, index in kept.items()},
         ).logits
         self.prefilled += count
         return logits.flatten(0, -2)
@@ -70,7 +70,7 @@ class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
 
     def as_host_row(self) -> HostRow:
         """Returns the keys and values in the form that `KvCache.row_from_host` writes to a row."""
-        return [(keys[0], values[0]) for keys, values in self._layers]
+        return [(keys[0], values[0]) for keys, values in self._layers if keys.shape[1]]
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
         """Returns the position of the piece's first token."""

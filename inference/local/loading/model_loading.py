@@ -6,32 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from inference.engine_errors import InferenceError, UnsupportedModel
-from inference.local.attention_windows import layer_kinds
 from inference.local.decode_attention import fastest_attention
 from inference.local.format_masks import FormatMasks, load_format_masks
 from inference.local.fused_model import FusedModel, fusible
 from inference.local.kv.kv_budget import KvLayout
 from inference.local.linear_weights import WeightForm, fastest_form, store_column_major
+from inference.local.loading.cache_layout import served_layout
 from inference.local.loading.checkpoint import Quantize, one_line, read_checkpoint
 from inference.local.loading.decoding_check import (
     ELSEWHERE,
     checked_batches,
     decoding_fault,
     own_logits,
-    row_dependence,
     unless_memory_lacks,
 )
 from inference.local.longrope import Longrope, rotate_by_row
 from inference.model_directory.model_checks import check_model
 from inference.model_directory.model_files import read_json
 from inference.model_directory.model_tokenizer import ModelTokenizer, load_tokenizer
-
-SERVED_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)  # all tokens or a window, as keys and values
-UNBOUNDED = 2**31  # positions of a model that names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +94,6 @@ def end_ids(model: Any) -> frozenset[int]:
     return frozenset(next(filter(None, stated), ()))
 
 
-def served_layout(model: Any, name: str) -> tuple[KvLayout, int]:
-    """Returns what is cached of a token, and the model's positions; raises UnsupportedModel for known faults."""
-    config = model.config.get_text_config()
-    max_positions = getattr(config, "max_position_embeddings", None) or UNBOUNDED
-    if fault := row_dependence(config, max_positions):
-        raise UnsupportedModel(name, fault)
-    return kv_layout(model, name, max_positions), max_positions
-
-
 def prepare_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
     """Prepares a model in memory for serving; raises UnsupportedModel if the engine would compute wrong answers."""
     model.eval()
@@ -130,7 +115,6 @@ def prepare_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
 
 def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel:
     eos_ids = end_ids(model)
-    pad_id = next(iter((*_ids(model.generation_config.pad_token_id), *sorted(eos_ids), 0)))
     layout, max_positions = served_layout(model, name)
     batches = checked_batches(model, max_positions)
     own: list[tuple[list[list[int]], list[torch.Tensor]]] = []
@@ -138,6 +122,7 @@ def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel
         with unless_memory_lacks(batch):
             own.append((batch, [own_logits(model, prompt) for prompt in batch]))
     vocabulary = own[0][1][0].shape[-1]
+    pad_ids = (*_ids(model.generation_config.pad_token_id), *sorted(eos_ids), 0)
     weight_bytes = sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))
     parameters = model.num_parameters()
     decoder = model
@@ -152,7 +137,7 @@ def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel
         device=model.device,
         layout=layout,
         eos_ids=eos_ids,
-        pad_id=pad_id,
+        pad_id=next(one for one in pad_ids if 0 <= one < vocabulary),
         max_positions=max_positions,
         weight_bytes=weight_bytes,
         parameters=parameters,
@@ -173,40 +158,11 @@ def untied_linears(model: Any) -> list[torch.nn.Linear]:
     return [each for each in model.modules() if type(each) is torch.nn.Linear and each.weight is not embedding]
 
 
-def kv_layout(model: Any, name: str, max_positions: int = UNBOUNDED) -> KvLayout:
-    """Returns what is cached of one token, found by a forward pass, and who reads it; raises UnsupportedModel."""
-    cache, config = DynamicCache(config=model.config), model.config.get_text_config()
-    others = sorted({type(layer).__name__ for layer in cache.layers} - {each.__name__ for each in SERVED_LAYERS})
-    if others:
-        raise UnsupportedModel(
-            name, f"its layers keep other states than keys and values ({', '.join(others)}); {ELSEWHERE}"
-        )
-    with torch.inference_mode():
-        model(torch.zeros(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
-    layers = [layer for layer in cache.layers if layer.is_initialized]
-    shapes = {
-        (layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[1], layer.values.shape[3]) for layer in layers
-    }
-    if len(shapes) != 1 or len(layers) != len(cache.layers):
-        raise UnsupportedModel(
-            name, f"its {len(cache.layers)} layers do not cache alike: {sorted(shapes)}; {ELSEWHERE}"
-        )
-    key_heads, key_dim, value_heads, value_dim = shapes.pop()
-    if key_heads != value_heads:
-        raise UnsupportedModel(name, f"{key_heads} key heads but {value_heads} value heads; {ELSEWHERE}")
-    keys = layers[0].keys
-    kinds, windows = layer_kinds(config, max_positions)
-    alibi = config.model_type == "bloom" or getattr(config, "alibi", False)
-    return KvLayout(
-        len(layers), key_heads, key_dim, value_dim, keys.dtype, keys.device, tuple(kinds), windows, bool(alibi)
-    )
-
-
 def _ids(value: int | Iterable[int] | None) -> tuple[int, ...]:
     """Returns the token ids in an entry of a generation config, which may have none, one or several."""
     if value is None:
         return ()
-    found = (value,) if isinstance(value, int) else tuple(value)
-    if not all(isinstance(token, int) for token in found):
+    found = tuple(value) if isinstance(value, Iterable) else (value,)
+    if not all(type(token) is int for token in found):
         raise ValueError(f"the configuration names {value!r} where token ids belong")
     return found

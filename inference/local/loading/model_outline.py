@@ -12,8 +12,9 @@ from transformers.utils.logging import set_verbosity_error
 from inference.engine_errors import ShownByLoading, UnsupportedModel
 from inference.local.attention_windows import described
 from inference.local.kv.kv_budget import KvLayout
+from inference.local.loading.cache_layout import UNBOUNDED, served_layout
 from inference.local.loading.checkpoint import one_line, read_config
-from inference.local.loading.model_loading import UNBOUNDED, add_tokenizers_end, end_ids, served_layout
+from inference.local.loading.model_loading import add_tokenizers_end, end_ids
 from inference.model_directory.model_checks import quantisation
 from inference.model_directory.model_files import read_json
 from inference.model_directory.model_tokenizer import load_tokenizer

@@ -59,8 +59,8 @@ def test_a_model_without_template_and_end_is_told_so(tmp_path: Path) -> None:
     ("change", "line", "remedy"),
     [
         (
-            setting("config.json", model_type="mamba", state_size=4),
-            "other states than keys and values (LinearAttentionLayer)",
+            setting("config.json", model_type="doge", keep_window_size=24),
+            "beyond 24 tokens a row attends by the length of the batch's longest row",
             "another server may serve it, such as vLLM: magnus up --engine URL",
         ),
         (

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.inputs.changed_models import ModelSize, enlarged_model, kv_growth
-from inference.local.loading.model_loading import kv_layout
+from inference.local.loading.cache_layout import served_layout
 from inference.prompt_format import load_prompt_format
 from inference.toy.toy_applications import APPLICATIONS, draw_request
 from settings import BUNDLED_MODEL
@@ -21,7 +21,7 @@ def test_it_has_more_parameters_and_gives_the_same_answers(size: ModelSize, para
     directories = (BUNDLED_MODEL, enlarged_model(size, tmp_path))
     small, large = (AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval() for path in directories)
     assert large.num_parameters() == pytest.approx(parameters, rel=0.02)
-    assert kv_layout(large, "large").token_bytes == kv_growth(size) * kv_layout(small, "small").token_bytes
+    assert served_layout(large, "")[0].token_bytes == kv_growth(size) * served_layout(small, "")[0].token_bytes
     for request in drawn:
         ids = torch.tensor([prompts.encode(request.instruction, request.input)])
         answered = small.generate(ids, max_new_tokens=40, do_sample=False)

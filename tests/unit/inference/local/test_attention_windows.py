@@ -48,3 +48,15 @@ def test_windows_are_those_of_the_configuration_unless_they_hold_all_positions()
     kinds, windows = layer_kinds(Gemma3TextConfig(num_hidden_layers=6, sliding_window=512), 32768)
     assert described(kinds, windows) == "5 layers attend to windows of 512, 1 to all tokens"
     assert described(["full_attention"], {}) == "1 layer attends to all tokens"
+
+
+def test_layers_that_attend_to_no_cache_of_their_own_are_told_apart_and_have_no_mask():
+    kinds = ["linear_attention", "full_attention", "conv", "dummy"]
+    assert (
+        described(kinds, {})
+        == "1 layer attends to all tokens, 2 keep a state for each row, 1 cache nothing of their own"
+    )
+    assert described(["linear_attention"], {}) == "1 layer keeps a state for each row"
+    masks = masks_by_kind({"conv": None, "w": Window(3)}, CAUSAL, POSITIONS)
+    assert isinstance(masks, dict)
+    assert masks["conv"] is None

@@ -7,7 +7,7 @@ import torch
 
 from inference.local.decode_attention import by_bags, by_blocks, by_kernel, by_products, fastest_attention
 from inference.local.kv.kv_arrangement import BlockTables
-from inference.local.kv.kv_budget import KvLayout
+from inference.local.kv.kv_budget import KvLayout, LayerShape
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -46,13 +46,13 @@ def test_bags_never_use_what_lies_behind_the_columns_that_are_read():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_any_may_be_the_fastest_one_on_a_cpu(dtype):
-    layout = KvLayout(layers=2, heads=2, key_dim=8, value_dim=8, dtype=dtype, device=torch.device("cpu"))
+    layout = KvLayout((LayerShape(2, 8, 8),) * 2, dtype, torch.device("cpu"))
     fastest = fastest_attention(layout, heads=4)
     assert fastest in (by_kernel, by_products) or (isinstance(fastest, partial) and fastest.func is by_bags)
 
 
 def test_a_gpu_keeps_its_kernel():
-    layout = KvLayout(layers=2, heads=2, key_dim=8, value_dim=8, dtype=torch.float16, device=torch.device("cuda"))
+    layout = KvLayout((LayerShape(2, 8, 8),) * 2, torch.float16, torch.device("cuda"))
     assert fastest_attention(layout, heads=4) is by_kernel
 
 

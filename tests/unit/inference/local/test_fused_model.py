@@ -7,7 +7,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from inference.local.forward_pass import Cursor, decode_one_token, prefill
 from inference.local.fused_model import FusedModel, fusible
 from inference.local.kv.kv_cache import KvCache
-from inference.local.loading.model_loading import kv_layout
+from inference.local.loading.cache_layout import served_layout
 from tests.unit.inference.tiny_models import SHAPE, known
 
 FUSED = ["llama", "mistral", "qwen2", "qwen3", "bundled"]
@@ -64,7 +64,7 @@ def test_packed_weights_give_the_same_logits_and_are_held_once_but_for_what_look
     model = llama(tie_word_embeddings=tied, num_key_value_heads=2)
     prompt, positions = torch.tensor([[5, 6, 7]]), torch.arange(3)[None]
     expected = model(prompt).logits
-    layout = kv_layout(model, "packed")
+    layout = served_layout(model, "packed")[0]
     kv = KvCache(layout, 2**20)
     kv.reserve([3])
     kv.prepare_prefill([0], [3])

@@ -7,15 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.local.kv.kv_budget import COLUMN_STEP, KvLayout
+from inference.local.kv.kv_budget import COLUMN_STEP, KvLayout, LayerShape
 from inference.local.kv.kv_cache import BudgetExceeded, KvCache
 
-LAYOUT = KvLayout(layers=2, heads=3, key_dim=4, value_dim=5, dtype=torch.float32, device=torch.device("cpu"))
+LAYOUT = KvLayout((LayerShape(3, 4, 5),) * 2, torch.float32, torch.device("cpu"))
 
 
 def states(rows, length, seed):
     generator = torch.Generator().manual_seed(seed)
-    return tuple(torch.randn(rows, LAYOUT.heads, length, dim, generator=generator) for dim in (4, 5))
+    return tuple(torch.randn(rows, 3, length, dim, generator=generator) for dim in (4, 5))
 
 
 def filled(budget_bytes=2**20):
@@ -23,7 +23,7 @@ def filled(budget_bytes=2**20):
     kv = KvCache(LAYOUT, budget_bytes)
     kv.reserve([6, 6])
     kv.prepare_prefill([0, 1], [6, 6])
-    written = [states(2, 6, seed) for seed in range(LAYOUT.layers)]
+    written = [states(2, 6, seed) for seed in range(2)]
     for layer, (keys, values) in enumerate(written):
         kv.update(keys, values, layer)
     return kv, written
@@ -63,7 +63,7 @@ def test_what_was_written_survives_growth_and_is_read_beside_the_new_token():
     token = states(2, 1, 9)
     width = kv.prepare_decode(kv.arrangement.slots_at([6, 6]), lengths=[6, 6], width=7)
     assert width >= 7
-    for layer in range(LAYOUT.layers):
+    for layer in range(2):
         for read, old, new in zip(kv.update(*token, layer), written[layer], token, strict=True):
             assert torch.equal(read[:, :, :6], old)
             assert torch.equal(read[:, :, 6:7], new)
@@ -79,7 +79,7 @@ def test_what_was_written_survives_growth_and_is_read_beside_the_new_token():
     ],
 )
 def test_neighbouring_rows_are_read_together_if_few_columns_are_hidden(hidden_tokens, pieces):
-    kv = KvCache(LAYOUT, 2**20, piece_bytes=hidden_tokens * LAYOUT.token_bytes // LAYOUT.layers)
+    kv = KvCache(LAYOUT, 2**20, piece_bytes=hidden_tokens * LAYOUT.token_bytes // 2)
     kv.reserve([64] * 4)
     assert kv.prepare_decode(torch.zeros(12, dtype=torch.long), lengths=[5, 25, 3, 3], width=26) == 32  # 7 to come
     assert [(piece.start, piece.stop, piece.width) for piece in kv.pieces] == pieces
@@ -119,7 +119,7 @@ def addresses(kv):
     kv.prepare_prefill([0], [1])
     token = states(1, 1, 0)
     kv.prepare_decode(kv.arrangement.slots_at([0]), lengths=[0], width=1)
-    return [tensor.data_ptr() for layer in range(LAYOUT.layers) for tensor in kv.update(*token, layer)]
+    return [tensor.data_ptr() for layer in range(2) for tensor in kv.update(*token, layer)]
 
 
 def test_memory_is_taken_once_and_its_pages_when_they_are_written():
@@ -148,7 +148,7 @@ def in_blocks():
     kv.reserve(lengths)
     assert kv.in_blocks
     kv.prepare_prefill([0, 1, 2], lengths)
-    for layer in range(LAYOUT.layers):
+    for layer in range(2):
         kv.update(*states(3, 30, layer), layer)
     return kv, [kv.row_to_host(row, length) for row, length in enumerate(lengths)]
 
@@ -159,7 +159,7 @@ def same(one, other):
 
 def test_rows_in_blocks_take_no_more_than_their_own_tokens():
     kv, rows = in_blocks()
-    for layer in range(LAYOUT.layers):
+    for layer in range(2):
         written = states(3, 30, layer)
         for row, held in enumerate(rows):
             for side, whole in zip(held[layer], written, strict=True):

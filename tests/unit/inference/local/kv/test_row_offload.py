@@ -2,11 +2,11 @@
 
 import torch
 
-from inference.local.kv.kv_budget import KvLayout
+from inference.local.kv.kv_budget import KvLayout, LayerShape
 from inference.local.kv.kv_cache import KvCache
 from inference.local.kv.row_offload import OffloadedRows
 
-LAYOUT = KvLayout(layers=1, heads=1, key_dim=2, value_dim=2, dtype=torch.float32, device=torch.device("cpu"))
+LAYOUT = KvLayout((LayerShape(1, 2, 2),), torch.float32, torch.device("cpu"))
 HOURS, FIFTY = 1e4, tuple(range(50))
 
 

@@ -8,18 +8,15 @@ import torch
 from transformers import (
     Gemma4Config,
     GenerationConfig,
-    MambaConfig,
-    MambaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
 )
 
-from inference.engine_errors import UnsupportedModel
 from inference.local.attention_windows import Window
 from inference.local.engine import Engine
 from inference.local.loading.model_loading import end_ids, prepare_model
 from inference.sequences import Sequence
-from tests.unit.inference.tiny_models import EOS, POSITIONS, SHAPE, VOCABULARY, Letters
+from tests.unit.inference.tiny_models import EOS, POSITIONS, SHAPE, Letters
 
 
 def mistral(**options):
@@ -54,12 +51,6 @@ def test_a_window_of_all_positions_is_none():
     assert prepare_model(mistral(sliding_window=64), Letters(), "sliding").layout.windows == {
         "sliding_attention": Window(64)
     }
-
-
-def test_states_that_are_no_keys_and_values_are_refused():
-    model = MambaForCausalLM(MambaConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, state_size=4))
-    with pytest.raises(UnsupportedModel, match=r"other states than keys and values .* vLLM: magnus up --engine"):
-        prepare_model(model, Letters(), "mamba")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from inference.engine_errors import UnsupportedModel
-from inference.local.loading.model_loading import served_layout
+from inference.local.loading.cache_layout import served_layout
 from inference.local.loading.model_outline import outline_model
 from settings import BUNDLED_MODEL
 from tests.models.tiny_families import POSITIONS, Family, scaled, tiny_model
@@ -35,6 +35,9 @@ def configured(at: Path, model) -> str:
         Family("frequencies follow the length", "llama", scaled("dynamic")),
         Family("kinds of layers alternate", "gemma2"),
         Family("positions are a mask", "bloom"),
+        Family("layers keep states", "qwen3_next"),
+        Family("layers cache nothing else", "mamba"),
+        Family("layers differ in their heads", "mimo_v2_flash"),
     ],
     ids=lambda family: family.name,
 )
@@ -73,7 +76,7 @@ def test_a_model_without_positions_of_its_own_is_unbounded(tmp_path: Path) -> No
     assert outline_model(str(tmp_path), CPU, "auto").max_positions == POSITIONS
 
 
-@pytest.mark.parametrize("model_type", ["mamba", "qwen3_next", "doge"])
+@pytest.mark.parametrize("model_type", ["openai-gpt", "doge"])
 def test_a_family_that_is_not_served_is_refused_as_at_loading(tmp_path: Path, model_type: str) -> None:
     with pytest.raises(UnsupportedModel, match="vLLM: magnus up --engine"):
         outline_model(configured(tmp_path, tiny_model(Family("", model_type))), CPU, "auto")

@@ -1,0 +1,98 @@
+"""Finds what a model caches of a token and of a row, by a forward pass, or refuses it in one line."""
+
+from functools import wraps
+from inspect import signature
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import (
+    DummyLayer,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionLayer,
+)
+
+from inference.engine_errors import UnsupportedModel
+from inference.local.attention_windows import layer_kinds
+from inference.local.kv.kv_budget import KvLayout, LayerShape
+from inference.local.loading.decoding_check import ELSEWHERE, row_dependence
+
+SERVED_LAYERS = (  # keys and values of all tokens or of a window; a state for a row; nothing
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    DummyLayer,
+)
+UNBOUNDED = 2**31  # positions of a model that names none
+
+
+def served_layout(model: Any, name: str) -> tuple[KvLayout, int]:
+    """Returns what is cached of a token, and the model's positions; raises UnsupportedModel for known faults."""
+    config = model.config.get_text_config()
+    max_positions = getattr(config, "max_position_embeddings", None) or UNBOUNDED
+    if fault := row_dependence(config, max_positions):
+        raise UnsupportedModel(name, fault)
+    _name_its_cache(model)
+    return _kv_layout(model, name, max_positions), max_positions
+
+
+def _kv_layout(model: Any, name: str, max_positions: int) -> KvLayout:
+    """Returns what is cached of one token, found by a forward pass, and who reads it; raises UnsupportedModel."""
+    cache, config = DynamicCache(config=model.config), model.config.get_text_config()
+    others = sorted({type(layer).__name__ for layer in cache.layers} - {each.__name__ for each in SERVED_LAYERS})
+    if others:
+        raise UnsupportedModel(name, f"its layers have caches of their own kind ({', '.join(others)}); {ELSEWHERE}")
+    with torch.inference_mode():
+        model(torch.zeros(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
+    states = [state for layer in cache.layers for state in _states(layer)]
+    shapes, tensors = [], []
+    for number, layer in enumerate(cache.layers):
+        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+        if keys is None and isinstance(layer, DynamicLayer):
+            raise UnsupportedModel(name, f"its layer {number} caches no keys and values; {ELSEWHERE}")
+        if keys is None:
+            shapes.append(LayerShape())
+            continue
+        if keys.shape[1] != values.shape[1]:
+            raise UnsupportedModel(name, f"{keys.shape[1]} key heads but {values.shape[1]} value heads; {ELSEWHERE}")
+        shapes.append(LayerShape(keys.shape[1], keys.shape[3], values.shape[3]))
+        tensors.append(keys)
+    kinds, windows = layer_kinds(config, max_positions)
+    of_tokens = (*tensors, model.get_input_embeddings().weight)[0]
+    return KvLayout(
+        shapes=tuple(shapes),
+        dtype=of_tokens.dtype,
+        device=of_tokens.device,
+        kinds=tuple(kinds),
+        windows=windows,
+        alibi=bool(config.model_type == "bloom" or getattr(config, "alibi", False)),
+        state_bytes=sum(state.nbytes for state in states),
+    )
+
+
+def _states(layer: Any) -> list[torch.Tensor]:
+    """Returns what a layer of convolution or linear attention keeps of one row."""
+    if not isinstance(layer, LinearAttentionLayer):
+        return []
+    held = (*layer.conv_states.values(), *layer.recurrent_states.values())
+    return [state for state in held if state is not None]
+
+
+def _name_its_cache(model: Any) -> None:
+    """Makes a model of states only, which calls its cache `cache_params`, take it and nothing else as others do."""
+    own = model.forward
+    if "cache_params" not in signature(own).parameters:
+        return
+
+    @wraps(own)
+    def forward(*args: Any, past_key_values: Any = None, position_ids: Any = None, **options: Any) -> Any:
+        if past_key_values is not None:
+            options |= {"cache_params": past_key_values, "attention_mask": None}
+        return own(*args, **options)
+
+    model.forward = forward
