@@ -286,7 +286,7 @@ def load_prompt_format(model: str) -> PromptFormat:
 def _context_tokens(config: dict[str, Any]) -> int | None:
     """Returns the number of positions that a model's config.json states; older models name it `n_positions`."""
     found = (config.get(name) for name in ("max_position_embeddings", "n_positions"))
-    return next((positions for positions in found if isinstance(positions, int)), None)
+    return next((positions for positions in found if isinstance(positions, int) and positions > 0), None)
 
 
 def _embedded_tokens(config: dict[str, Any]) -> int | None:

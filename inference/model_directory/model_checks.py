@@ -18,6 +18,7 @@ QUANTISATION_PACKAGES = {
     "torchao": "torchao",
 }
 
+TOKEN_IDS = ("eos_token_id", "pad_token_id", "suppress_tokens")  # entries of configurations that loading reads
 PLACER = "accelerate"  # with which transformers places quantised weights of any method on their device
 
 
@@ -37,11 +38,20 @@ def check_model(model: str) -> None:
         raise UnsupportedModel(model, "it has no config.json")
     if not isinstance(config.get("model_type"), str):
         raise UnsupportedModel(model, "its config.json names no model_type")
-    read_json(model, "generation_config.json")
+    _check_token_ids(model, "config.json", config)
+    _check_token_ids(model, "generation_config.json", read_json(model, "generation_config.json"))
     method, package = quantisation(config)
     needed = () if method is None else (package, PLACER)
     if missing := [name.replace("_", "-") for name in needed if name is not None and find_spec(name) is None]:
         raise UnsupportedModel(model, f"its weights are quantised by {method}: pip install {' '.join(missing)}")
+
+
+def _check_token_ids(model: str, file: str, config: dict[str, Any]) -> None:
+    for name in TOKEN_IDS:
+        stated = config.get(name)
+        ids = stated if isinstance(stated, list) else [] if stated is None else [stated]
+        if not all(type(each) is int for each in ids):
+            raise UnsupportedModel(model, f"its {file} names {stated!r} as {name}, where token ids belong")
 
 
 def quantisation(config: dict[str, Any]) -> tuple[str | None, str | None]:

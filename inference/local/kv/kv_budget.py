@@ -68,7 +68,7 @@ class KvLayout:
         rows = max(1, min(MOST_STATES, budget_bytes // 2 // self.state_bytes))
         return max(0, budget_bytes - rows * self.state_bytes), rows
 
-    def attention_mask(self, mask: Tensor, positions: Tensor) -> Tensor | dict[str, Tensor]:
+    def attention_mask(self, mask: Tensor, positions: Tensor) -> Tensor | dict[str, Tensor | None] | None:
         """Returns what the model takes for a mask [rows, 1, tokens, columns] of tokens at positions [rows, tokens].
 
         With `alibi` that is where the last token attends, [rows, columns].

@@ -34,7 +34,7 @@ UNBOUNDED = 2**31  # positions of a model that names none
 def served_layout(model: Any, name: str) -> tuple[KvLayout, int]:
     """Returns what is cached of a token, and the model's positions; raises UnsupportedModel for known faults."""
     config = model.config.get_text_config()
-    max_positions = getattr(config, "max_position_embeddings", None) or UNBOUNDED
+    max_positions = max(0, getattr(config, "max_position_embeddings", None) or 0) or UNBOUNDED
     if fault := row_dependence(config, max_positions):
         raise UnsupportedModel(name, fault)
     _name_its_cache(model)
@@ -52,12 +52,12 @@ def _kv_layout(model: Any, name: str, max_positions: int) -> KvLayout:
     states = [state for layer in cache.layers for state in _states(layer)]
     shapes, tensors = [], []
     for number, layer in enumerate(cache.layers):
-        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
-        if keys is None and isinstance(layer, DynamicLayer):
-            raise UnsupportedModel(name, f"its layer {number} caches no keys and values; {ELSEWHERE}")
-        if keys is None:
+        if getattr(layer, "keys", None) is None:
+            if isinstance(layer, DynamicLayer):
+                raise UnsupportedModel(name, f"its layer {number} caches no keys and values; {ELSEWHERE}")
             shapes.append(LayerShape())
             continue
+        keys, values = layer.keys, layer.values
         if keys.shape[1] != values.shape[1]:
             raise UnsupportedModel(name, f"{keys.shape[1]} key heads but {values.shape[1]} value heads; {ELSEWHERE}")
         shapes.append(LayerShape(keys.shape[1], keys.shape[3], values.shape[3]))

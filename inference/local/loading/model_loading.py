@@ -159,10 +159,6 @@ def untied_linears(model: Any) -> list[torch.nn.Linear]:
 
 
 def _ids(value: int | Iterable[int] | None) -> tuple[int, ...]:
-    """Returns the token ids in an entry of a generation config, which may have none, one or several."""
-    if value is None:
-        return ()
-    found = tuple(value) if isinstance(value, Iterable) else (value,)
-    if not all(type(token) is int for token in found):
-        raise ValueError(f"the configuration names {value!r} where token ids belong")
-    return found
+    """Returns the token ids in an entry of a generation config, which may have none, one or several, or -1 for none."""
+    found = () if value is None else (value,) if isinstance(value, int) else value
+    return tuple(one for one in found if one >= 0)

@@ -115,8 +115,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a damaged generation configuration": (written("generation_config.json", "{"), "generation_config.json is no JSON"),
     "an end that is no token": (
         setting("generation_config.json", eos_token_id="x"),
-        "names 'x' where token ids belong",
+        "its generation_config.json names 'x' as eos_token_id, where token ids belong",
     ),
+    "ends within ends": (setting("config.json", eos_token_id=[[1]]), "its config.json names .* as eos_token_id"),
+    "tokens to suppress that are none": (setting("generation_config.json", suppress_tokens=["a"]), "suppress_tokens"),
     "an index of lists": (
         all_of(sharded, written("model.safetensors.index.json", '{"weight_map": {"a": ["b"]}}')),
         "it has no weights",
@@ -188,6 +190,9 @@ SERVED: dict[str, Change] = {
     "kernels of the hub": setting("config.json", attn_implementation="kernels-community/flash-attn"),
     "no generation configuration": removed("generation_config.json"),
     "a number format as text": setting("config.json", dtype="float32"),
+    "no token for padding": setting("generation_config.json", pad_token_id=-1),
+    "padding beyond the embedding": setting("generation_config.json", pad_token_id=99999),
+    "no positions": setting("config.json", max_position_embeddings=-1),
 }
 
 
