@@ -32,7 +32,6 @@ class Window:
 
 
 STATES = ("conv", "linear_attention")  # kinds of layers that keep a state for a row instead of keys and values
-OTHERS = dict.fromkeys(STATES, "keep a state for each row") | {"dummy": "cache nothing of their own"}
 
 Windows = Mapping[str, Window | None]  # by kind of layer, as transformers calls them; empty if no layer has a window
 
@@ -68,14 +67,20 @@ def masks_by_kind(windows: Windows, mask: Tensor, positions: Tensor) -> Tensor |
 def described(kinds: Sequence[str], windows: Windows) -> str:
     """Returns the layers in words, such as `5 layers attend to windows of 512, 1 to all tokens`."""
     reaches: Counter[str] = Counter()
+    others: Counter[str] = Counter()
     for kind in kinds:
         window = windows.get(kind)
         shape = "in chunks" if window is not None and window.in_chunks else "to windows"
-        if kind not in OTHERS:
+        if kind not in (*STATES, "dummy"):
             reaches["to all tokens" if window is None else f"{shape} of {window.tokens}"] += 1
-    told = [(count, reach if number else f"attend {reach}") for number, (reach, count) in enumerate(reaches.items())]
-    told += [(count, what) for what, count in Counter(OTHERS[kind] for kind in kinds if kind in OTHERS).items()]
-    (first, does), *others = told
-    verb, rest = does.split(" ", 1)
-    begun = f"{first} layers {does}" if first > 1 else f"1 layer {verb}s {rest}"
-    return ", ".join([begun, *(f"{count} {does}" for count, does in others)])
+        if kind in (*STATES, "hybrid", "hybrid_sliding"):
+            others["with a state for each row"] += 1
+        if kind == "dummy":
+            others["without a cache of its own"] += 1
+    told = [(count, reach) for reach, count in (*reaches.items(), *others.items())]
+    if not told:
+        return "no layers"
+    first, begun = told[0]
+    verb = "" if not reaches else "attends " if first == 1 else "attend "
+    layers = "1 layer" if first == 1 else f"{first} layers"
+    return ", ".join([f"{layers} {verb}{begun}", *(f"{count} {each}" for count, each in told[1:])])

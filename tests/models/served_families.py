@@ -43,6 +43,14 @@ FAMILIES = (
     Family("Gemma", "gemma"),
     Family("Gemma 2", "gemma2", {"tie_word_embeddings": False}, fast=True),
     Family("Gemma 3", "gemma3_text", {"num_hidden_layers": 6, "tie_word_embeddings": False}, fast=True),
+    Family(
+        "Gemma 3n",
+        "gemma3n_text",
+        {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2}
+        | {"hidden_size_per_layer_input": 8, "laurel_rank": 4, "activation_sparsity_pattern": None},
+        fast=True,
+    ),
+    Family("Gemma 4", "gemma4_text", {"hidden_size_per_layer_input": 8}),
     Family("Phi-1, Phi-2", "phi"),
     Family("Phi-3 4k, Phi-4", "phi3", {"sliding_window": 2 * POSITIONS}),
     Family("Phi-3 with a window", "phi3"),
@@ -86,14 +94,16 @@ FAMILIES = (
     Family("Bloom", "bloom", {"tie_word_embeddings": False}, fast=True),
     Family("Falcon", "falcon"),
     Family("Falcon-RW", "falcon", {"alibi": True, "new_decoder_architecture": False}),
+    Family("MiMo-V2-Flash", "mimo_v2_flash"),
     Family("MPT", "mpt", {"initializer_range": 0.5}),
     Family("Doge", "doge"),
-    Family("Mamba", "mamba", fast=True),
+    Family("Mamba", "mamba"),
     Family("Mamba 2", "mamba2", {"num_heads": 8, "head_dim": 8, "n_groups": 1}),
     Family("Jamba", "jamba", {"attn_layer_period": 2, "attn_layer_offset": 1}),
+    Family("Nemotron-H", "nemotron_h", {"n_groups": 1}, fast=True),
     Family("Bamba", "bamba", {"attn_layer_indices": [1, 3]}),
     Family("Falcon-H1", "falcon_h1", {"mamba_d_ssm": 64}),
-    Family("LFM2", "lfm2", {"layer_types": ["conv", "full_attention"] * 2}),
+    Family("LFM2", "lfm2", {"layer_types": ["conv", "full_attention"] * 2}, fast=True),
 )
 
 

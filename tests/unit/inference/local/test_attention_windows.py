@@ -54,9 +54,10 @@ def test_layers_that_attend_to_no_cache_of_their_own_are_told_apart_and_have_no_
     kinds = ["linear_attention", "full_attention", "conv", "dummy"]
     assert (
         described(kinds, {})
-        == "1 layer attends to all tokens, 2 keep a state for each row, 1 cache nothing of their own"
+        == "1 layer attends to all tokens, 2 with a state for each row, 1 without a cache of its own"
     )
-    assert described(["linear_attention"], {}) == "1 layer keeps a state for each row"
+    assert described(["linear_attention"], {}) == "1 layer with a state for each row"
+    assert described(["hybrid"] * 2, {}) == "2 layers attend to all tokens, 2 with a state for each row"
     masks = masks_by_kind({"conv": None, "w": Window(3)}, CAUSAL, POSITIONS)
     assert isinstance(masks, dict)
     assert masks["conv"] is None
