@@ -6,7 +6,7 @@ Imports no torch.
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from inference.answer_text import held_back
 from inference.tool_calls import OfferedTools, ToolCall, may_begin_calls, read_tool_calls
@@ -31,11 +31,15 @@ CHANNEL_MARKS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", *EN
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswer:
-    """The parts of an answer; of an answer that still grows, each is the beginning of the final one."""
+    """The parts of an answer; of an answer that still grows, each is the beginning of the final one.
+
+    Thinking is the first `thinking_length` characters of the answer, tags included.
+    """
 
     reasoning: str = ""
     text: str = ""
     calls: list[ToolCall] = field(default_factory=list)
+    thinking_length: int = 0
 
 
 def find_answer_form(template: str) -> AnswerForm:
@@ -58,9 +62,9 @@ def read_answer(answer: str, form: AnswerForm, tools: OfferedTools, *, ended: bo
     if not tools:
         return read
     if not ended:
-        return ReadAnswer(read.reasoning, read.text[: may_begin_calls(read.text)])
+        return replace(read, text=read.text[: may_begin_calls(read.text)])
     text, calls = read_tool_calls(read.text, tools)
-    return ReadAnswer(read.reasoning, text, [*read.calls, *calls])
+    return replace(read, text=text, calls=[*read.calls, *calls])
 
 
 def _behind_thinking(answer: str, form: AnswerForm, ended: bool) -> ReadAnswer:
@@ -76,15 +80,15 @@ def _behind_thinking(answer: str, form: AnswerForm, ended: bool) -> ReadAnswer:
     thought, closed, text = begun.partition(form.closing)
     if not closed and not ended:
         thought = thought[: len(thought) - held_back(thought, [form.closing])]
-    return ReadAnswer(thought.strip(), text.lstrip())
+    return ReadAnswer(thought.strip(), text.lstrip(), thinking_length=len(answer) - len(text) if thought.strip() else 0)
 
 
 def _messages(answer: str, tools: OfferedTools, ended: bool) -> ReadAnswer:
     """Reads the messages of gpt-oss: those before the one in the channel `final` are thinking, or calls."""
-    thoughts, calls, at = list[str](), list[ToolCall](), 0
+    thoughts, calls, at, thinking_length = list[str](), list[ToolCall](), 0, 0
 
     def read(text: str = "") -> ReadAnswer:
-        return ReadAnswer("\n\n".join(one for one in thoughts if one), text, calls if ended else [])
+        return ReadAnswer("\n\n".join(one for one in thoughts if one), text, calls if ended else [], thinking_length)
 
     while header := HEADER.match(answer, at):
         content = answer[header.end() :]
@@ -104,6 +108,8 @@ def _messages(answer: str, tools: OfferedTools, ended: bool) -> ReadAnswer:
             thought = content[: end.start()] if end else content
             thoughts.append((thought if end or ended else thought[: len(thought) - held_back(thought, ENDS)]).strip())
         at = header.end() + end.end() if end else len(answer)
+        if thoughts and not calls:
+            thinking_length = at
     return read(answer[at:] if ended else "")
 
 

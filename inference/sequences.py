@@ -40,7 +40,7 @@ class Sequence:
     token is wanted, and those of this many tokens that were likeliest there; `logprobs` has those of `generated_ids`.
     With `prompt_logprobs`, those of the prompt's tokens are wanted too. Only rows of the same `cache_salt` may share
     what a server has cached of their prompts. If it `continues`, the answer continues the prompt's text, and may begin
-    in the middle of a word.
+    in the middle of a word. `answer_form` says how its thinking is told from its text.
     """
 
     id: str
@@ -57,6 +57,7 @@ class Sequence:
     cache_salt: str = ""
     prompt_logprobs: bool = False
     continues: bool = False
+    answer_form: AnswerForm = PLAIN
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:

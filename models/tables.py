@@ -140,6 +140,7 @@ class StoredRequest(Base):
     logprobs: Mapped[list[Any] | None] = mapped_column(JSONB(none_as_null=True), deferred=True, deferred_raiseload=True)
     output_text: Mapped[str | None]
     output_tokens: Mapped[int | None]
+    reasoning_tokens: Mapped[int | None]  # of them, those of thinking; null if the model's answers do not think
     finish_reason: Mapped[str | None]  # eos, stop, limit
     error: Mapped[dict[str, Any] | None]
     started_at: Mapped[datetime | None]

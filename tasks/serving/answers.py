@@ -1,14 +1,17 @@
-"""Makes the stored form of an ended row: status, text, and log probabilities in OpenAI's form. Pure."""
+"""Makes the stored form of an ended row: status, text, tokens, and log probabilities in OpenAI's form. Pure."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from inference.answer_parts import read_answer
 from inference.answer_text import cut_at_stop
 from inference.request_tokens import RequestTokens
 from inference.sequences import FinishedSequence, TokenLogprob
 from models.leasing.batch_results import Answer
 from models.tables import RequestStatus
+from request_body import PLAIN
 from tasks.serving.engine_events import RowEnded, RowFailed
 
 Decode = Callable[[Sequence[int]], str]
@@ -49,7 +52,17 @@ def stored_answer(event: RowEnded | RowFailed, now: float, tokens: RequestTokens
         ago_s=now - event.at,
         logprobs=logprobs,
         gpu_s=event.gpu_s,
+        reasoning_tokens=None if event.answer_form == PLAIN else reasoning_tokens(event, answer, tokens),
     )
+
+
+def reasoning_tokens(event: RowEnded, answer: str, tokens: RequestTokens) -> int:
+    """Returns how many tokens of this answer are thinking, tags included; of a server without ids, as text counts."""
+    read, ids = read_answer(answer, event.answer_form, {}), event.ended.generated_ids
+    if event.ended.text is not None:
+        return min(tokens.count(answer[: read.thinking_length]), event.ended.tokens)
+    decode = partial(tokens.decode, continues=event.continues)
+    return bisect_left(range(len(ids)), read.thinking_length, key=lambda count: len(decode(ids[:count])))
 
 
 def packed(logprobs: Sequence[TokenLogprob]) -> list[Any]:

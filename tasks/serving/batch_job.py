@@ -128,6 +128,7 @@ def _sequence(request: TakenRequest, body: RequestBody, prompt_format: RequestTo
         cache_salt=cache_salt(request.tenant, salt_key),
         prompt_logprobs="prompt_logprobs" in body.needs,
         continues=body.raw or body.continues,
+        answer_form=body.answer_form,
     )
 
 

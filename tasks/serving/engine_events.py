@@ -8,6 +8,7 @@ from models.leasing.batch_results import Figures
 from models.leasing.leases import Lease
 from models.leasing.requeue import Failure
 from models.tables import BatchStatus
+from request_body import PLAIN, AnswerForm
 
 REFUSED = "refused_by_engine"  # the code of a request that its engine can never answer
 
@@ -34,6 +35,7 @@ class RowEnded:
     with_logprobs: bool = False
     continues: bool = False  # the answer continues the prompt's text
     gpu_s: float = 0.0
+    answer_form: AnswerForm = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ def event_of_row(lease: Lease, asked: Sequence, row: FinishedSequence, at: float
         return RowReturned(lease, row.id, row.generated_ids, logprobs=row.logprobs, gpu_s=gpu_s)
     if row.reason == "refused":
         return RowFailed(lease, row.id, REFUSED, row.refusal, at)
-    return RowEnded(lease, row, asked.stop, at, asked.top_logprobs is not None, asked.continues, gpu_s)
+    with_logprobs = asked.top_logprobs is not None
+    return RowEnded(lease, row, asked.stop, at, with_logprobs, asked.continues, gpu_s, asked.answer_form)
 
 
 class Record(Protocol):

@@ -156,7 +156,7 @@ class EngineThread(Thread):
                 for sequence in [sequence for sequence in job.sequences if sequence.id in request_ids]:
                     job.sequences = tuple(other for other in job.sequences if other is not sequence)
                     removed = FinishedSequence(sequence.id, sequence.generated_ids, "removed")
-                    self._record(RowEnded(job.lease, removed, (), now))
+                    self._record(RowEnded(job.lease, removed, (), now, answer_form=sequence.answer_form))
 
     def _fail_running(self, error: str | None) -> None:
         failure = Failure(self._running[0].lease.batch_id, error)

@@ -63,8 +63,8 @@ class StaticBatch:
     def remove(self, request_ids: frozenset[str]) -> None:
         """End the rows of these requests that are in this batch, with the tokens that they have."""
         for row in self._take_out(request_ids):
-            ended = RowEnded(self._job.lease, row, (), monotonic(), gpu_s=self._share_so_far_s())
-            self._record(ended)
+            form, share_s = self._rows[row.id].answer_form, self._share_so_far_s()
+            self._record(RowEnded(self._job.lease, row, (), monotonic(), gpu_s=share_s, answer_form=form))
 
     def abandon(self, batch_ids: frozenset[int]) -> None:
         """End this batch without recording anything more, if it is one of these."""

@@ -57,6 +57,21 @@ def test_a_chat_that_is_cut_while_it_thinks_has_no_answer(thinking: Api) -> None
     assert [(item["type"], item["status"]) for item in response["output"]] == [("reasoning", "incomplete")]
 
 
+def test_usage_tells_tokens_of_thinking_apart(thinking: Api) -> None:
+    streamed = CHAT | {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    with answering(thinking, ANSWER, output_tokens=12, reasoning_tokens=7):
+        chat = thinking.call("POST", "/v1/chat/completions", json=CHAT | {"n": 2}).json["usage"]
+        response = thinking.call("POST", "/v1/responses", json=RESPONSE).json["usage"]
+        chunks = events(thinking.call("POST", "/v1/chat/completions", json=streamed))
+        final = events(thinking.call("POST", "/v1/responses", json=RESPONSE | {"stream": True}))[-1]["response"]
+    assert (chat["completion_tokens"], chat["completion_tokens_details"]) == (24, {"reasoning_tokens": 14})
+    assert (response["output_tokens"], response["output_tokens_details"]) == (12, {"reasoning_tokens": 7})
+    assert final["usage"] == response
+    so_far = [chunk["usage"]["completion_tokens_details"]["reasoning_tokens"] for chunk in chunks]
+    assert so_far[0] == 0 < so_far[1]
+    assert so_far[-2:] == [7, 7]
+
+
 def test_a_streamed_chat_thinks_answers_and_calls(thinking: Api) -> None:
     asked = CHAT | {"stream": True, "tools": [{"type": "function", "function": FUNCTION}]}
     with answering(thinking, ANSWER + CALL):

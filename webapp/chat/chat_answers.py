@@ -17,7 +17,8 @@ def usage_of(views: Sequence[RequestView], *, answers_a_prompt: int) -> Completi
     """Counts the tokens of all answers and of their prompts, with `answers_a_prompt` answers for each prompt."""
     prompt = sum(view.request.prompt_tokens for view in views[::answers_a_prompt])
     answer = sum(view.request.output_tokens or 0 for view in views)
-    return CompletionUsage(prompt_tokens=prompt, completion_tokens=answer, total_tokens=prompt + answer)
+    thought = [view.request.reasoning_tokens for view in views if view.request.reasoning_tokens is not None]
+    return CompletionUsage.of(prompt, answer, sum(thought) if thought else None)
 
 
 def completion_logprobs(

@@ -1,12 +1,12 @@
 """Answers of /v1/chat/completions and /v1/completions, OpenAI's fields and ours in `magnus`."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
 from webapp.api_objects import ApiObject
 from webapp.responses.output_items import ChosenToken
-from webapp.responses.response_objects import Magnus
+from webapp.responses.response_objects import Magnus, OutputDetails
 
 
 class CompletionUsage(ApiObject):
@@ -15,6 +15,20 @@ class CompletionUsage(ApiObject):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    completion_tokens_details: OutputDetails | None = Field(
+        default=None, description="Only for models that think", exclude_if=lambda details: details is None
+    )
+
+    @classmethod
+    def of(cls, prompt: int, answer: int, reasoning: int | None) -> Self:
+        """Returns the numbers with their sum; `reasoning` is None if the model does not think."""
+        details = None if reasoning is None else OutputDetails(reasoning_tokens=reasoning)
+        return cls(
+            prompt_tokens=prompt,
+            completion_tokens=answer,
+            total_tokens=prompt + answer,
+            completion_tokens_details=details,
+        )
 
 
 class AnsweredFunction(ApiObject):

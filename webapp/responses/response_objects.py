@@ -61,7 +61,7 @@ class InputDetails(ApiObject):
 
 
 class OutputDetails(ApiObject):
-    """Details of the answer's tokens; reasoning is not told apart from the rest."""
+    """Details of the answer's tokens: those of thinking, its tags included."""
 
     reasoning_tokens: int = 0
 
@@ -215,7 +215,8 @@ def _usage(view: RequestView) -> Usage | None:
     prompt, answer = view.request.prompt_tokens, view.request.output_tokens
     if answer is None:
         return None
-    return Usage(input_tokens=prompt, output_tokens=answer, total_tokens=prompt + answer)
+    details = OutputDetails(reasoning_tokens=view.request.reasoning_tokens or 0)
+    return Usage(input_tokens=prompt, output_tokens=answer, output_tokens_details=details, total_tokens=prompt + answer)
 
 
 def _error(stored: dict[str, Any] | None) -> ResponseError:

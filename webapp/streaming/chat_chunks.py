@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from models.planning.queue_position import QueuePlace
-from request_body import read_body
+from request_body import PLAIN, read_body
 from webapp.chat.chat_answers import completion_logprobs, finish_reason_of, usage_of
+from webapp.chat.chat_objects import CompletionUsage
 from webapp.client_errors import ClientError, error_object
 from webapp.responses.response_objects import magnus_of
 from webapp.streaming.answer_pieces import shown_pieces
@@ -56,16 +57,19 @@ def chunks(streams: Sequence[AnswerStream], kind: ChunkKind, shown: ShownUsage) 
 def _chunks_of_one(
     stream: AnswerStream, index: int, common: Mapping[str, Any], count: Callable[[str], int] | None
 ) -> Iterator[bytes]:
-    chat, request, so_far = common["object"] == "chat.completion.chunk", stream.view.request, 0
+    chat, request = common["object"] == "chat.completion.chunk", stream.view.request
+    so_far: dict[str, int] = {"text": 0, "reasoning": 0}  # tokens
 
     def chunk(
         content: Mapping[str, Any], finish_reason: str | None = None, logprobs: object = None, **more: Any
     ) -> bytes:
         choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": finish_reason}
         if count is not None:
-            tokens = (stream.view.request.output_tokens or so_far) if finish_reason else so_far
-            prompt = request.prompt_tokens
-            more["usage"] = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+            thought = None if body.answer_form == PLAIN else so_far["reasoning"]
+            usage = CompletionUsage.of(request.prompt_tokens, sum(so_far.values()), thought)
+            if finish_reason and stream.view.request.output_tokens:
+                usage = usage_of([stream.view], answers_a_prompt=1)
+            more["usage"] = usage.model_dump()
         return event({**common, "choices": [choice], **more})
 
     body = read_body(request.body)
@@ -78,7 +82,7 @@ def _chunks_of_one(
         if not piece and not entries:
             yield KEEP_ALIVE
             continue
-        so_far += count(piece) if count else 0
+        so_far[kind] += count(piece) if count else 0
         content = {"delta": {NAMES[kind]: piece}} if chat else {"text": piece}
         logprobs: object = {"content": entries, "refusal": None}
         if not chat:

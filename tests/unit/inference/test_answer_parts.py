@@ -85,6 +85,33 @@ def test_an_answer_is_read_as_thinking_text_and_calls(form, answer, reasoning, t
     assert (read.reasoning, read.text, read.calls) == (reasoning, text, calls)
 
 
+@pytest.mark.parametrize(
+    ("form", "thinking", "rest"),
+    [
+        (THINK, "\n<think>\nI look.\n</think>", "\n\nIt rains."),
+        (THINK, "<think>I look.</think>", CALL),
+        (THINK, "<think>I lo", ""),
+        (THINK, "", "<think>\n\n</think>\n\nIt rains."),
+        (THINK, "", "It <think>rains</think>."),
+        (OPENED, "I look.</think>", "\n\nIt rains."),
+        (OPENED, "I lo", ""),
+        (
+            CHANNELS,
+            ANALYSIS.removesuffix("<|start|>assistant"),
+            "<|start|>assistant<|channel|>final<|message|>It rains.",
+        ),
+        (CHANNELS, ANALYSIS.removesuffix("<|start|>assistant"), f"<|start|>assistant{TO_TIME}<|call|>"),
+        (CHANNELS, "<|channel|>analysis<|message|>I lo", ""),
+        (CHANNELS, "", "<|channel|>final<|message|>It rains."),
+        (CHANNELS, "", "It rains."),
+        (PLAIN, "", "<think>I look.</think> It rains."),
+    ],
+)
+@pytest.mark.parametrize("tools", [TOOLS, {}])
+def test_thinking_has_a_length_in_the_answer(form, thinking, rest, tools):
+    assert read_answer(thinking + rest, form, tools).thinking_length == len(thinking)
+
+
 def test_without_tools_a_call_is_text():
     assert read_answer(f"<think>a</think>{CALL}", THINK, {}).text == CALL
     assert read_answer(TO_TIME, CHANNELS, {}).text == TO_TIME

@@ -5,8 +5,11 @@ import pytest
 from inference.answer_text import cut_at_stop
 from inference.prompt_format import load_prompt_format
 from inference.sequences import FinishedSequence, FinishReason, TokenLogprob
+from models.leasing.leases import Lease
+from request_body import PLAIN, AnswerForm
 from settings import BUNDLED_MODEL
-from tasks.serving.answers import logprobs_of_text, packed, shown, unpacked
+from tasks.serving.answers import logprobs_of_text, packed, shown, stored_answer, unpacked
+from tasks.serving.engine_events import RowEnded
 
 PROMPTS = load_prompt_format(str(BUNDLED_MODEL))
 EOS = 1
@@ -41,6 +44,45 @@ def test_the_api_shows_texts_and_bytes_of_tokens() -> None:
     assert entry["top_logprobs"][1] == {"token": "<eos>", "logprob": -1.0, "bytes": list(b"<eos>")}
     assert (entry["token"].strip(), entry["logprob"]) == ("tree", -0.5)
     assert bytes(entry["bytes"]).decode() == entry["token"]
+
+
+THINK = AnswerForm(opening="<think>", closing="</think>")
+LEASE = Lease(1, 1)
+
+
+def reasoning_tokens_of(row: FinishedSequence, form: AnswerForm) -> int | None:
+    return stored_answer(RowEnded(LEASE, row, (), 0.0, answer_form=form), 0.0, PROMPTS).reasoning_tokens
+
+
+@pytest.mark.parametrize("reason", ["eos", "limit", "removed"])
+@pytest.mark.parametrize(
+    ("thinking", "said"),
+    [
+        ("<think>tree naïve 🙂</think>", "\n\nriver"),
+        ("<think>tree</think>", ""),
+        ("<think>tree naïve", ""),
+        ("", "river"),
+        ("", "<think>\n</think>river"),
+    ],
+)
+def test_tokens_of_thinking_are_counted_by_their_ids(thinking: str, said: str, reason: FinishReason) -> None:
+    row = ended(thinking + said, reason)
+    counted = reasoning_tokens_of(row, THINK)
+    assert counted is not None
+    assert PROMPTS.decode(row.generated_ids[:counted]).startswith(thinking)
+    assert not counted or len(PROMPTS.decode(row.generated_ids[: counted - 1])) < len(thinking)
+
+
+def test_thinking_without_ids_is_counted_as_text() -> None:
+    text = "<think>tree</think>river"
+    known = FinishedSequence("a", (), "eos", text=text, text_tokens=90)
+    assert reasoning_tokens_of(known, THINK) == PROMPTS.count("<think>tree</think>")
+    few = FinishedSequence("a", (), "eos", text=text, text_tokens=2)
+    assert reasoning_tokens_of(few, THINK) == 2
+
+
+def test_a_model_without_tags_has_no_number_of_tokens_of_thinking() -> None:
+    assert reasoning_tokens_of(ended("<think>tree</think>", "eos"), PLAIN) is None
 
 
 def test_a_nul_is_never_shown() -> None:
