@@ -19,6 +19,7 @@ VERSION = "1.0.0"
 PREFIX = "MAGNUS_"
 BUNDLED_MODEL = Path(__file__).parent / "inference" / "bundled"
 FETCHABLE = ("smollm2", "minilm")  # names that `magnus model fetch` knows; see `cli/fetching/known_models.py`
+GGUF, CONVERTED = ".gguf", "magnus-converted"  # a served GGUF file is converted into CONVERTED/NAME beside it, once
 LABSE = "sentence-transformers/LaBSE"  # Magnus's encoder (III-B), by the name `labse`
 DASHBOARD_USER = "magnus"  # the only user of dashboard and Flower
 
@@ -95,7 +96,7 @@ class Settings(BaseSettings):
     # the model
     model: str = Field(
         str(BUNDLED_MODEL),
-        description="Directory or hub id of the served causal LM, or a name that `magnus model fetch` knows",
+        description="Directory, hub id or GGUF file of the served LM, or a name that `magnus model fetch` knows",
     )
     model_name: str | None = Field(None, description="The name that clients send; the model's directory name if unset")
     model_names: str | None = Field(None, description="Comma-separated further names that clients may send for it")
@@ -223,7 +224,15 @@ class Settings(BaseSettings):
     @field_validator("model", "encoder")
     @classmethod
     def _fetched(cls, value: str, others: ValidationInfo) -> str:
-        """Replaces the name of a fetched model by its directory, `models/NAME` in the state directory; and `labse`."""
+        """Replaces the name of a fetched model by its directory, `models/NAME` in the state directory; and `labse`.
+
+        Replaces a GGUF file by the directory into which it is converted.
+        """
+        if others.field_name == "model" and value.endswith(GGUF) and not Path(value).is_dir():
+            converted = Path(value).parent / CONVERTED / Path(value).stem
+            if not Path(value).is_file() and not converted.is_dir():
+                raise ValueError(f"there is no file {value}")
+            return str(converted)
         directory = others.data.get("state_dir", Path()).resolve() / "models" / value
         if Path(value).name == value and directory.is_dir():
             return str(directory)

@@ -8,6 +8,7 @@ import click
 from rich.table import Table
 
 from cli.doctor_checks import Finding, engine_findings, findings
+from cli.fetching.gguf_directories import convert_once
 from cli.output import json_option, print_result, table
 from cli.service_access import settings_with, state_dir_option
 
@@ -16,7 +17,7 @@ from cli.service_access import settings_with, state_dir_option
 @json_option
 @state_dir_option
 @click.option("--engine", "engine_url", metavar="URL", help="Say instead what this server of others can do.")
-@click.option("--model", metavar="DIR", help="Say instead how this model would be served: a directory or hub id.")
+@click.option("--model", metavar="DIR", help="Say instead how this directory, hub id or GGUF file would be served.")
 def doctor(as_json: bool, state_dir: Path | None, engine_url: str | None, model: str | None) -> None:
     """Check Python, servers, ports, database, broker, model and GPUs.
 
@@ -25,6 +26,8 @@ def doctor(as_json: bool, state_dir: Path | None, engine_url: str | None, model:
     if None not in (engine_url, model):
         raise click.UsageError("--engine and --model are about different things: give one of them")
     settings = settings_with(state_dir=state_dir, model=model)
+    if engine_url is None:
+        convert_once(settings.model)
     if model is not None:
         from cli.model_findings import model_findings  # imported here because it loads torch
 

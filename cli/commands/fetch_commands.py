@@ -8,6 +8,7 @@ from typing import Any
 import click
 from rich.table import Table
 
+from cli.fetching.gguf_directories import record
 from cli.fetching.known_models import KNOWN_MODELS
 from cli.fetching.model_fetching import fetch as fetch_model
 from cli.output import CommandFailed, printed, table
@@ -106,6 +107,7 @@ def convert(file: Path, directory: Path) -> None:
         except Exception as error:  # transformers raises errors of any kind for files that it cannot use
             raise CommandFailed(f"{file} cannot be converted: {one_line(error)}") from error
         load_model(str(made))
+        record(file, made)
         made.rename(directory)
     click.echo(f"serve it with MAGNUS_MODEL={directory.resolve()} magnus up")
 

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from cli.commands.training_examples import Example, read_examples
+from cli.fetching.gguf_directories import convert_once
 from cli.output import CommandFailed, WrongSetting, json_option, print_result, printed, table
 from cli.service_access import session, settings_with, state_dir_option, transaction, with_session
 from inference.remote.server_tokens import load_request_tokens
@@ -107,6 +108,7 @@ def train(data: IO[str], tenant: str, force: bool, as_json: bool, state_dir: Pat
     One text in five is held out to judge the result.
     """
     settings = settings_with(state_dir=state_dir)
+    convert_once(settings.model)
     examples = list(read_examples(data))
     try:
         candidate = pretrain(partial(transaction, state_dir), examples, settings, tenant=tenant, force=force)

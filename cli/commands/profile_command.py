@@ -10,6 +10,7 @@ from pydantic import ByteSize
 from rich.console import Group
 from rich.table import Table
 
+from cli.fetching.gguf_directories import convert_once
 from cli.output import CommandFailed, json_option, print_result, table
 from cli.service_access import settings_with, state_dir_option, transaction
 from models.planning import live_fleet
@@ -18,7 +19,7 @@ from scheduling.costs import ProfiledCurves, ServingCurves
 
 @click.command()
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda:0, …; auto: the first GPU, else the CPU.")
-@click.option("--model", help="Directory or hub id; MAGNUS_MODEL if not given.")
+@click.option("--model", help="Directory, hub id or GGUF file; MAGNUS_MODEL if not given.")
 @click.option("--kv-budget", help="KV cache budget that bounds what is measured, for example 20GiB.")
 @click.option("--quick", is_flag=True, help="Few small batches: seconds instead of minutes.")
 @click.option("--worker", help="Store the curves as those of this worker of the running service.")
@@ -38,6 +39,7 @@ def profile(
     Prefill and decoding are measured over batch sizes and lengths; SCLS's serving time curves are fitted to them.
     """
     settings = settings_with(model=model, kv_budget=kv_budget, state_dir=state_dir)
+    convert_once(settings.model)
     # imported here because they load torch, which `magnus profile --help` does not need
     import torch
 

@@ -7,6 +7,7 @@ import click
 
 from cli import startup_checks
 from cli.entry_point import OUR_MODULES
+from cli.fetching.gguf_directories import convert_once
 from cli.hosting import process_commands
 from cli.hosting.child_process import ChildProgram
 from cli.output import CommandFailed, WrongSetting
@@ -14,6 +15,7 @@ from cli.service_access import settings_with
 from inference.remote.server_probe import ENGINES, EngineChoice
 from settings import DASHBOARD_USER, Settings
 
+READ_THE_MODEL = ("web", "predictor", "trainer")
 PROCESSES = ("web", *process_commands.CELERY_WORKERS, "beat", "trainer", "flower")
 
 
@@ -27,6 +29,8 @@ def run(process: str) -> None:
     """
     settings = settings_with()
     _require_servers(process, settings)
+    if process in READ_THE_MODEL:
+        convert_once(settings.model)
     if process == "web" and (wrong := startup_checks.model_problem(settings.model, needs_weights=False)):
         raise WrongSetting(wrong)
     program = program_of(process, settings)
@@ -90,6 +94,7 @@ def worker(
         from tasks.serving.remote_worker import run_remote_worker
 
         sys.exit(run_remote_worker(name, engine_url, engine, capacity_tokens, max_rows))
+    convert_once(settings.model)
     wrong = [problem for problem in (startup_checks.model_problem(settings.model),) if problem]
     wrong += startup_checks.device_problems(device)
     if wrong:

@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from cli import startup_checks
+from cli.fetching.gguf_directories import convert_once
 from cli.hosting import process_commands
 from cli.hosting.child_process import ChildProgram, ProgramFailed, SettingRefused
 from cli.hosting.embedded_servers import UnusableDirectory, create_database, embedded_broker, embedded_postgres
@@ -61,7 +62,7 @@ MOST_TRIED = 20  # ports from a taken default on; not tuned
 )
 @click.option("--devices", help="Their devices, for example cuda:0,cuda:1.")
 @click.option("--kv-budget", help="KV cache budget of each, for example 20GiB.")
-@click.option("--model", help="Directory or hub id of the served causal LM.")
+@click.option("--model", help="Directory, hub id or GGUF file of the served LM.")
 @click.option(
     "--engine", "engines", multiple=True, metavar="URL", help="A server of others, such as vLLM, to serve with; repeat."
 )
@@ -109,6 +110,7 @@ def _start_service(
 ) -> tuple[RunningService, str | None]:
     """Returns the running service, and its first API key if that was made now; raises ServerUnusable."""
     settings = with_engines(settings)
+    convert_once(settings.model)
     wrong = list(startup_checks.problems(settings))
     if wrong:
         raise WrongSetting("\n".join(wrong))
