@@ -1,10 +1,11 @@
 """Reads calls of tools in an answer's text, in the formats that chat templates teach; makes formats that force a call.
 
 Hermes, Qwen and SmolLM2 write `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, Qwen3-Coder
-`<tool_call><function=NAME><parameter=KEY>VALUE`; Mistral `[TOOL_CALLS]` with a list of such objects or with
-`NAME[ARGS]{…}`; Granite and Phi `<|tool_call|>`; Llama 3 the object as the whole answer (`parameters` for `arguments`),
-perhaps behind `<|python_tag|>`, several with semicolons. The calls of gpt-oss are messages, which
-`inference/answer_parts.py` reads. What cannot be read as a call stays text. Imports no torch.
+`<tool_call><function=NAME><parameter=KEY>VALUE`, GLM `<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE`; DeepSeek
+and Kimi a section of calls, each with a name and an object between special tokens; Mistral `[TOOL_CALLS]` with a list
+of such objects or with `NAME[ARGS]{…}`; Granite and Phi `<|tool_call|>`; Llama 3 the object as the whole answer
+(`parameters` for `arguments`), perhaps behind `<|python_tag|>`, several with semicolons. The calls of gpt-oss are
+messages, which `inference/answer_parts.py` reads. What cannot be read as a call stays text. Imports no torch.
 """
 
 import json
@@ -17,15 +18,50 @@ from inference.answer_text import held_back
 from inference.sequences import JsonFormat
 from request_body import RequestBody, StoredTool
 
-MARKS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>")  # in front of calls
+DEEPSEEK, KIMI = "<｜tool▁calls▁begin｜>", "<|tool_calls_section_begin|>"
+MARKS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>", DEEPSEEK, KIMI)  # in front of calls
 # What else belongs to calls: a tokenizer may have these as special tokens, which other texts leave out.
-FURTHER_MARKS = ("</tool_call>", "<|/tool_call|>", "[ARGS]", "[CALL_ID]")
-CLOSING = re.compile(r"\s*+(?:</tool_call>|<\|/tool_call\|>|(?=\[TOOL_CALLS\])|$)")
+FURTHER_MARKS = (
+    *(
+        "</tool_call>",
+        "<|/tool_call|>",
+        "[ARGS]",
+        "[CALL_ID]",
+        "<arg_key>",
+        "</arg_key>",
+        "<arg_value>",
+        "</arg_value>",
+    ),
+    *("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
+    *("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>"),
+)
+CLOSING = re.compile(
+    r"\s*+(?:</tool_call>|<\|/tool_call\|>|<｜tool▁calls▁end｜>|<\|tool_calls_section_end\|>|(?=\[TOOL_CALLS\])|$)"
+)
 BETWEEN = re.compile(r"\s*+(?:[;,]\s*+)?(?=[{\[])")
-NAMED = re.compile(r"\s*+([\w.-]++)(?:\[CALL_ID\]\w++)?(?:\[ARGS\])?\s*+(?={)")
+# What stands in front of an object of arguments, the function's name in it, and what may stand behind it.
+NAMED = (
+    (re.compile(r"\s*+([\w.-]++)(?:\[CALL_ID\]\w++)?(?:\[ARGS\])?\s*+(?={)"), re.compile("")),  # Mistral
+    (
+        re.compile(
+            r"\s*+<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?([\w.-]++)\s*+(?:<｜tool▁sep｜>|```json)\s*+(?={)"
+        ),
+        re.compile(r"\s*+(?:```)?\s*+(?:<｜tool▁call▁end｜>)?"),
+    ),
+    (
+        re.compile(
+            r"\s*+<\|tool_call_begin\|>\s*+(?:functions\.)?([\w.-]++)(?::\d++)?\s*+"
+            r"<\|tool_call_argument_begin\|>\s*+(?={)"
+        ),
+        re.compile(r"\s*+(?:<\|tool_call_end\|>)?"),
+    ),
+)
 FUNCTION = re.compile(r"\s*+<function=([^>\s]++)>")
 PARAMETER = re.compile(r"\s*+<parameter=([^>\s]++)>\n?")
 FUNCTION_END, PARAMETER_END = "</function>", "</parameter>"
+KEYED = re.compile(r"\s*+([\w.-]++)\s*+(?=<arg_key>|</tool_call>)")
+KEY = re.compile(r"\s*+<arg_key>([^<]++)</arg_key>\s*+<arg_value>")
+VALUE_END = "</arg_value>"
 MOST_CALLS = 128  # calls in one answer; the same number as OpenAI's bound on tools
 DECODER = json.JSONDecoder()
 
@@ -93,7 +129,8 @@ def _next_mark(text: str, at: int) -> tuple[int, int]:
 
 def _calls(text: str, at: int, tools: OfferedTools) -> tuple[list[ToolCall], int] | None:
     """Returns the calls behind a mark that ends at `at`, and where they end; None if they cannot be read."""
-    found = _values(text, at, tools) or _named(text, at, tools) or _functions(text, at, tools)
+    readers = (_values, _named, _functions, _keyed)
+    found = next((found for read in readers if (found := read(text, at, tools))), None)
     closing = found and CLOSING.match(text, found[1])
     return (found[0], closing.end()) if found and closing else None
 
@@ -125,15 +162,20 @@ def _call(value: Any, tools: OfferedTools) -> ToolCall | None:
 
 
 def _named(text: str, at: int, tools: OfferedTools) -> tuple[list[ToolCall], int] | None:
-    """Reads a call that is a name and an object of arguments, as newer models of Mistral write it."""
-    named = NAMED.match(text, at)
-    if named is None or named[1] not in tools:
-        return None
-    try:
-        arguments, end = DECODER.raw_decode(text, named.end())
-    except (ValueError, RecursionError):
-        return None
-    return [ToolCall(named[1], json.dumps(arguments, ensure_ascii=False))], end
+    """Reads calls that are a name and an object of arguments: Mistral's newer models, DeepSeek and Kimi write them."""
+    calls: list[ToolCall] = []
+    for begin, end in NAMED:
+        while named := begin.match(text, at):
+            if named[1] not in tools:
+                return None
+            try:
+                arguments, at = DECODER.raw_decode(text, named.end())
+            except (ValueError, RecursionError):
+                return None
+            calls.append(ToolCall(named[1], json.dumps(arguments, ensure_ascii=False)))
+            ended = end.match(text, at)
+            at = ended.end() if ended else at
+    return (calls, at) if calls else None
 
 
 def _functions(text: str, at: int, tools: OfferedTools) -> tuple[list[ToolCall], int] | None:
@@ -156,6 +198,22 @@ def _functions(text: str, at: int, tools: OfferedTools) -> tuple[list[ToolCall],
         calls.append(ToolCall(name, json.dumps(arguments, ensure_ascii=False)))
         at = end + len(FUNCTION_END)
     return (calls, at) if calls else None
+
+
+def _keyed(text: str, at: int, tools: OfferedTools) -> tuple[list[ToolCall], int] | None:
+    """Reads a call in the tags of GLM; a value is a text where its parameter is, and JSON elsewhere."""
+    named = KEYED.match(text, at)
+    if named is None or named[1] not in tools:
+        return None
+    at, arguments = named.end(), dict[str, Any]()
+    while key := KEY.match(text, at):
+        end = text.find(VALUE_END, key.end())
+        if end < 0:
+            return None
+        name, value = key[1].strip(), text[key.end() : end]
+        arguments[name] = value if name in tools[named[1]] else _json_or_text(value)
+        at = end + len(VALUE_END)
+    return [ToolCall(named[1], json.dumps(arguments, ensure_ascii=False))], at
 
 
 def _json_or_text(value: str) -> Any:

@@ -13,7 +13,7 @@ from inference.json_grammar import FormatChecks
 from inference.model_prompt import ModelPrompt
 from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.sequences import JsonFormat
-from inference.tool_calls import ToolCall, forced_call_schema, may_begin_calls, read_tool_calls
+from inference.tool_calls import FURTHER_MARKS, MARKS, ToolCall, forced_call_schema, may_begin_calls, read_tool_calls
 from request_body import RequestBody, StoredTool, read_body
 from settings import BUNDLED_MODEL
 from tests.unit.inference.published_templates import MISTRAL
@@ -22,6 +22,18 @@ from tests.unit.inference.tool_template import TOOL_TEMPLATE
 NAMES = {"weather": {"city"}, "time": ()}
 CALL = '{"name": "weather", "arguments": {"city": "Köln"}}'
 WEATHER = ToolCall("weather", '{"city": "Köln"}')
+CALLED = [WEATHER, ToolCall("time", "{}")]
+V3 = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>%s\n```json\n%s\n```<｜tool▁call▁end｜>"  # of DeepSeek, R1 included
+V31 = "<｜tool▁call▁begin｜>%s<｜tool▁sep｜>%s<｜tool▁call▁end｜>"
+
+
+def deepseek(*calls):
+    return "<｜tool▁calls▁begin｜>" + "\n".join(calls) + "<｜tool▁calls▁end｜>"
+
+
+def kimi(*calls):
+    each = "<|tool_call_begin|>functions.%s:%d<|tool_call_argument_begin|>%s<|tool_call_end|>"
+    return f"<|tool_calls_section_begin|>{''.join(each % call for call in calls)}<|tool_calls_section_end|>"
 
 
 @pytest.mark.parametrize(
@@ -57,6 +69,27 @@ WEATHER = ToolCall("weather", '{"city": "Köln"}')
             [ToolCall("time", '{"at": 5, "zone": "UTC"}')],
         ),
         (
+            "I look.\n<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Köln</arg_value>\n</tool_call>",
+            "I look.\n",
+            [WEATHER],
+        ),
+        (
+            "<tool_call>time<arg_key>at</arg_key><arg_value>5</arg_value><arg_key>zone</arg_key><arg_value>UTC</arg_value>"
+            "</tool_call>\n<tool_call>time\n</tool_call>",
+            "",
+            [ToolCall("time", '{"at": 5, "zone": "UTC"}'), ToolCall("time", "{}")],
+        ),
+        (
+            "<tool_call>weather<arg_key>city</arg_key><arg_value></tool_call>\n5</arg_value>",
+            "",
+            [ToolCall("weather", '{"city": "</tool_call>\\n5"}')],
+        ),
+        (deepseek(*[V3 % ("weather", '{"city": "Köln"}')] * 2), "", [WEATHER, WEATHER]),
+        ("I look." + deepseek(V31 % ("weather", '{"city": "Köln"}'), V31 % ("time", "{}")), "I look.", CALLED),
+        (deepseek(V3 % ("weather", '{"city": "Köln"}')).partition("\n```<")[0], "", [WEATHER]),
+        (kimi(("weather", 0, '{"city": "Köln"}'), ("time", 1, "{}")), "", CALLED),
+        ("I look." + kimi(("time", 12, "{}")) + " ", "I look. ", [ToolCall("time", "{}")]),
+        (
             '<tool_call>{"name": "weather", "arguments": {"city": "</tool_call> [TOOL_CALLS]"}}</tool_call>',
             "",
             [ToolCall("weather", '{"city": "</tool_call> [TOOL_CALLS]"}')],
@@ -88,6 +121,13 @@ def test_calls_are_read_in_every_style(text, rest, calls):
         '<tool_call>{"name": "weather", "arguments": {"ci',
         '[TOOL_CALLS]weather[ARGS]{"ci',
         "<tool_call><function=weather><parameter=city>Köl",
+        "<tool_call>weather<arg_key>city</arg_key><arg_value>Köl",
+        "<tool_call>unknown\n</tool_call>",
+        "<tool_call>time is short</tool_call>",
+        deepseek(V3 % ("unknown", "{}")),
+        deepseek(V3 % ("time", '{"at": ')),
+        deepseek(V31 % ("time", "[]")),
+        kimi(("time", 0, "{}"), ("unknown", 1, "{}")),
         "<tool_call>" * 200,
         "[" * 5000,
         "[" + ", ".join(['{"name": "time"}'] * 129) + "]",
@@ -105,6 +145,30 @@ def test_whatever_a_model_writes_is_read_without_an_error_and_nothing_of_it_is_s
         place = may_begin_calls(text[:length])
         sent = text[:length] if place is None else text[:place]
         assert rest.startswith(sent)
+
+
+TAGS = [
+    *MARKS,
+    *FURTHER_MARKS,
+    CALL,
+    "weather",
+    "time",
+    "functions.time:0",
+    "function",
+    "```json",
+    "```",
+    "{}",
+    " ",
+    "a",
+]
+
+
+@given(st.lists(st.sampled_from(TAGS), max_size=12).map("".join))
+def test_no_order_of_the_marks_of_calls_is_an_error_or_sent_too_early(text):
+    rest, calls = read_tool_calls(text, NAMES)
+    assert calls or rest == text
+    for length in range(len(text) + 1):
+        assert rest.startswith(text[:length][: may_begin_calls(text[:length])])
 
 
 PARAMETERS = {"type": "object", "properties": {"city": {"$ref": "#/$defs/City"}}, "$defs": {"City": {"type": "string"}}}
