@@ -13,6 +13,7 @@ from cli.fetching.known_models import KNOWN_MODELS
 from cli.fetching.model_fetching import fetch as fetch_model
 from cli.output import CommandFailed, printed, table
 from cli.service_access import state_dir_option
+from inference.engine_errors import InferenceError
 from settings import BUNDLED_MODEL, Settings, read_settings
 
 
@@ -104,6 +105,8 @@ def convert(file: Path, directory: Path) -> None:
         made = Path(work) / directory.name
         try:
             convert_language_model(file.resolve(), made)
+        except InferenceError:
+            raise
         except Exception as error:  # transformers raises errors of any kind for files that it cannot use
             raise CommandFailed(f"{file} cannot be converted: {one_line(error)}") from error
         load_model(str(made))

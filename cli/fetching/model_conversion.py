@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from inference.local.engine import Engine
+from inference.local.loading.checkpoint import require_whole
 from inference.local.loading.model_loading import load_model
 from inference.prompt_format import load_prompt_format
 from inference.sequences import Sequence
@@ -28,11 +29,20 @@ class WrongAnswer(Exception):
 
 
 def convert_language_model(source: Path, target: Path) -> None:
-    """Write a GGUF file's weights in float32, which holds its 4-bit values exactly, with tokenizer and template."""
+    """Write a GGUF file's weights in float32, which holds its 4-bit values exactly, with tokenizer and template.
+
+    Raises UnsupportedModel for weights that are missing or of another shape.
+    """
     disable_progress_bar()
-    read = AutoModelForCausalLM.from_pretrained(
-        source.parent, gguf_file=source.name, dtype=torch.float32, trust_remote_code=False
+    read, found = AutoModelForCausalLM.from_pretrained(
+        source.parent,
+        gguf_file=source.name,
+        dtype=torch.float32,
+        trust_remote_code=False,
+        ignore_mismatched_sizes=True,  # they are refused below, by their names
+        output_loading_info=True,
     )
+    require_whole(source.name, found, quantised=True)
     config = type(read.config).from_dict(
         {name: value for name, value in read.config.to_dict().items() if name != "quantization_config"}
     )

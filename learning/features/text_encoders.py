@@ -102,13 +102,16 @@ class SentenceEncoder:
         import torch
         from sentence_transformers import SentenceTransformer
 
+        from learning.whole_weights import whole_weights_only
+
         torch.set_num_threads(1)
         self.name = name
         dtype = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
         try:
-            self._model = SentenceTransformer(
-                name, device="cpu", trust_remote_code=False, model_kwargs={"dtype": dtype}
-            )
+            with whole_weights_only():
+                self._model = SentenceTransformer(
+                    name, device="cpu", trust_remote_code=False, model_kwargs={"dtype": dtype}
+                )
         except Exception as error:  # transformers raises errors of any kind for files that it cannot use
             raise UnusableEncoder(name, error) from error
         self.dimension = len(self._model.encode([""], show_progress_bar=False)[0])

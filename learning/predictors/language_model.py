@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from learning.features.text_encoders import VectorCache, Vectors
 from learning.predictors.length_predictor import Prompt
+from learning.whole_weights import whole_weights_only
 
 BATCH = 16  # prompts of one forward pass: more need more memory beside the served model's; not tuned
 STATEMENT_TOKENS = 30  # enough for a number with words around it; the paper's value (Sequence Scheduling, appendix C)
@@ -37,9 +38,10 @@ class LanguageModel:
         self.device = device
         # code of the model's own is never run, nor are pickled weights read, which may run code
         self.tokenizer = tokenizer or AutoTokenizer.from_pretrained(self.source, trust_remote_code=False)
-        self.model = model or AutoModelForCausalLM.from_pretrained(
-            self.source, trust_remote_code=False, use_safetensors=True
-        )
+        with whole_weights_only():
+            self.model = model or AutoModelForCausalLM.from_pretrained(
+                self.source, trust_remote_code=False, use_safetensors=True
+            )
         self.model.to(device).eval()
         if self.tokenizer.pad_token_id is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token

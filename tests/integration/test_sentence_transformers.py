@@ -10,10 +10,11 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from learning.features.prompt_features import user_features
-from learning.features.text_encoders import make_encoder
+from learning.features.text_encoders import UnusableEncoder, make_encoder
 from learning.predictors.predictor_factory import PREDICTORS, make_predictor
 from learning.store import digest, dump, load
 from settings import Settings
+from tests.unit.inference.model_directories import without
 from tests.unit.learning.made_up_lengths import WORDS, outcomes, prompt
 
 DIMENSION = 32
@@ -75,6 +76,13 @@ def test_labse_is_loaded_with_its_pooling_dense_layer_and_normalisation_from_the
     predictor = make_predictor("usin-mean", encoder)
     predictor.fit(outcomes(60))
     assert len(predictor.predict([prompt(text="red house")])) == 1
+
+
+def test_an_encoder_without_all_its_weights_is_refused_by_their_names(tmp_path: Path) -> None:
+    directory = make_sentence_model(tmp_path)
+    without("encoder.layer.1.output.dense")(directory)
+    with pytest.raises(UnusableEncoder, match=r"its files lack encoder\.layer\.1\.output\.dense\.bias, "):
+        make_encoder(str(directory))
 
 
 def test_its_vectors_are_compressed_to_the_papers_sixteen_values(sentence_model: str) -> None:

@@ -54,7 +54,7 @@ def read_checkpoint(model: str, device: torch.device, dtype: str, quantize: Quan
             output_loading_info=True,
             **options,
         )
-    _require_whole(model, found, quantised)
+    require_whole(model, found, quantised)
     if quantised:
         return loaded
     if dtype == "auto" and device.type == "cpu":
@@ -98,7 +98,7 @@ def quantization(quantize: Quantize, device: torch.device) -> Any:
     return BitsAndBytesConfig(load_in_4bit=quantize == "4bit", load_in_8bit=quantize == "8bit")
 
 
-def _require_whole(model: str, found: dict[str, Any], quantised: bool) -> None:
+def require_whole(model: str, found: dict[str, Any], quantised: bool) -> None:
     """Raises UnsupportedModel for weights that are missing, of another shape, or unknown to the model.
 
     transformers fills the first two with random numbers and leaves the third out. It knows which weights are tied to

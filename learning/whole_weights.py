@@ -1,0 +1,44 @@
+"""Refuses weights that transformers would fill with random numbers: those that are missing, or of another shape."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from transformers import PreTrainedModel
+
+SHOWN_NAMES = 3  # of many names that are missing, only the first are told; not tuned
+# A head that encoders are often stored without: sentence-transformers pools the states of the tokens itself.
+UNUSED = re.compile(r"(^|\.)pooler\.")
+
+
+class IncompleteWeights(ValueError):
+    """A model's files lack weights, or have one of another shape."""
+
+
+@contextmanager
+def whole_weights_only() -> Iterator[None]:
+    """Makes every loading by transformers, also inside other libraries, raise IncompleteWeights."""
+    load = vars(PreTrainedModel)["from_pretrained"]
+
+    def load_whole(cls: type[PreTrainedModel], *names: Any, **options: Any) -> Any:
+        options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # refused below, by their names
+        loaded, found = load.__func__(cls, *names, **options)
+        require_whole(found)
+        return loaded
+
+    PreTrainedModel.from_pretrained = classmethod(load_whole)
+    try:
+        yield
+    finally:
+        PreTrainedModel.from_pretrained = load
+
+
+def require_whole(found: dict[str, Any]) -> None:
+    """Raises IncompleteWeights by what transformers found in a model's files."""
+    if missing := sorted(name for name in found["missing_keys"] if not UNUSED.search(name)):
+        others = len(missing) - SHOWN_NAMES
+        more = f" and {others} more" if others > 0 else ""
+        raise IncompleteWeights(f"its files lack {', '.join(missing[:SHOWN_NAMES])}{more}")
+    for name, stored, expected in sorted(found["mismatched_keys"]):
+        raise IncompleteWeights(f"its {name} has the shape {[*stored]} where its config.json means {[*expected]}")
