@@ -38,7 +38,7 @@ def convert_once(model: str, command: Sequence[str] = CONVERT) -> None:
                     return
                 raise WrongSetting(f"MAGNUS_MODEL: {directory} was made of another {file.name}: move it away")
             click.echo(f"magnus: converting {file}, once, into {directory} …", err=True)
-            done = subprocess.run((*command, str(file), str(directory)), stderr=subprocess.PIPE, text=True)  # noqa: S603
+            done = subprocess.run((*command, str(file), str(directory)), capture_output=True, text=True)  # noqa: S603
     except OSError as error:
         raise WrongSetting(f"MAGNUS_MODEL: {error.filename or file}: {error.strerror}") from error
     if done.returncode != 0:
