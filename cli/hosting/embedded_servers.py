@@ -128,14 +128,13 @@ def _remove_stale_lock(data: Path) -> None:
     lock.unlink()
 
 
-def create_database(url: str, template: str = "template0") -> None:
-    """Create the database that `url` names unless it exists, as a copy of `template`."""
+def create_database(url: str) -> None:
+    """Create the database that `url` names unless it exists, empty."""
     with psycopg.connect(url, dbname="postgres", autocommit=True) as connection:
         name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
         exists = connection.execute("select 1 from pg_database where datname = %s", (name,)).fetchone()
         if exists is None:
-            create = sql.SQL("create database {} template {}")
-            connection.execute(create.format(sql.Identifier(str(name)), sql.Identifier(template)))
+            connection.execute(sql.SQL("create database {} template template0").format(sql.Identifier(str(name))))
 
 
 def postgres_binaries() -> Path:

@@ -1,6 +1,8 @@
 """One engine a session and kind; `--engines` chooses the kinds, the tests of all others are deselected."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,11 +39,17 @@ def _kind(item: pytest.Item) -> str | None:
     )
 
 
+@pytest.fixture(scope="package")
+def engines(tmp_path_factory) -> Iterator[Callable[[str], EngineUnderTest]]:
+    """Starts an engine of a kind at its first test; all run until the last test, so that any order starts each once."""
+    with ExitStack() as running:
+        yield cache(lambda kind: running.enter_context(engine_under_test(kind, tmp_path_factory.mktemp(kind))))
+
+
 @pytest.fixture(scope="package", params=KINDS)
-def served(request, tmp_path_factory) -> Iterator[EngineUnderTest]:
+def served(request, engines: Callable[[str], EngineUnderTest]) -> EngineUnderTest:
     """Each kind of engine in turn, on the bundled model."""
-    with engine_under_test(request.param, tmp_path_factory.mktemp(request.param)) as engine:
-        yield engine
+    return engines(request.param)
 
 
 @pytest.fixture

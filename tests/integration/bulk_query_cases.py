@@ -8,7 +8,7 @@ from models.bulk.bulk_jobs import NewBulkJob
 from models.bulk.bulk_progress import LineCounts
 from models.bulk.bulk_tables import BulkStatus, FilePurpose
 from models.operations import bulk_figures
-from tests.integration.million_rows import INPUT, JOB, LINES
+from tests.integration.full_database import INPUT, JOB, LINES
 from tests.integration.query_cases import DAY, FEW, Case, a_new_request, on_session
 
 

@@ -19,12 +19,12 @@ from models.operations import (
 from models.operations.operator_jobs import JobFilter
 from models.tables import RequestStatus
 from models.webhooks import webhook_deliveries, webhook_endpoints
-from tests.integration.million_rows import BATCHES
-from tests.integration.query_cases import A_MINUTE, COUNTED, FEW, OPEN, RARE, Case, on_session
+from tests.integration.full_database import BATCHES, DELIVERED, QUEUED
+from tests.integration.query_cases import A_MINUTE, COUNTED, ENDED_ID, FEW, OPEN, RARE, Case, on_session
 
 WEEK_OF_MINUTES, SAMPLES = 7 * 1440, 360
 DIGEST = b"\x00" * 32
-QUEUED_IDS = [f"resp_f{n:031x}" for n in range(50_001, 50_501)]
+QUEUED_IDS = [f"resp_f{n:031x}" for n in range(QUEUED // 2, QUEUED // 2 + 500)]
 FAILED_IDS = [f"resp_{n:032x}" for n in range(50, 25_050, 50)]  # every fiftieth failed
 
 
@@ -110,7 +110,7 @@ OPERATION_CASES = [
         2 * 2000 + FEW,
         "of nobody",
     ),
-    Case("operator_jobs.batch_mates", mates_of(f"resp_{500_000:032x}"), 200 + FEW, "of an ended batch"),
+    Case("operator_jobs.batch_mates", mates_of(ENDED_ID), 200 + FEW, "of an ended batch"),
     Case("operator_jobs.batch_mates", mates_of(f"resp_f{1:031x}"), 200 + FEW, "of a running batch"),
     Case("bulk_jobs.newest_jobs", on_session(bulk_jobs.newest_jobs, 100), 1000 + FEW),
     Case("webhook_endpoints.endpoint_states", on_session(webhook_endpoints.endpoint_states, 100), 300 + FEW),
@@ -119,7 +119,7 @@ OPERATION_CASES = [
     ),
     Case(
         "webhook_deliveries.newest_deliveries",
-        on_session(webhook_deliveries.newest_deliveries, "we_1", 100, 50_000),
+        on_session(webhook_deliveries.newest_deliveries, "we_1", 100, DELIVERED // 2),
         4 * 100,
         "before one",
     ),

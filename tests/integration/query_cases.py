@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
 
+from benchmarks.inputs.filled_database import REQUESTS_A_BATCH
 from models import client_requests, ended_requests, model_versions, notifications, request_predictions, training_log
 from models.client_requests import NewRequest
 from models.connections import schema_state
@@ -24,7 +25,7 @@ from models.upkeep import reconciler, retention
 from scheduling.costs import ProfiledCurves, ServingCurves
 from scheduling.policy import Assignment
 from scheduling.request import Request
-from tests.integration.million_rows import BATCHES, LINES, MODEL, NEW, QUEUED, ROWS_A_BATCH
+from tests.integration.full_database import BATCHES, ENDED, LINES, MODEL, NEW, OLD_BATCHES, QUEUED, ROWS_A_BATCH
 
 # role_grants.grant changes rights, session_settings.is_pooled reads the connection's own process id, read_views runs a
 # statement that it is given
@@ -175,12 +176,12 @@ def newest_answers(connection: Connection) -> object:
 
 
 CANCELLED_LATELY_S = 540.0
-ENDED_ID = f"resp_{500_000:032x}"
+ENDED_ID = f"resp_{ENDED // 2:032x}"
 CURVES = ProfiledCurves(ServingCurves((1e-5, 0.0, 0.0, 0.01), (1e-5, 0.0, 0.0, 0.01)))
 W1 = WorkerRegistration("w1", MODEL, "cpu", 1000, 1, None)
-# Ended requests a minute: 0.9 million in a day and the cancelled ones of nine minutes; three kinds of reading them.
-A_MINUTE = 900_000 // 1440 + 100_000 // 9
-BATCHES_A_MINUTE = 100_000 // 1440
+# Ended requests a minute: nine of ten ended within a day, the others, cancelled ones, within nine minutes.
+A_MINUTE = ENDED * 9 // 10 // 1440 + ENDED // 10 // 9
+OPEN_IDS = [ENDED // REQUESTS_A_BATCH + 1 + OLD_BATCHES + n for n in (1, 2)]
 COUNTED = QUEUED + OPEN  # a count of what waits visits what it counts, in an index alone
 
 CASES = [
@@ -213,7 +214,7 @@ CASES = [
     Case("live_fleet.live_workers", lambda c: live_fleet.live_workers(c, 10.0)),
     Case("live_fleet.set_curves", lambda c: live_fleet.set_curves(c, "w1", CURVES)),
     Case("live_fleet.open_batches", live_fleet.open_batches, OPEN),
-    Case("live_fleet.batch_endings", lambda c: live_fleet.batch_endings(c, [5, 500, 50_000])),
+    Case("live_fleet.batch_endings", lambda c: live_fleet.batch_endings(c, [5, 500, ENDED // 20])),
     Case("model_versions.publish", lambda c: model_versions.publish(c, "length", b"", b"", {}, {})),
     Case("model_versions.set_aside", lambda c: model_versions.set_aside(c, "length-3", "unreadable")),
     Case("model_versions.activate", on_session(model_versions.activate, "length-3")),
@@ -223,7 +224,7 @@ CASES = [
     Case("planner_requests.ends_of", lambda c: planner_requests.ends_of(c, ["unknown"] * 100), 300),
     Case("planner_requests.fetch_new_requests", lambda c: planner_requests.fetch_new_requests(c, 1), 5 * NEW),
     Case("planner_requests.fetch_new_requests", lambda c: planner_requests.fetch_new_requests(c, 9), 5 * QUEUED, "all"),
-    Case("planner_requests.requests_of_batches", lambda c: planner_requests.requests_of_batches(c, [100_002, 100_003])),
+    Case("planner_requests.requests_of_batches", lambda c: planner_requests.requests_of_batches(c, OPEN_IDS)),
     Case("leases.prove_consuming", lambda c: leases.prove_consuming(c, "worker-0")),
     Case("leadership.take", lambda c: leadership.take(c, "planner", 5.0)),
     Case("leadership.renew", lambda c: leadership.renew(c, a_lead(c), 5.0)),

@@ -24,7 +24,7 @@ LARGE = {
 TYPES = {timedelta: "interval"}  # types that psycopg names; Postgres infers all others, as in the real statement
 CUSTOM_PLANS = 5  # plans for given parameters, after which Postgres considers one plan for all parameters
 PLACEHOLDER = re.compile(r"%\((\w+)\)s|%%")
-# Blocks that a scan may read for each row that it may visit: a search down an index of a million rows reads 3 or 4, the
+# Blocks that a scan may read for each row that it may visit: a search down an index reads 3 or 4, the
 # row itself one. An index scan that passes entries by without counting them reads hundreds of rows' entries a block.
 BLOCKS_A_ROW = 8
 

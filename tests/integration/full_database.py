@@ -1,4 +1,7 @@
-"""A database with a million ended requests, 100,000 waiting ones, and beside them a little of everything else."""
+"""A database with 200,000 ended requests, 20,000 waiting ones, and beside them a little of everything else.
+
+Its tables are so large that Postgres finds the rows of a statement by an index wherever there is one for them.
+"""
 
 from sqlalchemy import Engine, text
 
@@ -6,8 +9,10 @@ from benchmarks.inputs.filled_database import fill
 from models.operations.minute_history import fold_totals
 from models.session import make_sessions
 
-ENDED, QUEUED, BATCHES, ROWS_A_BATCH, NEW = 1_000_000, 100_000, 40, 10, 50
+ENDED, QUEUED, BATCHES, ROWS_A_BATCH, NEW = 200_000, 20_000, 40, 10, 50
 USING, ENTRIES = 50, 200  # tenants that used something each day, and what is not folded yet
+DELIVERED = 20_000  # events
+OLD_BATCHES = 80_000  # with them, as many batches as a million requests have
 MODEL = "small"
 LINES = 1000  # of the one bulk job that has not ended: all of them are answered
 JOB, INPUT = f"batch_{0:032x}", f"file-{0:032x}"
@@ -29,6 +34,12 @@ BESIDE = (
     select '{JOB}', n, 'line-' || n, 'resp_' || lpad(to_hex(n), 32, '0') from generate_series(1, 900) as n""",
     """insert into workers (name, model, device, theta_bytes, delta_bytes)
     select 'w' || n, 'small', 'cpu', 1000000, 100 from generate_series(1, 4) as n""",
+    # batches whose requests are deleted
+    f"""insert into batches (worker, policy, status, size, length, predicted_generation_length, estimated_s, sent_at,
+        fence, started_at, finished_at)
+    select 'filled-' || n % 4, 'fusion', 'finished', {ROWS_A_BATCH}, 60, 40, 2.0, at, 1, at, at
+    from generate_series(1, {OLD_BATCHES}) as n,
+        lateral (select now() - interval '2 days' - interval '10 s' * ({OLD_BATCHES} - n) as at) as ended""",
     # open batches with ten requests each, half of them taken
     f"""insert into batches (worker, policy, status, size, length, predicted_generation_length, estimated_s, sent_at,
         fence, lease_until, started_at)
@@ -65,20 +76,20 @@ BESIDE = (
     "from generate_series(1, 50) as n",
     f"""insert into usage_days (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s)
     select current_date - d, 'tenant-' || t, 'small', 1, 1, 1, 1
-    from generate_series(1, 1500) as d, generate_series(1, {USING}) as t""",
+    from generate_series(1, 600) as d, generate_series(1, {USING}) as t""",
     f"""insert into usage_entries (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s)
     select current_date, 'tenant-' || n % {USING}, 'small', 1, 1, 1, 1 from generate_series(1, {ENTRIES}) as n""",
     """insert into webhook_endpoints (id, tenant, url, events, secret)
     select 'we_' || n, 'tenant-0', 'https://e.com/', '{response.completed}', '' from generate_series(1, 3) as n""",
     # delivered ones, and a few that are due
-    """insert into webhook_deliveries (endpoint_id, event_id, type, object_id, attempts, next_attempt_at, delivered_at)
+    f"""insert into webhook_deliveries (endpoint_id, event_id, type, object_id, attempts, next_attempt_at, delivered_at)
     select 'we_' || 1 + n % 3, 'evt_' || n, 'response.completed', 'resp_' || n, 1,
-        case when n > 100000 then now() end, case when n <= 100000 then now() end
-    from generate_series(1, 100100) as n""",
+        case when n > {DELIVERED} then now() end, case when n <= {DELIVERED} then now() end
+    from generate_series(1, {DELIVERED} + 100) as n""",
 )
 
 
-def make_million_rows(engine: Engine) -> None:
+def make_full_database(engine: Engine) -> None:
     """Fill an empty database and bring statistics and visibility up to date, as autovacuum does."""
     with engine.connect() as connection:
         connection.execute(text("set maintenance_work_mem = '512MB'"))  # makes the indexes in half the time
