@@ -24,7 +24,7 @@ class ChatEnding:
 
 
 def thinking_variables(effort: Effort | None) -> dict[str, TemplateVariable]:
-    """Returns what templates are told of thinking, under the names in use: of Qwen and GLM, DeepSeek, and gpt-oss."""
+    """Returns the template variables for this effort of thinking: of Qwen and GLM, of DeepSeek, and of gpt-oss."""
     if effort is None:
         return {}
     return {"enable_thinking": effort != "none", "thinking": effort != "none", "reasoning_effort": effort}

@@ -17,7 +17,7 @@ log = structlog.get_logger()
 
 
 class TolerantChannel(Channel):  # type: ignore[misc]  # kombu is untyped
-    """A channel whose reads drop what is no message."""
+    """A channel that drops whatever it reads that is not a message."""
 
     def _brpop_read(self, **options: Any) -> Any:
         with self._dropping_garbage():

@@ -11,8 +11,8 @@ from webapp.client_errors import InvalidRequest
 from webapp.submission import Submission, cancel_request, find_request, new_request, store, wait_for_ends
 from webapp.waiting.patience import Patience
 
-# Log probabilities of the answers to one call, with those of the likeliest tokens: they take 3 us each to be read and
-# written, and others wait meanwhile. A stream sends them piece by piece. Not tuned otherwise.
+# The most log probabilities in all answers to one call, those of the likeliest tokens included: each takes 3 us to be
+# read and written, while other calls wait. Streams send them piece by piece and have no bound. Not tuned.
 MOST_LOGPROBS = 2**17
 PART = "\x1f"  # clients' keys cannot have this character, so a part's key never equals another key
 

@@ -67,7 +67,7 @@ def models_dir(state_dir: Path) -> Path:
     return state_dir / "models"
 
 
-# The conversion of a GGUF file needs it, and it is installed for that step alone; the service reads no such file.
+# Reads GGUF files. It is installed for the conversion of one alone, because the service itself reads none.
 GGUF_READER = Wheel("gguf", "0.19.0", "70bcd10edfe697fb2dad6e40af2234b9d8ece9a41a99761405121ebda1c3c1cd")
 
 KNOWN_MODELS = {

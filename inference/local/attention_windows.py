@@ -37,7 +37,7 @@ Windows = Mapping[str, Window | None]  # by kind of layer, as transformers calls
 
 
 def layer_kinds(config: Any, max_positions: int) -> tuple[list[str], Windows]:
-    """Returns the kind of each layer, and the window of each kind; a window of all positions is none."""
+    """Returns the kind of each layer, and the window of each kind: None if it covers all positions."""
     kinds, options = get_layer_types_and_kwargs(config)
     windows: dict[str, Window | None] = {}
     for kind, option in zip(kinds, options, strict=True):

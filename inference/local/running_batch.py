@@ -127,7 +127,7 @@ class RunningBatch:
         self._pause_if_done()
 
     def _compute_again(self) -> None:
-        """Prefills the rows that longrope's original context now ends for, which gives each of them a token."""
+        """Prefills the rows that grow beyond longrope's original context now; each of them gets a token by this."""
         longrope, passing = self.loaded.longrope, []
         if longrope is not None and longrope.computes_again:
             passing = [

@@ -11,7 +11,7 @@ from statistics import median
 import torch
 
 PAIRS = 6  # pairs of steps, one with each number of threads; the median of their ratios counts
-MOST_PAIRS = 24  # a trial ends undecided after so many pairs, of which only those with the same rows count
+MOST_PAIRS = 24  # a trial ends undecided after this many pairs; only pairs of steps with the same rows count
 RUINOUS = 3.0  # a step that takes this many times the usual ends a trial of more threads, or starts one of fewer
 # A trial of more threads costs at most one ruinous step. Beside a busy neighbour that is 0.2 s in a minute.
 SOONEST_S, LATEST_S = 2.0, 60.0

@@ -115,7 +115,7 @@ def _texts(entry: Any) -> list[str]:
 
 
 def _settings(model: str) -> dict[str, Any]:
-    """Returns tokenizer_config.json; an older special_tokens_map.json goes before it, as for transformers."""
+    """Returns tokenizer_config.json; an older special_tokens_map.json overrides it, as in transformers."""
     settings = read_json(model, "tokenizer_config.json")
     return settings if "added_tokens_decoder" in settings else settings | read_json(model, "special_tokens_map.json")
 

@@ -61,8 +61,8 @@ def refit(
 ) -> Candidate | None:
     """Fit `untrained` on the log's outcomes and judge it.
 
-    `published`: the error rule is the paper's, and chooses what is added to the training set; the candidate is
-    published whatever its errors.
+    With `published`, as in the paper, the error rule has the paper's bounds and chooses what is added to the training
+    set, and the candidate is published whatever its errors.
     Returns None if no request that ended after `since` had an error worth learning from, or if there are too few
     outcomes. `data["until"]` is the `since` of the next call.
     """
@@ -152,7 +152,8 @@ def refit_serving_times(
 ) -> Candidate | None:
     """Refit the serving time estimators on the log's batches and judge them; return None as `refit` does.
 
-    `published`: plain KNN, published whatever its errors; the error rule chooses what is added to the training set.
+    With `published`, as in the paper, a plain KNN is published whatever its errors, and the error rule chooses what is
+    added to the training set.
     """
     bounds = bounds or TrainingSetBounds()
     ordered = sorted(batches, key=lambda b: b.at)

@@ -199,7 +199,7 @@ ENDED_LINES = {
 
 @dataclass(frozen=True, slots=True)
 class EndedLine:
-    """A line that has ended, with its requests as far as they are not deleted; one that is invalid has an error."""
+    """A line that has ended, with those of its requests that still exist; an invalid line has an error instead."""
 
     line: int
     custom_id: str | None

@@ -9,9 +9,11 @@ from models.sql import text
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What keeps an installation's messages apart in a shared Redis; migrations drew both, the same for every process.
+    """The name and the secret that keep an installation's messages apart in a shared Redis.
 
-    The name, twelve hex digits, is a part of keys and channels; the secret is known to those who may read Postgres.
+    A migration has drawn them at random.
+
+    The name, twelve hex digits, is a part of keys and channels; whoever may read Postgres knows the secret.
     """
 
     name: str

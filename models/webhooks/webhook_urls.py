@@ -17,7 +17,7 @@ ENDS_WITH_IPV4 = [IPv6Network(prefix) for prefix in ("::/96", "::ffff:0:0/96", "
 ISATAP = 0x5EFE  # bits 32 to 63 of the address' end, with or without the bit for "universal" (RFC 5214)
 UNIVERSAL = 0x02000000
 GLOBAL_UNICAST = IPv6Network("2000::/3")
-# Not public, although this version of `ipaddress` or another calls them global: 6to4's relays, documentation.
+# Networks that are not public, though some versions of `ipaddress` call them global: 6to4's relays, documentation.
 NOT_PUBLIC: list[IPv4Network | IPv6Network] = [IPv4Network("192.88.99.0/24"), IPv6Network("3fff::/20")]
 
 

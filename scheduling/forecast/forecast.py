@@ -26,7 +26,8 @@ MOST_PLAYED = 200
 MOST_ARRIVALS = 200  # simulated arrivals; they also bound a forecast
 # Under continuous batching the simulated policy is asked at multiples of this, about as often as a planner steps.
 TICK_S = 0.05
-# simulated arrivals, the first ones, that tell the response time of a new request; fewer are noisier. Not tuned.
+# The number of simulated arrivals, the first ones, from which a new request's response time follows. Fewer would be
+# noisier. Not tuned.
 PROBES = 8
 QUICKEST = ServingCurves((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1e-3))  # for an engine without known costs
 GOLDEN = (math.sqrt(5) - 1) / 2  # shifts the levels of each forecast, so that successive ones draw other lengths
@@ -67,7 +68,7 @@ class Forecast:
         now: float,
         number: int = 0,
     ) -> None:
-        """`policy` is changed, so it must be a copy; `waiting` has its requests to forecast, in order.
+        """`policy` must be a copy, because it is changed; `waiting` are those of its requests to forecast, in order.
 
         There must be at least one worker. Forecasts with different `number` draw different lengths.
         """
@@ -229,6 +230,6 @@ def _instance(work: PresentWork, now: float) -> Instance:
 
 
 def _engine(work: PresentWork) -> EngineCosts:
-    """Return the simulated engine's costs; an engine whose known iterations take no time gets QUICKEST."""
+    """Return the simulated engine's costs; QUICKEST if an iteration takes no time by the known ones."""
     curves = linearized(work.step_costs or work.worker.costs)
     return EngineCosts(curves if curves.decode_step_s(1, 1) > 0 else QUICKEST)

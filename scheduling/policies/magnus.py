@@ -64,7 +64,7 @@ class MagnusPolicy(Policy):
         by_response_ratio: bool = True,
         reserves_upper: bool = True,
     ) -> None:
-        """Memory is reserved for the upper quantile of each prediction, or else for the prediction, as in the paper."""
+        """Reserve memory for the upper quantile of each prediction or, as in the paper, for the prediction itself."""
         self._reserves_upper = reserves_upper
         self._fixed_size = fixed_size
         self._threshold = chosen_threshold() if wma_threshold is None else None

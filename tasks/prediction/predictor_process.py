@@ -56,7 +56,7 @@ def on_predicted() -> None:
 
 
 def look_at_submissions(_: list[str]) -> None:
-    """Look, then wait a moment for the submissions that follow close behind."""
+    """Predict new requests, then pause, so that those submitted shortly after each other are predicted together."""
     loop.step()
     sleep(SPACING_S)
 

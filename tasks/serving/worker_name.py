@@ -1,4 +1,4 @@
-"""A worker's name belongs to one process: a second one waits until the first has ended, and else does not start."""
+"""Gives a worker's name to one process: a second one waits for the end of the first, and fails after a lease."""
 
 from collections.abc import Callable
 from time import monotonic, sleep

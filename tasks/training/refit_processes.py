@@ -19,7 +19,9 @@ from tasks.app import database_url, settings
 from tasks.prediction.predictor_in_service import make_configured
 from tasks.training.refit_jobs import LearnedUntil, RefitJobs
 
-FORK_SERVER = get_context("forkserver")  # loads all modules once, and has no threads, which a fork would lose
+FORK_SERVER = get_context(
+    "forkserver"
+)  # a process that loads all modules once and is safe to fork, because it has no threads
 
 
 class RefitProcesses:

@@ -68,7 +68,7 @@ def chat(json_data: CreateChatCompletion) -> ChatCompletion | FlaskResponse:
 @api.output(Completion)
 @api.doc(summary="Answer a prompt", security="ApiKey", responses=[400, 401, 403, 404, 413, 422, 429, 502, 503, 504])
 def completion(json_data: CreateCompletion) -> Completion | FlaskResponse:
-    """Continues a prompt that the model reads as it is, or each of several prompts; in all else, it is like a chat."""
+    """Continues one prompt or each of several, which the model reads without a chat template; is else like a chat."""
     limits, key = current_context().prompt_limits, request.headers.get("Idempotency-Key")
     submissions, answers = completion_submissions(json_data, current_tenant(), limits, key), json_data.n or 1
     if submissions[0].body.stream:

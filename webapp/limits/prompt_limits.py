@@ -80,7 +80,7 @@ class PromptLimits:
     further_names: tuple[str, ...] = ()
     refuses_hosted_tools: bool = False  # tools that only OpenAI runs are refused, not left out
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)  # where a client leaves sampling out
-    unserved_s: float = math.inf  # after so many seconds with requests and without a worker, new ones are refused
+    unserved_s: float = math.inf  # a model that has waiting requests and no worker for this long gets no new ones
 
     def check_model(self, model: str) -> None:
         """Raises NotFound for the name of another model."""

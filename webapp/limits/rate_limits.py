@@ -21,7 +21,9 @@ from webapp.limits.backlog_limits import TokenStanding
 PERIODS_S = {"second": 1, "minute": 60, "hour": 3600}
 RATE = re.compile(rf"(\d+)/({'|'.join(PERIODS_S)})")
 SHARE_EVERY_S = 0.5  # a longer interval costs fewer statements and needs a larger NEAR; not tuned
-NEAR = 200  # requests left; all processes together receive fewer from one tenant within SHARE_EVERY_S. Not tuned.
+# A tenant's call asks the database once this many requests are left: more than all web processes together receive from
+# one tenant within SHARE_EVERY_S. Not tuned.
+NEAR = 200
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def seconds_per_feature(fleet: FleetArrays) -> Floats:
 
 
 class Backlog:
-    """The summed features of the waiting requests, in total and by the length of each row at its end."""
+    """The work of the waiting requests: their summed features, in total and by the final length of the rows."""
 
     def __init__(self) -> None:
         self._by_length = np.zeros((LENGTH_STEPS, 4))
