@@ -79,7 +79,7 @@ def answering_api(refusing_api: Api) -> Iterator[Api]:
                 finished_at = clock_timestamp()
                 where status = 'queued' and (body ? 'stream' or not (body->>'background')::bool)"""
             )
-            stop.wait(0.01)
+            stop.wait(0.05)
 
     thread = threading.Thread(target=serve)
     thread.start()
