@@ -21,8 +21,8 @@ def predicted_end(job: BulkJob, now: datetime) -> datetime | None:
 
 def burn_down(job: BulkJob, steps: Sequence[EndedStep], now: datetime) -> list[Chart]:
     """Returns the chart of the lines and that of the tokens; `steps` are in the order of time."""
-    begun, until = job.created_at.timestamp(), (job.ended_at or now).timestamp()
-    ends = [step.until for step in steps]
+    begun, ends = job.created_at.timestamp(), [step.until for step in steps]
+    until = max(begun, (job.ended_at or now).timestamp(), *ends[-1:])  # `now` may have been read some seconds ago
     lines = [max(0, job.lines - ended) for ended in accumulate(step.lines for step in steps)]
     left, tokens = lines[-1] if lines else job.lines, sum(step.tokens for step in steps)
     ended = job.lines - left

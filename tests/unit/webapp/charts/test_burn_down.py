@@ -48,3 +48,11 @@ def test_a_job_that_has_ended_or_has_not_begun_has_no_prediction() -> None:
     waiting, tokens = burn_down(a_job(0, in_progress_at=None), [], NOW)
     assert {line.kind for line in waiting.lines} == {"first", "third"}
     assert not tokens.empty
+
+
+def test_a_clock_that_was_read_before_the_job_or_its_figures_breaks_no_chart() -> None:
+    before = BEGUN - timedelta(seconds=3)
+    for steps in ([], [EndedStep(START + 2, 10, 7)]):
+        for chart in burn_down(a_job(), steps, before):
+            places = [float(point.split(",")[0]) for line in chart.lines for point in line.points.split()]
+            assert all(LEFT <= x <= WIDTH - RIGHT for x in places)
