@@ -50,7 +50,7 @@ def _check_token_ids(model: str, file: str, config: dict[str, Any]) -> None:
     for name in TOKEN_IDS:
         stated = config.get(name)
         ids = stated if isinstance(stated, list) else [] if stated is None else [stated]
-        if not all(type(each) is int for each in ids):
+        if not all(type(each) is int and each < 2**31 for each in ids):
             raise UnsupportedModel(model, f"its {file} names {stated!r} as {name}, where token ids belong")
 
 
