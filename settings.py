@@ -71,6 +71,9 @@ class Settings(BaseSettings):
     tenant_queued_bytes: int = Field(
         4 * 2**30, ge=1024, description="Most bytes that a tenant's queued requests may have together in the database"
     )
+    tenant_priority_requests: int = Field(
+        10, ge=0, description="Most requests that a tenant may have in the service tier priority; others are default"
+    )
     waiting_calls: int = Field(
         2000, ge=1, description="Most calls that may wait for their answers or stream them, in each web process"
     )

@@ -9,6 +9,7 @@ from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from models.sql import text
+from scheduling.request import SERVICE_TIERS, ServiceTier, service_tier
 
 Instant = TIMESTAMP(timezone=True)
 NOW = text("clock_timestamp()")
@@ -35,6 +36,7 @@ ANSWERED = "status in ('completed', 'incomplete')"
 UNANSWERED = "status in ('failed', 'cancelled')"
 WITHOUT_BATCH = f"batch_id is null and {ANSWERED}"
 UNSTORED = "body ->> 'store' = 'false' and input <> ''"
+PREFERRED_UNFINISHED = "status in ('queued', 'in_progress') and priority > 500"  # of the service tier `priority`
 
 
 class BatchStatus(enum.StrEnum):
@@ -146,6 +148,16 @@ class StoredRequest(Base):
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
 
+    @property
+    def service_tier(self) -> ServiceTier:
+        """The service tier that serves it."""
+        return service_tier(self.priority)
+
+    @property
+    def level(self) -> int:
+        """Its priority within its service tier."""
+        return self.priority - SERVICE_TIERS[self.service_tier]
+
     __table_args__ = (
         Index(
             "requests_unpredicted",
@@ -175,6 +187,7 @@ class StoredRequest(Base):
         # empty in a healthy service; `models/upkeep/invariants.py` reports its requests
         Index("requests_answered_without_batch", "finished_at", postgresql_where=text(WITHOUT_BATCH)),
         Index("requests_unstored", "finished_at", postgresql_where=text(UNSTORED)),
+        Index("requests_preferred", "tenant", postgresql_where=text(PREFERRED_UNFINISHED)),
         Index("requests_of_batch", "batch_id", postgresql_where=text("status = 'in_progress'")),
         Index(
             "requests_idempotency",

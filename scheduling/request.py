@@ -1,7 +1,8 @@
 """What a policy knows of a request: lengths and instants, never a text; how batches are split when memory runs out."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 # Seconds of waiting that one level of priority is worth: a request overtakes those of the level below that arrived at
 # most PRIORITY_S before it. A larger value favours high priorities, a smaller one bounds the wait of low ones. No paper
@@ -15,6 +16,24 @@ COVERAGE = 0.9
 # Added to the priority of background requests, which are served with the capacity that other requests leave. Any value
 # below -200 does, because clients' priorities lie between -100 and 100.
 BACKGROUND_PRIORITY = -1000
+ServiceTier = Literal["flex", "default", "priority"]
+# What is added to the priority of a request by its service tier, which can therefore be told from the priority alone.
+SERVICE_TIERS: Mapping[ServiceTier, int] = {
+    "flex": BACKGROUND_PRIORITY,
+    "default": 0,
+    "priority": -BACKGROUND_PRIORITY,
+}
+# A tenant's requests of the tier `priority` are served with this many times its weight, beside those of all tenants and
+# its own others. A larger value puts them further ahead; the tenant's quota bounds what that costs others. Not tuned.
+PRIORITY_WEIGHT = 10.0
+PREFERRED = "\0priority"  # ends the account of a tenant's requests of that tier; no tenant's name has a NUL
+
+
+def service_tier(priority: int) -> ServiceTier:
+    """Return the service tier of a request of this priority."""
+    if is_background(priority):
+        return "flex"
+    return "priority" if priority > SERVICE_TIERS["priority"] / 2 else "default"
 
 
 def is_background(priority: int) -> bool:
@@ -61,6 +80,11 @@ class Request:
     def background(self) -> bool:
         """Whether it is served only with capacity that other requests leave."""
         return is_background(self.priority)
+
+    @property
+    def account(self) -> str:
+        """The account that its service is charged to: its tenant's, which has another one for the tier `priority`."""
+        return self.tenant + PREFERRED if service_tier(self.priority) == "priority" else self.tenant
 
     @property
     def prefill(self) -> int:

@@ -221,6 +221,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         rate_limit=RateLimit(settings.rate_limit, in_session(sessions, tenant_limits.count_requests)),
         backlog_limit=backlog_limit,
         announcer=announcer,
+        priority_requests=settings.tenant_priority_requests,
         wait_s=settings.wait_s,
         dashboard_password=password.get_secret_value() if password else None,
         worker_alive_s=settings.lease_s,

@@ -34,6 +34,7 @@ class AppContext:
     rate_limit: RateLimit
     backlog_limit: BacklogLimit
     announcer: Announcer
+    priority_requests: int  # unfinished requests of the tier `priority` of a tenant without a quota of its own
     wait_s: float  # longest time in seconds that a call waits for its answer
     dashboard_password: str | None
     worker_alive_s: float  # a worker with an older heartbeat counts as lost

@@ -51,6 +51,13 @@ TemplateVariables = Annotated[
     Field(max_length=16, description="Variables of the model's chat template, such as enable_thinking"),
 ]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+AskedTier = Annotated[
+    Literal["auto", "default", "flex", "priority"] | None,
+    Field(
+        description="auto is default; flex: served with capacity that others leave; priority: ahead of others, as many "
+        "at once as the tenant may have"
+    ),
+]
 
 
 class SamplingFields(Body):

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 import structlog
 from pydantic import BaseModel
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from inference.model_prompt import ModelPrompt
 from models import client_requests
@@ -21,9 +22,11 @@ from models.client_requests import NewRequest, RequestView
 from models.planning.queue_snapshot import QueueSnapshot
 from models.request_predictions import scoped_application
 from models.tables import RequestStatus
+from models.tenants import tenant_limits
 from models.tenants.tenant_limits import TenantBacklog
 from models.upkeep import retention
 from request_body import RequestBody, readable_body, stored_form
+from scheduling.request import SERVICE_TIERS, ServiceTier, is_background, service_tier
 from webapp.app_context import AppContext
 from webapp.client_errors import InvalidRequest, NotAnswered, NotFound
 from webapp.client_prompt import application_name
@@ -61,6 +64,7 @@ class Submission:
     sent: BaseModel
     limit_tokens: int | None
     priority: int = 0
+    service_tier: ServiceTier = "default"
     deadline_s: float | None = None
     names: FieldNames = FieldNames()
 
@@ -96,6 +100,8 @@ def store(context: AppContext, submission: Submission, new: NewRequest, part: st
     one = TenantBacklog(1, new.prompt_tokens, new.size_bytes)
     admitted = context.backlog_limit.admit(new.tenant, one, time.monotonic())
     with admitted, context.sessions() as session:
+        if service_tier(new.priority) == "priority":
+            new = within_quota(session, new, context.priority_requests)
         view = client_requests.submit(session, new, idempotency_key=key, digest=digest)
     context.announcer.announce()
     deleted = view.request.status.final and not view.request.input and not readable_body(view.request.body).store
@@ -107,6 +113,23 @@ def store(context: AppContext, submission: Submission, new: NewRequest, part: st
             code="response_not_stored",
         )
     return view
+
+
+def within_quota(session: Session, new: NewRequest, most: int) -> NewRequest:
+    """Returns a request of the tier `priority`, or as one of the tier `default` if its tenant may have no more."""
+    if tenant_limits.may_prefer(session, new.tenant, most):
+        return new
+    return replace(new, priority=new.priority - SERVICE_TIERS["priority"])
+
+
+def served_tier(asked: str | None) -> ServiceTier:
+    """Returns the service tier that a client's `service_tier` asks for."""
+    return asked if asked == "flex" or asked == "priority" else "default"
+
+
+def tier_of_answers(views: Sequence[RequestView]) -> ServiceTier:
+    """Returns the service tier of a call's answers, the lowest if they have several."""
+    return service_tier(min(view.request.priority for view in views))
 
 
 def checked_key(key: str | None) -> str | None:
@@ -194,6 +217,8 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
     new = accepted_request(limits, snapshot, submission)
     if snapshot is not None:
         limits.check_served(snapshot.unserved_s.get(new.model, 0.0), snapshot.unserved.get(new.model, 0))
+    if is_background(new.priority):  # forecasts at submission are for requests that do not wait for others
+        return new
     eta = context.response_times.get().eta(
         scoped_application(new.tenant, new.application), new.input_tokens, new.limit_tokens, new.model, snapshot
     )
@@ -230,7 +255,7 @@ def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submi
         prompt_tokens=counts.prompt_tokens,
         input_tokens=counts.input_tokens,
         limit_tokens=limit_tokens,
-        priority=submission.priority,
+        priority=submission.priority + SERVICE_TIERS[submission.service_tier],
         deadline_s=submission.deadline_s,
         needs=body.needs,
     )

@@ -42,8 +42,8 @@ class UsageQuery(Query):
     last: Day | None = Field(default=None, alias="to", description="Last day, included; today if not given")
     by: str = Field(
         default="day,tenant,model",
-        pattern=r"^(day|tenant|model)(,(day|tenant|model)){0,2}$",
-        description="What the sums are grouped by",
+        pattern=r"^(day|tenant|model|tier)(,(day|tenant|model|tier)){0,3}$",
+        description="What the sums are grouped by; a tier is priority, default, flex, or batch",
     )
     format: Literal["json", "csv"] | None = Field(default=None, description="As `Accept` says if not given")
 
@@ -58,6 +58,7 @@ class UsageSum(ApiObject):
     prompt_tokens: int
     answer_tokens: int
     gpu_seconds: float = Field(description="A worker's seconds, divided among the rows that it served at the time")
+    tier: str | None
 
 
 class UsageReport(ApiObject):
@@ -102,6 +103,7 @@ def shown(one: TenantUsage) -> UsageSum:
         prompt_tokens=one.prompt_tokens,
         answer_tokens=one.answer_tokens,
         gpu_seconds=round(one.gpu_s, 3),
+        tier=one.tier,
     )
 
 

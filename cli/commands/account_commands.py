@@ -20,7 +20,7 @@ USAGE_COLUMNS = ("requests", "prompt_tokens", "answer_tokens", "gpu_seconds")
 @json_option
 @with_client
 def usage(client: Client, first: datetime | None, last: datetime | None, by: str, as_csv: bool, as_json: bool) -> None:
-    """Show the requests, tokens and GPU-seconds of each day, tenant and model.
+    """Show the requests, tokens and GPU-seconds of each day, tenant and model, or --by tier too.
 
     A key with the scope `operate` shows every tenant's, any other key those of its own tenant.
     """
@@ -31,7 +31,7 @@ def usage(client: Client, first: datetime | None, last: datetime | None, by: str
     if as_csv:
         click.echo(client.usage_table(**query), nl=False)
         return
-    groups: list[str] = [name for name in ("day", "tenant", "model") if name in by.split(",")]
+    groups: list[str] = [name for name in ("day", "tenant", "model", "tier") if name in by.split(",")]
     print_result(client.usage(**query), as_json, lambda report: _usage_table(report, groups))
 
 

@@ -144,20 +144,20 @@ def _key_facts(row: ApiKey) -> dict[str, object]:
 
 
 class Limit(click.ParamType[int | str]):
-    """A number of at least 1, or `default`."""
+    """A number, or `default`."""
 
     name = "NUMBER|default"
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, least: int = 1) -> None:
+        self._least, self._most = least, most
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         """Parse the limit; raises click.BadParameter for any other text."""
         if value == DEFAULT:
             return DEFAULT
         text = str(value)
-        if not text.isascii() or not text.isdigit() or not 1 <= int(text[:20]) <= self._most:
-            self.fail(f"{text!r} is neither a number from 1 to {self._most} nor {DEFAULT!r}")
+        if not text.isascii() or not text.isdigit() or not self._least <= int(text[:20]) <= self._most:
+            self.fail(f"{text!r} is neither a number from {self._least} to {self._most} nor {DEFAULT!r}")
         return int(text)
 
 
@@ -171,6 +171,7 @@ def tenant() -> None:
 @click.option("--requests-per-minute", type=Limit(MOST), help="Requests of all of its keys together.")
 @click.option("--queued-requests", type=Limit(MOST), help="Most requests that it may have in the queue.")
 @click.option("--queued-tokens", type=Limit(MOST_TOKENS), help="Most tokens of their prompts together.")
+@click.option("--priority-requests", type=Limit(MOST, 0), help="Most requests in the service tier priority at once.")
 @click.option(
     "--weight",
     type=click.FloatRange(LIGHTEST, HEAVIEST),
@@ -194,7 +195,7 @@ def set_(opened: Session, name: str, **given: Any) -> dict[str, Any]:
 
 
 def _tenants_table(tenants: list[dict[str, Any]]) -> Table:
-    columns = ("tenant", "weight", "requests a minute", "queued requests", "queued tokens")
+    columns = ("tenant", "weight", "requests a minute", "queued requests", "queued tokens", "priority requests")
     rows = ((None if value is None else _shown(value) for value in facts.values()) for facts in tenants)
     return table(columns, rows)
 
@@ -217,7 +218,7 @@ def _number(weight: float | None) -> float | None:
 
 
 def _tenant_facts(one: StoredTenant) -> dict[str, Any]:
-    limits = ("weight", "requests_per_minute", "queued_requests", "queued_tokens")
+    limits = ("weight", "requests_per_minute", "queued_requests", "queued_tokens", "priority_requests")
     return {"tenant": one.name, **{name: getattr(one, name) for name in limits}}
 
 

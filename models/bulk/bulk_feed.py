@@ -16,7 +16,6 @@ from sqlalchemy.dialects.postgresql import JSONB
 from models.client_requests import INSERTED_AS_GIVEN, NewRequest
 from models.request_ids import new_id
 from models.sql import text
-from scheduling.request import BACKGROUND_PRIORITY
 
 # One statement for all rows of a step: psycopg's executemany sends one for each.
 INSERT_REQUESTS = text("""
@@ -187,7 +186,6 @@ def _row(
     return {name: getattr(new, name) for name in INSERTED_AS_GIVEN} | {
         "id": request_id,
         "arrived_at": arrived_at.isoformat(),
-        "priority": BACKGROUND_PRIORITY + new.priority,
         "needs": list(new.needs),
         "deadline_at": min(job.expires_at, own_end or job.expires_at).isoformat(),
         "job_id": job.id,

@@ -16,6 +16,7 @@ from models.leasing.leases import Lease
 from models.leasing.requeue import Failure, UnfinishedBatch, requeue
 from models.sql import text
 from models.tables import BatchStatus, RequestStatus
+from models.tenants.usage import TIER
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +106,14 @@ def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
     Adds tokens and GPU-seconds to the tenants' usage; a failed request adds only GPU-seconds.
     """
     connection.execute(
-        text("""
+        text(f"""
             with ended as (
             update requests r set
                 status = case when r.cancel_requested_at is null then a.status else 'cancelled' end,
                 output_text = a.text, output_tokens = a.tokens, finish_reason = a.reason, logprobs = a.logprobs::jsonb,
                 reasoning_tokens = a.reasoning_tokens,
                 error = case when r.cancel_requested_at is null then a.error::jsonb end,
-                generated_ids = '{}', finished_at = clock_timestamp() - make_interval(secs => a.ago_s)
+                generated_ids = '{{}}', finished_at = clock_timestamp() - make_interval(secs => a.ago_s)
             from unnest(
                 cast(:batch_ids as bigint[]), cast(:ids as text[]), cast(:statuses as text[]), cast(:texts as text[]),
                 cast(:tokens as int[]), cast(:reasons as text[]), cast(:errors as text[]), cast(:ago_s as float8[]),
@@ -120,14 +121,14 @@ def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
             ) as a (batch_id, id, status, text, tokens, reason, error, ago_s, logprobs, gpu_s, reasoning_tokens)
             where r.id = any(cast(:ids as text[])) -- by their ids, whatever the planner thinks of the batch
                 and r.id = a.id and r.batch_id = a.batch_id and r.status = 'in_progress'
-            returning (r.finished_at at time zone 'UTC')::date as day, r.tenant, r.model,
+            returning (r.finished_at at time zone 'UTC')::date as day, r.tenant, r.model, {TIER} as tier,
                 case when r.status <> 'failed' then r.prompt_tokens end as prompt_tokens, r.output_tokens, a.gpu_s
             )
-            insert into usage_entries (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s)
-            select day, tenant, model, count(prompt_tokens), coalesce(sum(prompt_tokens), 0), sum(output_tokens),
+            insert into usage_entries (day, tenant, model, tier, requests, prompt_tokens, answer_tokens, gpu_s)
+            select day, tenant, model, tier, count(prompt_tokens), coalesce(sum(prompt_tokens), 0), sum(output_tokens),
                 sum(gpu_s)
-            from ended group by day, tenant, model
-        """),
+            from ended group by day, tenant, model, tier
+        """),  # noqa: S608  # a constant
         {
             "batch_ids": [answer.lease.batch_id for answer in answers],
             "ids": [answer.request_id for answer in answers],
@@ -150,7 +151,7 @@ def write_returned(connection: Connection, returned: Sequence[Returned]) -> None
     Adds their GPU-seconds to their tenants' usage now; requests and tokens are added when they end.
     """
     connection.execute(
-        text("""
+        text(f"""
             with back as (
             update requests r set
                 status = case when r.cancel_requested_at is null then 'queued' else 'cancelled' end,
@@ -166,12 +167,12 @@ def write_returned(connection: Connection, returned: Sequence[Returned]) -> None
             ) as a (batch_id, id, generated_ids, outgrew, logprobs, gpu_s)
             where r.id = any(cast(:ids as text[])) -- by their ids, whatever the planner thinks of the batch
                 and r.id = a.id and r.batch_id = a.batch_id and r.status = 'in_progress'
-            returning r.tenant, r.model, a.gpu_s
+            returning r.tenant, r.model, {TIER} as tier, a.gpu_s
             )
-            insert into usage_entries (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s)
-            select (statement_timestamp() at time zone 'UTC')::date, tenant, model, 0, 0, 0, sum(gpu_s)
-            from back group by tenant, model having sum(gpu_s) > 0
-        """),
+            insert into usage_entries (day, tenant, model, tier, requests, prompt_tokens, answer_tokens, gpu_s)
+            select (statement_timestamp() at time zone 'UTC')::date, tenant, model, tier, 0, 0, 0, sum(gpu_s)
+            from back group by tenant, model, tier having sum(gpu_s) > 0
+        """),  # noqa: S608  # a constant
         {
             "batch_ids": [row.lease.batch_id for row in returned],
             "ids": [row.request_id for row in returned],

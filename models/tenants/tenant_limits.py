@@ -8,7 +8,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from models.sql import text
-from models.tables import ApiKey, RequestStatus, StoredRequest
+from models.tables import PREFERRED_UNFINISHED, ApiKey, RequestStatus, StoredRequest
 from models.tenants.tenant_tables import Tenant
 
 
@@ -84,6 +84,18 @@ def read_backlog(session: Session, tenant: str) -> TenantBacklog:
     )
     requests, tokens, size_bytes = session.execute(counts).one()
     return TenantBacklog(requests, int(tokens), int(size_bytes))
+
+
+def may_prefer(session: Session, tenant: str, most: int) -> bool:
+    """Whether a tenant, whose quota is `most` unless it has its own, may have one more request of the tier `priority`.
+
+    Its other calls wait for the answer until this session commits.
+    """
+    check_alone(session, tenant, "priority requests")
+    quota = text("select coalesce((select priority_requests from tenants where name = :tenant), :most)")
+    unfinished = text(f"select count(*) from requests where tenant = :tenant and {PREFERRED_UNFINISHED}")  # noqa: S608
+    values = {"tenant": tenant, "most": most}
+    return bool(session.scalar(unfinished, values) < session.scalar(quota, values))
 
 
 COUNT_REQUESTS = text("""

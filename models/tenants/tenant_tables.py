@@ -18,6 +18,7 @@ class Tenant(Base):
     requests_per_minute: Mapped[int | None]
     queued_requests: Mapped[int | None]
     queued_tokens: Mapped[int | None] = mapped_column(BigInteger)  # the sum over the prompts of its queued requests
+    priority_requests: Mapped[int | None]  # most unfinished requests of the service tier `priority`
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
 
@@ -37,6 +38,7 @@ class UsageEntry(Base):
     prompt_tokens: Mapped[int] = mapped_column(BigInteger)
     answer_tokens: Mapped[int] = mapped_column(BigInteger)
     gpu_s: Mapped[float]
+    tier: Mapped[str] = mapped_column(server_default="default")  # as `models.tenants.usage.TIER` has it
 
 
 class UsageDay(Base):
@@ -51,3 +53,4 @@ class UsageDay(Base):
     prompt_tokens: Mapped[int] = mapped_column(BigInteger)
     answer_tokens: Mapped[int] = mapped_column(BigInteger)
     gpu_s: Mapped[float]
+    tier: Mapped[str] = mapped_column(primary_key=True, server_default="default")

@@ -1,4 +1,4 @@
-"""Tenants' usage: requests, tokens and GPU-seconds, by day (UTC), tenant and model.
+"""Tenants' usage: requests, tokens and GPU-seconds, by day (UTC), tenant, model and tier.
 
 The transaction that writes results also adds entries (`models.leasing.batch_results`), so that each stored answer
 counts once. A fold moves entries into the sums of their days, in one transaction. Deleting requests changes neither.
@@ -12,7 +12,10 @@ from sqlalchemy.orm import Session
 
 from models.sql import text
 
-DIMENSIONS = ("day", "tenant", "model")
+DIMENSIONS = ("day", "tenant", "model", "tier")
+# The tier of a row of requests: its service tier, and `batch` for a line of a bulk job.
+TIER = """case when job_id is not null then 'batch' when priority < -500 then 'flex' when priority > 500 then 'priority'
+    else 'default' end"""
 
 FOLD = text("""
     with taken as (
@@ -20,10 +23,10 @@ FOLD = text("""
             select id from usage_entries order by id limit :most for update skip locked
         ) returning *
     ), folded as (
-        insert into usage_days as old (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s)
-        select day, tenant, model, sum(requests), sum(prompt_tokens), sum(answer_tokens), sum(gpu_s)
-        from taken group by day, tenant, model order by day, tenant, model
-        on conflict (day, tenant, model) do update set requests = old.requests + excluded.requests,
+        insert into usage_days as old (day, tenant, model, tier, requests, prompt_tokens, answer_tokens, gpu_s)
+        select day, tenant, model, tier, sum(requests), sum(prompt_tokens), sum(answer_tokens), sum(gpu_s)
+        from taken group by day, tenant, model, tier order by day, tenant, model, tier
+        on conflict (day, tenant, model, tier) do update set requests = old.requests + excluded.requests,
             prompt_tokens = old.prompt_tokens + excluded.prompt_tokens,
             answer_tokens = old.answer_tokens + excluded.answer_tokens, gpu_s = old.gpu_s + excluded.gpu_s
     )
@@ -38,6 +41,7 @@ class TenantUsage:
     day: date | None
     tenant: str | None
     model: str | None
+    tier: str | None
     requests: int
     prompt_tokens: int
     answer_tokens: int
@@ -61,7 +65,7 @@ def used(
     if not set(by) <= set(DIMENSIONS):
         raise ValueError(f"usage is grouped by {', '.join(DIMENSIONS)}, not by {', '.join(by)}")
     groups = ", ".join(by)
-    columns = "day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s"
+    columns = "day, tenant, model, tier, requests, prompt_tokens, answer_tokens, gpu_s"
     within = "day between :first and :last and (cast(:tenant as text) is null or tenant = :tenant)"
     rows = session.execute(
         text(f"""

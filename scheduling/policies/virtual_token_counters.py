@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
-from scheduling.request import Request
+from scheduling.request import PREFERRED, PRIORITY_WEIGHT, Request
 
 Item = TypeVar("Item")
 
@@ -41,8 +41,9 @@ class VirtualTokenCounters:
         self._served[tenant] = max(self._served.get(tenant, 0.0), floor)
 
     def weight_of(self, tenant: str) -> float:
-        """Return the tenant's weight."""
-        return self._weights.get(tenant, 1.0)
+        """Return the weight of a tenant, or of its account for the tier `priority`."""
+        times = PRIORITY_WEIGHT if tenant.endswith(PREFERRED) else 1.0
+        return times * self._weights.get(tenant.removesuffix(PREFERRED), 1.0)
 
     def weighted(self, tenant: str, service: float) -> float:
         """Return by how much this service, in tokens, raises the tenant's counter."""

@@ -90,12 +90,14 @@ def test_scopes_and_expiries_that_there_are_not_are_refused(magnus: Magnus, word
 
 def test_what_is_set_for_a_tenant_is_listed_and_taken_back(magnus: Magnus) -> None:
     limits = ("--requests-per-minute", "600", "--queued-requests", "50", "--queued-tokens", str(10**12))
+    limits += ("--priority-requests", "0")
     expected = {
         "tenant": "acme",
         "weight": 3.0,
         "requests_per_minute": 600,
         "queued_requests": 50,
         "queued_tokens": 10**12,
+        "priority_requests": 0,
     }
     assert magnus("tenant", "set", "acme", *limits, "--weight", "3", "--json") == expected
     assert magnus("tenant", "list", "--json") == [expected]
@@ -118,6 +120,7 @@ def test_what_is_set_for_a_tenant_is_listed_and_taken_back(magnus: Magnus) -> No
         ("--queued-requests", str(2**31)),
         ("--queued-tokens", "9" * 5000),
         ("--requests-per-minute", "1.5"),
+        ("--priority-requests", "-1"),
         ("--requests-per-minute", "²"),
     ],
 )
@@ -132,10 +135,11 @@ def test_usage_is_shown_as_a_table_as_json_and_as_csv(magnus: Magnus, api: Api) 
     (day,) = magnus("usage", *days, "--json")["data"]
     assert (day["requests"], day["prompt_tokens"], day["gpu_seconds"]) == (3, 1200, 1.5)
     assert magnus("usage", *days, "--csv").splitlines() == [
-        "day,tenant,model,requests,prompt_tokens,answer_tokens,gpu_seconds",
-        "2026-01-05,acme,words,3,1200,40,1.5",
+        "day,tenant,model,requests,prompt_tokens,answer_tokens,gpu_seconds,tier",
+        "2026-01-05,acme,words,3,1200,40,1.5,",
     ]
     assert "1,200" in magnus("usage", *days, "--by", "tenant")
+    assert "default" in magnus("usage", *days, "--by", "tenant,tier")
     magnus("usage", "--by", "hour", status=1)
     magnus("usage", "--csv", "--by", "hour", status=1)
     magnus("usage", "--csv", "--json", status=2)

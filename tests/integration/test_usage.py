@@ -64,6 +64,7 @@ def test_an_answer_counts_at_once_and_as_much_once_it_is_folded(serving: Serving
             "prompt_tokens": 60,
             "answer_tokens": 14,
             "gpu_seconds": 1.0,
+            "tier": None,
         }
     ]
     assert serving.fold() == 1
@@ -130,6 +131,24 @@ def test_a_tenant_sees_its_own_and_who_operates_the_service_sees_all(serving: Se
     assert serving.used(serving.api.other_tenant("initech")) == []
 
 
+def test_usage_tells_tiers_apart_before_and_after_it_is_folded(serving: Serving) -> None:
+    for name, priority in (("p", 1003), ("d", -100), ("f", -1100)):
+        serving.running(name)
+        serving.api.sql("update requests set priority = :priority where id = :id", id=name, priority=priority)
+    serving.running("b")
+    serving.api.sql("update requests set priority = -1000, job_id = 'batch_1' where id = 'b'")
+    with serving.api.engine.begin() as connection:
+        batch_results.write_returned(connection, [Returned(Lease(1, 1), "f", (1, 2), gpu_s=1.25)])
+    serving.api.sql("update requests set status = 'in_progress' where id = 'f'")
+    serving.answer("p", "d", "f", "b")
+    expected = {"priority": (1, 0.5), "default": (1, 0.5), "flex": (1, 1.75), "batch": (1, 0.5)}
+    for _ in range(2):
+        used = {one["tier"]: (one["requests"], one["gpu_seconds"]) for one in serving.used(serving.api, "?by=tier")}
+        assert used == expected
+        serving.fold()
+    assert [one["requests"] for one in serving.used(serving.api)] == [4]
+
+
 def test_usage_comes_as_csv_where_that_is_asked_for(serving: Serving) -> None:
     serving.answer(serving.running("a"))
     asked = serving.api.call("GET", "/v1/magnus/usage?format=csv&by=tenant,model")
@@ -144,6 +163,7 @@ def test_usage_comes_as_csv_where_that_is_asked_for(serving: Serving) -> None:
         "prompt_tokens": "30",
         "answer_tokens": "7",
         "gpu_seconds": "0.5",
+        "tier": "",
     }
     assert serving.api.call("GET", "/v1/magnus/usage", headers={"Accept": "*/*"}).is_json
 
@@ -168,6 +188,7 @@ def test_only_the_days_asked_for_are_summed(serving: Serving) -> None:
         "from=1700000000",
         "from=2026-02-30",
         "by=hour",
+        "by=tier,tier,tier,tier,tier",
         "by=",
         "format=xml",
         "tenant=globex",

@@ -53,8 +53,12 @@ class LineEndpoint:
             raise InvalidRequest("A line of a batch has one prompt.", param="prompt", code=UNSUPPORTED)
         if submissions[0].body.stream:
             raise InvalidRequest("A line of a batch cannot be streamed.", param="stream", code=UNSUPPORTED)
+        if submissions[0].service_tier == "priority":
+            why = "A line of a batch gets what others leave: send a call of its own for priority."
+            raise InvalidRequest(why, param="service_tier", code=UNSUPPORTED)
         # the answer is in the output file, and so stored as long as that, whatever `store` says of OpenAI's own lists
-        return [replace(one, body=one.body.model_copy(update={"store": True})) for one in submissions]
+        stored = (replace(one, body=one.body.model_copy(update={"store": True})) for one in submissions)
+        return [replace(one, service_tier="flex") for one in stored]
 
 
 def _of_chat(body: CreateChatCompletion, tenant: str, limits: PromptLimits) -> Sequence[Submission]:

@@ -37,7 +37,15 @@ from webapp.responses.response_objects import magnus_of
 from webapp.several_answers import one_by_one, several, submit_all_and_wait
 from webapp.streaming.answer_stream import event_stream, submit_and_stream_all
 from webapp.streaming.chat_chunks import ChunkKind, ShownUsage, chunks
-from webapp.submission import FieldNames, Submission, cancel_request, forget_unstored, require_answer
+from webapp.submission import (
+    FieldNames,
+    Submission,
+    cancel_request,
+    forget_unstored,
+    require_answer,
+    served_tier,
+    tier_of_answers,
+)
 from webapp.tools import answer_parts, function_fields, stored_choice
 from webapp.waiting.patience import connection_of, patience_of
 
@@ -169,6 +177,7 @@ def common_fields(views: Sequence[RequestView], prefix: str, answers_a_prompt: i
         "id": first.id.replace("resp_", prefix, 1),
         "created": int(first.arrived_at.timestamp()),
         "model": first.model,
+        "service_tier": tier_of_answers(views),
         "usage": usage_of(views, answers_a_prompt=answers_a_prompt),
         "magnus": magnus_of(views[0], QueuePlace()),
     }
@@ -196,6 +205,7 @@ def submission_of(
         sent=body,
         limit_tokens=limit_tokens,
         priority=body.magnus.priority,
+        service_tier=served_tier(body.service_tier),
         deadline_s=body.magnus.deadline_s,
         names=names,
     )

@@ -4,6 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
+from scheduling.request import ServiceTier
 from webapp.api_objects import ApiObject
 from webapp.responses.output_items import ChosenToken
 from webapp.responses.response_objects import Magnus, OutputDetails
@@ -75,6 +76,7 @@ class CommonAnswer(ApiObject):
     object: str
     created: int
     model: str
+    service_tier: ServiceTier = Field(description="The tier that served it")
     choices: list[Any]
     usage: CompletionUsage
     magnus: Magnus

@@ -7,7 +7,7 @@ from pydantic import Field, Tag, ValidationInfo, field_validator
 from request_body import Effort, StoredTurn
 from webapp.client_prompt import CompletionPrompt
 from webapp.field_types import TEXT_OR_LIST, Body, Metadata, Seed, StopString, StopStrings, Temperature, Text, TopP
-from webapp.options import ChatFormat, TemplateVariables, TopLogprobs
+from webapp.options import AskedTier, ChatFormat, TemplateVariables, TopLogprobs
 from webapp.responses.response_schemas import Content, Extras, RoleAndContent
 from webapp.structured_outputs import StructuredFields
 from webapp.tools import MOST_TOOLS, CallId, ChatTool, ChatToolCall, ChatToolChoice
@@ -98,6 +98,7 @@ class CommonFields(StructuredFields):
     n: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] | None = Field(default=None, description="Answers to each prompt")
     stream: bool | None = Field(default=None, description="true: server-sent events, token by token")
     stream_options: StreamOptions | None = None
+    service_tier: AskedTier = None
     magnus: Extras = Field(default=Extras(), description="Fields that only Magnus has")
 
     @field_validator("stream_options")
@@ -136,7 +137,6 @@ class CreateChatCompletion(CommonFields):
     tool_choice: ChatToolChoice | None = None
     parallel_tool_calls: bool | None = Field(default=None, description="false: at most one call an answer")
     response_format: ChatFormat | None = None
-    service_tier: Literal["auto", "default"] | None = None
     reasoning_effort: Effort | None = Field(
         default=None, description="How much the model shall think, where its chat template can say so; none: not at all"
     )

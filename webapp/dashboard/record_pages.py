@@ -60,7 +60,7 @@ SHOWN_ENTRIES = 100  # entries of a page of the audit; not tuned
 
 
 def usage() -> str:
-    """Shows the usage of some days by tenant, the one with the most GPU-seconds first."""
+    """Shows the usage of some days by tenant and tier, the one with the most GPU-seconds first."""
     days = request.args.get("days", "30")
     if days not in USAGE_DAYS:
         abort(400)
@@ -68,7 +68,7 @@ def usage() -> str:
     now = context.page_reads.clock.get()
     last = now.date()
     with context.sessions() as session:
-        rows = used(session, None, last - timedelta(days=int(days) - 1), last, by=("tenant",))
+        rows = used(session, None, last - timedelta(days=int(days) - 1), last, by=("tenant", "tier"))
     rows.sort(key=lambda row: (-row.gpu_s, row.tenant or ""))
     return render_template(
         "usage.html", rows=rows, days=days, choices=USAGE_DAYS, most=max((r.gpu_s for r in rows), default=0)

@@ -11,6 +11,7 @@ from models.client_requests import RequestView
 from models.planning.queue_position import QueuePlace
 from models.tables import RequestStatus
 from request_body import RequestBody, UnreadableBody, read_body, readable_body
+from scheduling.request import ServiceTier, service_tier
 from webapp.api_objects import ApiObject, DeletedObject, ListPage
 from webapp.responses.output_items import OutputItem, output_items
 
@@ -97,6 +98,7 @@ class Response(ApiObject):
     metadata: dict[str, str]
     parallel_tool_calls: bool = True
     previous_response_id: str | None = None
+    service_tier: ServiceTier = Field(description="The tier that serves it")
     store: bool = True
     text: dict[str, Any] = Field(default={"format": {"type": "text"}})
     tool_choice: str | dict[str, Any] = "auto"
@@ -147,6 +149,7 @@ def response_of(view: RequestView, place: QueuePlace) -> Response:
         metadata=body.metadata,
         parallel_tool_calls=body.parallel_tool_calls,
         previous_response_id=body.previous_response_id,
+        service_tier=service_tier(request.priority),
         store=body.store,
         tool_choice={"type": "function", "name": forced} if forced else body.tool_choice.mode,
         tools=[_with_object({"type": "function", **tool.model_dump()}, "parameters") for tool in body.tools],

@@ -11,7 +11,7 @@ from models.tables import RequestStatus
 from request_body import Effort
 from webapp.api_objects import PageQuery, Query
 from webapp.field_types import TEXT_OR_LIST, Body, HistoryBody, Metadata, Seed, StopStrings, Temperature, Text, TopP
-from webapp.options import ResponseFormat, SamplingFields, TemplateVariables, TextFormat, TopLogprobs
+from webapp.options import AskedTier, ResponseFormat, SamplingFields, TemplateVariables, TextFormat, TopLogprobs
 from webapp.tools import (
     ITEM,
     MOST_PARTS,
@@ -193,7 +193,7 @@ class CreateResponse(SamplingFields):
     truncation: Literal["auto", "disabled"] | None = Field(
         default=None, description="auto: the oldest items are left out of a prompt that is too long"
     )
-    service_tier: Literal["auto", "default"] | None = None
+    service_tier: AskedTier = None
     tool_choice: ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = Field(default=None, description="false: at most one call an answer")
     tools: Annotated[list[ResponseTool], Field(max_length=MOST_TOOLS)] | None = None

@@ -41,6 +41,7 @@ from webapp.submission import (
     forget_unstored,
     require_response_id,
     response_not_found,
+    served_tier,
     submit,
 )
 from webapp.tools import function_fields, functions_of, hosted_kinds, stored_choice
@@ -200,6 +201,7 @@ def response_submission(
         sent=body,
         limit_tokens=body.max_output_tokens,
         priority=body.magnus.priority,
+        service_tier=served_tier(body.service_tier),
         deadline_s=body.magnus.deadline_s,
         names=FieldNames(
             format="text.format", reasoning="reasoning.effort", logprobs="include" if body.include else "top_logprobs"

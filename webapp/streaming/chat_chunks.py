@@ -15,7 +15,7 @@ from webapp.client_errors import ClientError, error_object
 from webapp.responses.response_objects import magnus_of
 from webapp.streaming.answer_pieces import shown_pieces
 from webapp.streaming.answer_stream import DONE, KEEP_ALIVE, AnswerStream, event, in_turns
-from webapp.submission import require_answer
+from webapp.submission import require_answer, tier_of_answers
 from webapp.tools import answer_parts
 
 NAMES = {"text": "content", "reasoning": "reasoning_content"}  # of a delta's fields
@@ -39,6 +39,7 @@ def chunks(streams: Sequence[AnswerStream], kind: ChunkKind, shown: ShownUsage) 
         "object": kind,
         "created": int(request.arrived_at.timestamp()),
         "model": request.model,
+        "service_tier": tier_of_answers([stream.view for stream in streams]),
     }
     common = head | ({"usage": None} if shown.at_end or shown.count else {})
     try:

@@ -190,7 +190,10 @@ def _column(waiting: WaitingRequest, by_deadline: bool) -> tuple[float, ...]:
 
 
 class TenantQueues:
-    """Each tenant's waiting requests, the tenants' counters, and the total waiting work."""
+    """Each tenant's waiting requests, the tenants' counters, and the total waiting work.
+
+    A tenant's requests of the service tier `priority` count as another tenant's, of a larger weight.
+    """
 
     def __init__(self) -> None:
         self.by_tenant: dict[str, LengthBuckets] = {}  # only tenants that have a request waiting
@@ -210,12 +213,12 @@ class TenantQueues:
 
     def add(self, waiting: WaitingRequest) -> None:
         """Add a request to its tenant's queue."""
-        request = waiting.request
-        if request.tenant not in self.by_tenant:
-            self.counters.activate(request.tenant, list(self.by_tenant))
-            self.by_tenant[request.tenant] = LengthBuckets()
-        self.by_tenant[request.tenant].add(waiting)
-        self._tenant_of[request.id] = request.tenant
+        request, account = waiting.request, waiting.request.account
+        if account not in self.by_tenant:
+            self.counters.activate(account, list(self.by_tenant))
+            self.by_tenant[account] = LengthBuckets()
+        self.by_tenant[account].add(waiting)
+        self._tenant_of[request.id] = account
         self.backlog.add(request)
 
     def take(self, request_id: str) -> WaitingRequest:

@@ -1,5 +1,7 @@
 """Shares of the fleet for tenants, under a policy that ignores tenants; `fusion` weighs tenants in its own decisions.
 
+A tenant's requests of the service tier `priority` count as another tenant's, of a larger weight.
+
 `TenantShares` gives each tenant a policy of its own; with `share_of` other things, such as a tenant's bulk jobs. The
 least served tenant, by its weight (VTC), chooses first; the next tenant gets the remaining workers, so no worker idles
 while anybody waits. Batches never mix tenants. With one tenant this is the policy itself. Starvation: the policy's
@@ -37,7 +39,7 @@ class TenantShares(WrappingPolicy):
     """A policy of the same kind for each tenant, and how much each tenant has been served."""
 
     def __init__(
-        self, make_policy: Callable[[], Policy], share_of: Callable[[Request], str] = attrgetter("tenant")
+        self, make_policy: Callable[[], Policy], share_of: Callable[[Request], str] = attrgetter("account")
     ) -> None:
         """`share_of` names who a request's service is charged to."""
         self._make_policy, self._share_of = make_policy, share_of
@@ -189,9 +191,9 @@ class OffloadShares(WrappingPolicy):
 
     def add(self, request: Request, now: float) -> None:
         """Let a request wait until it is its tenant's turn."""
-        held = self._held.setdefault(request.tenant, ArrivalQueue())
+        held = self._held.setdefault(request.account, ArrivalQueue())
         if not held:
-            self._counters.activate(request.tenant, self._waiting_tenants())
+            self._counters.activate(request.account, self._waiting_tenants())
         held.add(request)
 
     def discard(self, request_id: str) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduling.request import discard_from, split, to_retry
+from scheduling.request import SERVICE_TIERS, ServiceTier, discard_from, service_tier, split, to_retry
 from tests.unit.scheduling.scheduling_builders import a_request
 
 
@@ -55,3 +55,12 @@ def test_joiners_that_did_not_fit_together_wait_again_as_they_were() -> None:
 def test_a_joiner_that_did_not_fit_alone_reserves_its_limit() -> None:
     (request,) = to_retry([a_request(predicted=10, upper=20, limit=300)])
     assert (request.predicted, request.predicted_upper) == (300, 300)
+
+
+@pytest.mark.parametrize("tier", SERVICE_TIERS)
+@pytest.mark.parametrize("level", [-100, 0, 100])
+def test_the_priority_of_a_request_tells_its_service_tier(tier: ServiceTier, level: int) -> None:
+    request = a_request(priority=SERVICE_TIERS[tier] + level, tenant="a")
+    assert service_tier(request.priority) == tier
+    assert request.background == (tier == "flex")
+    assert (request.account == "a") == (tier != "priority")

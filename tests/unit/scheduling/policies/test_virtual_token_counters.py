@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.policies.virtual_token_counters import VirtualTokenCounters
+from scheduling.request import PREFERRED, PRIORITY_WEIGHT
 
 WEIGHT = st.floats(0.25, 8.0)
 
@@ -36,6 +37,13 @@ def test_what_the_others_were_charged_for_and_not_served_yet_does_not_count_for_
     counters.charge("a", 100.0)  # a counter of 50
     counters.activate("new", ["a"], {"a": 60.0})
     assert counters.served("new") == 20.0
+
+
+def test_a_tenants_account_of_the_tier_priority_has_a_multiple_of_its_weight() -> None:
+    counters = VirtualTokenCounters()
+    counters.set_weights({"a": 3.0})
+    assert counters.weight_of("a" + PREFERRED) == PRIORITY_WEIGHT * counters.weight_of("a")
+    assert counters.weight_of("b" + PREFERRED) == PRIORITY_WEIGHT
 
 
 def test_service_counts_by_weight_and_equal_counters_by_name() -> None:

@@ -18,7 +18,7 @@ from scheduling.policies.scls import SliceLevel
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policies.wrapping.tenant_shares import TENANTS_TRIED, OffloadShares, TenantShares
 from scheduling.policy import Assignment
-from scheduling.request import Request
+from scheduling.request import SERVICE_TIERS, Request
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
@@ -84,6 +84,20 @@ def test_in_overload_each_tenants_share_of_the_tokens_is_that_of_its_weight(
     total, all_weights = sum(served.values()), sum(weights.get(tenant, 1.0) for tenant in tenants)
     for tenant in tenants:
         assert served[tenant] / total == pytest.approx(weights.get(tenant, 1.0) / all_weights, rel=0.1)
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_requests_of_the_tier_priority_overtake_those_of_every_tenant_and_their_own(name: str) -> None:
+    late = [replace(one.request, id=f"late {one.request.id}", arrived_at=1.0) for one in backlog({"a": 8})]
+    tiers = {
+        tier: [Arrival(replace(one, id=f"{tier} {one.id}", priority=SERVICE_TIERS[tier]), 30) for one in late]
+        for tier in ("default", "priority")
+    }
+    trace = serve(name, [*backlog({"a": 40, "b": 40}), *tiers["default"], *tiers["priority"]])
+    took_s = {
+        tier: max(trace.answers[one.request.id].finished_at - 1.0 for one in some) for tier, some in tiers.items()
+    }
+    assert took_s["priority"] < 0.7 * took_s["default"]
 
 
 @pytest.mark.parametrize("name", SHARING)
