@@ -8,13 +8,23 @@ import pytest
 
 from inference.model_prompt import ModelPrompt
 from inference.prompt_format import PromptFormat
+from models.client_requests import RequestView
 from models.planning.queue_snapshot import QueueSnapshot
+from models.tables import StoredRequest
 from request_body import AnswerForm, RequestBody, StoredFormat, read_body, stored_form
+from scheduling.request import SERVICE_TIERS, ServiceTier
 from settings import BUNDLED_MODEL
 from webapp.client_errors import InvalidRequest, NotFound
 from webapp.limits.prompt_limits import PromptLimits
 from webapp.responses.response_schemas import CreateResponse
-from webapp.submission import Submission, accepted_request, canonical_digest, require_response_id
+from webapp.submission import (
+    Submission,
+    accepted_request,
+    canonical_digest,
+    require_response_id,
+    served_tier,
+    tier_of_answers,
+)
 
 BODY = CreateResponse(model="words", input="eins")
 SUBMISSION = Submission(
@@ -104,3 +114,15 @@ def test_a_format_behind_thinking_is_refused_where_no_engine_can_do_it() -> None
     assert "format_after_thinking" in accepted((), format=StoredFormat(type="json_object")).needs
     with pytest.raises(InvalidRequest, match="once the model has thought"):
         accepted(("format_after_thinking",), format=StoredFormat(type="json_object"))
+
+
+def test_several_answers_are_of_the_lowest_of_their_tiers() -> None:
+    tiers: tuple[ServiceTier, ...] = ("priority", "default")
+    at = datetime.now(UTC)
+    views = [RequestView(StoredRequest(priority=SERVICE_TIERS[tier]), None, 0, at) for tier in tiers]
+    assert [tier_of_answers(some) for some in (views, views[:1])] == ["default", "priority"]
+    assert [served_tier(asked) for asked in ("flex", "priority", "auto", None)] == [
+        "flex",
+        "priority",
+        *["default"] * 2,
+    ]
