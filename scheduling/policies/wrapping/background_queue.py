@@ -33,6 +33,7 @@ class BackgroundQueue:
         # by tenant and job; only those with a waiting request
         self._lines: defaultdict[str, dict[str, ArrivalQueue]] = defaultdict(dict)
         self._job_of: dict[str, Job] = {}
+        self._weights: defaultdict[str, dict[str, float]] = defaultdict(dict)  # of jobs, by tenant
 
     def __len__(self) -> int:
         return len(self._job_of)
@@ -53,6 +54,18 @@ class BackgroundQueue:
     def has_job(self, job: Job) -> bool:
         """Return whether a request of this job waits."""
         return job[1] in self._lines.get(job[0], {})
+
+    def waiting_of(self, job: Job) -> list[Request]:
+        """Return the waiting requests of a job."""
+        return list(self._lines[job[0]][job[1]]) if self.has_job(job) else []
+
+    def set_weight(self, job: Job, weight: float) -> None:
+        """Let a job take part in its tenant's turns with this weight; others have weight 1."""
+        tenant, name = job
+        waiting = self._lines.get(tenant, {})
+        kept = {one: other for one, other in self._weights[tenant].items() if one in waiting}
+        self._weights[tenant] = kept | {name: weight}
+        self._jobs[tenant].set_weights(self._weights[tenant])
 
     def begin(self, job: Job, running: Iterable[RunningRow]) -> None:
         """Let a job that had no waiting request take part, by what the others with `running` rows were served."""

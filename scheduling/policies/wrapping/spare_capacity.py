@@ -9,11 +9,10 @@ fed a few at a time, and a job that comes while others fill the memory gets its 
 others leave and wait again with what they generated. Where batches run to completion, each job has a policy of its own
 that sees its lines thousands at a time, so that batches are made from the whole job.
 
-Starvation: a background request with a deadline counts as any other once half of its time has passed. One without a
-deadline waits as long as others do.
+Starvation: background requests with a deadline go ahead as it nears (`deadlines`). One without waits as long as others
+do.
 """
 
-import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from itertools import chain, islice
 from scheduling.costs import ServingTime
 from scheduling.policies.wrapping.background_part import BACKGROUND_SHARE, background_part, typical_row
 from scheduling.policies.wrapping.background_queue import BackgroundQueue, Job, job_of
+from scheduling.policies.wrapping.deadlines import Deadlines
 from scheduling.policies.wrapping.row_shares import most_rows_beside, rows_above, rows_making_way, shares_of
 from scheduling.policies.wrapping.wrapping_policy import WrappingPolicy
 from scheduling.policy import Assignment, Policy, RunningRow, WaitingBatch, Worker, waiting_batch
@@ -60,7 +60,8 @@ class SpareCapacity(WrappingPolicy):
         self._rows: list[RunningRow] = []  # background rows at the last decision
         self._running: set[Job] = set()  # their jobs, and those that were assigned since
         self._leaving: set[str] = set()  # ids of rows that were told to leave and still run
-        self._half_time: list[tuple[float, str]] = []
+        self._deadlines = Deadlines()
+        self._ahead: dict[str, Request] = {}  # background requests that wait among the others, as they came
         self._costs: ServingTime | None = None
         self._other_at = -math.inf  # when the last non-background request arrived
 
@@ -76,12 +77,13 @@ class SpareCapacity(WrappingPolicy):
             self._other_at = now
             self._others.add(request, now)
             return
+        if self._deadlines.add(request, now):
+            self._go_ahead(request, now)
+            return
         if self.mode == "continuous" and not self._queue.has_job(job_of(request)):
             self._withdraw()  # it may be the turn of this job
         self._begin(job_of(request))
         self._queue.add(request)
-        if request.deadline_at is not None:
-            heapq.heappush(self._half_time, ((request.arrived_at + request.deadline_at) / 2, request.id))
 
     def _begin(self, job: Job) -> None:
         if not self._queue.has_job(job):
@@ -111,16 +113,21 @@ class SpareCapacity(WrappingPolicy):
 
     def discard(self, request_id: str) -> bool:
         """Remove a waiting request; return False if it does not wait here."""
-        self._forget(request_id)
-        return self._queue.discard(request_id) is not None or super().discard(request_id)
+        request = self._forget(request_id) or self._queue.discard(request_id) or self._ahead.pop(request_id, None)
+        if request is not None:
+            self._deadlines.remove(request)
+        return super().discard(request_id) or request is not None
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """Assign the others' requests, then background requests with the capacity that is left."""
         self._costs = workers[0].costs if workers else self._costs
         self._rows = [row for worker in workers for row in worker.rows if row.request.background]
         self._running = {job_of(row.request) for row in self._rows}
-        self._promote(now)
+        self._follow_deadlines(workers, now)
         assignments = self._others.assign(workers, now)
+        for request in chain.from_iterable(assignment.requests for assignment in assignments):
+            if (came := self._ahead.pop(request.id, None)) is not None:
+                self._deadlines.remove(came)
         if not (self._queue or len(self._background)):
             return assignments
         left = {worker.name: worker for worker in workers}
@@ -140,7 +147,7 @@ class SpareCapacity(WrappingPolicy):
             for assignment in assignments:
                 left[assignment.worker] = left[assignment.worker].given(assignment, now)
                 for request in assignment.requests:
-                    self._forget(request.id)
+                    self._deadlines.remove(self._forget(request.id) or request)
                     self._running.add(job_of(request))
                 yield assignment
             if not assignments or len(self._background):
@@ -224,20 +231,37 @@ class SpareCapacity(WrappingPolicy):
         """Return the number of waiting requests of each job that has any."""
         return {job: self._seen[job] + self._queue.size_of(job) for job in {*self._queue.jobs, *self._seen}}
 
-    def _promote(self, now: float) -> None:
-        """Move background requests whose time is half over to the others."""
-        while self._half_time and self._half_time[0][0] <= now:
-            request_id = heapq.heappop(self._half_time)[1]
-            request = self._queue.discard(request_id) or self._forget(request_id)
-            if request is not None:
-                self._background.discard(request_id)
-                self._others.add(replace(request, priority=request.priority - BACKGROUND_PRIORITY), now)
+    def _follow_deadlines(self, workers: Sequence[Worker], now: float) -> None:
+        """Move jobs to the others if their deadline nears, and back if it is lost; set the weights of the rest."""
+        for judged in self._deadlines.judge(workers, now):
+            if judged.job[1]:  # requests that belong to no job have no weight of their own among each other
+                self._queue.set_weight(judged.job, judged.weight)
+            if judged.ahead and not judged.was_ahead:
+                for request in [*self._queue.waiting_of(judged.job), *self._fed.values()]:
+                    if (job_of(request), request.deadline_at) == (judged.job, judged.deadline_at):
+                        self._queue.discard(request.id)
+                        if self._forget(request.id) is not None:
+                            self._background.discard(request.id)
+                        self._go_ahead(request, now)
+            elif judged.was_ahead and not judged.ahead:
+                for request in list(self._ahead.values()):
+                    if (job_of(request), request.deadline_at) == (judged.job, judged.deadline_at):
+                        del self._ahead[request.id]
+                        self._others.discard(request.id)
+                        self._begin(judged.job)
+                        self._queue.add(request)
+
+    def _go_ahead(self, request: Request, now: float) -> None:
+        """Let a background request wait among the others."""
+        self._ahead[request.id] = request
+        self._others.add(replace(request, priority=request.priority - BACKGROUND_PRIORITY), now)
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
         """Give a batch that did not fit back to the policy that made it."""
         if any(request.background for request in assignment.requests):
             self._background.out_of_memory(assignment, now)
             for request in assignment.requests:
+                self._deadlines.add(request, now)
                 self._begin(job_of(request))
                 self._fed[request.id] = request
                 self._seen[job_of(request)] += 1
@@ -245,8 +269,8 @@ class SpareCapacity(WrappingPolicy):
             self._others.out_of_memory(assignment, now)
 
     def wake_at(self, now: float) -> float | None:
-        """Return when a policy wants to be asked again, or half of a background request's time is over."""
-        instants = (super().wake_at(now), self._half_time[0][0] if self._half_time else None)
+        """Return when a policy wants to be asked again, or a deadline may change the order."""
+        instants = (super().wake_at(now), self._deadlines.wake_at(now))
         return min((at for at in instants if at is not None), default=None)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:

@@ -1,4 +1,4 @@
-"""Background requests get what others leave, the longest first, and count as others once half of their time is over."""
+"""Background requests get what others leave, the longest first, and count as others as their deadline nears."""
 
 from dataclasses import replace
 
@@ -124,23 +124,38 @@ def test_what_needs_more_than_that_part_runs_on_an_empty_worker_though_others_co
     assert ids(policy.assign([a_worker(tokens=1000)], 1.0)) == {"w": [["large"]]}
 
 
-def test_a_request_with_half_of_its_time_over_waits_among_the_others() -> None:
+BUSY = [a_worker(busy=True)]  # it takes nothing, and would serve a line of 10 tokens in 2.2 s
+
+
+def test_requests_whose_deadline_nears_wait_among_the_others_until_it_is_lost() -> None:
     policy = one_by_one()
-    policy.add(a_line("late", deadline_at=100.0), 0.0)
-    policy.add(a_line("later", 20, deadline_at=300.0), 0.0)
-    policy.add(a_line("gone", deadline_at=100.0), 0.0)
+    for request in (a_line("due", job="due", deadline_at=100.0), a_line("gone", job="due", deadline_at=100.0)):
+        policy.add(request, 0.0)
+    policy.add(a_line("later", 20, job="later", deadline_at=300.0), 0.0)
     assert policy.discard("gone")
-    assert policy.wake_at(0.0) == 50.0
-    policy.assign([], 49.0)
-    policy.add(a_request("other", 49.5), 49.5)
-    policy.assign([], 50.0)
-    assert policy.wake_at(50.0) == 150.0
-    ((batch,),) = ids(policy.assign([a_worker()], 51.0)).values()
-    assert batch == ["late"]  # it came first
-    assert served(policy, 52.0) == ["other", "later"]
+    policy.add(a_request("other", 80.0), 80.0)
+    for now, first in ((50.0, "other"), (90.0, "due"), (97.0, "other")):  # 2.2 s are too many for the last three
+        assert policy.assign(BUSY, now) == []
+        assert (policy.wake_at(now) or 0.0) > now
+        assert next(iter(policy.waiting(now))).requests[0].id == first
+    policy.add(a_line("late", job="due", deadline_at=100.0), 97.0)
+    order = served(policy, 98.0)
+    assert (order[0], sorted(order)) == ("other", ["due", "late", "later", "other"])
 
 
-def test_a_request_that_the_policy_has_seen_is_promoted_too() -> None:
+def test_lines_that_come_once_their_job_is_ahead_go_ahead_too_and_can_be_discarded() -> None:
+    policy = one_by_one()
+    policy.add(a_line("first", deadline_at=100.0), 0.0)
+    policy.assign(BUSY, 90.0)
+    policy.add(a_line("second", at=90.5, deadline_at=100.0), 90.5)
+    policy.add(a_line("third", at=90.6, deadline_at=100.0), 90.6)
+    assert policy.discard("third")
+    policy.add(a_request("other", 91.0), 91.0)
+    assert served(policy, 91.0) == ["first", "second", "other"]
+    assert not policy._ahead
+
+
+def test_a_request_that_the_policy_has_seen_goes_ahead_too() -> None:
     policy = SpareCapacity(Fusion)
     policy.add(a_line("fed", 90, deadline_at=100.0), 0.0)
     full = a_worker(tokens=100).given(Assignment("w", (a_request("row", predicted=80),), joins=True), 0.0)
@@ -148,6 +163,19 @@ def test_a_request_that_the_policy_has_seen_is_promoted_too() -> None:
     policy.add(a_line("longer", 95), 0.0)
     assert policy.assign([full], 60.0) == []
     assert [request.id for batch in policy.waiting(60.0) for request in batch.requests] == ["fed", "longer"]
+
+
+def test_within_a_tenant_the_job_whose_deadline_nears_gets_the_larger_share() -> None:
+    policy = SpareCapacity(Baton)
+    for number in range(40):
+        policy.add(a_line(f"soon{number:02}", 30, job="soon", deadline_at=120.0), 0.0)
+        policy.add(a_line(f"late{number:02}", 30, job="late", deadline_at=1e6), 0.0)
+    joined = ""
+    policy.assign([a_worker(busy=True, tokens=800)], 0.0)  # twenty rows of 40 tokens: 10 s for each job, and 3 s
+    for now in range(20):
+        for assignment in policy.assign([a_worker(tokens=60)], float(now)):
+            joined += "".join(request.job[0] for request in assignment.requests)
+    assert joined[:60].count("s") > 1.4 * joined[:60].count("l") > 0
 
 
 def test_where_rows_do_not_join_only_idle_workers_get_background_requests() -> None:
@@ -283,12 +311,12 @@ def test_a_policy_sees_a_bounded_number_of_lines() -> None:
         assert len(spare._background) <= (most or SEEN_OF_A_JOB + len(lines) - 2 * SEEN_OF_A_JOB)
 
 
-def test_a_request_that_did_not_fit_memory_is_still_promoted_at_half_of_its_time() -> None:
+def test_a_request_that_did_not_fit_memory_still_goes_ahead() -> None:
     policy = SpareCapacity(Baton)
     line = a_line("line", deadline_at=100.0)
     policy.add(line, 0.0)
     (assignment,) = policy.assign([a_worker()], 0.0)
     policy.out_of_memory(assignment, 1.0)
-    policy.assign([], 60.0)
+    policy.assign(BUSY, 90.0)
     (batch,) = policy.waiting(60.0)
     assert not batch.requests[0].background
