@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from inference.engine_errors import UnreadableModel
 from models import ended_requests, notifications
+from models.bulk.bulk_outlook import read_bulk_outlook
 from models.connections.installation import Installation, read_installation
 from models.notifications import ENDED, ERRORS, Notifications
 from models.planning.queue_snapshot import read_queue_snapshot
@@ -204,10 +205,10 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         listening.dispose()
         engine.dispose()
 
-    password = settings.dashboard_password
+    password, prompt_limits = settings.dashboard_password, prompt_limits_of(settings)
     return AppContext(
         sessions=sessions,
-        prompt_limits=prompt_limits_of(settings),
+        prompt_limits=prompt_limits,
         upload_limits=UploadLimits(
             file_bytes=settings.max_file_bytes,
             line_bytes=settings.max_body_bytes,
@@ -215,6 +216,10 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         ),
         queue_snapshot=queue_snapshots,
         response_times=TtlCache(in_session(sessions, read_response_times), RESPONSE_TIMES_TTL_S),
+        bulk_outlook=TtlCache(
+            in_session(sessions, partial(read_bulk_outlook, model=prompt_limits.model_name, alive_s=settings.lease_s)),
+            RESPONSE_TIMES_TTL_S,
+        ),
         page_reads=PageReads(sessions, settings.lease_s),
         waiting_calls=waiting_calls,
         token_feed=token_feed,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from flask import current_app
 from sqlalchemy.orm import Session, sessionmaker
 
+from models.bulk.bulk_outlook import BulkOutlook
 from models.planning.queue_snapshot import QueueSnapshot
 from models.planning.response_time_estimate import ResponseTimeEstimate
 from webapp.bulk.file_upload import UploadLimits
@@ -28,6 +29,7 @@ class AppContext:
     upload_limits: UploadLimits
     queue_snapshot: TtlCache[QueueSnapshot | None]  # None while no planner writes one
     response_times: TtlCache[ResponseTimeEstimate]
+    bulk_outlook: TtlCache[BulkOutlook]
     page_reads: PageReads  # the figures that pages of the dashboard share
     waiting_calls: WaitingCalls
     token_feed: TokenFeed

@@ -38,6 +38,8 @@ class NewBulkJob:
     digest: bytes | None = None
     output_expires_s: int | None = None
     parent_id: str | None = None
+    left_work: Mapping[str, int] | None = None
+    forecast_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ def create_job(session: Session, new: NewBulkJob, most_unended: int) -> BulkJob:
             lines=new.file.lines,
             last_line=new.file.last_line,
             output_expires_s=new.output_expires_s,
+            left_work=None if new.left_work is None else dict(new.left_work),
+            forecast_s=new.forecast_s,
             expires_at=func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, new.window_s),
         )
         .returning(BulkJob)

@@ -34,6 +34,7 @@ class WatchedJob:
     queued: int
     output_file_id: str | None
     error_file_id: str | None
+    lines: int = 0
     untold: bool = False  # some waiting lines do not follow a change yet
 
     @property
@@ -44,12 +45,36 @@ class WatchedJob:
 
 @dataclass(frozen=True, slots=True)
 class LineCounts:
-    """The numbers of a job's lines by state; `unserved` were not served because the job was stopped."""
+    """The numbers of a job's lines by state, and the work of its requests, as far as its lines were read.
+
+    `unserved` lines were not served because the job was stopped. Answers have their tokens, or the predicted ones.
+    """
 
     completed: int
     failed: int
     unfinished: int
     unserved: int
+    requests: int = 0
+    prompt_tokens: int = 0
+    answer_tokens: int = 0
+    longest: int = 0  # tokens of the longest answer
+    done_tokens: int = 0
+    left_requests: int = 0
+    left_prompt_tokens: int = 0
+    left_answer_tokens: int = 0
+
+    def left_work(self, lines: int) -> dict[str, int]:
+        """Returns the fields of Work for all that is left of a job with so many lines.
+
+        Lines that were not read yet are taken to be like those that were.
+        """
+        read = self.completed + self.failed + self.unfinished + self.unserved
+        unread = max(0, lines - read) / max(1, read)
+        sums = {"requests": "requests", "prefill": "prompt_tokens", "remaining": "answer_tokens"}
+        return {
+            name: round(getattr(self, f"left_{column}") + unread * getattr(self, column))
+            for name, column in sums.items()
+        } | {"longest": self.longest}
 
 
 def take_job(connection: Connection) -> WatchedJob | None:
@@ -57,7 +82,7 @@ def take_job(connection: Connection) -> WatchedJob | None:
     row = connection.execute(
         text("""
             select id, tenant, endpoint, status, next_line > last_line as all_read,
-                expires_at <= clock_timestamp() as expired, untold, queued, output_file_id, error_file_id
+                expires_at <= clock_timestamp() as expired, untold, queued, lines, output_file_id, error_file_id
             from bulk_jobs
             where status in ('validating', 'in_progress', 'finalizing', 'cancelling') and look_at <= clock_timestamp()
             order by look_at limit 1 for update skip locked
@@ -128,16 +153,31 @@ def count_lines(connection: Connection, job_id: str) -> LineCounts:
     row = connection.execute(
         text("""
             select count(*) filter (where worst = 0) as completed, count(*) filter (where worst = 2) as failed,
-                count(*) filter (where worst = 3) as unfinished, count(*) filter (where worst = 1) as unserved
+                count(*) filter (where worst = 3) as unfinished, count(*) filter (where worst = 1) as unserved,
+                coalesce(sum(requests), 0)::int as requests, coalesce(sum(prompt), 0)::bigint as prompt_tokens,
+                coalesce(sum(answer), 0)::bigint as answer_tokens, coalesce(max(longest), 0) as longest,
+                coalesce(sum(done), 0)::bigint as done_tokens, coalesce(sum(left_requests), 0)::int as left_requests,
+                coalesce(sum(left_prompt), 0)::bigint as left_prompt_tokens,
+                coalesce(sum(left_answer), 0)::bigint as left_answer_tokens
             from (
                 select max(case
                     when r.status in ('completed', 'incomplete') then 0
                     when r.status in ('queued', 'in_progress') then 3
                     when stopped and (r.status = 'cancelled'
                         or r.status = 'failed' and r.error->>'code' = 'deadline_exceeded') then 1
-                    else 2 end) as worst
+                    else 2 end) as worst,
+                    count(r.status) as requests, sum(r.prompt) as prompt, sum(r.answer) as answer,
+                    max(r.answer) as longest, sum(r.prompt + r.answer) filter (where r.ended) as done,
+                    count(r.status) filter (where not r.ended) as left_requests,
+                    sum(r.prompt) filter (where not r.ended) as left_prompt,
+                    sum(r.answer) filter (where not r.ended) as left_answer
                 from bulk_lines l
-                left join lateral (select status, error from requests where id = l.request_id offset 0) r on true
+                left join lateral (
+                    select status, error, prompt_tokens as prompt, status not in ('queued', 'in_progress') as ended,
+                        case when finished_at is null then least(coalesce(predicted_tokens, limit_tokens), limit_tokens)
+                            else coalesce(output_tokens, 0) end as answer
+                    from requests where id = l.request_id offset 0
+                ) r on true
                 cross join (
                     select status = 'cancelling' or expires_at <= clock_timestamp() as stopped
                     from bulk_jobs where id = :job
@@ -174,6 +214,7 @@ def write_counts(connection: Connection, job: WatchedJob, counts: LineCounts, to
     connection.execute(
         text("""
             update bulk_jobs set completed = :completed, failed = :failed, output_file_id = :output_file_id,
+                done_tokens = :done_tokens, left_work = coalesce(cast(:left_work as jsonb), left_work),
                 error_file_id = :error_file_id,
                 look_at = clock_timestamp() + make_interval(secs => greatest(1.0, :pause_s)) where id = :id
         """),
@@ -181,6 +222,8 @@ def write_counts(connection: Connection, job: WatchedJob, counts: LineCounts, to
             "id": job.id,
             "completed": counts.completed,
             "failed": counts.failed,
+            "done_tokens": counts.done_tokens,
+            "left_work": json.dumps(counts.left_work(job.lines)) if counts.requests else None,
             "output_file_id": output_file_id,
             "error_file_id": error_file_id,
             "pause_s": took_s / COUNTING_SHARE,

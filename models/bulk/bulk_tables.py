@@ -103,6 +103,10 @@ class BulkJob(Base):
     completed: Mapped[int] = mapped_column(server_default="0")
     failed: Mapped[int] = mapped_column(server_default="0")
     errors: Mapped[list[Any] | None] = mapped_column(JSONB(none_as_null=True))  # set if no line of the job is valid
+    # tokens of its ended requests, prompts included; and the fields of `deadlines.Work` for all that is left to serve
+    done_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    left_work: Mapped[dict[str, int] | None] = mapped_column(JSONB(none_as_null=True))
+    forecast_s: Mapped[float | None]  # what was forecast at its creation for the time until its end
     output_file_id: Mapped[str | None]
     error_file_id: Mapped[str | None]
     output_expires_s: Mapped[int | None]  # seconds after the job's end at which its results expire

@@ -164,6 +164,12 @@ def chunks(sessions: sessionmaker[Session], file_id: str) -> Iterator[bytes]:
         after = None if chunk is None else chunk.first_line
 
 
+def first_lines(session: Session, file_id: str) -> list[int]:
+    """Returns the number of the first line of each chunk of a file."""
+    firsts = select(FileChunk.first_line).where(FileChunk.file_id == file_id).order_by(FileChunk.first_line)
+    return list(session.scalars(firsts))
+
+
 def next_chunk(session: Session, file_id: str, after: int) -> FileChunk | None:
     """Returns the chunk behind the one whose first line is `after`; None behind the last chunk."""
     following = select(FileChunk).where(FileChunk.file_id == file_id, FileChunk.first_line > after)

@@ -78,16 +78,21 @@ class ResponseTimeEstimate:
         told = self.calibration.around("waiting", forecast_s, SPREAD)
         return SubmissionEta(forecast_s, told.seconds, told.low_s, told.high_s)
 
+    def answer_tokens(self, application: str, input_tokens: int, limit_tokens: int) -> float | None:
+        """Returns the tokens of an answer as recent ones to such inputs have; None without any."""
+        lengths = self.output_tokens.get(application) or self.output_tokens.get(None)
+        return None if lengths is None else min(lengths.at(input_tokens), limit_tokens)
+
     def _forecast_s(
         self, application: str, input_tokens: int, limit_tokens: int, model: str, snapshot: QueueSnapshot | None
     ) -> float | None:
-        lengths = self.output_tokens.get(application) or self.output_tokens.get(None)
+        answer_tokens = self.answer_tokens(application, input_tokens, limit_tokens)
         responses = self.response_s.get(application) or self.response_s.get(None)
-        if lengths is None or responses is None:
+        if answer_tokens is None or responses is None:
             return None if snapshot is None else (snapshot.backlog_s + snapshot.typical_s) or None
         forecast = snapshot.response_line(model) if snapshot is not None else None
         if forecast is not None:
-            return forecast.at(min(lengths.at(input_tokens), limit_tokens))
+            return forecast.at(answer_tokens)
         backlog_s = snapshot.backlog_s if snapshot is not None and snapshot.waiting else 0.0
         return max(responses.at(input_tokens), backlog_s)
 

@@ -3,6 +3,8 @@
 import hashlib
 import re
 from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from apiflask import APIBlueprint
@@ -11,14 +13,16 @@ from sqlalchemy.orm import Session
 
 from models.bulk import bulk_jobs
 from models.bulk.bulk_jobs import CHANGEABLE, MOST_UNENDED, FileDeleted, NewBulkJob, TooManyJobs
-from models.bulk.bulk_tables import BulkJob, FilePurpose
+from models.bulk.bulk_tables import BulkJob, BulkStatus, FilePurpose, StoredFile
 from webapp.api_objects import read_page
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
+from webapp.bulk.batch_promises import Sample, promise_of, promise_of_sample, sample
 from webapp.bulk.bulk_schemas import (
     Batch,
     BatchList,
     BatchListQuery,
+    BatchMagnus,
     ChangeBatch,
     CreateBatch,
     ResultsQuery,
@@ -26,6 +30,7 @@ from webapp.bulk.bulk_schemas import (
     window_s,
 )
 from webapp.bulk.files_api import file_not_found, find_file
+from webapp.bulk.request_lines import LineReader
 from webapp.bulk.result_lines import EndingJob, result_lines, results
 from webapp.bulk.result_tables import as_csv, as_parquet, table_rows
 from webapp.bulk.retried_lines import retry_of
@@ -51,16 +56,26 @@ def create_batch(json_data: CreateBatch) -> Batch:
     file = find_file(json_data.input_file_id)
     if file.purpose is not FilePurpose.batch:
         raise InvalidRequest("Only an uploaded file can be the input of a batch.", param="input_file_id")
+    context, window = current_context(), window_s(json_data.completion_window)
+    snapshot, outlook = context.queue_snapshot.get(), context.bulk_outlook.get()
+    reader = LineReader(json_data.endpoint, tenant, context.prompt_limits, snapshot)
+    with context.sessions() as session:
+        sampled = sample(session, file, reader, context.response_times.get())
+    forecast_s = outlook.forecast_s(tenant, "", sampled.work)
+    if json_data.magnus.dry_run:
+        return tried(json_data, file, sampled, promise_of_sample(sampled, window, outlook, forecast_s))
     new = NewBulkJob(
         tenant=tenant,
         endpoint=json_data.endpoint,
         file=file,
         completion_window=json_data.completion_window,
-        window_s=window_s(json_data.completion_window),
+        window_s=window,
         metadata=json_data.metadata,
         idempotency_key=key,
         digest=None if key is None else canonical_digest(json_data),
         output_expires_s=None if json_data.output_expires_after is None else json_data.output_expires_after.seconds,
+        left_work=asdict(sampled.work) if sampled.work.requests else None,
+        forecast_s=forecast_s,
     )
     return _created(new)
 
@@ -74,7 +89,7 @@ def list_batches(query_data: BatchListQuery) -> BatchList:
     after = query_data.after
     read = partial(bulk_jobs.job_page, tenant=current_tenant(), after=after, limit=query_data.limit)
     page = read_page(current_context().sessions, "batch", BATCH_ID, after, read)
-    return BatchList.with_entries([batch_of(job) for job in page.jobs], has_more=page.more)
+    return BatchList.with_entries([shown(job) for job in page.jobs], has_more=page.more)
 
 
 @api.get("/<id>")
@@ -82,7 +97,7 @@ def list_batches(query_data: BatchListQuery) -> BatchList:
 @api.doc(summary="Retrieve a batch", security="ApiKey", responses=[401, 403, 404, 429, 503])
 def retrieve_batch(id: str) -> Batch:
     """Returns state, counts and files; counts follow within a second, those of large batches within some seconds."""
-    return batch_of(find_batch(id))
+    return shown(find_batch(id))
 
 
 @api.post("/<id>/cancel")
@@ -93,7 +108,7 @@ def cancel_batch(id: str) -> Batch:
     find_batch(id)
     with current_context().sessions() as session:
         bulk_jobs.cancel_job(session, current_tenant(), id)
-    return batch_of(find_batch(id))
+    return shown(find_batch(id))
 
 
 @api.post("/<id>/pause")
@@ -133,7 +148,7 @@ def retry_batch(id: str) -> Batch:
     with context.sessions() as session:
         earlier = bulk_jobs.job_of_key(session, tenant, key, digest)
     if earlier is not None:
-        return batch_of(earlier)
+        return shown(earlier)
     return _created(retry_of(context.sessions, parent, context.upload_limits, key, digest))
 
 
@@ -156,11 +171,39 @@ def read_results(id: str, query_data: ResultsQuery) -> Response:
     return Response(pieces, mimetype=MEDIA_TYPES[kind], headers=named)
 
 
+def shown(job: BulkJob) -> Batch:
+    """Returns a stored batch with what is expected of it."""
+    return batch_of(job, promise_of(job, current_context().bulk_outlook.get()))
+
+
+def tried(asked: CreateBatch, file: StoredFile, sampled: Sample, magnus: BatchMagnus) -> Batch:
+    """Returns the batch that would be created, with the errors of those of its lines that were checked."""
+    now, names = datetime.now(UTC), ("code", "message", "param")
+    errors = [
+        {name: line.error[name] for name in names} | {"line": line.line} for line in sampled.checked if line.error
+    ]
+    job = BulkJob(
+        id="batch_dry_run",
+        endpoint=asked.endpoint,
+        input_file_id=asked.input_file_id,
+        completion_window=asked.completion_window,
+        labels=asked.metadata,
+        status=BulkStatus.validating,
+        lines=file.lines,
+        completed=0,
+        failed=len(errors),
+        errors=errors or None,
+        created_at=now,
+        expires_at=now + timedelta(seconds=window_s(asked.completion_window)),
+    )
+    return batch_of(job, magnus)
+
+
 def _created(new: NewBulkJob) -> Batch:
     """Stores a new batch and returns it; raises BacklogFull, and NotFound for a file that was deleted meanwhile."""
     with current_context().sessions() as session:
         try:
-            return batch_of(bulk_jobs.create_job(session, new, MOST_UNENDED))
+            return shown(bulk_jobs.create_job(session, new, MOST_UNENDED))
         except TooManyJobs as error:
             full = f"{MOST_UNENDED} of your batches have not ended. Wait for one, or cancel one."
             raise BacklogFull(full, RETRY_S) from error
@@ -175,7 +218,7 @@ def _changed(id: str, change: Callable[[Session, str, str], bool]) -> Batch:
         changed = change(session, current_tenant(), id)
     job = find_batch(id)
     if changed:
-        return batch_of(job)
+        return shown(job)
     if job.status not in CHANGEABLE:
         raise InvalidRequest(f"The batch is {job.status.value}: no line of it waits.", param="id", code="batch_ended")
     over = f"The window is counted from the creation of the batch, at {job.created_at:%Y-%m-%d %H:%M:%S} UTC, and over."

@@ -40,6 +40,12 @@ class OutputExpiry(Body):
     seconds: int = Field(ge=EXPIRES_AFTER_S[0], le=EXPIRES_AFTER_S[-1])
 
 
+class BatchExtras(Body):
+    """Fields that OpenAI's API lacks."""
+
+    dry_run: bool = Field(default=False, description="true: some lines are checked, all are estimated, nothing runs")
+
+
 class CreateBatch(Body):
     """POST /v1/batches."""
 
@@ -47,6 +53,7 @@ class CreateBatch(Body):
     endpoint: Endpoint = Field(description="The call that every line makes")
     completion_window: Window = Field(description="When it must be done: 24h, or minutes, hours, days, up to 14d")
     metadata: Metadata | None = Field(default=None, description="Echoed")
+    magnus: BatchExtras = Field(default=BatchExtras(), description="Fields that only Magnus has")
     output_expires_after: OutputExpiry | None = Field(
         default=None, description="How long after the end of the batch its output and error files are deleted"
     )
@@ -128,8 +135,21 @@ class BatchRequestCounts(ApiObject):
 class BatchMagnus(ApiObject):
     """What OpenAI's Batch has no field for."""
 
-    paused_at: int | None = Field(description="Since when none of its waiting lines is served")
-    parent_id: str | None = Field(description="The batch whose failed lines it retries")
+    paused_at: int | None = Field(default=None, description="Since when none of its waiting lines is served")
+    parent_id: str | None = Field(default=None, description="The batch whose failed lines it retries")
+    done_tokens: int = Field(default=0, description="Tokens of its ended lines, prompts and answers")
+    predicted_tokens: int | None = Field(default=None, description="Tokens of all its lines, as far as predicted")
+    eta_s: float | None = Field(default=None, description="Seconds until it should have ended; null if unknown")
+    eta_low_s: float | None = Field(default=None, description="Lower bound: nine of ten end between both bounds")
+    eta_high_s: float | None = Field(default=None, description="Upper bound of eta_s")
+    eta_at: float | None = Field(default=None, description="eta_s as a Unix time of the database's clock")
+    feasible: bool | None = Field(default=None, description="Whether eta_high_s is within the window; null if unknown")
+    earliest_window: str | None = Field(default=None, description="If not: the shortest window that would be")
+    warnings: list[str] = Field(default=[], description="What its client should know")
+    dry_run: bool = Field(default=False, description="Whether it was only estimated, not created")
+    checked_lines: int | None = Field(
+        default=None, description="Lines that a dry run has checked; `errors` has the bad"
+    )
 
 
 class Batch(ApiObject):
@@ -176,7 +196,7 @@ def file_object(file: StoredFile) -> FileObject:
     )
 
 
-def batch_of(job: BulkJob) -> Batch:
+def batch_of(job: BulkJob, magnus: BatchMagnus) -> Batch:
     """Returns a stored bulk job as the API shows it."""
     instants = {f"{state.value}_at": _seconds(getattr(job, f"{state.value}_at", None)) for state in BulkStatus}
     instants.pop("validating_at")
@@ -193,7 +213,7 @@ def batch_of(job: BulkJob) -> Batch:
         expires_at=int(job.expires_at.timestamp()),
         request_counts=BatchRequestCounts(total=job.lines, completed=job.completed, failed=job.failed),
         metadata=job.labels,
-        magnus=BatchMagnus(paused_at=_seconds(job.paused_at), parent_id=job.parent_id),
+        magnus=magnus,
         **instants,
     )
 

@@ -40,6 +40,20 @@ class Work:
     remaining: int = 0
     longest: int = 0
 
+    @property
+    def tokens(self) -> int:
+        """The tokens of service."""
+        return self.prefill + self.remaining
+
+    def with_part(self, other: "Work", part: float) -> "Work":
+        """Return the sums with this part of other work added; the longest answer stays."""
+        return Work(
+            self.requests + math.ceil(part * other.requests),
+            self.prefill + math.ceil(part * other.prefill),
+            self.remaining + math.ceil(part * other.remaining),
+            self.longest,
+        )
+
     def plus(self, request: Request, times: int = 1) -> "Work":
         """Return the sums with this request added, or with `times` -1 taken away; the longest answer stays."""
         longest = max(self.longest, request.remaining) if times > 0 else self.longest

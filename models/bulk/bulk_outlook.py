@@ -1,0 +1,90 @@
+"""When a bulk job should have ended: by the work before its end and the workers' costs, later by its own pace.
+
+Jobs share the workers as `scheduling.forecast.bulk_forecast` has it. What other requests take of the workers is in the
+errors of earlier forecasts, by which the expectation is corrected and its interval made: jobs that ended are compared
+with what was forecast at their creation. Once a job has served a twentieth of its tokens, its pace so far counts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from models.bulk.bulk_tables import BulkJob, BulkStatus
+from models.planning.live_fleet import LiveWorker, live_workers
+from models.sql import text
+from scheduling.forecast.bulk_forecast import work_before_end
+from scheduling.forecast.expectations import OTHER_SPREAD, Expectation, IntervalCalibration
+from scheduling.kv_memory import KvMemory
+from scheduling.policies.wrapping.background_queue import Job
+from scheduling.policies.wrapping.deadlines import MARGIN_S, Work, needed_s
+from scheduling.policy import Worker
+
+PACE_FROM = 0.05  # the share of a job's tokens that must be served before its pace counts. Not tuned
+SPREAD = 0.6  # of a forecast's logarithm: 1/3 to 3 times until errors are known, as for single requests
+RECENT_JOBS = 200  # ended jobs whose forecasts are judged. Not tuned
+UNENDED_WORK = text("""
+    select tenant, id, left_work from bulk_jobs
+    where status in ('validating', 'in_progress', 'finalizing', 'cancelling') and status <> 'cancelling'
+        and left_work is not null and paused_at is null
+""")  # with the index of unended jobs
+ENDED_JOBS = text("""
+    select forecast_s, extract(epoch from completed_at - created_at)::float8 as real_s from bulk_jobs
+    where completed_at is not null and forecast_s is not null order by created_at desc limit :most
+""")
+
+
+@dataclass(frozen=True)
+class BulkOutlook:
+    """The workers of a model, the work that is left of all bulk jobs, and how well earlier forecasts were met."""
+
+    workers: Sequence[Worker]
+    left: Mapping[Job, Work]
+    weights: Mapping[str, float]
+    calibration: IntervalCalibration
+    now: datetime
+
+    def forecast_s(self, tenant: str, job_id: str, work: Work) -> float | None:
+        """Returns the seconds until this work of a job is served; None without a worker whose costs are known."""
+        if not self.workers or not work.requests:
+            return None
+        job = (tenant, job_id)
+        before = work_before_end({**self.left, job: work}, job, lambda name: self.weights.get(name, 1.0))
+        return needed_s(before, self.workers) + MARGIN_S
+
+    def of_new(self, forecast_s: float | None) -> Expectation | None:
+        """Returns what is expected of a job with this forecast."""
+        return None if forecast_s is None else self.calibration.around("waiting", forecast_s, SPREAD)
+
+    def of_job(self, job: BulkJob) -> Expectation | None:
+        """Returns what is expected of a stored job from now on; None if it has ended, is paused, or is unknown."""
+        if job.status not in (BulkStatus.validating, BulkStatus.in_progress) or job.paused_at or not job.left_work:
+            return None
+        work = Work(**job.left_work)
+        if job.in_progress_at is not None and job.done_tokens > PACE_FROM * (job.done_tokens + work.tokens):
+            spent_s = max(0.0, (self.now - job.in_progress_at).total_seconds())
+            left_s = spent_s * work.tokens / job.done_tokens
+            return IntervalCalibration().around("running", left_s, OTHER_SPREAD)
+        return self.of_new(self.forecast_s(job.tenant, job.id, work))
+
+
+def read_bulk_outlook(session: Session, model: str, alive_s: float) -> BulkOutlook:
+    """Reads the workers of this model with a heartbeat within `alive_s`, and the jobs."""
+    connection = session.connection()
+    calibration = IntervalCalibration()
+    for row in reversed(connection.execute(ENDED_JOBS, {"most": RECENT_JOBS}).all()):
+        calibration.learn("waiting", row.forecast_s, SPREAD, row.real_s)
+    workers = [
+        Worker(one.name, _memory(one), one.curves.curves)
+        for one in live_workers(connection, alive_s)
+        if one.model == model and one.curves is not None
+    ]
+    left = {(row.tenant, row.id): Work(**row.left_work) for row in connection.execute(UNENDED_WORK)}
+    weights = connection.execute(text("select name, weight from tenants where weight <> 1"))
+    now = connection.execute(text("select clock_timestamp()")).scalar_one()
+    return BulkOutlook(workers, left, {row.name: row.weight for row in weights}, calibration, now)
+
+
+def _memory(live: LiveWorker) -> KvMemory:
+    return KvMemory(live.theta_bytes, live.delta_bytes, live.paged, live.block_tokens, live.max_rows)

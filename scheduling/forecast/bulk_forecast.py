@@ -1,0 +1,21 @@
+"""How much work is served before a bulk job ends: its own, and what the other jobs get in the meantime."""
+
+from collections.abc import Callable, Mapping
+
+from scheduling.policies.wrapping.background_queue import Job
+from scheduling.policies.wrapping.deadlines import Work
+from scheduling.policies.wrapping.row_shares import shares_of
+
+
+def work_before_end(left: Mapping[Job, Work], job: Job, weight_of: Callable[[str], float]) -> Work:
+    """Return the work that is served until `job`, one of those with work left, has ended.
+
+    Every job is served at a rate that is proportional to its share, and leaves once it has ended.
+    """
+    shares, own = shares_of(left, weight_of), left[job]
+    until = own.tokens / shares[job]
+    total = Work(longest=own.longest)
+    for other, work in left.items():
+        part = 1.0 if other == job else min(1.0, until * shares[other] / max(1, work.tokens))
+        total = total.with_part(work, part)
+    return total

@@ -1,0 +1,89 @@
+"""What a batch is told: its tokens, when it should have ended, whether its window can be met; and what a try says."""
+
+import json
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+from openai.types import Batch
+
+from models.planning.worker_costs import curves_to_store
+from scheduling.costs import ProfiledCurves, ServingCurves
+from tests.integration.api_service import MODEL, Api
+from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, upload
+
+DRY = {"extra_body": {"magnus": {"dry_run": True}}}
+LINES = [chat_line(number, "eins zwei", max_tokens=50) for number in range(40)]
+
+
+def magnus(batch: Batch) -> dict[str, Any]:
+    found: dict[str, Any] = batch.to_dict()["magnus"]  # type: ignore[assignment]
+    return found
+
+
+@pytest.fixture
+def worker(api: Api) -> None:
+    """A worker that runs at most ten rows of a hundred tokens, each step in a second."""
+    curves = ProfiledCurves(ServingCurves((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0)))
+    api.sql(
+        """insert into workers (name, model, device, theta_bytes, delta_bytes, heartbeat_at, curves)
+        values ('w', :model, 'cpu', 550, 1, clock_timestamp() + interval '1 hour', cast(:curves as jsonb))""",
+        model=MODEL,
+        curves=json.dumps(curves_to_store(curves)),
+    )
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_batch_says_its_tokens_and_when_it_should_have_ended_until_it_has(client: OpenAI, bulk: BulkStage) -> None:
+    batch = create(client, LINES)
+    told = magnus(batch)
+    # forty answers of at most 50 tokens; ten rows of 55 tokens fit, so four rounds of 50 s, and the longest once more
+    prompt = told["predicted_tokens"] // 40 - 50
+    assert told["eta_low_s"] < 200 < told["eta_s"] < 320 < told["eta_high_s"]
+    assert (told["feasible"], told["earliest_window"], told["warnings"]) == (True, None, [])
+    bulk.feed()
+    bulk.answer(20)
+    bulk.count()
+    halfway = magnus(client.batches.retrieve(batch.id))
+    assert bulk.api.sql("select distinct prompt_tokens from requests") == [(prompt,)]
+    assert halfway["done_tokens"] == 20 * (prompt + 2)
+    assert halfway["predicted_tokens"] == 20 * (prompt + 2) + 20 * (prompt + 50)
+    bulk.finish()
+    ended = magnus(client.batches.retrieve(batch.id))
+    assert ended["done_tokens"] == ended["predicted_tokens"] == 40 * (prompt + 2)
+    assert (ended["eta_s"], ended["feasible"]) == (None, None)
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_window_that_cannot_be_met_is_said_with_the_earliest_that_can(client: OpenAI) -> None:
+    late = magnus(create(client, LINES, completion_window="1m"))
+    assert late["feasible"] is False
+    assert late["earliest_window"] in late["warnings"][0]
+    again = create(client, LINES[:1], completion_window=late["earliest_window"])
+    assert magnus(again)["feasible"] is True
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_dry_run_estimates_and_stores_nothing(client: OpenAI, api: Api) -> None:
+    file = upload(
+        client, [*LINES, chat_line("bad", "eins", service_tier="priority"), b"{", chat_line("long", "a " * 999)]
+    )
+    asked: Any = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "1m"}
+    tried = client.batches.create(**asked, **DRY)
+    told = magnus(tried)
+    assert (told["dry_run"], told["checked_lines"], told["feasible"]) == (True, 43, False)
+    assert told["earliest_window"] in told["warnings"][0]
+    assert counts(tried) == (43, 0, 3)
+    assert [error.line for error in (tried.errors and tried.errors.data) or ()] == [41, 42, 43]
+    assert api.sql("select from bulk_jobs") == []
+    with pytest.raises(openai.NotFoundError):
+        client.batches.retrieve(tried.id)
+    with pytest.raises(openai.BadRequestError):
+        client.batches.create(**asked, extra_body={"magnus": {"dry": True}})
+
+
+def test_without_a_worker_nothing_is_promised(client: OpenAI) -> None:
+    told = magnus(create(client, LINES))
+    assert told["predicted_tokens"] > 40 * 50
+    assert (told["eta_s"], told["feasible"], told["warnings"]) == (None, None, [])

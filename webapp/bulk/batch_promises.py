@@ -1,0 +1,121 @@
+"""What a batch is told at its creation and later: its tokens, when it should have ended, whether its window can be met.
+
+A new batch is judged by some lines of its file, which are checked as they will be when they are read.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from inference.engine_errors import TokenizerAway
+from models.bulk import stored_files
+from models.bulk.bulk_feed import NewLine
+from models.bulk.bulk_outlook import BulkOutlook
+from models.bulk.bulk_tables import BulkJob, StoredFile
+from models.client_requests import NewRequest
+from models.planning.response_time_estimate import ResponseTimeEstimate
+from models.request_predictions import scoped_application
+from scheduling.forecast.expectations import Expectation
+from scheduling.policies.wrapping.deadlines import Work
+from webapp.bulk.bulk_schemas import LONGEST_WINDOW_S, BatchMagnus
+from webapp.bulk.request_lines import LineReader
+
+# Lines that are checked of a new file, from so many places of it, and for at most these seconds, since its client and
+# the process's other calls wait meanwhile. A hundred lines tell the mean length to a tenth where lengths differ by as
+# much as they are long. Not tuned.
+SAMPLED_LINES, SAMPLED_CHUNKS, SAMPLED_FOR_S = 100, 10, 0.5
+MINUTE_S, HOUR_S = 60, 3600
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some lines of a file that were checked, and the work of all of its lines if they are like these."""
+
+    checked: Sequence[NewLine]
+    work: Work
+
+
+def sample(session: Session, file: StoredFile, reader: LineReader, lengths: ResponseTimeEstimate) -> Sample:
+    """Checks some lines of a file, evenly spread over it, and predicts their answers as at a submission."""
+    until, checked, requests = time.monotonic() + SAMPLED_FOR_S, list[NewLine](), list[NewRequest]()
+    for number, data in _spread_lines(session, file):
+        try:
+            checked.append(reader.read(number, data))
+        except TokenizerAway:  # nothing is known of the tokens until it is back
+            break
+        requests += checked[-1].requests
+        time.sleep(0)  # others' turn
+        if time.monotonic() > until:
+            break
+    times = file.lines / max(1, len(checked))
+    answers = [_predicted(one, lengths) for one in requests]
+    sums = (len(requests), sum(one.prompt_tokens for one in requests), sum(answers))
+    return Sample(checked, Work(*(round(times * one) for one in sums), max(answers, default=0)))
+
+
+def _predicted(one: NewRequest, lengths: ResponseTimeEstimate) -> int:
+    application = scoped_application(one.tenant, one.application)
+    return round(lengths.answer_tokens(application, one.input_tokens, one.limit_tokens) or one.limit_tokens)
+
+
+def _spread_lines(session: Session, file: StoredFile) -> Iterator[tuple[int, bytes]]:
+    firsts = stored_files.first_lines(session, file.id)
+    for first in firsts[:: math.ceil(len(firsts) / SAMPLED_CHUNKS) or 1]:
+        chunk = stored_files.next_chunk(session, file.id, first - 1)
+        lines = [] if chunk is None else list(enumerate(chunk.data.removesuffix(b"\n").split(b"\n"), first))
+        lines = [line for line in lines if line[1].strip()]
+        yield from lines[:: math.ceil(len(lines) * min(len(firsts), SAMPLED_CHUNKS) / SAMPLED_LINES) or 1]
+
+
+def promise_of(job: BulkJob, outlook: BulkOutlook) -> BatchMagnus:
+    """Returns the `magnus` object of a stored batch."""
+    left = Work(**job.left_work) if job.left_work else None
+    left_s = (job.expires_at - outlook.now).total_seconds()
+    expected = outlook.of_job(job)
+    told = _told(expected, left_s, (outlook.now - job.created_at).total_seconds(), outlook)
+    return told.model_copy(
+        update={
+            "paused_at": None if job.paused_at is None else int(job.paused_at.timestamp()),
+            "parent_id": job.parent_id,
+            "done_tokens": job.done_tokens,
+            "predicted_tokens": None if left is None else job.done_tokens + left.tokens,
+        }
+    )
+
+
+def promise_of_sample(sampled: Sample, window_s: float, outlook: BulkOutlook, forecast_s: float | None) -> BatchMagnus:
+    """Returns the `magnus` object of a batch that is only tried."""
+    told = _told(outlook.of_new(forecast_s), window_s, 0.0, outlook)
+    return told.model_copy(
+        update={"dry_run": True, "predicted_tokens": sampled.work.tokens, "checked_lines": len(sampled.checked)}
+    )
+
+
+def _told(expected: Expectation | None, left_s: float, spent_s: float, outlook: BulkOutlook) -> BatchMagnus:
+    """Returns what is expected within `left_s`, of a batch that was created `spent_s` ago."""
+    if expected is None:
+        return BatchMagnus()
+    feasible, earliest, warnings = expected.high_s <= left_s, None, list[str]()
+    if not feasible:
+        earliest = window_of(spent_s + expected.high_s)
+        remedy = f"; {earliest} is the earliest window that it should meet" if earliest else ""
+        warnings.append(f"This batch is unlikely to be done when its completion window ends{remedy}.")
+    return BatchMagnus(
+        eta_s=round(expected.seconds, 1),
+        eta_low_s=round(expected.low_s, 1),
+        eta_high_s=round(expected.high_s, 1),
+        eta_at=round(outlook.now.timestamp() + expected.seconds, 1),
+        feasible=feasible,
+        earliest_window=earliest,
+        warnings=warnings,
+    )
+
+
+def window_of(seconds: float) -> str | None:
+    """Returns the shortest completion window of at least these seconds; None if it would be too long."""
+    unit, letter = (MINUTE_S, "m") if seconds <= 2 * HOUR_S else (HOUR_S, "h")
+    window = max(1, math.ceil(seconds / unit))
+    return f"{window}{letter}" if window * unit <= LONGEST_WINDOW_S else None
