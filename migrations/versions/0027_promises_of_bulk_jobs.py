@@ -14,6 +14,7 @@ def upgrade() -> None:
         "alter table bulk_jobs add column done_tokens bigint not null default 0, add column left_work jsonb, "
         "add column forecast_s double precision"
     )
+    op.execute("create index bulk_jobs_forecast on bulk_jobs (completed_at) where forecast_s is not null")
 
 
 def downgrade() -> None:

@@ -31,7 +31,7 @@ UNENDED_WORK = text("""
 """)  # with the index of unended jobs
 ENDED_JOBS = text("""
     select forecast_s, extract(epoch from completed_at - created_at)::float8 as real_s from bulk_jobs
-    where completed_at is not null and forecast_s is not null order by created_at desc limit :most
+    where completed_at is not null and forecast_s is not null order by completed_at desc limit :most
 """)
 
 

@@ -136,6 +136,7 @@ class BulkJob(Base):
     __table_args__ = (
         Index("bulk_jobs_by_tenant", "tenant", "created_at", "id"),
         Index("bulk_jobs_unended", "look_at", postgresql_where=text(UNENDED)),
+        Index("bulk_jobs_forecast", "completed_at", postgresql_where=text("forecast_s is not null")),
         Index("bulk_jobs_of_file", "input_file_id", postgresql_where=text(UNENDED)),
         Index(
             "bulk_jobs_idempotency",

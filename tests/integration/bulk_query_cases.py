@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection
 
-from models.bulk import bulk_feed, bulk_jobs, bulk_progress, stored_files
+from models.bulk import bulk_feed, bulk_jobs, bulk_outlook, bulk_progress, stored_files
 from models.bulk.bulk_feed import NewLine
 from models.bulk.bulk_jobs import NewBulkJob
 from models.bulk.bulk_progress import LineCounts
@@ -50,6 +50,8 @@ BULK_CASES = [
     Case("stored_files.delete_file", on_session(stored_files.delete_file, "tenant-0", INPUT)),
     Case("stored_files.stored_bytes", on_session(stored_files.stored_bytes, "tenant-0"), 1000 + FEW),
     Case("stored_files.next_chunk", on_session(stored_files.next_chunk, INPUT, 0)),
+    Case("stored_files.first_lines", on_session(stored_files.first_lines, INPUT)),
+    Case("bulk_outlook.read_bulk_outlook", on_session(bulk_outlook.read_bulk_outlook, "small", 10.0), 1000 + FEW),
     Case("bulk_jobs.create_job", create_job_twice),
     Case("bulk_jobs.fetch_job", on_session(bulk_jobs.fetch_job, "tenant-0", JOB)),
     Case("bulk_jobs.job_of_results", on_session(bulk_jobs.job_of_results, "tenant-0", INPUT)),
