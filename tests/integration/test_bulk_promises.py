@@ -14,7 +14,7 @@ from tests.integration.api_service import MODEL, Api
 from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, upload
 
 DRY = {"extra_body": {"magnus": {"dry_run": True}}}
-LINES = [chat_line(number, "eins zwei", max_tokens=50) for number in range(40)]
+LINES = [chat_line(str(number), "eins zwei", max_tokens=50) for number in range(40)]
 
 
 def magnus(batch: Batch) -> dict[str, Any]:
