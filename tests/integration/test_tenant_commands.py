@@ -89,8 +89,16 @@ def test_scopes_and_expiries_that_there_are_not_are_refused(magnus: Magnus, word
 
 
 def test_what_is_set_for_a_tenant_is_listed_and_taken_back(magnus: Magnus) -> None:
-    limits = ("--requests-per-minute", "600", "--queued-requests", "50", "--queued-tokens", str(10**12))
-    limits += ("--priority-requests", "0")
+    limits = (
+        "--requests-per-minute",
+        "600",
+        "--queued-requests",
+        "50",
+        "--queued-tokens",
+        str(10**12),
+        "--priority-requests",
+        "0",
+    )
     expected = {
         "tenant": "acme",
         "weight": 3.0,
