@@ -124,7 +124,7 @@ def within_quota(session: Session, new: NewRequest, most: int) -> NewRequest:
 
 def served_tier(asked: str | None) -> ServiceTier:
     """Returns the service tier that a client's `service_tier` asks for."""
-    return asked if asked == "flex" or asked == "priority" else "default"
+    return "flex" if asked == "flex" else "priority" if asked == "priority" else "default"
 
 
 def tier_of_answers(views: Sequence[RequestView]) -> ServiceTier:

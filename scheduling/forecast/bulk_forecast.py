@@ -14,8 +14,8 @@ def work_before_end(left: Mapping[Job, Work], job: Job, weight_of: Callable[[str
     """
     shares, own = shares_of(left, weight_of), left[job]
     until = own.tokens / shares[job]
-    total = Work(longest=own.longest)
+    total = own
     for other, work in left.items():
-        part = 1.0 if other == job else min(1.0, until * shares[other] / max(1, work.tokens))
-        total = total.with_part(work, part)
+        if other != job:
+            total = total.together(work.scaled(min(1.0, until * shares[other] / max(1, work.tokens))))
     return total

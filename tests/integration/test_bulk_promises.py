@@ -13,7 +13,7 @@ from scheduling.costs import ProfiledCurves, ServingCurves
 from tests.integration.api_service import MODEL, Api
 from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, upload
 
-DRY = {"extra_body": {"magnus": {"dry_run": True}}}
+DRY: Any = {"extra_body": {"magnus": {"dry_run": True}}}
 LINES = [chat_line(str(number), "eins zwei", max_tokens=50) for number in range(40)]
 
 

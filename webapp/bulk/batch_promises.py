@@ -52,8 +52,8 @@ def sample(session: Session, file: StoredFile, reader: LineReader, lengths: Resp
             break
     times = file.lines / max(1, len(checked))
     answers = [_predicted(one, lengths) for one in requests]
-    sums = (len(requests), sum(one.prompt_tokens for one in requests), sum(answers))
-    return Sample(checked, Work(*(round(times * one) for one in sums), max(answers, default=0)))
+    prompts = sum(one.prompt_tokens for one in requests)
+    return Sample(checked, Work(len(requests), prompts, sum(answers), max(answers, default=0)).scaled(times))
 
 
 def _predicted(one: NewRequest, lengths: ResponseTimeEstimate) -> int:

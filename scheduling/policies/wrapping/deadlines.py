@@ -45,12 +45,21 @@ class Work:
         """The tokens of service."""
         return self.prefill + self.remaining
 
-    def with_part(self, other: "Work", part: float) -> "Work":
-        """Return the sums with this part of other work added; the longest answer stays."""
+    def scaled(self, times: float) -> "Work":
+        """Return so many times the work; the longest answer stays."""
         return Work(
-            self.requests + math.ceil(part * other.requests),
-            self.prefill + math.ceil(part * other.prefill),
-            self.remaining + math.ceil(part * other.remaining),
+            math.ceil(times * self.requests),
+            math.ceil(times * self.prefill),
+            math.ceil(times * self.remaining),
+            self.longest,
+        )
+
+    def together(self, other: "Work") -> "Work":
+        """Return the sums over both works; the longest answer is that of this one."""
+        return Work(
+            self.requests + other.requests,
+            self.prefill + other.prefill,
+            self.remaining + other.remaining,
             self.longest,
         )
 
