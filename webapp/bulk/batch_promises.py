@@ -23,7 +23,7 @@ from scheduling.policies.wrapping.deadlines import Work
 from webapp.bulk.bulk_schemas import LONGEST_WINDOW_S, BatchMagnus
 from webapp.bulk.request_lines import LineReader
 
-# Lines that are checked of a new file, from so many places of it, and for at most these seconds, since its client and
+# Lines that are checked of a new file, from so many places of it, and for at most these CPU seconds, since its client and
 # the process's other calls wait meanwhile. A hundred lines tell the mean length to a tenth where lengths differ by as
 # much as they are long. Not tuned.
 SAMPLED_LINES, SAMPLED_CHUNKS, SAMPLED_FOR_S = 100, 10, 0.5
@@ -40,7 +40,7 @@ class Sample:
 
 def sample(session: Session, file: StoredFile, reader: LineReader, lengths: ResponseTimeEstimate) -> Sample:
     """Checks some lines of a file, evenly spread over it, and predicts their answers as at a submission."""
-    until, checked, requests = time.monotonic() + SAMPLED_FOR_S, list[NewLine](), list[NewRequest]()
+    until, checked, requests = time.thread_time() + SAMPLED_FOR_S, list[NewLine](), list[NewRequest]()
     for number, data in _spread_lines(session, file):
         try:
             checked.append(reader.read(number, data))
@@ -48,7 +48,7 @@ def sample(session: Session, file: StoredFile, reader: LineReader, lengths: Resp
             break
         requests += checked[-1].requests
         time.sleep(0)  # others' turn
-        if time.monotonic() > until:
+        if time.thread_time() > until:
             break
     times = file.lines / max(1, len(checked))
     answers = [_predicted(one, lengths) for one in requests]
