@@ -23,9 +23,9 @@ from scheduling.policies.wrapping.deadlines import Work
 from webapp.bulk.bulk_schemas import LONGEST_WINDOW_S, BatchMagnus
 from webapp.bulk.request_lines import LineReader
 
-# Lines that are checked of a new file, from so many places of it, and for at most these CPU seconds, since its client and
-# the process's other calls wait meanwhile. A hundred lines tell the mean length to a tenth where lengths differ by as
-# much as they are long. Not tuned.
+# Lines that are checked of a new file, from so many places of it, and for at most these CPU seconds, because others
+# wait meanwhile. A hundred lines tell the mean length to a tenth where lengths differ by as much as they are long. Not
+# tuned.
 SAMPLED_LINES, SAMPLED_CHUNKS, SAMPLED_FOR_S = 100, 10, 0.5
 MINUTE_S, HOUR_S = 60, 3600
 
