@@ -12,11 +12,10 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from models.bulk.bulk_tables import BulkJob, BulkStatus
-from models.planning.live_fleet import LiveWorker, live_workers
+from models.planning.live_fleet import live_workers
 from models.sql import text
 from scheduling.forecast.bulk_forecast import work_before_end
 from scheduling.forecast.expectations import OTHER_SPREAD, Expectation, IntervalCalibration
-from scheduling.kv_memory import KvMemory
 from scheduling.policies.wrapping.background_queue import Job
 from scheduling.policies.wrapping.deadlines import MARGIN_S, Work, needed_s
 from scheduling.policy import Worker
@@ -76,7 +75,7 @@ def read_bulk_outlook(session: Session, model: str, alive_s: float) -> BulkOutlo
     for row in reversed(connection.execute(ENDED_JOBS, {"most": RECENT_JOBS}).all()):
         calibration.learn("waiting", row.forecast_s, SPREAD, row.real_s)
     workers = [
-        Worker(one.name, _memory(one), one.curves.curves)
+        Worker(one.name, one.memory, one.curves.curves)
         for one in live_workers(connection, alive_s)
         if one.model == model and one.curves is not None
     ]
@@ -84,7 +83,3 @@ def read_bulk_outlook(session: Session, model: str, alive_s: float) -> BulkOutlo
     weights = connection.execute(text("select name, weight from tenants where weight <> 1"))
     now = connection.execute(text("select clock_timestamp()")).scalar_one()
     return BulkOutlook(workers, left, {row.name: row.weight for row in weights}, calibration, now)
-
-
-def _memory(live: LiveWorker) -> KvMemory:
-    return KvMemory(live.theta_bytes, live.delta_bytes, live.paged, live.block_tokens, live.max_rows)

@@ -10,6 +10,7 @@ from models.planning.worker_costs import curves_from_store, curves_to_store
 from models.sql import text
 from models.tables import BatchStatus
 from scheduling.costs import ProfiledCurves, WorkerCurves
+from scheduling.kv_memory import KvMemory
 
 # A worker that has not deregistered, is not stopping, takes its messages, is not drained, and whose engine works.
 MAY_BE_GIVEN_BATCHES = """stopped_at is null and not stopping and not_consuming_since is null and fault is null
@@ -30,6 +31,11 @@ class LiveWorker:
     max_rows: int | None = None
     lacks: frozenset[str] = frozenset()
     prefix_cache: bool = False
+
+    @property
+    def memory(self) -> KvMemory:
+        """The memory of its KV cache."""
+        return KvMemory(self.theta_bytes, self.delta_bytes, self.paged, self.block_tokens, self.max_rows)
 
 
 @dataclass(frozen=True, slots=True)
