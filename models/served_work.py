@@ -8,7 +8,6 @@ from sqlalchemy import Connection, Row
 from models.planning.live_fleet import LiveWorker, live_workers
 from models.planning.planner_state import planner_inputs
 from models.sql import text
-from scheduling.kv_memory import KvMemory
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.policy_lab import LabFigures, ServedTimes, ServedWork, figures_of
@@ -72,7 +71,7 @@ def measured_work(connection: Connection, window_s: float, alive_s: float) -> Me
         arrivals=[_arrival(row, began_at) for row in of_model],
         counted=[row.id for row in counted],
         times={row.id: _times(row) for row in counted},
-        fleet=[Instance(worker.name, _memory(worker), engine=engine) for worker, engine in fleet],
+        fleet=[Instance(worker.name, worker.memory, engine=engine) for worker, engine in fleet],
         costs=fleet[0][1],
         tau=inputs.tau,
         weights=inputs.weights,
@@ -108,7 +107,3 @@ def _engine(worker: LiveWorker) -> EngineCosts | None:
         return None
     curves = worker.curves.curves
     return EngineCosts(curves) if curves.decode_step_s(1, 1) > 0 else None
-
-
-def _memory(worker: LiveWorker) -> KvMemory:
-    return KvMemory(worker.theta_bytes, worker.delta_bytes, worker.paged, worker.block_tokens, worker.max_rows)

@@ -11,7 +11,6 @@ from models.planning.batch_claims import Claim
 from models.planning.live_fleet import LiveWorker, OpenBatch
 from scheduling.costs import ServingTime
 from scheduling.forecast.forecast import PresentWork
-from scheduling.kv_memory import KvMemory
 from scheduling.policy import Assignment, RunningRow, Worker
 from scheduling.request import Request
 from scheduling.simulation.simulator import StartedBatch
@@ -90,9 +89,7 @@ class FleetView:
             by_model[worker.model].append(
                 Worker(
                     name=worker.name,
-                    memory=KvMemory(
-                        worker.theta_bytes, worker.delta_bytes, worker.paged, worker.block_tokens, worker.max_rows
-                    ),
+                    memory=worker.memory,
                     costs=serving_time_of(worker),
                     rows=tuple(row for batch in joined for row in self._rows(batch, now)),
                     busy_s=max([static_s, *(_remaining_s(batch, now) for batch in joined)]),
