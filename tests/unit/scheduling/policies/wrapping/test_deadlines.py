@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.policies.wrapping.deadlines import (
     AHEAD_FROM,
     RAMP_FROM,
@@ -16,7 +17,10 @@ from scheduling.policies.wrapping.deadlines import (
     needed_s,
     urgency,
 )
-from tests.unit.scheduling.scheduling_builders import a_line, a_worker, examples
+from scheduling.simulation.engine_costs import EngineCosts
+from scheduling.simulation.simulated_worker import Instance
+from scheduling.simulation.simulator import Arrival, simulate
+from tests.unit.scheduling.scheduling_builders import FLAT, a_line, a_memory, a_request, a_worker, examples
 
 SECONDS = st.floats(0.001, 1e7)
 WORKERS = [a_worker("a", tokens=200), a_worker("b", tokens=400)]  # of 10 and 20 rows of 10 + 10 tokens
@@ -115,3 +119,22 @@ def test_every_judgement_follows_the_urgency_of_what_waits(drawn: list[tuple[int
                 least_s = max(line.remaining for line in lines) * 0.1
                 assert one.ahead or least_s / left_s < AHEAD_FROM or least_s > left_s / 4
                 assert not (one.ahead and least_s > left_s)
+
+
+def simulated(window_s: float | None) -> tuple[float, float]:
+    """When ten lines beside others that never leave a worker idle have ended, and the others' mean response time."""
+    others = [Arrival(a_request(f"o{number:03}", 0.3 * number, 10, 20, limit=60), 20) for number in range(100)]
+    lines = [
+        Arrival(a_line(f"l{number}", 20, job="job", tenant="b", limit=60, deadline_at=window_s), 20)
+        for number in range(10)
+    ]
+    policy = make_policy("magnus", PolicySettings(max_prompt_tokens=60, max_output_tokens=60))
+    trace = simulate(policy, [*others, *lines], [Instance("w", a_memory(150))], EngineCosts(FLAT), seed=0)
+    waited_s = [trace.answers[one.request.id].finished_at - one.request.arrived_at for one in others]
+    return max(trace.answers[one.request.id].finished_at for one in lines), sum(waited_s) / len(waited_s)
+
+
+def test_simulated_a_job_ends_within_a_window_that_can_be_met_and_one_that_cannot_costs_the_others_nothing() -> None:
+    without, lost = simulated(None), simulated(5.0)
+    assert lost == without
+    assert simulated(30.0)[0] <= 30.0 < without[0]
