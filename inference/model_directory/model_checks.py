@@ -18,6 +18,7 @@ QUANTISATION_PACKAGES = {
     "torchao": "torchao",
 }
 
+INTEGERS = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")  # numbers that are weights if scaled only
 TOKEN_IDS = ("eos_token_id", "pad_token_id", "suppress_tokens")  # entries of configurations that loading reads
 PLACER = "accelerate"  # with which transformers places quantised weights of any method on their device
 
@@ -33,7 +34,7 @@ def check_model(model: str) -> None:
         )
     config = read_json(model, "config.json")
     if Path(model).is_dir():
-        _check_weights(Path(model))
+        _check_weights(Path(model), quantised=quantisation(config)[0] is not None)
     if not config:
         raise UnsupportedModel(model, "it has no config.json")
     if not isinstance(config.get("model_type"), str):
@@ -64,8 +65,8 @@ def quantisation(config: dict[str, Any]) -> tuple[str | None, str | None]:
     return method, QUANTISATION_PACKAGES.get(method)
 
 
-def _check_weights(directory: Path) -> None:
-    """Raises UnsupportedModel for weights that are missing, cut off, twice there, or pickled."""
+def _check_weights(directory: Path, quantised: bool) -> None:
+    """Raises UnsupportedModel for weights that are missing, cut off, twice there, pickled, or integers."""
     model = str(directory)
     files = weight_files(directory)
     if not any(file.is_file() and file.stat().st_size for file in files):
@@ -77,9 +78,12 @@ def _check_weights(directory: Path) -> None:
         if not file.is_file():
             raise UnsupportedModel(model, f"its {file.name} is missing, which {INDEX} names")
         try:
-            names = read_header(file)
+            tensors = read_header(file)
         except UnreadableWeights as error:
             raise UnsupportedModel(model, str(error)) from error
-        for name in names:
+        for name, tensor in tensors.items():
             if place.setdefault(name, file.name) != file.name:
                 raise UnsupportedModel(model, f"its {place[name]} and {file.name} both have {name}")
+            if not quantised and name.endswith(".weight") and tensor.get("dtype") in INTEGERS:
+                why = f"{name} is stored as {tensor['dtype']}, and its config.json names no quantisation"
+                raise UnsupportedModel(model, why)

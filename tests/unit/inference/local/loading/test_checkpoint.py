@@ -89,6 +89,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "empty weights": (written("model.safetensors", ""), "it has no weights"),
     "no weights": (removed("model.safetensors"), r"it has no weights \(\*\.safetensors\)$"),
     "weights in Git LFS": (written("model.safetensors", POINTER), "git lfs pull"),
+    "integers without their scales": (
+        weights(lambda stored: {name: value.to(torch.int8) for name, value in stored.items()}),
+        r"lm_head.weight is stored as I8, and its config.json names no quantisation",
+    ),
     "pickled weights": (pickled, "only pickled ones, which may run code"),
     "a missing shard": (a_shard_is_missing, "safetensors is missing, which model.safetensors.index.json names"),
     "a tensor twice": (a_tensor_is_in_both_shards, "both have "),
