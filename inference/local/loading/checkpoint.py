@@ -72,6 +72,8 @@ def read_config(model: str) -> Any:
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise UnsupportedModel(model, f"transformers has no causal language model of the type {config.model_type}")
+    if config.is_encoder_decoder:
+        raise UnsupportedModel(model, f"it is an encoder with a decoder ({config.model_type}), and continues no prompt")
     return config
 
 

@@ -109,6 +109,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "an unknown type": (setting("config.json", model_type="llama9"), "llama9"),
     "a type that answers nothing": (setting("config.json", model_type="bert"), "bert"),
     "an encoder and a decoder": (setting("config.json", model_type="t5"), "no causal language model of the type t5"),
+    "an encoder whose decoder could be loaded": (
+        setting("config.json", model_type="bart"),
+        r"it is an encoder with a decoder \(bart\), and continues no prompt",
+    ),
     "code of its own": (
         setting("config.json", model_type="chatglm", auto_map={"AutoConfig": "code.Config"}),
         "it needs Python code of its own",
