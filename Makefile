@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
 # Three test processes side by side, each with a Postgres and a broker of its own: on two cores, because half of a
-# process's time is waiting. Long files come first (browser, chaos, e2e). `make test LANES=` runs one test after the
+# process's time is waiting. Long files come first (browser, e2e). `make test LANES=` runs one test after the
 # other; `make test ORDER="--random-order --random-order-seed=7"` runs the files and their tests in another order.
 LANES := -n 3 --dist loadfile --no-loadscope-reorder
 ORDER :=

@@ -1,4 +1,7 @@
-"""Whatever is killed, wiped or frozen while requests run: every one of them is answered, and answered once."""
+"""Whatever is killed, wiped or frozen while requests run: every one of them is answered, and answered once.
+
+`make test` has the three faults of `tests/e2e/test_demo.py`.
+"""
 
 from functools import partial
 
@@ -8,7 +11,7 @@ from models.planning import planner_state
 from tests.chaos.breakable_service import Service
 from tests.integration.database_stage import eventually
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 
 def test_a_worker_killed_in_the_middle_of_a_batch(service: Service):
@@ -20,7 +23,6 @@ def test_a_worker_killed_in_the_middle_of_a_batch(service: Service):
     assert service.stage.sql("select max(attempts) from requests where id = any(:ids)", ids=ids) == [(1,)]
 
 
-@pytest.mark.long
 def test_a_worker_killed_that_never_comes_back(service: Service):
     ids = service.submit("gone", 60)
     name = service.worker_in_the_middle_of_a_batch()
@@ -28,7 +30,6 @@ def test_a_worker_killed_that_never_comes_back(service: Service):
     service.all_answered_once(ids)
 
 
-@pytest.mark.long
 def test_a_worker_asked_to_stop_in_the_middle_of_a_batch(service: Service):
     ids = service.submit("stop", 60)
     name = service.worker_in_the_middle_of_a_batch()
@@ -39,7 +40,6 @@ def test_a_worker_asked_to_stop_in_the_middle_of_a_batch(service: Service):
     assert service.stage.sql("select max(attempts) from requests where id = any(:ids)", ids=ids) == [(1,)]
 
 
-@pytest.mark.long
 def test_the_planner_killed_while_requests_wait(service: Service):
     ids = service.submit("planner", 60)
     service.worker_in_the_middle_of_a_batch()
@@ -57,7 +57,6 @@ def test_the_broker_wiped_under_load(service: Service):
     service.all_answered_once(ids)
 
 
-@pytest.mark.long
 def test_the_broker_frozen_for_a_while(service: Service):
     ids = service.submit("frozen", 60)
     service.worker_in_the_middle_of_a_batch()
@@ -68,7 +67,6 @@ def test_the_broker_frozen_for_a_while(service: Service):
     service.all_answered_once(ids + more)
 
 
-@pytest.mark.long
 def test_the_broker_killed_and_started_empty(service: Service):
     ids = service.submit("broker", 60)
     service.worker_in_the_middle_of_a_batch()
@@ -86,13 +84,11 @@ def test_postgres_crashing_under_load(service: Service):
     service.all_answered_once(ids)
 
 
-@pytest.mark.long
 def test_the_predictor_gone_for_good(service: Service):
     service.kill("predictor")
     service.all_answered_once(service.submit("unpredicted", 30))
 
 
-@pytest.mark.long
 def test_policies_switched_under_load(service: Service):
     ids = []
     for name in ("ccb", "scls", "vs", "magnus", "fusion"):

@@ -4,12 +4,13 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import psutil
@@ -17,11 +18,11 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from cli.hosting.process_commands import BIN
+from cli.main import main
 from inference.local.kv.kv_cache import BLOCK_TOKENS
 from models.session import make_engine
+from tests.e2e.whole_service import MAGNUS, Up, eventually
 
-MAGNUS = str(BIN / "magnus")
 NAMES = [
     "postgres",
     "valkey",
@@ -39,77 +40,33 @@ NAMES = [
 pytestmark = pytest.mark.timeout(300)
 
 
-class Up:
-    """A running `magnus up`."""
-
-    def __init__(self, state_dir: Path, *options: str, **environment: str) -> None:
-        self.state_dir = state_dir
-        command = [MAGNUS, "up", "--json", "--state-dir", str(state_dir), "--port", "0", "--flower-port", "0", *options]
-        self.errors = (state_dir.parent / "errors").open("ab")
-        self.process = subprocess.Popen(
-            command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=self.errors, text=True
-        )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, (state_dir.parent / "errors").read_text()
-        self.facts: dict[str, str] = json.loads(line)
-
-    def secrets(self) -> dict[str, str]:
-        """What only its user may read."""
-        content: dict[str, str] = json.loads(Path(self.facts["service_file"]).read_text())
-        return content
-
-    def listed(self) -> dict[str, int]:
-        return {entry["name"]: entry["pid"] for entry in json.loads((self.state_dir / "processes.json").read_text())}
-
-    def family(self) -> list[psutil.Process]:
-        """The process of `magnus up` and all its descendants."""
-        itself = psutil.Process(self.process.pid)
-        return [itself, *itself.children(recursive=True)]
-
-    def end(self, number: signal.Signals) -> int:
-        self.process.send_signal(number)
-        status = self.process.wait(60)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self.errors.close()
-        return status
+Ended = subprocess.CompletedProcess[str]
 
 
-def magnus(up: Up, *arguments: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
+def magnus(up: Up, *arguments: str) -> Ended:
+    """Runs a command in this process, since starting Python would take longer than most commands."""
+    command = [MAGNUS, *arguments, "--state-dir", str(up.state_dir)]
+    shown, told = StringIO(), StringIO()
+    with (
+        patch.object(sys, "argv", command),
+        redirect_stdout(shown),
+        redirect_stderr(told),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    return Ended(command, int(ended.value.code or 0), shown.getvalue(), told.getvalue())
+
+
+def in_a_process(up: Up, *arguments: str, input: str | None = None) -> Ended:
+    """Runs a command that reads standard input, handles signals, configures logs or computes, as people run it."""
     command = [MAGNUS, *arguments, "--state-dir", str(up.state_dir)]
     return subprocess.run(command, input=input, capture_output=True, text=True)
 
 
-def said(up: Up, *arguments: str, input: str | None = None) -> str:
-    done = magnus(up, *arguments, input=input)
+def said(up: Up, *arguments: str, run: Callable[..., Ended] = magnus, **options: str) -> str:
+    done = run(up, *arguments, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
-
-
-def eventually(condition: Callable[[], bool], within_s: float = 60.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.05)
-
-
-@pytest.fixture(scope="module")
-def services() -> Iterator[list[Up]]:
-    """The service of this file's tests, and those that followed one which a test had ended, on the same state."""
-    with tempfile.TemporaryDirectory(prefix="magnus-up-") as directory:
-        made = [Up(Path(directory) / "state")]
-        yield made
-        if made[-1].process.poll() is None:
-            made[-1].end(signal.SIGINT)
-
-
-@pytest.fixture
-def up(services: list[Up]) -> Up:
-    """A running service."""
-    if services[-1].process.poll() is not None:
-        services.append(Up(services[-1].state_dir))
-    return services[-1]
 
 
 def test_every_process_is_listed_with_its_command(up: Up) -> None:
@@ -127,12 +84,12 @@ def test_a_request_is_answered_by_the_bundled_model(up: Up) -> None:
 
 def test_requests_from_a_file_are_all_answered(up: Up) -> None:
     lines = [json.dumps({"instructions": "Repeat the text.", "input": word}) for word in ("apple river", "cloud tree")]
-    answers = said(up, "submit", "--wait", "--file", "-", input="\n".join(lines))
+    answers = said(up, "submit", "--wait", "--file", "-", input="\n".join(lines), run=in_a_process)
     assert answers.splitlines() == ["apple river", "cloud tree"]
 
 
 def test_a_line_that_is_no_request_is_named(up: Up) -> None:
-    done = magnus(up, "submit", "--file", "-", input='{"input": "apple"}\nnonsense\n')
+    done = in_a_process(up, "submit", "--file", "-", input='{"input": "apple"}\nnonsense\n')
     assert done.returncode == 2
     assert "line 2" in done.stderr
 
@@ -203,7 +160,7 @@ def test_a_predictor_is_trained_from_a_file_listed_and_rolled_back(up: Up, tmp_p
     ]
     data = tmp_path / "answers.jsonl"
     data.write_text("\n".join(lines))
-    trained = json.loads(said(up, "train", "--data", str(data), "--force", "--json"))
+    trained = json.loads(said(up, "train", "--data", str(data), "--force", "--json", run=in_a_process))
     assert trained["published"]
     versions = json.loads(said(up, "models", "list", "--json"))
     newest = next(version for version in versions if version["kind"] == "length")
@@ -216,25 +173,27 @@ def test_a_predictor_is_trained_from_a_file_listed_and_rolled_back(up: Up, tmp_p
 def test_too_few_examples_are_refused_with_the_number_needed(up: Up, tmp_path: Path) -> None:
     data = tmp_path / "answers.jsonl"
     data.write_text(json.dumps({"instruction": "Repeat.", "input": "word", "output": "word"}))
-    done = magnus(up, "train", "--data", str(data))
+    done = in_a_process(up, "train", "--data", str(data))
     assert done.returncode == 1
     assert "1 examples are too few" in done.stderr
 
 
 def test_the_schema_is_found_to_be_the_newest(up: Up) -> None:
-    assert said(up, "migrate", "--check") == "the schema is the newest"
-    assert said(up, "migrate") == "the schema is the newest"
+    assert said(up, "migrate", "--check", run=in_a_process) == "the schema is the newest"
+    assert said(up, "migrate", run=in_a_process) == "the schema is the newest"
 
 
 def test_the_doctor_finds_nothing_to_do(up: Up) -> None:
-    findings = json.loads(said(up, "doctor", "--json"))
+    findings = json.loads(said(up, "doctor", "--json", run=in_a_process))
     assert [finding for finding in findings if finding["remedy"]] == []
     assert {"Postgres", "Redis", "model", "torch"} <= {finding["check"] for finding in findings}
 
 
 def test_the_demo_runs_against_a_running_service(up: Up, tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
-    said(up, "demo", "--url", up.facts["url"], "--requests", "24", "--rate", "40", "--json", str(file))
+    said(
+        up, "demo", "--url", up.facts["url"], "--requests", "24", "--rate", "40", "--json", str(file), run=in_a_process
+    )
     figures = json.loads(file.read_text())
     assert list(figures) == [
         "policy",
@@ -299,15 +258,20 @@ def test_a_killed_worker_comes_back_and_serves(up: Up) -> None:
     assert said(up, "submit", "--wait", "-i", "Repeat the text.", "apple river") == "apple river"
 
 
-def test_servers_of_ones_own_are_used_and_left_running(database_url: str, redis_url: str, tmp_path: Path) -> None:
+def test_servers_of_ones_own_are_used_and_left_running_and_nothing_outlives_a_ctrl_c(
+    database_url: str, redis_url: str, tmp_path: Path
+) -> None:
     own = {"MAGNUS_DATABASE_URL": database_url, "MAGNUS_REDIS_URL": redis_url}
     service = Up(tmp_path / "state", "--workers", "0", "--policy", "scls", **own)
+    everyone = service.family()
     try:
         assert list(service.listed()) == ["planner", "predictor", "chores", "flower", "web", "beat", "trainer"]
         assert service.facts["database_url"] == database_url
         assert said(service, "policy", "get") == "scls"
     finally:
-        assert service.end(signal.SIGTERM) == 0
+        assert service.end(signal.SIGINT) == 0
+    assert [process for process in everyone if process.is_running()] == []
+    assert service.listed() == {}
     with psycopg.connect(database_url) as connection:
         assert connection.execute("select count(*) from api_keys where revoked_at is null").fetchone() == (1,)
 
@@ -324,18 +288,14 @@ def test_a_server_that_does_not_answer_is_named(setting: str, url: str, tmp_path
     assert json.loads((tmp_path / "processes.json").read_text() or "[]") == []
 
 
-def test_nothing_outlives_a_kill_but_the_state_and_nothing_at_all_a_ctrl_c(up: Up) -> None:
+def test_nothing_outlives_a_kill_but_the_state(up: Up) -> None:
     everyone = up.family()
     name = said(up, "submit", "-i", "Repeat the text.", "apple river")
     password = up.secrets()["dashboard_password"]
     up.end(signal.SIGKILL)
-    eventually(lambda: not any(process.is_running() for process in everyone))
-    again = Up(up.state_dir)
     try:
-        eventually(lambda: json.loads(said(again, "status", "--json", name))["status"] == "completed")
-        assert again.secrets()["dashboard_password"] == password
-        everyone = again.family()
+        eventually(lambda: not any(process.is_running() for process in everyone))
     finally:
-        assert again.end(signal.SIGINT) == 0
-    assert [process for process in everyone if process.is_running()] == []
-    assert again.listed() == {}
+        up.start()
+    eventually(lambda: json.loads(said(up, "status", "--json", name))["status"] == "completed")
+    assert up.secrets()["dashboard_password"] == password
