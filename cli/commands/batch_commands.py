@@ -337,9 +337,13 @@ def retry(client: Client, ids: tuple[str, ...]) -> list[Json]:
 
 @batch.command()
 @click.argument("ids", nargs=-1, required=True)
-@click.option("--window", required=True, help="When they must be done, counted from their creation: 30m, 24h, 7d.")
+@click.option("--window", help="When they must be done, counted from their creation: 30m, 24h, 7d.")
+@click.option(
+    "--tier", type=click.Choice(["flex", "default"]), help="Whether lines wait for capacity that others leave."
+)
 @printed(_batches, lines=True)
 @with_client
-def change(client: Client, ids: tuple[str, ...], window: str) -> list[Json]:
-    """Give batches another completion window."""
-    return [client.change_batch(one, {"completion_window": window}) for one in ids]
+def change(client: Client, ids: tuple[str, ...], window: str | None, tier: str | None) -> list[Json]:
+    """Give batches another completion window or service tier."""
+    asked = {"completion_window": window, "service_tier": tier}
+    return [client.change_batch(one, {name: value for name, value in asked.items() if value}) for one in ids]

@@ -16,6 +16,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from models.client_requests import INSERTED_AS_GIVEN, NewRequest
 from models.request_ids import new_id
 from models.sql import text
+from scheduling.request import SERVICE_TIERS, ServiceTier
 
 # One statement for all rows of a step: psycopg's executemany sends one for each.
 INSERT_REQUESTS = text("""
@@ -51,6 +52,7 @@ class ClaimedJob:
     last_line: int
     now: datetime
     expires_at: datetime
+    service_tier: ServiceTier  # of its lines
     step_lines: int  # lines that this step may read
     tries: int  # steps that began at `next_line`, with this one; all others did not end
     first_line: int  # the number of the chunk's first line
@@ -97,14 +99,15 @@ def claim_job(connection: Connection, job_id: str) -> ClaimedJob | None:
     row = connection.execute(
         text("""
             with next_job as (
-                select id, tenant, endpoint, input_file_id, next_line, last_line, expires_at, step_lines, tries
+                select id, tenant, endpoint, input_file_id, next_line, last_line, expires_at, service_tier, step_lines,
+                    tries
                 from bulk_jobs
                 where id = :id and status in ('validating', 'in_progress') and paused_at is null
                     and next_line <= last_line
                 for update skip locked
             )
             select j.id, j.tenant, j.endpoint, j.next_line, j.last_line, clock_timestamp() as now, j.expires_at,
-                j.step_lines, j.tries, c.first_line, c.data, coalesce((
+                j.service_tier, j.step_lines, j.tries, c.first_line, c.data, coalesce((
                     select min(first_line) - 1 from file_chunks
                     where file_id = j.input_file_id and first_line > j.next_line
                 ), j.last_line) as chunk_end
@@ -186,6 +189,7 @@ def _row(
     return {name: getattr(new, name) for name in INSERTED_AS_GIVEN} | {
         "id": request_id,
         "arrived_at": arrived_at.isoformat(),
+        "priority": new.priority - SERVICE_TIERS["flex"] + SERVICE_TIERS[job.service_tier],
         "needs": list(new.needs),
         "deadline_at": min(job.expires_at, own_end or job.expires_at).isoformat(),
         "job_id": job.id,

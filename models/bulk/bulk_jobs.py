@@ -17,6 +17,7 @@ from models.client_requests import IdempotencyKeyReused, RequestView, select_who
 from models.sql import text
 from models.tables import StoredRequest
 from models.tenants.tenant_limits import check_alone
+from scheduling.request import ServiceTier
 
 NOW = func.clock_timestamp()
 # Most jobs of a tenant that have not ended. Each is read once a second and may have 50,000 lines. Not tuned.
@@ -161,10 +162,21 @@ def resume_job(session: Session, tenant: str, job_id: str) -> bool:
     return _change(session, tenant, job_id, untold=True, paused_at=None)
 
 
-def set_window(session: Session, tenant: str, job_id: str, window: str, window_s: float) -> bool:
-    """Gives a job another completion window, which is counted from its creation; False too if that is over."""
+def change_job(
+    session: Session,
+    tenant: str,
+    job_id: str,
+    window: str | None = None,
+    window_s: float | None = None,
+    tier: ServiceTier | None = None,
+) -> bool:
+    """Gives a job another window, counted from its creation, or service tier; False too if the new window is over."""
+    values: dict[str, Any] = {} if tier is None else {"service_tier": tier}
+    if window_s is None:
+        return _change(session, tenant, job_id, untold=True, **values)
     end = BulkJob.created_at + func.make_interval(0, 0, 0, 0, 0, 0, window_s)
-    return _change(session, tenant, job_id, end > NOW, untold=True, completion_window=window, expires_at=end)
+    values |= {"completion_window": window, "expires_at": end}
+    return _change(session, tenant, job_id, end > NOW, untold=True, **values)
 
 
 def _change(session: Session, tenant: str, job_id: str, *also: ColumnElement[bool], **values: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Counts the ended lines of bulk jobs, tells waiting ones of pauses and windows, stops jobs, and ends them.
+"""Counts the ended lines of bulk jobs, tells waiting ones of changes, stops jobs, and ends them.
 
 Queries join requests to lines by `lateral` with `offset 0`, or by a lock: otherwise Postgres may plan to read all
 requests. A process locks the row of the job that it counts, so that several processes count different jobs.
@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 from models.bulk.bulk_tables import BulkStatus
 from models.bulk.stored_files import new_file_id
 from models.sql import text
+from scheduling.request import BACKGROUND_PRIORITY
 
 CHANGED_AT_ONCE = 2000  # requests that one statement changes: their rows are locked for some hundredths of a second
 # The share of a process's time that counting may take: 50,000 lines take some 0.1 s and are then counted every 5 s.
@@ -115,26 +116,31 @@ def stop_lines(connection: Connection, job_id: str) -> int:
     ).rowcount
 
 
-# The unfinished requests of a job that do not follow its pause and its end, with what they should have.
-UNTOLD = """
-    select q.id, j.paused_at is not null as paused, least(j.expires_at, l.deadline_at) as ends_at
+LOWEST_OF_DEFAULT = BACKGROUND_PRIORITY // 2  # priorities below are background work, see `scheduling.request`
+# The unfinished requests of a job that do not follow its pause, its end and its tier, with what they should have.
+UNTOLD = f"""
+    select q.id, j.paused_at is not null as paused, least(j.expires_at, l.deadline_at) as ends_at,
+        case when (q.priority < {LOWEST_OF_DEFAULT}) = (j.service_tier = 'flex') then 0
+            when j.service_tier = 'flex' then {BACKGROUND_PRIORITY} else {-BACKGROUND_PRIORITY} end as more
     from bulk_jobs j join bulk_lines l on l.job_id = j.id cross join lateral (
-        select id from requests where id = l.request_id and status in ('queued', 'in_progress')
-            and (held <> (j.paused_at is not null) or deadline_at is distinct from least(j.expires_at, l.deadline_at))
-        {lock}
+        select id, priority from requests where id = l.request_id and status in ('queued', 'in_progress')
+            and (held <> (j.paused_at is not null) or deadline_at is distinct from least(j.expires_at, l.deadline_at)
+                or (priority < {LOWEST_OF_DEFAULT}) <> (j.service_tier = 'flex'))
+        {{lock}}
     ) q where j.id = :job
-"""
+"""  # noqa: S608  # constants
 
 
 def tell_lines(connection: Connection, job_id: str) -> int:
-    """Lets up to CHANGED_AT_ONCE of a job's unfinished requests follow its pause and its end; returns their number.
+    """Lets up to CHANGED_AT_ONCE of a job's unfinished requests follow its pause, end and tier; returns their number.
 
     The planner fetches them again. Skips those that another transaction has locked; the job is told once none is left.
     """
     connection.execute(text("select from bulk_jobs where id = :job for update"), {"job": job_id})
     told = connection.execute(
         text(f"""
-            update requests r set held = t.paused, deadline_at = t.ends_at, planner_epoch = 0
+            update requests r set held = t.paused, deadline_at = t.ends_at, priority = r.priority + t.more,
+                planner_epoch = 0
             from ({UNTOLD.format(lock="for update skip locked")} limit :most) t where r.id = t.id
         """),  # noqa: S608  # a constant
         {"job": job_id, "most": CHANGED_AT_ONCE},

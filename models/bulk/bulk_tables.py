@@ -120,7 +120,8 @@ class BulkJob(Base):
     cancelling_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
     paused_at: Mapped[datetime | None]
-    # some of its waiting requests do not follow its pause and its end yet; the process `chores` tells them
+    service_tier: Mapped[str] = mapped_column(server_default="flex")  # of its lines: flex or default
+    # some of its waiting requests do not follow its pause, end and tier yet; the process `chores` tells them
     untold: Mapped[bool] = mapped_column(server_default="false")
     fed_at: Mapped[datetime] = mapped_column(server_default=NOW)  # since when its lines may be read: jobs take turns
     step_lines: Mapped[int] = mapped_column(SmallInteger, server_default="500")  # lines of its next step, at most

@@ -61,7 +61,7 @@ BULK_CASES = [
     Case("bulk_jobs.unanswered_lines", on_session(bulk_jobs.unanswered_lines, JOB), A_JOB),
     Case("bulk_jobs.pause_job", on_session(bulk_jobs.pause_job, "tenant-0", JOB)),
     Case("bulk_jobs.resume_job", on_session(bulk_jobs.resume_job, "tenant-0", JOB)),
-    Case("bulk_jobs.set_window", on_session(bulk_jobs.set_window, "tenant-0", JOB, "7d", 7 * DAY)),
+    Case("bulk_jobs.change_job", on_session(bulk_jobs.change_job, "tenant-0", JOB, "7d", 7 * DAY, "default")),
     Case("bulk_feed.begin_step", lambda c: bulk_feed.begin_step(c, ["nobody"])),
     Case("bulk_feed.claim_job", lambda c: bulk_feed.claim_job(c, JOB)),
     Case("bulk_feed.taken_names", lambda c: bulk_feed.taken_names(c, JOB, ["line-7", "new"])),

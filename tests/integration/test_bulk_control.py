@@ -109,6 +109,30 @@ def test_another_window_moves_the_deadlines_of_waiting_lines_and_keeps_their_own
     ]
 
 
+def test_another_tier_moves_the_waiting_lines_and_those_that_are_read_later(client: OpenAI, api: Api) -> None:
+    bulk = BulkStage(api, max_requests=4)
+    batch = create(client, [chat_line(str(n), magnus={"priority": n}) for n in range(4)])
+
+    def priorities() -> list[int]:
+        bulk.count()
+        return [row.priority for row in api.sql("select priority from requests order by arrived_at")]
+
+    bulk.feed()
+    assert priorities() == [-1000, -999]
+    changed = act(api, batch.id, service_tier="default")
+    assert changed["magnus"]["service_tier"] == "default"  # type: ignore[index]
+    assert priorities() == [0, 1]
+    bulk.answer(1)
+    bulk.feed()
+    assert priorities() == [0, 1, 2]
+    act(api, batch.id, service_tier="flex")
+    assert priorities() == [0, -999, -998]  # what has ended stays
+    assert act(api, batch.id, "", 400, service_tier="priority")["error"]["param"] == "service_tier"  # type: ignore[index]
+    assert act(api, batch.id, "", 400, metadata="a")["error"]["param"] == "metadata"  # type: ignore[index]
+    empty = api.call("POST", f"/v1/batches/{batch.id}", json={})
+    assert (empty.status_code, empty.json["error"]["param"]) == (400, "completion_window")
+
+
 def test_a_window_that_is_over_is_refused_and_changes_nothing(client: OpenAI, bulk: BulkStage) -> None:
     batch = create(client, [chat_line("a")])
     bulk.api.sql("update bulk_jobs set created_at = now() - interval '2 h'")

@@ -80,6 +80,7 @@ def promise_of(job: BulkJob, outlook: BulkOutlook) -> BatchMagnus:
         update={
             "paused_at": None if job.paused_at is None else int(job.paused_at.timestamp()),
             "parent_id": job.parent_id,
+            "service_tier": job.service_tier,
             "done_tokens": job.done_tokens,
             "predicted_tokens": None if left is None else job.done_tokens + left.tokens,
         }

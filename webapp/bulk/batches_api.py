@@ -132,9 +132,12 @@ def resume_batch(id: str) -> Batch:
 @api.output(Batch)
 @api.doc(summary="Change a batch", security="ApiKey", responses=[400, 401, 403, 404, 429, 503])
 def change_batch(id: str, json_data: ChangeBatch) -> Batch:
-    """Gives it another completion window, shorter or longer, which its waiting lines follow within seconds."""
-    window = json_data.completion_window
-    return _changed(id, partial(bulk_jobs.set_window, window=window, window_s=window_s(window)))
+    """Gives it another completion window or service tier, which its waiting lines follow within seconds."""
+    window, tier = json_data.completion_window, json_data.service_tier
+    if window is None and tier is None:
+        raise InvalidRequest("Give 'completion_window', 'service_tier' or both.", param="completion_window")
+    seconds = None if window is None else window_s(window)
+    return _changed(id, partial(bulk_jobs.change_job, window=window, window_s=seconds, tier=tier))
 
 
 @api.post("/<id>/retry")

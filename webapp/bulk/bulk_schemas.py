@@ -62,7 +62,12 @@ class CreateBatch(Body):
 class ChangeBatch(Body):
     """POST /v1/batches/{id}."""
 
-    completion_window: Window = Field(description="When it must be done, counted from its creation")
+    completion_window: Window | None = Field(
+        default=None, description="When it must be done, counted from its creation"
+    )
+    service_tier: Literal["flex", "default"] | None = Field(
+        default=None, description="flex: its lines get the capacity that others leave; default: as other requests"
+    )
 
 
 class FileListQuery(PageQuery):
@@ -137,6 +142,7 @@ class BatchMagnus(ApiObject):
 
     paused_at: int | None = Field(default=None, description="Since when none of its waiting lines is served")
     parent_id: str | None = Field(default=None, description="The batch whose failed lines it retries")
+    service_tier: str = Field(default="flex", description="Of its lines: flex, or default once it was changed")
     done_tokens: int = Field(default=0, description="Tokens of its ended lines, prompts and answers")
     predicted_tokens: int | None = Field(default=None, description="Tokens of all its lines, as far as predicted")
     eta_s: float | None = Field(default=None, description="Seconds until it should have ended; null if unknown")

@@ -11,16 +11,8 @@ from webapp.charts.time_charts import LEFT, RIGHT, WIDTH, Chart, ChartLine, axis
 Line = tuple[str, str, list[tuple[float, float]]]  # CSS class, name, points of Unix time and value
 
 
-def predicted_end(job: BulkJob, now: datetime) -> datetime | None:
-    """Returns when a running job ends at the pace of its lines so far; None while nothing says so."""
-    done, begun = job.completed + job.failed, job.in_progress_at
-    if job.ended_at or job.paused_at or not done or begun is None or now <= begun:
-        return None
-    return now + (now - begun) * (max(0, job.lines - done) / done)
-
-
-def burn_down(job: BulkJob, steps: Sequence[EndedStep], now: datetime) -> list[Chart]:
-    """Returns the chart of the lines and that of the tokens; `steps` are in the order of time."""
+def burn_down(job: BulkJob, steps: Sequence[EndedStep], end: datetime | None, now: datetime) -> list[Chart]:
+    """Returns the chart of the lines and that of the tokens; `steps` are in the order of time, `end` is predicted."""
     begun, ends = job.created_at.timestamp(), [step.until for step in steps]
     until = max(begun, (job.ended_at or now).timestamp(), *ends[-1:])  # `now` may have been read some seconds ago
     lines = [max(0, job.lines - ended) for ended in accumulate(step.lines for step in steps)]
@@ -34,7 +26,6 @@ def burn_down(job: BulkJob, steps: Sequence[EndedStep], now: datetime) -> list[C
         ("first", "generated", [(begun, 0), *zip(ends, generated, strict=True), (until, tokens)])
     ]
     right = until
-    end = predicted_end(job, now)
     if end is not None:
         right = max(until, min(end, job.expires_at).timestamp())
         drawn.append(("second", "predicted", [(until, left), (end.timestamp(), 0)]))

@@ -1,5 +1,7 @@
 """The pages of bulk jobs, which the Batch API calls batches: all; one with its burn-down and errors; steers them."""
 
+from datetime import timedelta
+
 from flask import abort, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
 
@@ -10,7 +12,7 @@ from models.operations import operator_access
 from webapp.app_context import current_context
 from webapp.bulk.bulk_schemas import window_s
 from webapp.bulk.retried_lines import retry_of
-from webapp.charts.burn_down import burn_down, predicted_end
+from webapp.charts.burn_down import burn_down
 from webapp.client_errors import InvalidRequest
 from webapp.dashboard.operator_sign_in import current_operator
 
@@ -30,13 +32,15 @@ def bulk_job(id: str) -> str:
     reads = current_context().page_reads
     job, now = _job(id), reads.clock.get()
     figures = reads.bulk_figures(id).get()
+    expected = current_context().bulk_outlook.get().of_job(job)
+    end = None if expected is None else now + timedelta(seconds=expected.seconds)
     return render_template(
         "bulk_job.html",
         as_of=now,
         job=job,
         figures=figures,
-        charts=burn_down(job, figures.steps, now),
-        end=predicted_end(job, now),
+        charts=burn_down(job, figures.steps, end, now),
+        end=end,
         changeable=job.status in stored_jobs.CHANGEABLE,
         ended=job.status in ENDED,
     )
@@ -57,7 +61,7 @@ def act_on_bulk_job(id: str, action: str) -> Response:
         abort(400, str(error))
     with context.sessions() as session:
         operator_access.record_action(session, current_operator().name, action, f"batch {id} {window}".strip())
-        if action == "window" and not stored_jobs.set_window(session, job.tenant, id, window, seconds):
+        if action == "window" and not stored_jobs.change_job(session, job.tenant, id, window, seconds):
             abort(400, "The batch has ended, or this window, which is counted from its creation, is over.")
         if action in ACTIONS:
             ACTIONS[action](session, job.tenant, id)

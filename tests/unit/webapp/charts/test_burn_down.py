@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from models.bulk.bulk_tables import BulkJob
 from models.operations.bulk_figures import EndedStep
-from webapp.charts.burn_down import burn_down, predicted_end
+from webapp.charts.burn_down import burn_down
 from webapp.charts.time_charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 
 BEGUN = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
@@ -22,15 +22,9 @@ def ends(points: str) -> tuple[float, float]:
     return float(x), float(y)
 
 
-def test_a_job_that_is_half_done_ends_after_as_long_again() -> None:
-    assert predicted_end(a_job(), NOW) == NOW + timedelta(seconds=100)
-    for job in (a_job(0), a_job(paused_at=NOW), a_job(in_progress_at=None), a_job(completed_at=NOW)):
-        assert predicted_end(job, NOW) is None
-
-
 def test_lines_fall_to_what_is_left_and_the_prediction_to_zero_while_tokens_rise() -> None:
     steps = [EndedStep(START + 50, 2, 20), EndedStep(START + 100, 3, 30)]
-    lines, tokens = burn_down(a_job(), steps, NOW)
+    lines, tokens = burn_down(a_job(), steps, NOW + timedelta(seconds=100), NOW)
     drawn = {line.kind: line.points for line in lines.lines}
     middle = LEFT + (WIDTH - LEFT - RIGHT) / 2
     height = HEIGHT - TOP - BOTTOM
@@ -42,10 +36,10 @@ def test_lines_fall_to_what_is_left_and_the_prediction_to_zero_while_tokens_rise
 
 
 def test_a_job_that_has_ended_or_has_not_begun_has_no_prediction() -> None:
-    ended, _ = burn_down(a_job(10, completed_at=NOW), [EndedStep(START + 60, 10, 7)], NOW + timedelta(days=1))
+    ended, _ = burn_down(a_job(10, completed_at=NOW), [EndedStep(START + 60, 10, 7)], None, NOW + timedelta(days=1))
     assert [line.kind for line in ended.lines] == ["first"]
     assert ends(ended.lines[0].points) == (WIDTH - RIGHT, HEIGHT - BOTTOM)
-    waiting, tokens = burn_down(a_job(0, in_progress_at=None), [], NOW)
+    waiting, tokens = burn_down(a_job(0, in_progress_at=None), [], None, NOW)
     assert {line.kind for line in waiting.lines} == {"first", "third"}
     assert not tokens.empty
 
