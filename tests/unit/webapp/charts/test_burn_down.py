@@ -47,6 +47,6 @@ def test_a_job_that_has_ended_or_has_not_begun_has_no_prediction() -> None:
 def test_a_clock_that_was_read_before_the_job_or_its_figures_breaks_no_chart() -> None:
     before = BEGUN - timedelta(seconds=3)
     for steps in ([], [EndedStep(START + 2, 10, 7)]):
-        for chart in burn_down(a_job(), steps, before):
+        for chart in burn_down(a_job(), steps, None, before):
             places = [float(point.split(",")[0]) for line in chart.lines for point in line.points.split()]
             assert all(LEFT <= x <= WIDTH - RIGHT for x in places)
