@@ -171,7 +171,7 @@ class Settings(BaseSettings):
         0.6,
         gt=0,
         le=1,
-        description="Memory that bulk jobs may fill while other requests come; with less those wait for less",
+        description="How far bulk jobs may slow other requests down: the memory that they may fill beside those",
     )
     tick_s: float = Field(2.5, gt=0, description="Beat's tick, for what no announcement and no kick said")
     lease_s: float = Field(

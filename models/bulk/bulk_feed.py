@@ -94,6 +94,22 @@ def begin_step(connection: Connection, full_tenants: Collection[str]) -> str | N
     ).scalar_one_or_none()
 
 
+def others_are_served(connection: Connection) -> bool:
+    """Returns whether any request that is no background work runs or waits for its prediction."""
+    return bool(
+        connection.execute(
+            text("""
+                select exists (select from requests where status = 'in_progress' and priority >= :background / 2)
+                    or exists (
+                        select from requests
+                        where status = 'queued' and predicted_tokens is null and priority >= :background / 2
+                    )
+            """),
+            {"background": BACKGROUND_PRIORITY},
+        ).scalar_one()
+    )
+
+
 def claim_job(connection: Connection, job_id: str) -> ClaimedJob | None:
     """Locks a job that has lines to read and returns it; None if it has none or another process has locked it."""
     row = connection.execute(

@@ -7,7 +7,7 @@ both of which always have a request waiting that fits, never differ by more than
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -39,6 +39,10 @@ class VirtualTokenCounters:
         served = (self._served[other] - self.weighted(other, unserved.get(other, 0.0)) for other in others)
         floor = min(served, default=last)
         self._served[tenant] = max(self._served.get(tenant, 0.0), floor)
+
+    def keep(self, tenants: Collection[str]) -> None:
+        """Drop the counters of all other tenants; one that comes back starts anew."""
+        self._served = {tenant: served for tenant, served in self._served.items() if tenant in tenants}
 
     def weight_of(self, tenant: str) -> float:
         """Return the weight of a tenant, or of its account for the tier `priority`."""

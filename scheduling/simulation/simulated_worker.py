@@ -222,8 +222,9 @@ class SimulatedWorker:
         """Return whether the next joiners need not wait for rows to leave."""
         if not self._joining or not self._batch.accepts_joiners:
             return False
-        joiners, most_rows = self._joining[0].requests, self._joining[0].most_rows
-        return most_rows is None or self._batch.size + len(joiners) <= most_rows
+        first = self._joining[0]
+        leaving = sum(request_id in self._batch.rows for request_id in first.preempts)
+        return first.most_rows is None or self._batch.size - leaving + len(first.requests) <= first.most_rows
 
     def _join(self, assignment: Assignment, now: float) -> list[Outcome]:
         batch, outcomes = self._batch, list[Outcome]()

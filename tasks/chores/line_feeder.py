@@ -3,9 +3,12 @@
 A step reads some lines of one job, checks them as the API checks calls, and stores their requests in one transaction.
 Any number of these may run, on several hosts. If a step does not end, because a line's check ended the process, other
 jobs come first, the job's next steps read fewer lines, and a line that alone ended three steps is refused.
+
+Reading takes CPU time of the service, so it rests while other requests are served, as long as enough lines are queued.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
@@ -36,6 +39,9 @@ MOST_TRIES = 6
 # The share of a tenant's queue limit that its bulk jobs may take, so that its other calls are not refused. Half of the
 # default holds two whole batches. Not tuned.
 QUEUE_SHARE = 0.5
+# Reading rests for this time after other requests were last seen. A step sees only those of its instant, which may be
+# few and short. Not tuned.
+OTHERS_FOR_S = 10.0
 
 log = structlog.get_logger()
 
@@ -46,6 +52,7 @@ class QueueBudget:
 
     requests: float
     tokens: float
+    queued: int = 0  # the tenant's queued requests
     empty: bool = False  # the tenant has nothing queued: one line goes in, however small the limits are
     full: bool = False  # a line did not fit
 
@@ -57,6 +64,7 @@ class QueueBudget:
             return False
         self.requests -= len(requests)
         self.tokens -= tokens
+        self.queued += len(requests)
         self.empty = False
         return True
 
@@ -70,9 +78,10 @@ class LineFeeder:
         """`limits` loads the tokenizer when the first line is read; the others limit a tenant's queue."""
         self._engine, self._limits = engine, limits
         self._max_requests, self._max_tokens = max_requests, max_tokens
+        self._others_at = -math.inf  # when others were last seen
 
     def feed(self, for_s: float) -> int:
-        """Read lines until none can be read, for at most `for_s` seconds; returns their number."""
+        """Read lines until none can be read or it rests, for at most `for_s` seconds; returns their number."""
         until, total = monotonic() + for_s, 0
         budgets: dict[str, QueueBudget] = {}
         while monotonic() < until:
@@ -85,10 +94,21 @@ class LineFeeder:
             if read is None:
                 break
             total += read
+            if self._rests(budgets.values()):
+                break
         if total:
             with self._engine.begin() as connection, Session(connection) as session:
                 notifications.notify_submitted(session)
         return total
+
+    def _rests(self, budgets: Iterable[QueueBudget]) -> bool:
+        """Returns whether others were served lately and the tenants have a step's lines queued."""
+        if any(budget.queued < LINES_AT_ONCE for budget in budgets):
+            return False
+        with self._engine.begin() as connection:
+            if bulk_feed.others_are_served(connection):
+                self._others_at = monotonic()
+        return monotonic() - self._others_at < OTHERS_FOR_S
 
     def _step(self, budgets: dict[str, QueueBudget], full: Collection[str]) -> int | None:
         """Read some lines of the job that waits longest; returns their number, None if no job can be read."""
@@ -132,7 +152,10 @@ class LineFeeder:
         requests = self._max_requests if own.queued_requests is None else own.queued_requests
         tokens = self._max_tokens if own.queued_tokens is None else own.queued_tokens
         return QueueBudget(
-            QUEUE_SHARE * requests - backlog.requests, QUEUE_SHARE * tokens - backlog.tokens, not backlog.requests
+            QUEUE_SHARE * requests - backlog.requests,
+            QUEUE_SHARE * tokens - backlog.tokens,
+            queued=backlog.requests,
+            empty=not backlog.requests,
         )
 
 

@@ -39,7 +39,8 @@ class ContinuousBatches:
 
     def may_join(self, job: BatchJob) -> bool:
         """Return whether this batch need not wait for rows to leave."""
-        return job.most_rows is None or len(self._batch_of_row) + len(job.sequences) <= job.most_rows
+        staying = self._batch_of_row.keys() - set(job.preempts)
+        return job.most_rows is None or len(staying) + len(job.sequences) <= job.most_rows
 
     def admit(self, job: BatchJob) -> None:
         """Preempt the rows that this batch names, then let its own rows join: all of them or, without memory, none."""

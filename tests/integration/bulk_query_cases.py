@@ -9,7 +9,7 @@ from models.bulk.bulk_progress import LineCounts
 from models.bulk.bulk_tables import BulkStatus, FilePurpose
 from models.operations import bulk_figures
 from tests.integration.full_database import INPUT, JOB, LINES
-from tests.integration.query_cases import DAY, FEW, Case, a_new_request, on_session
+from tests.integration.query_cases import DAY, FEW, OPEN, Case, a_new_request, on_session
 
 
 def create_job_twice(connection: Connection) -> None:
@@ -63,6 +63,7 @@ BULK_CASES = [
     Case("bulk_jobs.resume_job", on_session(bulk_jobs.resume_job, "tenant-0", JOB)),
     Case("bulk_jobs.change_job", on_session(bulk_jobs.change_job, "tenant-0", JOB, "7d", 7 * DAY, "default")),
     Case("bulk_feed.begin_step", lambda c: bulk_feed.begin_step(c, ["nobody"])),
+    Case("bulk_feed.others_are_served", bulk_feed.others_are_served, OPEN),
     Case("bulk_feed.claim_job", lambda c: bulk_feed.claim_job(c, JOB)),
     Case("bulk_feed.taken_names", lambda c: bulk_feed.taken_names(c, JOB, ["line-7", "new"])),
     Case("bulk_feed.write_lines", write_a_line),

@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from inference.engine_errors import TokenizerAway
 from models.bulk.bulk_feed import taken_names
-from tasks.chores.line_feeder import LineFeeder
+from tasks.chores.line_feeder import LINES_AT_ONCE, LineFeeder
 from tests.integration.api_service import MODEL, Api
 from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, results
 from tests.integration.query_plans import recorded_scans
@@ -55,6 +55,17 @@ def test_a_full_queue_lets_a_batch_in_gradually(client: OpenAI, api: Api) -> Non
     done = client.batches.retrieve(batch.id)
     assert (done.status, counts(done)) == ("completed", (23, 23, 0))
     assert len(results(client, done.output_file_id)) == 23
+
+
+def test_reading_rests_while_others_are_served_once_a_step_s_lines_wait(client: OpenAI, bulk: BulkStage) -> None:
+    create(client, [chat_line(str(n)) for n in range(2 * LINES_AT_ONCE + 50)])
+    client.responses.create(model=MODEL, input="eins", background=True)
+    assert bulk.feed() == LINES_AT_ONCE
+    bulk.api.sql("update requests set status = 'in_progress' where priority = 0")
+    assert bulk.feed() == LINES_AT_ONCE
+    bulk.api.sql("update requests set status = 'queued', predicted_tokens = 3 where priority = 0")
+    bulk.answer()
+    assert bulk.feed() == 50
 
 
 def test_what_is_set_for_a_tenant_bounds_its_batches(client: OpenAI, api: Api) -> None:

@@ -1,26 +1,35 @@
 """The part of the fleet's memory that background rows may fill while other requests come.
 
-They fill few workers completely, so that the others start at once on the remaining ones, where their steps take no
-longer; and on a worker shared with others they stop at the rows that keep it busy.
+They have as many workers for themselves as the others can spare: those who wait for an answer are served by the fewest
+workers on which their iterations take hardly longer than on all, since a machine serves few rows at nearly the pace of
+one. A worker that serves both, such as the only one, stops at the background rows that keep it busy.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from scheduling.policy import Worker
+from scheduling.costs import linearized
+from scheduling.policy import RunningRow, Worker
 from scheduling.request import Request
 
-# The share of unreserved memory that background requests may fill while others arrive. Simulated on four workers at 0.3
-# and 0.6 of capacity with the KEPT_FREE below, the background gets 86 and 83 % of the spare capacity, and the others'
-# P99 is 1.17 and 1.23 times as long as alone with lines in order of arrival (docs/results/api.md). A single
-# worker needs a smaller share.
+# How far the background may slow others down: the share of unreserved memory that its rows may fill on a worker that
+# serves both, and by its multiples below the share by which the others' iterations may become longer.
 BACKGROUND_SHARE = 0.6
-# Bytes reserved for other requests, as a multiple of what their rows will hold at their ends, because they arrive in
-# bursts. With 2 other requests wait 1.4 times as long at 0.6 of capacity; with 4 the background gets three quarters of
-# the spare capacity.
+# The multiples of the share at which the background takes another worker for itself, and at which it gives one back,
+# which parks its rows there: with a share of 0.6 the others' iterations may take 1.24 and 1.36 times as long. TODO
+TAKEN_BELOW, KEPT_BELOW = 0.4, 0.6
+# Bytes reserved for other requests on a worker that serves both, as a multiple of what their rows will hold at their
+# ends, because they arrive in bursts, and are padded in rectangular memory. Not tuned.
 KEPT_FREE = 3.5
+# After this time without other requests, background requests may fill all memory; the next other request then parks the
+# rows of a worker. Several times the gap between the calls of a person at work; not tuned.
+QUIET_S = 60.0
+# The expected number of others' rows falls by two thirds in this time once fewer run, so that the background neither
+# takes nor gives back a worker at each burst. Several times as long as an answer takes; not tuned.
+SETTLE_S = 30.0
 # On a worker shared with other requests, background rows stop at this share of the throughput that its full memory
 # would give: if few rows keep a machine busy, more rows only make each step longer. On the simulated worker that is 0.6
 # of the memory, so there BACKGROUND_SHARE decides (docs/results/api.md).
@@ -49,28 +58,104 @@ def typical_row(requests: Collection[Request]) -> TypicalRow:
     return TypicalRow(round(length), max(1, round(sum(request.remaining for request in requests) / len(requests))))
 
 
-def background_part(workers: Iterable[Worker], share: float, row: TypicalRow) -> list[Worker]:
-    """Return the workers that background requests may use, each with the memory that they may fill there.
+@dataclass(frozen=True, slots=True)
+class BackgroundPart:
+    """The workers that the background has for itself, and the bytes that it may fill on each that it may use now."""
 
-    Background requests are assumed to be like `row`. Among workers with equal abilities they get all memory of the
-    largest, then of the next, and a part of the last. The remaining workers serve only other requests.
+    own: frozenset[str]
+    filled_bytes: Mapping[str, int]
+
+
+class ChangingPart:
+    """The background's part from decision to decision; `share` is explained at BACKGROUND_SHARE."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._others_at = -math.inf  # when the last of the others came
+        self._expected_rows = 0.0  # of others: as many as run, or ran lately
+        self._decided_at = 0.0
+
+    def others_came(self, now: float) -> None:
+        """Keep a part free for others from now on."""
+        self._others_at = now
+
+    def at(self, workers: Sequence[Worker], likely: Collection[Request], now: float) -> BackgroundPart:
+        """Return the part for background requests like these, of which there is at least one."""
+        rows = len(others_rows(workers))
+        kept = math.exp((self._decided_at - now) / SETTLE_S)
+        self._expected_rows = rows + kept * max(0.0, self._expected_rows - rows)
+        self._decided_at = now
+        if now - self._others_at > QUIET_S:
+            return BackgroundPart(frozenset(), {worker.name: worker.memory.theta_bytes for worker in workers})
+        return background_part(workers, self._share, typical_row(likely), self._expected_rows / max(1, rows))
+
+
+def background_part(workers: Iterable[Worker], share: float, row: TypicalRow, growth: float = 1.0) -> BackgroundPart:
+    """Return the background's part while others come, of whom `growth` times as many rows are expected as run now.
+
+    Background requests are assumed to be like `row`. Of workers with equal abilities they get some for themselves,
+    first of those that serve no others, and wait until the others' rows there have ended. If they get none for
+    themselves, they get a part of one.
     """
     by_ability: dict[frozenset[str], list[Worker]] = {}
     for worker in workers:
         by_ability.setdefault(worker.lacks, []).append(worker)
-    return [part for alike in by_ability.values() for part in _largest_first(alike, share, row)]
+    own: set[str] = set()
+    filled_bytes: dict[str, int] = {}
+    for alike in by_ability.values():
+        first, *_ = in_order = sorted(alike, key=_least_shared_first)
+        spared = in_order[: workers_to_spare(alike, share, growth)]
+        own.update(worker.name for worker in spared)
+        filled_bytes |= {worker.name: worker.memory.theta_bytes for worker in spared if not others_rows([worker])}
+        if not spared:
+            filled_bytes[first.name] = _shared_bytes(first, alike, share, row)
+    return BackgroundPart(frozenset(own), {name: size for name, size in filled_bytes.items() if size > 0})
 
 
-def _largest_first(alike: Sequence[Worker], share: float, row: TypicalRow) -> Iterator[Worker]:
-    not_kept = sum(worker.memory.theta_bytes - KEPT_FREE * _others_bytes(worker) for worker in alike)
-    left_bytes = max(0, int(share * not_kept))
-    for worker in sorted(alike, key=lambda one: (-one.memory.theta_bytes, one.name)):
-        theta_bytes = worker.memory.theta_bytes
-        if left_bytes < theta_bytes:
-            theta_bytes = min(left_bytes, enough_rows(worker, row) * row.tokens * worker.memory.delta_bytes)
-        left_bytes = max(0, left_bytes - worker.memory.theta_bytes)
-        if theta_bytes >= worker.memory.delta_bytes:
-            yield replace(worker, memory=replace(worker.memory, theta_bytes=theta_bytes))
+def others_rows(workers: Iterable[Worker]) -> list[RunningRow]:
+    """Return the rows of these workers that are not in the background."""
+    return [row for worker in workers for row in worker.rows if not row.request.background]
+
+
+def _least_shared_first(worker: Worker) -> tuple[bool, bool, int, str]:
+    """Return a sort key: workers without others' rows first, among them those with background rows, then large ones."""
+    others = others_rows([worker])
+    return bool(others), len(others) == len(worker.rows), -worker.memory.theta_bytes, worker.name
+
+
+def _shared_bytes(worker: Worker, alike: Sequence[Worker], share: float, row: TypicalRow) -> int:
+    """Return the bytes that background rows may fill on a worker that serves others, too."""
+    memory = worker.memory
+    others = others_rows(alike)
+    final_tokens = sum(row.request.length + max(row.generated, row.request.predicted) for row in others)
+    kept_bytes = KEPT_FREE * final_tokens * memory.delta_bytes
+    left_bytes = share * (sum(one.memory.theta_bytes for one in alike) - kept_bytes)
+    busy_bytes = enough_rows(worker, row) * row.tokens * memory.delta_bytes
+    return min(memory.theta_bytes, int(left_bytes), busy_bytes) // memory.delta_bytes * memory.delta_bytes
+
+
+def workers_to_spare(alike: Sequence[Worker], share: float, growth: float) -> int:
+    """Return how many of these workers the background may have for itself."""
+    others = others_rows(alike)
+    in_use = sum(len(others_rows([worker])) < len(worker.rows) for worker in alike)
+    on_all_s = _iteration_s(alike[0], others, growth / len(alike))
+    for spared in range(len(alike) - 1, 0, -1):
+        most = 1 + share * (KEPT_BELOW if spared <= in_use else TAKEN_BELOW)
+        if _iteration_s(alike[0], others, growth / (len(alike) - spared)) <= most * on_all_s:
+            return spared
+    return 0
+
+
+def _iteration_s(worker: Worker, rows: Sequence[RunningRow], part: float) -> float:
+    """Return the seconds of an iteration of this part of the rows, and of its share of the joins to come."""
+    curves = linearized(worker.costs)
+    if not rows:
+        return curves.decode_step_s(1, 0)
+    cached = [row.request.length + row.generated for row in rows]
+    read = sum(cached) / len(rows) if worker.memory.paged else max(cached)
+    typical = typical_row([row.request for row in rows])
+    size = part * len(rows)
+    return curves.decode_step_s(size, read) + size * curves.prefill_s(1, typical.length) / typical.remaining
 
 
 def enough_rows(worker: Worker, row: TypicalRow) -> int:
@@ -80,10 +165,3 @@ def enough_rows(worker: Worker, row: TypicalRow) -> int:
     lengths, generated = np.full_like(sizes, row.length), np.full_like(sizes, row.remaining)
     rows_per_s = sizes / (worker.costs.serve_many_s(sizes, lengths, generated) + REFILL_S)
     return int(np.argmax(rows_per_s >= ENOUGH_THROUGHPUT * rows_per_s[-1])) + 1
-
-
-def _others_bytes(worker: Worker) -> int:
-    """Return the bytes that the others' rows will hold at their predicted ends."""
-    others = (row for row in worker.rows if not row.request.background)
-    tokens = sum(row.request.length + max(row.generated, row.request.predicted) for row in others)
-    return tokens * worker.memory.delta_bytes

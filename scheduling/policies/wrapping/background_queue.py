@@ -67,8 +67,11 @@ class BackgroundQueue:
         self._weights[tenant] = kept | {name: weight}
         self._jobs[tenant].set_weights(self._weights[tenant])
 
-    def begin(self, job: Job, running: Iterable[RunningRow]) -> None:
-        """Let a job that had no waiting request take part, by what the others with `running` rows were served."""
+    def begin(self, job: Job, running: Iterable[RunningRow], unended: Iterable[Job] = ()) -> None:
+        """Let a job that had no waiting request take part, by what the others with `running` rows were served.
+
+        Forgets what the tenant's jobs were served that neither wait here nor are `unended`.
+        """
         tenant, name = job
         unserved = unserved_tokens(running)
         if tenant not in self._lines:
@@ -77,7 +80,9 @@ class BackgroundQueue:
                 of_tenants[other] += tokens
             self.tenants.activate(tenant, self._lines, of_tenants)
         of_jobs = {other: tokens for (owner, other), tokens in unserved.items() if owner == tenant}
-        self._jobs[tenant].activate(name, self._lines.get(tenant, {}), of_jobs)
+        waiting = self._lines.get(tenant, {})
+        self._jobs[tenant].activate(name, waiting, of_jobs)
+        self._jobs[tenant].keep({name, *waiting, *(other for owner, other in unended if owner == tenant)})
 
     def add(self, request: Request) -> None:
         """Let a request wait."""

@@ -10,6 +10,7 @@ A row that has left before leaves again only once it has generated `PROGRESS_TOK
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from scheduling.costs import linearized
 from scheduling.policies.wrapping.background_queue import Job, job_of
@@ -47,7 +48,8 @@ def rows_making_way(
         return []
     leaving: list[RunningRow] = []
     for other in sorted(held, key=lambda one: (-above[one], one)):
-        leaving += _newest_first(held[other])[: max(0, min(int(above[other]), most - len(leaving)))]
+        may_leave = [row for row in newest_first(held[other]) if _may_leave(row)]
+        leaving += may_leave[: max(0, min(int(above[other]), most - len(leaving)))]
     return leaving
 
 
@@ -63,11 +65,26 @@ def most_rows_beside(worker: Worker, waiting: Mapping[Job, int], shares: Mapping
     return min((_most_rows(worker, held[job], lines[job], shares[job]) for job in small), default=None)
 
 
+def limited_beside_small_jobs(
+    workers: Iterable[Worker], waiting: Mapping[Job, int], shares: Mapping[Job, float]
+) -> list[Worker]:
+    """Return the workers, with a limit of rows where more would slow a small job down too much."""
+    limited = []
+    for worker in workers:
+        most = most_rows_beside(worker, waiting, shares)
+        if most is not None:
+            memory = replace(worker.memory, max_rows=max(1, min(most, worker.memory.most_rows)))
+            worker = replace(worker, memory=memory)
+        limited.append(worker)
+    return limited
+
+
 def rows_above(worker: Worker, most: int, shares: Mapping[Job, float]) -> list[RunningRow]:
     """Return the background rows that leave so that the worker has `most` rows: the newest of the largest job."""
     held = _by_job(worker.rows)
     largest = max(held, key=lambda job: (len(held[job]) / shares[job], job))
-    return _newest_first(held[largest])[: max(0, len(worker.rows) - most)]
+    may_leave = [row for row in newest_first(held[largest]) if _may_leave(row)]
+    return may_leave[: max(0, len(worker.rows) - most)]
 
 
 def _by_job(rows: Iterable[RunningRow]) -> dict[Job, list[RunningRow]]:
@@ -100,11 +117,22 @@ def _read_length(worker: Worker, rows: Sequence[RunningRow]) -> float:
     return sum(cached) / len(rows) if worker.memory.paged else max(cached)
 
 
-def _newest_first(rows: Iterable[RunningRow]) -> list[RunningRow]:
-    """Return those of these rows that may leave: those that never left, then others, each the last to join first."""
-    may_leave = (
-        row for row in rows if not row.request.generated or row.generated - row.request.generated >= PROGRESS_TOKENS
-    )
+def newest_first(rows: Iterable[RunningRow]) -> list[RunningRow]:
+    """Return these rows in the order in which they leave.
+
+    Rows that never left come first, then those that have generated enough since; among each the last to join is first.
+    """
     return sorted(
-        may_leave, key=lambda row: (row.request.generated > 0, -row.started_at, row.generated, row.request.id)
+        rows,
+        key=lambda row: (
+            not _may_leave(row),
+            row.request.generated > 0,
+            -row.started_at,
+            row.generated,
+            row.request.id,
+        ),
     )
+
+
+def _may_leave(row: RunningRow) -> bool:
+    return not row.request.generated or row.generated - row.request.generated >= PROGRESS_TOKENS

@@ -1,8 +1,8 @@
 """Serves background requests, the lines of bulk jobs, with the capacity left by others, under any policy.
 
-Others go first: while any of them waits, background requests get idle workers only, which the others could not use.
-If others came lately, background requests may fill a part of the fleet's memory: all of as few workers as possible,
-so that the others start at once on the remaining ones, where their steps take no longer.
+Others go first. Where rows join running batches, they are assigned as if no background row ran, and the background rows
+in their way are parked (`parking`). While others come, background requests have the workers that these can spare
+(`background_part`). Where batches run to completion, background batches get the workers that are then still idle.
 
 Background requests go round by tenant and by job (`background_queue`). Where rows join running batches, the policy is
 fed a few at a time, and a job that comes while others fill the memory gets its share of the rows at once: rows of the
@@ -13,24 +13,27 @@ Starvation: background requests with a deadline go ahead as it nears (`deadlines
 do.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
 from scheduling.costs import ServingTime
-from scheduling.policies.wrapping.background_part import BACKGROUND_SHARE, background_part, typical_row
+from scheduling.policies.wrapping.background_part import BACKGROUND_SHARE, BackgroundPart, ChangingPart
 from scheduling.policies.wrapping.background_queue import BackgroundQueue, Job, job_of
 from scheduling.policies.wrapping.deadlines import Deadlines
-from scheduling.policies.wrapping.row_shares import most_rows_beside, rows_above, rows_making_way, shares_of
+from scheduling.policies.wrapping.parking import park, without_background
+from scheduling.policies.wrapping.row_shares import (
+    limited_beside_small_jobs,
+    most_rows_beside,
+    rows_above,
+    rows_making_way,
+    shares_of,
+)
 from scheduling.policies.wrapping.wrapping_policy import WrappingPolicy
 from scheduling.policy import Assignment, Policy, RunningRow, WaitingBatch, Worker, waiting_batch
 from scheduling.request import BACKGROUND_PRIORITY, Request
 
-# After this time without other requests, background requests may fill all memory; the next other request then waits for
-# a row to end. Several times the gap between the calls of a person at work; not tuned.
-QUIET_S = 60.0
 # Background requests that one decision of the policy sees where rows join. They come in the order in which they should
 # be served, so that more of them gain little: a simulated job of 2,000 lines takes 71, 69 and 70 s with 16, 64 and 256
 # under `fusion`, and its decisions 4, 8 and 12 s.
@@ -39,6 +42,7 @@ FED_AT_ONCE = 16
 # more once half of these are gone, so that batches are always made from thousands of lines. They bound the time of a
 # decision, and of making all batches anew, however many lines wait. Not tuned.
 SEEN_AT_ONCE, SEEN_OF_A_JOB = 16_384, 256
+NO_PART = BackgroundPart(frozenset(), {})  # where rows do not join, no policy gives a busy worker more
 
 
 class SpareCapacity(WrappingPolicy):
@@ -51,7 +55,7 @@ class SpareCapacity(WrappingPolicy):
         make_background: Callable[[], Policy] | None = None,
     ) -> None:
         """Make both policies; `share` is explained at BACKGROUND_SHARE. Without `make_background` they are alike."""
-        self._share = share
+        self._part = ChangingPart(share)
         self._others, self._background = make_policy(), (make_background or make_policy)()
         self.mode = self._others.mode
         self._queue = BackgroundQueue()  # background requests that the policy has not seen yet
@@ -63,7 +67,6 @@ class SpareCapacity(WrappingPolicy):
         self._deadlines = Deadlines()
         self._ahead: dict[str, Request] = {}  # background requests that wait among the others, as they came
         self._costs: ServingTime | None = None
-        self._other_at = -math.inf  # when the last non-background request arrived
 
     def __len__(self) -> int:
         return super().__len__() + len(self._queue)
@@ -74,7 +77,7 @@ class SpareCapacity(WrappingPolicy):
     def add(self, request: Request, now: float) -> None:
         """Let a request wait."""
         if not request.background:
-            self._other_at = now
+            self._part.others_came(now)
             self._others.add(request, now)
             return
         if self._deadlines.add(request, now):
@@ -87,7 +90,7 @@ class SpareCapacity(WrappingPolicy):
 
     def _begin(self, job: Job) -> None:
         if not self._queue.has_job(job):
-            self._queue.begin(job, self._rows)
+            self._queue.begin(job, self._rows, self._running | self._seen.keys())
 
     def _withdraw(self) -> None:
         """Take back the requests that the policy has seen and not assigned."""
@@ -123,21 +126,44 @@ class SpareCapacity(WrappingPolicy):
         self._costs = workers[0].costs if workers else self._costs
         self._rows = [row for worker in workers for row in worker.rows if row.request.background]
         self._running = {job_of(row.request) for row in self._rows}
+        self._leaving &= {row.request.id for row in self._rows}
         self._follow_deadlines(workers, now)
-        assignments = self._others.assign(workers, now)
+        waiting = [*self._fed.values(), *islice(self._queue, FED_AT_ONCE)]
+        likely = waiting or [row.request for row in self._rows]
+        if self.mode != "continuous" or not likely:
+            assignments, part = self._others.assign(workers, now), NO_PART
+        else:
+            part = self._part.at(workers, likely, now)
+            assignments = self._assign_others(workers, part, now)
         for request in chain.from_iterable(assignment.requests for assignment in assignments):
             if (came := self._ahead.pop(request.id, None)) is not None:
                 self._deadlines.remove(came)
-        if not (self._queue or len(self._background)):
+        if not waiting:
             return assignments
-        left = {worker.name: worker for worker in workers}
-        for assignment in assignments:
-            left[assignment.worker] = left[assignment.worker].given(assignment, now)
-        return [*assignments, *self._assign_background(left, now)]
+        left = with_these(workers, assignments, now)
+        return [*assignments, *self._assign_background(left, part, now)]
 
-    def _assign_background(self, left: dict[str, Worker], now: float) -> Iterator[Assignment]:
+    def _assign_others(self, workers: Sequence[Worker], part: BackgroundPart, now: float) -> list[Assignment]:
+        """Assign the others' requests as if all background rows were parked, and park those that are in their way.
+
+        They go to the workers that the background does not have for itself, or if they do not fit there, to any.
+        """
+        # those with the fewest background rows come first, since a policy takes the first of equally good ones
+        workers = sorted(workers, key=lambda worker: sum(row.request.background for row in worker.rows))
+        every = {worker.name: without_background(worker) for worker in workers}
+        theirs = [worker for name, worker in every.items() if name not in part.own]
+        assignments = self._others.assign(theirs, now)
+        # a policy that wants to be asked again has chosen joiners that wait for others to join with them
+        if part.own and len(self._others) and self._others.wake_at(now) is None:
+            every = with_these(every.values(), assignments, now)
+            assignments = [*assignments, *self._others.assign(list(every.values()), now)]
+        parking = park(workers, assignments, part.filled_bytes, self._leaving)
+        self._leaving.update(one for assignment in parking for one in assignment.preempts)
+        return parking
+
+    def _assign_background(self, left: dict[str, Worker], part: BackgroundPart, now: float) -> Iterator[Assignment]:
         """Feed the policy until it leaves some requests waiting: then the workers are full."""
-        while may_take := self._may_take(left.values(), now):
+        while may_take := self._may_take(left.values(), part.filled_bytes):
             self._feed(now)
             assignments = self._background.assign(may_take, now)
             # a request larger than the part of an empty worker would wait for ever
@@ -155,32 +181,20 @@ class SpareCapacity(WrappingPolicy):
         if self.mode == "continuous" and not len(self._others):
             yield from self._make_way(list(left.values()), now)
 
-    def _may_take(self, workers: Iterable[Worker], now: float) -> list[Worker]:
-        """Return the workers for background requests: idle ones while others wait or where rows do not join."""
+    def _may_take(self, workers: Iterable[Worker], filled_bytes: Mapping[str, int]) -> list[Worker]:
+        """Return the workers for background requests, each with the memory and the rows that these may fill."""
         if self.mode != "continuous":
             return list(workers)  # none of these policies gives a busy worker more
-        if len(self._others):
-            return [worker for worker in workers if worker.idle]
-        workers = self._beside_small_jobs(list(workers))
-        next_ones = list(islice(chain(self._fed.values(), self._queue), FED_AT_ONCE))
-        if now - self._other_at > QUIET_S or not next_ones:
-            return list(workers)
-        return background_part(workers, self._share, typical_row(next_ones))
-
-    def _beside_small_jobs(self, workers: Sequence[Worker]) -> list[Worker]:
-        """Return the workers, with a limit of rows where more would slow a small job down too much."""
-        waiting = self._waiting_lines()
+        parts = [
+            replace(worker, memory=replace(worker.memory, theta_bytes=filled_bytes[worker.name]))
+            for worker in workers
+            if worker.name in filled_bytes
+        ]
         if len(self._running) < 2:
-            return list(workers)
+            return parts
+        waiting = self._waiting_lines()
         shares = shares_of(self._running | set(waiting), self._queue.tenants.weight_of)
-        limited = []
-        for worker in workers:
-            most = most_rows_beside(worker, waiting, shares)
-            if most is not None:
-                memory = replace(worker.memory, max_rows=max(1, min(most, worker.memory.most_rows)))
-                worker = replace(worker, memory=memory)
-            limited.append(worker)
-        return limited
+        return limited_beside_small_jobs(parts, waiting, shares)
 
     def _feed(self, now: float) -> None:
         """Show the policy the next requests: some of one job, or where batches run to completion many of each job.
@@ -209,7 +223,6 @@ class SpareCapacity(WrappingPolicy):
         if len(jobs) < 2:
             return
         rows = [row for worker in workers for row in worker.rows if row.request.background]
-        self._leaving &= {row.request.id for row in rows}
         # a policy that wants to be asked again has chosen joiners that wait for others to join with them
         if self._leaving or self._background.wake_at(now) is not None:
             return
@@ -277,3 +290,11 @@ class SpareCapacity(WrappingPolicy):
         """Return the waiting batches: other requests first, then background requests."""
         behind = (waiting_batch((request,), self._costs, now) for request in self._queue)
         return chain(self._others.waiting(now), self._background.waiting(now), behind)
+
+
+def with_these(workers: Iterable[Worker], assignments: Iterable[Assignment], now: float) -> dict[str, Worker]:
+    """Return the workers by name, as they will be with these assignments."""
+    given = {worker.name: worker for worker in workers}
+    for assignment in assignments:
+        given[assignment.worker] = given[assignment.worker].given(assignment, now)
+    return given

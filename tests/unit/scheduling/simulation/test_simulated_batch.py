@@ -84,6 +84,13 @@ def test_a_preempted_row_comes_back_with_its_tokens() -> None:
     assert [row.request.id for row in worker.rows] == ["b", "c"]
 
 
+def test_rows_that_make_way_leave_a_slot_for_the_joiner() -> None:
+    at, waits = joins(0.05, "b", preempts=("a",))
+    policy = Scripted("continuous", [joins(0.0, "a"), (at, replace(waits, most_rows=1)), joins(0.06)])
+    trace = simulate(policy, [an_arrival("a"), an_arrival("b", total=2)], a_fleet(), COSTS, seed=0)
+    assert trace.answers["b"].finished_at == pytest.approx(0.32)  # in a's place at 0.11, after a prefill of 0.01
+
+
 def test_rows_may_join_for_a_number_of_iterations() -> None:
     request = a_request("a")
     policy = Scripted("continuous", [(0.0, Assignment("w0", (request,), iteration_limit=4, joins=True))])

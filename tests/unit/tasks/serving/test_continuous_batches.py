@@ -117,6 +117,13 @@ def test_a_cancelled_row_ends_with_the_tokens_that_it_has():
     assert setting.batches.open == []
 
 
+def test_rows_that_make_way_leave_slots_for_the_joiners():
+    setting = Setting()
+    setting.batches.admit(job(1, row("a", 9), row("b", 9), joins=True))
+    assert setting.batches.may_join(job(2, row("c"), joins=True, most_rows=2, preempts=["a", "elsewhere"]))
+    assert not setting.batches.may_join(job(2, row("c"), row("d"), joins=True, most_rows=2, preempts=["a"]))
+
+
 def test_returned_rows_leave_nothing_open():
     setting = Setting()
     setting.batches.admit(job(1, row("a", 9), row("b", 9), joins=True))

@@ -67,6 +67,18 @@ def test_a_job_that_comes_is_not_behind_what_others_still_have_running() -> None
     assert taken(queue)[:9] == [f"b{n}" for n in range(9)]
 
 
+def test_what_a_job_was_served_is_forgotten_once_it_has_ended_and_another_begins() -> None:
+    queue = with_lines(a_line("x", job="x"), a_line("y", job="y"))
+    assert taken(queue) == ["x", "y"]
+    for number in range(100):
+        job = ("a", f"{number}")
+        queue.begin(job, [], unended=[("a", "y"), ("b", "x")])
+        queue.add(a_line(f"{number}", job=job[1]))
+        queue.take(job, 1)
+    assert queue.next_job([("a", "y"), ("a", "99")]) == ("a", "y")
+    assert set(queue._jobs["a"]._served) == {"y", "99"}
+
+
 def test_only_background_rows_count_as_unserved() -> None:
     rows = [
         RunningRow(a_line("line", 90, job="x"), 30, 0.0),

@@ -18,7 +18,7 @@ from scheduling.policies.wrapping.spare_capacity import (
     SpareCapacity,
 )
 from scheduling.policies.wrapping.tenant_shares import TenantShares
-from scheduling.policy import Assignment
+from scheduling.policy import Assignment, RunningRow
 from scheduling.request import BACKGROUND_PRIORITY
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
@@ -109,13 +109,50 @@ def test_a_part_of_the_memory_stays_free_of_background_requests_while_others_com
     assert 0 < counts[0] <= 6 < counts[1] <= 10  # memory for ten rows, of which the background may fill 0.6
 
 
-def test_some_workers_are_left_to_the_others_while_they_come() -> None:
+def test_a_worker_is_left_to_the_others_while_they_come() -> None:
     policy = others_came(0.0)
     for number in range(100):
         policy.add(a_line(f"b{number:02}", 90), 0.0)
     workers = [a_worker(name, tokens=1000) for name in ("a", "b", "c", "d", "e")]
     policy.assign(workers, 1.0)  # they wait until joining as a group is worth its cost
-    assert {assignment.worker for assignment in policy.assign(workers, 10.0)} == {"a", "b", "c"}
+    assert {assignment.worker for assignment in policy.assign(workers, 10.0)} == {"a", "b", "c", "d"}
+
+
+def test_others_join_at_once_where_background_rows_fill_every_worker() -> None:
+    policy = SpareCapacity(Fusion)
+    policy.add(a_line("line", 90), 0.0)
+    policy.add(a_request("other", predicted=90), 0.0)
+    fleet = {name: a_worker(name, tokens=1000, rows=[a_line_row(f"{n}{name}", n) for n in range(10)]) for name in "ab"}
+    (assignment,) = policy.assign(list(fleet.values()), 0.0)
+    chosen = assignment.worker
+    assert [request.id for request in assignment.requests] == ["other"]
+    assert assignment.preempts == tuple(f"{n}{chosen}" for n in reversed(range(10)))
+    policy.add(a_request("next", predicted=90), 0.1)  # while the rows are still leaving
+    fleet[chosen] = fleet[chosen].given(replace(assignment, preempts=()), 0.0)
+    (assignment,) = policy.assign(list(fleet.values()), 0.1)
+    assert (assignment.worker, assignment.preempts) == (chosen, ())
+
+
+def a_line_row(name: str, joined: float) -> RunningRow:
+    """A row that will hold a hundred tokens."""
+    return RunningRow(a_line(name, 90), 1, joined)
+
+
+def test_parked_rows_are_resumed_and_others_wait_for_none_of_them() -> None:
+    fleet = [Instance(f"w{n}", a_memory(15_000)) for n in range(2)]
+    others = [Arrival(a_request(f"other{n}", 5.0 + n, 200, 100), 100) for n in range(20)]
+    bulk = a_job("a", 150)
+    for name in ("fusion", "baton"):
+        alone, beside = (
+            simulate(make_policy(name, PolicySettings()), some, fleet, EngineCosts(SLOPED), seed=0)
+            for some in (others, [*bulk, *others])
+        )
+        assert len(beside.answers) == len(bulk) + len(others)
+        assert beside.preempted
+        slowed = [
+            beside.answers[one.request.id].response_s / alone.answers[one.request.id].response_s for one in others
+        ]
+        assert max(slowed) <= 1.3
 
 
 def test_what_needs_more_than_that_part_runs_on_an_empty_worker_though_others_come() -> None:

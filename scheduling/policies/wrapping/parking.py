@@ -1,0 +1,75 @@
+"""Which background rows leave a worker when other requests join it.
+
+Others are assigned as if no background row ran. Those in their way are parked, and resume with what they generated
+once there is capacity for them: our engine keeps their keys and values, a server of others is sent their tokens again.
+So rows leave only when others join their worker, and only as many as exceed the background's part there.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from scheduling.policies.fusion.fleet_arrays import peak_tokens
+from scheduling.policies.wrapping.row_shares import newest_first
+from scheduling.policy import Assignment, RunningRow, Worker
+
+# Rows leave once the background's part is exceeded by this share. Others' rows come and go, and without it every other
+# one that comes would park a row. Not tuned.
+SLACK = 0.25
+
+
+def without_background(worker: Worker) -> Worker:
+    """Return the worker as it would be if all background rows were parked."""
+    return replace(worker, rows=tuple(row for row in worker.rows if not row.request.background))
+
+
+def parked_for(
+    worker: Worker, joining: Sequence[Assignment], part_tokens: int, leaving: Collection[str]
+) -> list[RunningRow]:
+    """Return the background rows that leave this worker so that others' rows can join it, the newest first.
+
+    Rows in `leaving` are leaving already. The others stay if all rows fit the memory and, with a slack, the part.
+    """
+    others = without_background(worker).rows
+    joiners = tuple(RunningRow(request, request.generated, 0.0) for one in joining for request in one.requests)
+    staying = [row for row in worker.rows if row.request.background and row.request.id not in leaving]
+    slots = min([worker.memory.most_rows, *(one.most_rows for one in joining if one.most_rows is not None)])
+
+    def exceeds(tokens: float) -> bool:
+        rows = [*others, *joiners, *staying]
+        return len(rows) > slots or _peak_tokens(worker, rows) > tokens
+
+    capacity_tokens = worker.memory.capacity_tokens
+    parked: list[RunningRow] = []
+    if not joining or not staying or not exceeds(min(capacity_tokens, (1 + SLACK) * part_tokens)):
+        return parked
+    for row in newest_first(staying):
+        if not exceeds(min(capacity_tokens, part_tokens)):
+            break
+        staying.remove(row)
+        parked.append(row)
+    return parked
+
+
+def park(
+    workers: Iterable[Worker], assignments: Sequence[Assignment], parts: Mapping[str, int], leaving: Collection[str]
+) -> list[Assignment]:
+    """Return the others' assignments; the first one of each worker names the background rows that leave before it.
+
+    `parts` has the bytes that the background may fill on each worker, none where there is no entry.
+    """
+    parking = []
+    for worker in workers:
+        joining = [one for one in assignments if one.worker == worker.name]
+        part_tokens = parts.get(worker.name, 0) // worker.memory.delta_bytes
+        ids = tuple(row.request.id for row in parked_for(worker, joining, part_tokens, leaving))
+        parking += [replace(one, preempts=one.preempts + ids) for one in joining[:1]] + joining[1:]
+    return parking
+
+
+def _peak_tokens(worker: Worker, rows: Sequence[RunningRow]) -> float:
+    """Return the most tokens that these rows are predicted to hold at once."""
+    cached = np.array([row.request.length + row.generated for row in rows], np.float64)
+    remaining = np.array([max(1, row.request.predicted - row.generated) for row in rows], np.float64)
+    return peak_tokens(cached, remaining, worker.memory.paged, worker.memory.row_overhead_tokens)
