@@ -58,14 +58,16 @@ def test_a_full_queue_lets_a_batch_in_gradually(client: OpenAI, api: Api) -> Non
 
 
 def test_reading_rests_while_others_are_served_once_a_step_s_lines_wait(client: OpenAI, bulk: BulkStage) -> None:
-    create(client, [chat_line(str(n)) for n in range(2 * LINES_AT_ONCE + 50)])
+    lines = 3 * LINES_AT_ONCE
+    create(client, [chat_line(str(n)) for n in range(lines)])
     client.responses.create(model=MODEL, input="eins", background=True)
-    assert bulk.feed() == LINES_AT_ONCE
+    first = bulk.feed()
+    assert LINES_AT_ONCE <= first + 1 < 2 * LINES_AT_ONCE  # a slow step ends sooner, and is followed by another
     bulk.api.sql("update requests set status = 'in_progress' where priority = 0")
-    assert bulk.feed() == LINES_AT_ONCE
+    second = bulk.feed()
+    assert 0 < second <= LINES_AT_ONCE
     bulk.api.sql("update requests set status = 'queued', predicted_tokens = 3 where priority = 0")
-    bulk.answer()
-    assert bulk.feed() == 50
+    assert bulk.feed() == lines - first - second
 
 
 def test_what_is_set_for_a_tenant_bounds_its_batches(client: OpenAI, api: Api) -> None:
