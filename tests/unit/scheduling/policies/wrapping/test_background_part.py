@@ -59,7 +59,7 @@ def test_the_background_has_workers_where_others_are_not_and_waits_until_they_ar
     shared = [a_worker(name, rows=others(1)) for name in ("a", "d")]
     assert list(filled([unused, used, *shared])) == ["c", "b"]
     part = background_part([used, *shared], 0.6, ROW)
-    assert (part.own, part.filled_bytes) == ({"c", "a"}, {"c": 10_000})
+    assert part == BackgroundPart(frozenset({"c", "a"}), {"c": 10_000})
 
 
 def fleet_of(in_use: int, count: int) -> list[Worker]:
