@@ -16,7 +16,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from models.client_requests import INSERTED_AS_GIVEN, NewRequest
 from models.request_ids import new_id
 from models.sql import text
-from scheduling.request import SERVICE_TIERS, ServiceTier
+from scheduling.request import BACKGROUND_PRIORITY, SERVICE_TIERS, ServiceTier
 
 # One statement for all rows of a step: psycopg's executemany sends one for each.
 INSERT_REQUESTS = text("""
@@ -95,15 +95,18 @@ def begin_step(connection: Connection, full_tenants: Collection[str]) -> str | N
 
 
 def others_are_served(connection: Connection) -> bool:
-    """Returns whether any request that is no background work runs or waits for its prediction."""
+    """Returns whether any request that is neither a line nor background work runs or waits for its prediction."""
     return bool(
         connection.execute(
             text("""
-                select exists (select from requests where status = 'in_progress' and priority >= :background / 2)
-                    or exists (
-                        select from requests
-                        where status = 'queued' and predicted_tokens is null and priority >= :background / 2
-                    )
+                select exists (
+                    select from requests
+                    where status = 'in_progress' and priority >= :background / 2 and job_id is null
+                ) or exists (
+                    select from requests
+                    where status = 'queued' and predicted_tokens is null and priority >= :background / 2
+                        and job_id is null
+                )
             """),
             {"background": BACKGROUND_PRIORITY},
         ).scalar_one()
