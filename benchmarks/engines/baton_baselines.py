@@ -56,7 +56,7 @@ class PrefillDecode:
         batch = RunningBatch(self._loaded, self._kv)
         batch.reserve({index: row.cached_tokens + 1 for index, row in enumerate(rows)})
         for index, (row, host) in enumerate(zip(rows, hosts, strict=True)):
-            self._kv.row_from_host(index, host)
+            self._kv.row_from_host(index, row.cached_tokens, host)
             batch.add([row], [index])
         while batch.any_running():
             batch.decode()

@@ -7,11 +7,13 @@ depends on the row's own length only.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import get_layer_types_and_kwargs
+
+Position = TypeVar("Position", int, Tensor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +23,8 @@ class Window:
     tokens: int
     in_chunks: bool = False
 
-    def first(self, positions: Tensor) -> Tensor:
-        """Returns the first position that a token at each of these positions attends to."""
+    def first(self, positions: Position) -> Position:
+        """Returns the first position that a token at each of these positions attends to; negative if it sees all."""
         return positions // self.tokens * self.tokens if self.in_chunks else positions - self.tokens + 1
 
     def prefill_mask(self, length: int, device: torch.device) -> Tensor:

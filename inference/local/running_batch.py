@@ -101,7 +101,7 @@ class RunningBatch:
         if row.sequence.prompt_logprobs:
             _keep_prompt_logprobs(row, logits, first)
         if joins:
-            self.kv.row_from_host(len(self.rows), pooled.as_host_row())
+            self.kv.row_from_host(len(self.rows), len(pooled.token_ids), pooled.as_host_row())
             self.add([row], [len(self.rows)])
             self._retire([row], self._next_tokens(logits[-1:], [row]))
         ended = perf_counter()

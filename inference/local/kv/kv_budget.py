@@ -68,6 +68,11 @@ class KvLayout:
         rows = max(1, min(MOST_STATES, budget_bytes // 2 // self.state_bytes))
         return max(0, budget_bytes - rows * self.state_bytes), rows
 
+    def first_attended(self, layer: int, position: int) -> int:
+        """Returns the first position that a layer's token at this position attends to."""
+        window = self.windows.get(self.kinds[layer]) if self.windows else None
+        return 0 if window is None else max(0, window.first(position))
+
     def attention_mask(self, mask: Tensor, positions: Tensor) -> Tensor | dict[str, Tensor | None] | None:
         """Returns what the model takes for a mask [rows, 1, tokens, columns] of tokens at positions [rows, tokens].
 

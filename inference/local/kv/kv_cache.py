@@ -70,8 +70,7 @@ class KvCache(RowStates):
         self.layout, self.budget_bytes, self.piece_bytes = layout, budget_bytes, piece_bytes
         self._tokens_of_a_block = block_tokens
         self.arrangement = self._empty_arrangement(in_blocks)
-        self._keys: list[Tensor] = []
-        self._values: list[Tensor] = []
+        self._keys, self._values = list[Tensor](), list[Tensor]()
         self._read_columns = 0  # the columns that the next decoding step reads; 0 in a prefill
         self._slots: dict[int, Tensor] = {}  # the slots that the next forward pass writes, by number of heads
         self._unpadded: dict[int, Tensor] = {}  # the indices of its keys and values without padding; empty: all
@@ -232,16 +231,17 @@ class KvCache(RowStates):
         return self._views[layer_idx] if self._views else (key_states, value_states)
 
     def row_to_host(self, row: int, length: int) -> HostRow:
-        """Returns a copy of a row's first `length` tokens in host memory."""
-        slots = self.arrangement.prefix_slots([row], [length])
-        sides = [each.index_select(0, slots[heads]).view(heads, length, -1).cpu() for each, heads in self._tensors()]
-        return [*zip(sides[::2], sides[1::2], strict=True)]
+        """Returns a copy in host memory of a row's first `length` tokens, as far as the token behind them attends."""
+        slots, layers = self.arrangement.prefix_slots([row], [length]), enumerate(self.layout.shapes)
+        first = self.layout.first_attended
+        held = [(n, slots[of.heads].view(of.heads, length)[:, first(n, length) :]) for n, of in layers if of.heads]
+        return [(self._keys[layer][at].cpu(), self._values[layer][at].cpu()) for layer, at in held]
 
-    def row_from_host(self, row: int, host: HostRow) -> None:
-        """Writes a row that `row_to_host` returned."""
-        slots = self.arrangement.prefix_slots([row], [host[0][0].shape[1]])
+    def row_from_host(self, row: int, length: int, host: HostRow) -> None:
+        """Writes a row of `length` tokens, of which each layer has the last ones."""
+        slots = self.arrangement.prefix_slots([row], [length])
         for side, (tensor, heads) in zip(chain.from_iterable(host), self._tensors(), strict=True):
-            tensor.index_copy_(0, slots[heads], side.flatten(0, 1).to(self.layout.device))
+            tensor[slots[heads].view(heads, length)[:, length - side.shape[1] :]] = side.to(self.layout.device)
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
         """Returns the column of the first query: 0 in a prefill, the last column in a decoding step."""

@@ -30,7 +30,8 @@ class OffloadedRows:
     def offload(self, sequence_id: str, kv: KvCache, index: int, token_ids: tuple[int, ...], prefill_s: float) -> None:
         """Copies the keys and values of `token_ids`, which are the beginning of the cache's row `index`.
 
-        Does nothing if two copies (out and back) take `prefill_s` or longer, or if the row exceeds the capacity.
+        Layers with windows keep what the next token attends to. Does nothing if two copies (out and back) of all tokens
+        take `prefill_s` or longer, or if the row exceeds the capacity.
         """
         nbytes = len(token_ids) * kv.layout.token_bytes
         if 2 * nbytes * self._seconds_per_byte >= prefill_s or nbytes > self.capacity_bytes:
@@ -39,8 +40,9 @@ class OffloadedRows:
         row = kv.row_to_host(index, len(token_ids))
         self._seconds_per_byte = (perf_counter() - started) / nbytes
         self.discard(sequence_id)
-        self._rows[sequence_id] = _OffloadedRow(token_ids, row, nbytes)
-        self.nbytes += nbytes
+        held_bytes = sum(side.nbytes for layer in row for side in layer)
+        self._rows[sequence_id] = _OffloadedRow(token_ids, row, held_bytes)
+        self.nbytes += held_bytes
         while self.nbytes > self.capacity_bytes:
             self.discard(next(iter(self._rows)))
 
@@ -51,7 +53,8 @@ class OffloadedRows:
 
     def restore(self, sequence_id: str, kv: KvCache, index: int) -> None:
         """Copies a row to row `index` of the cache and discards it here."""
-        kv.row_from_host(index, self._rows[sequence_id].row)
+        held = self._rows[sequence_id]
+        kv.row_from_host(index, len(held.token_ids), held.row)
         self.discard(sequence_id)
 
     def discard(self, sequence_id: str) -> None:

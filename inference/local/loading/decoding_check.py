@@ -38,7 +38,8 @@ def checked_batches(model: Any, max_positions: int) -> list[list[list[int]]]:
     config = model.config.get_text_config()
     lengths = [SHORT]
     for threshold in sorted(set(_thresholds(config.to_dict()))):
-        operations = 2 * model.num_parameters() * 5 * threshold  # one row by the model alone, two padded ones twice
+        weights = model.num_parameters(exclude_embeddings=True)  # those that are multiplied with each token
+        operations = 2 * weights * 5 * threshold  # one row by the model alone, two padded ones twice
         affordable = model.device.type != "cpu" or operations <= MOST_CPU_OPERATIONS
         if SHORT[-1] < threshold + PAST <= max_positions and affordable:
             lengths.append((SHORT[0], threshold + PAST))

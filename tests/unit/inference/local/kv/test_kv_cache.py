@@ -105,7 +105,7 @@ def test_a_row_goes_to_the_host_and_into_another_place():
     kv.release()
     assert kv.nbytes == 0
     kv.reserve([6] * 3)
-    kv.row_from_host(2, host)
+    kv.row_from_host(2, 6, host)
     kv.remove_row(0, 2, 6)
     assert all(
         torch.equal(side, old[1])
@@ -199,7 +199,9 @@ def test_rows_that_stay_are_moved_together_with_all_that_they_hold(lengths, leav
     kv = KvCache(LAYOUT, 200 * 4 * LAYOUT.token_bytes, block_tokens=4, in_blocks=True)
     kv.reserve(lengths)
     for row, length in enumerate(lengths):
-        kv.row_from_host(row, [tuple(side[0] for side in states(1, length, 10 * row + layer)) for layer in range(2)])
+        kv.row_from_host(
+            row, length, [tuple(side[0] for side in states(1, length, 10 * row + layer)) for layer in range(2)]
+        )
     before = {row: kv.row_to_host(row, length) for row, length in enumerate(lengths) if row not in leave}
     for row in {row for row in leave if row < len(lengths)}:
         kv.clear_row(row)
