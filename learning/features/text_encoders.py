@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -98,6 +99,8 @@ class SentenceEncoder:
     """
 
     def __init__(self, name: str) -> None:
+        if Path(name).is_absolute() and not Path(name).is_dir():  # says so before torch is loaded and the hub is asked
+            raise UnusableEncoder(name, NotADirectoryError("there is no such directory"))
         # Imported here because they load torch, which processes with the hashing encoder must not.
         import torch
         from sentence_transformers import SentenceTransformer

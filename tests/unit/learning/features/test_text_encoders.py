@@ -1,10 +1,13 @@
 """A text is encoded once for as long as it is remembered."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from learning.features.text_encoders import VectorCache, make_encoder
+from learning.features.text_encoders import UnusableEncoder, VectorCache, make_encoder
 
 
 class Lengths:
@@ -67,3 +70,10 @@ def test_alike_texts_get_alike_vectors() -> None:
 
 def test_an_encoder_is_loaded_once() -> None:
     assert make_encoder("hashing") is make_encoder("hashing")
+
+
+def test_a_directory_that_does_not_exist_is_refused_before_torch_is_loaded(tmp_path: Path) -> None:
+    began_with = set(sys.modules)
+    with pytest.raises(UnusableEncoder, match=r"there is no such directory"):
+        make_encoder(str(tmp_path / "none"))
+    assert not {"torch", "sentence_transformers"} & (set(sys.modules) - began_with)
