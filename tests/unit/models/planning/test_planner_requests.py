@@ -26,6 +26,7 @@ def test_every_column_that_a_policy_needs_is_read() -> None:
         sealed_group=None,
         suspect_group=None,
         job="batch_1",
+        held=False,
     )
     assert vars(row).keys() == {column.key for column in REQUEST_COLUMNS}
     assert to_request(row) == Request(
