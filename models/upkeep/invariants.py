@@ -47,7 +47,7 @@ INVARIANTS = (
     ),
     Invariant(
         "a worker takes batches",
-        """select 'none is alive, or all are drained or set aside' where not exists (
+        """select 'no worker is alive, or each is drained or set aside' where not exists (
             select from workers where stopped_at is null and drained_at is null and fault is null
                 and heartbeat_at > statement_timestamp() - make_interval(secs => :grace_s))""",
         "start one with `magnus worker`, or everything with `magnus up`",
@@ -134,4 +134,4 @@ def violations(connection: Connection, grace_s: float, *, only_cheap: bool = Fal
             yield Violation(invariant.name, len(names), tuple(sorted(names)[:SHOWN]), invariant.remedy)
     for problem in process_heartbeats.missing(process_heartbeats.processes(connection)):
         kind = problem.split()[1]
-        yield Violation("every process runs", 1, (problem,), f"start a {kind}, or look into its log")
+        yield Violation("every process runs", 1, (problem,), f"start a {kind} process, or look into its log")

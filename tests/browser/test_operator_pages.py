@@ -32,6 +32,15 @@ def test_the_queue_shows_what_is_served_next_and_why(visitor: Visitor) -> None:
     expect(page.get_by_text("No listed batch has a request that matches this filter.")).to_be_visible()
 
 
+def test_a_queue_without_a_planner_or_of_requests_in_no_batch_says_so(visitor: Visitor, site: Site) -> None:
+    site.planner(waiting=busy_service.WAITING, batches=[])
+    page = visitor.go("/queue")
+    expect(page.get_by_text("No request waits in the policy's queue: these wait for")).to_be_visible()
+    site.stage.sql("delete from service_state where name = 'planner'")
+    page = visitor.go("/queue")
+    expect(page.locator(".acts .state")).to_have_text("no planner reports")
+
+
 def test_planning_is_paused_and_resumed(visitor: Visitor, site: Site) -> None:
     page = visitor.go("/queue")
     page.get_by_role("button", name="Pause planning").click()

@@ -211,7 +211,7 @@ def _what_needs_attention(
     found = []
     if figures.paused:
         found.append(Violation("planning is paused", 1, (), "resume it on the page Queue"))
-    elif not figures.planner:
+    elif not figures.planner and not any("no planner runs" in example for v in violations for example in v.examples):
         found.append(Violation("no planner has given a sign of life for ten seconds", 1, (), "start one"))
     faults = [f"{worker.name}: {worker.fault}" for worker in workers if worker.fault and not worker.stopped]
     if faults:
