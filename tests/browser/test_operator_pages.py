@@ -38,7 +38,7 @@ def test_a_queue_without_a_planner_or_of_requests_in_no_batch_says_so(visitor: V
     expect(page.get_by_text("No request waits in the policy's queue: these wait for")).to_be_visible()
     site.stage.sql("delete from service_state where name = 'planner'")
     page = visitor.go("/queue")
-    expect(page.locator(".acts .state")).to_have_text("no planner reports")
+    expect(page.locator(".acts .state")).to_have_text("no planner reports", timeout=30_000)
 
 
 def test_planning_is_paused_and_resumed(visitor: Visitor, site: Site) -> None:
