@@ -42,7 +42,7 @@ TABLES = {
     "a100-hf": f"--paced a100-hf {A100} --requests 900 --rates 7,20,40 --policies vs,scls,baton,fusion",
     "a6000": f"--paced a6000 {A100} --requests 900 --rates 10,28 --policies vs,ccb,baton,fusion",
     "smollm2": (
-        "--model smollm2 --workload tasks --workers 1 --max-output-tokens 256 --kv-budget 197MiB --requests 300 "
+        "--model smollm2 --workload tasks --workers 1 --max-output-tokens 256 --kv-budget 197MiB --requests 600 "
         f"--rates 4 --repeats 1 {ESTIMATOR} --policies vs,magnus,scls,baton,fusion,sequence"
     ),
 }
