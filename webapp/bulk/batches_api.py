@@ -133,7 +133,6 @@ def resume_batch(id: str) -> Batch:
 @api.doc(summary="Change a batch", security="ApiKey", responses=[400, 401, 403, 404, 429, 503])
 def change_batch(id: str, json_data: ChangeBatch) -> Batch:
     """Gives it another completion window or service tier, which its waiting lines follow within seconds."""
-    find_batch(id)
     window, tier = json_data.completion_window, json_data.service_tier
     if window is None and tier is None:
         raise InvalidRequest("Give 'completion_window', 'service_tier' or both.", param="completion_window")
