@@ -117,13 +117,15 @@ def test_the_command_runs_a_file_and_takes_up_a_run_that_was_interrupted(up: Up,
 
 def test_the_document_shows_what_works(up: Up, tmp_path: Path) -> None:
     section = API_DOCUMENT.read_text().split("## Files and batches")[1].split("\n## ")[0]
-    (python,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    python = "\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
     (shell,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     environment = {**os.environ, "OPENAI_BASE_URL": f"{up.url}/v1", "OPENAI_API_KEY": up.key}
     run = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
     said = subprocess.run([sys.executable, "-c", f"import json, time\n{python}"], **run, check=False)  # type: ignore[call-overload]
     assert said.returncode == 0, said.stderr
-    assert [text.split()[0] for text in said.stdout.splitlines()] == ["r0", "r1"]
+    first, second, expected = said.stdout.splitlines()
+    assert [first.split()[0], second.split()[0]] == ["r0", "r1"]
+    assert re.fullmatch(r"(None|\d+(\.\d+)?) \[.*\]", expected)
     said = subprocess.run(["bash", "-e", "-c", shell], **run, check=False)  # type: ignore[call-overload]
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout)["status"] in ("validating", "in_progress", "finalizing", "completed")
