@@ -133,6 +133,16 @@ def test_others_join_at_once_where_background_rows_fill_every_worker() -> None:
     assert (assignment.worker, assignment.preempts) == (chosen, ())
 
 
+def test_others_that_do_not_fit_on_their_own_workers_join_those_of_the_background() -> None:
+    policy = SpareCapacity(Baton)
+    policy.add(a_line("line", 90), 0.0)
+    policy.add(a_request("other", predicted=90), 0.0)
+    full = a_worker("e", tokens=1000, rows=[RunningRow(a_request("running", length=900, predicted=90), 1, 0.0)])
+    assignments = policy.assign([*(a_worker(name, tokens=1000) for name in "abcd"), full], 1.0)
+    (joined,) = (one.worker for one in assignments if "other" in {request.id for request in one.requests})
+    assert joined != "e"
+
+
 def a_line_row(name: str, joined: float) -> RunningRow:
     """A row that will hold a hundred tokens."""
     return RunningRow(a_line(name, 90), 1, joined)
@@ -178,6 +188,25 @@ def test_requests_whose_deadline_nears_wait_among_the_others_until_it_is_lost() 
     policy.add(a_line("late", job="due", deadline_at=100.0), 97.0)
     order = served(policy, 98.0)
     assert (order[0], sorted(order)) == ("other", ["due", "late", "later", "other"])
+
+
+def test_of_requests_without_a_job_those_whose_deadline_nears_go_ahead() -> None:
+    policy = one_by_one()
+    for request in (a_line("soon", deadline_at=100.0), a_line("later", 20, deadline_at=1e6)):
+        policy.add(request, 0.0)
+    policy.assign(BUSY, 90.0)
+    policy.add(a_request("other", 91.0), 91.0)
+    assert served(policy, 91.0) == ["soon", "other", "later"]
+
+
+def test_a_job_that_is_lost_leaves_another_ahead() -> None:
+    policy = one_by_one()
+    for job, deadline_at in (("due", 100.0), ("next", 104.0)):
+        policy.add(a_line(job, job=job, deadline_at=deadline_at), 0.0)
+    for now in (90.0, 94.0, 97.0):
+        policy.assign(BUSY, now)
+    policy.add(a_request("other", 98.0), 98.0)
+    assert served(policy, 98.0) == ["next", "other", "due"]
 
 
 def test_lines_that_come_once_their_job_is_ahead_go_ahead_too_and_can_be_discarded() -> None:
