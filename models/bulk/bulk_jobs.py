@@ -39,6 +39,7 @@ class NewBulkJob:
     digest: bytes | None = None
     output_expires_s: int | None = None
     parent_id: str | None = None
+    service_tier: ServiceTier = "flex"
     left_work: Mapping[str, int] | None = None
     forecast_s: float | None = None
 
@@ -86,6 +87,7 @@ def create_job(session: Session, new: NewBulkJob, most_unended: int) -> BulkJob:
             endpoint=new.endpoint,
             input_file_id=new.file.id,
             parent_id=new.parent_id,
+            service_tier=new.service_tier,
             completion_window=new.completion_window,
             labels=None if new.metadata is None else dict(new.metadata),
             lines=new.file.lines,

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from models.bulk.bulk_tables import BulkJob, BulkStatus
+from models.bulk.bulk_tables import UNENDED, BulkJob, BulkStatus
 from models.planning.live_fleet import live_workers
 from models.sql import text
 from scheduling.forecast.bulk_forecast import work_before_end
@@ -23,11 +23,10 @@ from scheduling.policy import Worker
 PACE_FROM = 0.05  # the share of a job's tokens that must be served before its pace counts. Not tuned
 SPREAD = 0.6  # of a forecast's logarithm: 1/3 to 3 times until errors are known, as for single requests
 RECENT_JOBS = 200  # ended jobs whose forecasts are judged. Not tuned
-UNENDED_WORK = text("""
+UNENDED_WORK = text(f"""
     select tenant, id, left_work from bulk_jobs
-    where status in ('validating', 'in_progress', 'finalizing', 'cancelling') and status <> 'cancelling'
-        and left_work is not null and paused_at is null
-""")  # with the index of unended jobs
+    where {UNENDED} and status <> 'cancelling' and left_work is not null and paused_at is null
+""")  # noqa: S608  # a constant
 ENDED_JOBS = text("""
     select forecast_s, extract(epoch from completed_at - created_at)::float8 as real_s from bulk_jobs
     where completed_at is not null and forecast_s is not null order by completed_at desc limit :most

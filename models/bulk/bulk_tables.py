@@ -8,12 +8,13 @@ import enum
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, SmallInteger
+from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, SmallInteger, Text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.sql import text
 from models.tables import NOW, Base, _enum
+from scheduling.request import ServiceTier
 
 
 class FilePurpose(enum.StrEnum):
@@ -120,7 +121,7 @@ class BulkJob(Base):
     cancelling_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
     paused_at: Mapped[datetime | None]
-    service_tier: Mapped[str] = mapped_column(server_default="flex")  # of its lines: flex or default
+    service_tier: Mapped[ServiceTier] = mapped_column(Text, server_default="flex")  # of its lines: flex or default
     # some of its waiting requests do not follow its pause, end and tier yet; the process `chores` tells them
     untold: Mapped[bool] = mapped_column(server_default="false")
     fed_at: Mapped[datetime] = mapped_column(server_default=NOW)  # since when its lines may be read: jobs take turns

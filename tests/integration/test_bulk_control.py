@@ -160,10 +160,12 @@ def test_a_retry_has_the_lines_without_an_answer_and_names_its_parent(client: Op
     bulk.api.sql("update requests set status = 'failed', finished_at = now() where id = (select max(id) from requests)")
     error = act(api, first.id, "/retry", 400)["error"]
     assert error["code"] == "batch_not_ended"  # type: ignore[index]
+    client.post(f"/batches/{first.id}", cast_to=Batch, body={"service_tier": "default"})
     client.batches.cancel(first.id)
     bulk.count()
     retry = client.batches.retrieve(str(act(api, first.id, "/retry")["id"]))
     assert (retry.magnus["parent_id"], retry.metadata) == (first.id, {"night": "1"})  # type: ignore[attr-defined]
+    assert retry.magnus["service_tier"] == "default"  # type: ignore[attr-defined]
     assert counts(retry)[0] == 6
     BulkStage(api).finish()
     done = client.batches.retrieve(retry.id)

@@ -31,14 +31,16 @@ MINUTE_S, HOUR_S = 60, 3600
 
 
 @dataclass(frozen=True)
-class Sample:
+class CheckedLines:
     """Some lines of a file that were checked, and the work of all of its lines if they are like these."""
 
     checked: Sequence[NewLine]
     work: Work
 
 
-def sample(session: Session, file: StoredFile, reader: LineReader, lengths: ResponseTimeEstimate) -> Sample:
+def check_some_lines(
+    session: Session, file: StoredFile, reader: LineReader, lengths: ResponseTimeEstimate
+) -> CheckedLines:
     """Checks some lines of a file, evenly spread over it, and predicts their answers as at a submission."""
     until, checked, requests = time.thread_time() + SAMPLED_FOR_S, list[NewLine](), list[NewRequest]()
     for number, data in _spread_lines(session, file):
@@ -53,7 +55,7 @@ def sample(session: Session, file: StoredFile, reader: LineReader, lengths: Resp
     times = file.lines / max(1, len(checked))
     answers = [_predicted(one, lengths) for one in requests]
     prompts = sum(one.prompt_tokens for one in requests)
-    return Sample(checked, Work(len(requests), prompts, sum(answers), max(answers, default=0)).scaled(times))
+    return CheckedLines(checked, Work(len(requests), prompts, sum(answers), max(answers, default=0)).scaled(times))
 
 
 def _predicted(one: NewRequest, lengths: ResponseTimeEstimate) -> int:
@@ -87,7 +89,9 @@ def promise_of(job: BulkJob, outlook: BulkOutlook) -> BatchMagnus:
     )
 
 
-def promise_of_sample(sampled: Sample, window_s: float, outlook: BulkOutlook, forecast_s: float | None) -> BatchMagnus:
+def promise_of_sample(
+    sampled: CheckedLines, window_s: float, outlook: BulkOutlook, forecast_s: float | None
+) -> BatchMagnus:
     """Returns the `magnus` object of a batch that is only tried."""
     told = _told(outlook.of_new(forecast_s), window_s, 0.0, outlook)
     return told.model_copy(

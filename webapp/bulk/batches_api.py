@@ -17,7 +17,7 @@ from models.bulk.bulk_tables import BulkJob, BulkStatus, FilePurpose, StoredFile
 from webapp.api_objects import read_page
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
-from webapp.bulk.batch_promises import Sample, promise_of, promise_of_sample, sample
+from webapp.bulk.batch_promises import CheckedLines, check_some_lines, promise_of, promise_of_sample
 from webapp.bulk.bulk_schemas import (
     Batch,
     BatchList,
@@ -57,10 +57,13 @@ def create_batch(json_data: CreateBatch) -> Batch:
     if file.purpose is not FilePurpose.batch:
         raise InvalidRequest("Only an uploaded file can be the input of a batch.", param="input_file_id")
     context, window = current_context(), window_s(json_data.completion_window)
+    digest = None if key is None else canonical_digest(json_data)
+    if not json_data.magnus.dry_run and (earlier := _of_key(key, digest)) is not None:
+        return earlier
     snapshot, outlook = context.queue_snapshot.get(), context.bulk_outlook.get()
     reader = LineReader(json_data.endpoint, tenant, context.prompt_limits, snapshot)
     with context.sessions() as session:
-        sampled = sample(session, file, reader, context.response_times.get())
+        sampled = check_some_lines(session, file, reader, context.response_times.get())
     forecast_s = outlook.forecast_s(tenant, "", sampled.work)
     if json_data.magnus.dry_run:
         return tried(json_data, file, sampled, promise_of_sample(sampled, window, outlook, forecast_s))
@@ -72,7 +75,7 @@ def create_batch(json_data: CreateBatch) -> Batch:
         window_s=window,
         metadata=json_data.metadata,
         idempotency_key=key,
-        digest=None if key is None else canonical_digest(json_data),
+        digest=digest,
         output_expires_s=None if json_data.output_expires_after is None else json_data.output_expires_after.seconds,
         left_work=asdict(sampled.work) if sampled.work.requests else None,
         forecast_s=forecast_s,
@@ -145,13 +148,11 @@ def change_batch(id: str, json_data: ChangeBatch) -> Batch:
 @api.doc(summary="Retry a batch", security="ApiKey", responses=[400, 401, 403, 404, 422, 429, 503])
 def retry_batch(id: str) -> Batch:
     """Makes a batch of the lines of an ended one that have no answer, except those that would be refused again."""
-    tenant, key = current_tenant(), checked_key(request.headers.get("Idempotency-Key"))
+    key = checked_key(request.headers.get("Idempotency-Key"))
     context, parent = current_context(), find_batch(id)
     digest = None if key is None else hashlib.sha256(id.encode()).digest()
-    with context.sessions() as session:
-        earlier = bulk_jobs.job_of_key(session, tenant, key, digest)
-    if earlier is not None:
-        return shown(earlier)
+    if (earlier := _of_key(key, digest)) is not None:
+        return earlier
     return _created(retry_of(context.sessions, parent, context.upload_limits, key, digest))
 
 
@@ -179,7 +180,7 @@ def shown(job: BulkJob) -> Batch:
     return batch_of(job, promise_of(job, current_context().bulk_outlook.get()))
 
 
-def tried(asked: CreateBatch, file: StoredFile, sampled: Sample, magnus: BatchMagnus) -> Batch:
+def tried(asked: CreateBatch, file: StoredFile, sampled: CheckedLines, magnus: BatchMagnus) -> Batch:
     """Returns the batch that would be created, with the errors of those of its lines that were checked."""
     now, names = datetime.now(UTC), ("code", "message", "param")
     errors = [
@@ -200,6 +201,13 @@ def tried(asked: CreateBatch, file: StoredFile, sampled: Sample, magnus: BatchMa
         expires_at=now + timedelta(seconds=window_s(asked.completion_window)),
     )
     return batch_of(job, magnus)
+
+
+def _of_key(key: str | None, digest: bytes | None) -> Batch | None:
+    """Returns the batch that an earlier call with this Idempotency-Key made."""
+    with current_context().sessions() as session:
+        job = bulk_jobs.job_of_key(session, current_tenant(), key, digest)
+    return None if job is None else shown(job)
 
 
 def _created(new: NewBulkJob) -> Batch:

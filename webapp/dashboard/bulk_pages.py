@@ -59,17 +59,20 @@ def act_on_bulk_job(id: str, action: str) -> Response:
         seconds = window_s(window) if action == "window" else 0.0
     except ValueError as error:
         abort(400, str(error))
+    try:
+        again = retry_of(context.sessions, job, context.upload_limits) if action == "retry" else None
+    except InvalidRequest as error:
+        abort(400, str(error))
     with context.sessions() as session:
         operator_access.record_action(session, current_operator().name, action, f"batch {id} {window}".strip())
         if action == "window" and not stored_jobs.change_job(session, job.tenant, id, window, seconds):
             abort(400, "The batch has ended, or this window, which is counted from its creation, is over.")
         if action in ACTIONS:
             ACTIONS[action](session, job.tenant, id)
-        if action == "retry":
+        if again is not None:
             try:
-                new = retry_of(context.sessions, job, context.upload_limits)
-                shown = stored_jobs.create_job(session, new, stored_jobs.MOST_UNENDED).id
-            except (InvalidRequest, TooManyJobs, FileDeleted) as error:
+                shown = stored_jobs.create_job(session, again, stored_jobs.MOST_UNENDED).id
+            except (TooManyJobs, FileDeleted) as error:
                 abort(400, str(error) or "The tenant has as many batches that have not ended as it may have.")
     context.page_reads.forget()
     return redirect(url_for("dashboard.bulk_job", id=shown), 303)

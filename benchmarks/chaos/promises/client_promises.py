@@ -75,6 +75,7 @@ def hostile_bodies() -> list[dict[str, Any]]:
 
 IDLE, HALF_SENT = 300, 64
 POST_S = 0.1  # the promised P99 of POSTs
+POST_IN_SHORT_S = 1.0  # the most of any POST in the short form; one that waits for an idle connection takes longer
 PATIENCE_S = 180.0
 
 
@@ -97,7 +98,11 @@ def idle_connections(service: ServiceUnderTest, size: Size) -> list[Row]:
         service.answered_within(PATIENCE_S)
     measured = f"{1000 * beside:.0f} ms ({1000 * alone:.0f} ms without them), {refused} of {len(held)} refused"
     promise = f"{IDLE} idle and {HALF_SENT} half-sent connections: P{100 * share:.0f} of POST"
-    return [Row(promise, f"under {1000 * POST_S:.0f} ms, 0 refused", measured, beside < POST_S and not refused)]
+    rows = [Row(promise, f"under {1000 * POST_S:.0f} ms, 0 refused", measured, beside < POST_S and not refused)]
+    if share < 0.99:
+        slowest, most = _posting_s(held, 1.0), POST_IN_SHORT_S
+        rows.append(Row(f"{promise}: the slowest", f"under {most:g} s", f"{slowest:.3f} s", slowest < most))
+    return rows
 
 
 def _posting_s(replies: list[Reply], share: float) -> float:
