@@ -34,12 +34,12 @@ BESIDE = (
     select '{JOB}', n, 'line-' || n, 'resp_' || lpad(to_hex(n), 32, '0') from generate_series(1, 900) as n""",
     """insert into workers (name, model, device, theta_bytes, delta_bytes)
     select 'w' || n, 'small', 'cpu', 1000000, 100 from generate_series(1, 4) as n""",
-    # batches whose requests are deleted
+    # batches of the last day whose requests are deleted
     f"""insert into batches (worker, policy, status, size, length, predicted_generation_length, estimated_s, sent_at,
         fence, started_at, finished_at)
     select 'filled-' || n % 4, 'fusion', 'finished', {ROWS_A_BATCH}, 60, 40, 2.0, at, 1, at, at
     from generate_series(1, {OLD_BATCHES}) as n,
-        lateral (select now() - interval '2 days' - interval '10 s' * ({OLD_BATCHES} - n) as at) as ended""",
+        lateral (select now() - interval '1 day' * ({OLD_BATCHES} - n) / {OLD_BATCHES} as at) as ended""",
     # open batches with ten requests each, half of them taken
     f"""insert into batches (worker, policy, status, size, length, predicted_generation_length, estimated_s, sent_at,
         fence, lease_until, started_at)
