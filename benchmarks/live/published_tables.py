@@ -43,7 +43,7 @@ TABLES = {
     "a6000": f"--paced a6000 {A100} --requests 900 --rates 10,28 --policies vs,ccb,baton,fusion",
     "smollm2": (
         "--model smollm2 --workload tasks --workers 1 --max-output-tokens 256 --kv-budget 197MiB --requests 600 "
-        f"--rates 4 --repeats 1 {ESTIMATOR} --policies vs,magnus,scls,baton,fusion,sequence"
+        f"--rates 4 --repeats 1 {ESTIMATOR} --policies vs,magnus,scls,baton,fusion"
     ),
 }
 PATH = click.Path(exists=True, path_type=Path)
