@@ -95,7 +95,6 @@ check: lint ## lint and the unit tests: before each commit
 	$(PYTEST) tests/unit
 
 docs: install ## the documentation as a site, in build/site
-	@$(BIN)/python -c 'import mkdocs' 2> /dev/null || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python -m mkdocs build --quiet
 	@echo "build/site/index.html"
 

@@ -1,8 +1,9 @@
 """The commands' HTTP client of /v1: retries after temporary errors, and turns other errors into messages."""
 
+import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -13,6 +14,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, retry_if_resu
 
 from cli.output import CommandFailed, Unreachable
 
+OPEN_STATES = ("queued", "in_progress")  # of a response
 RETRIED_STATUSES = frozenset({408, 429, 502, 503, 504})  # timeouts, rate limits, a service that restarts
 # The longest pause. Those between 8 attempts then add up to 26 s, enough for a service to restart; not tuned.
 MAX_PAUSE_S = 10.0
@@ -66,13 +68,20 @@ class Client:
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         return self._call("POST", "/v1/responses", json={**body, "background": True}, headers=headers)
 
-    def retrieve(self, id: str) -> Json:
-        """GET /v1/responses/{id}."""
-        return self._call("GET", f"/v1/responses/{id}")
+    def stream(self, body: Json) -> Generator[Json, None, None]:
+        """POST /v1/responses as a stream: its events as they come, without retries."""
+        for line in lines_of(self._pieces("POST", "/v1/responses", json={**body, "stream": True})):
+            if line.startswith(b"data:"):
+                yield json.loads(line.removeprefix(b"data:"))
+
+    def retrieve(self, id: str, wait_s: int = 0) -> Json:
+        """GET /v1/responses/{id}, answered after `wait_s` at the latest, or when the response is final."""
+        headers = {"Prefer": f"wait={wait_s}"} if wait_s else {}
+        return self._call("GET", f"/v1/responses/{quote(id, '')}", headers=headers)
 
     def cancel(self, id: str) -> Json:
         """POST /v1/responses/{id}/cancel."""
-        return self._call("POST", f"/v1/responses/{id}/cancel")
+        return self._call("POST", f"/v1/responses/{quote(id, '')}/cancel")
 
     def responses(self, **query: str) -> Iterator[Json]:
         """GET /v1/responses, page after page."""
@@ -92,15 +101,15 @@ class Client:
 
     def content(self, file_id: str) -> Iterator[bytes]:
         """GET /v1/files/{id}/content, piece by piece, without retries."""
-        return self._pieces(f"/v1/files/{file_id}/content")
+        return self._pieces("GET", f"/v1/files/{file_id}/content")
 
     def results(self, id: str, format: str) -> Iterator[bytes]:
         """GET /v1/batches/{id}/results, piece by piece, without retries."""
-        return self._pieces(f"/v1/batches/{quote(id, '')}/results", format=format)
+        return self._pieces("GET", f"/v1/batches/{quote(id, '')}/results", params={"format": format})
 
-    def _pieces(self, path: str, **query: str) -> Iterator[bytes]:
+    def _pieces(self, method: str, path: str, **arguments: Any) -> Iterator[bytes]:
         try:
-            with self._http.stream("GET", path, params=query) as answer:
+            with self._http.stream(method, path, **arguments) as answer:
                 if not answer.is_success:
                     answer.read()
                     _content(answer)
@@ -114,7 +123,7 @@ class Client:
 
     def batch(self, id: str) -> Json:
         """GET /v1/batches/{id}."""
-        return self._call("GET", f"/v1/batches/{id}")
+        return self._call("GET", f"/v1/batches/{quote(id, '')}")
 
     def batches(self, most: int) -> list[Json]:
         """GET /v1/batches: the newest ones."""
@@ -185,7 +194,7 @@ class Client:
         pause_s = 0.05
         while True:
             response = self.retrieve(id)
-            if response["status"] not in ("queued", "in_progress"):
+            if response["status"] not in OPEN_STATES:
                 return response
             if deadline is not None and time.monotonic() >= deadline:
                 return response
@@ -244,6 +253,16 @@ def _content(answer: httpx.Response) -> Json:
     raise ServiceError(answer.status_code, message)
 
 
+def lines_of(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a body; a line ends with a line feed alone, as texts may have Unicode's other line ends."""
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
+
+
 def output_text(response: Json) -> str:
-    """Return the text of an answer."""
-    return "".join(part["text"] for item in response["output"] for part in item["content"])
+    """Return the text of an answer: that of its messages, without what the model thought and its calls of functions."""
+    return "".join(part["text"] for item in response["output"] if item["type"] == "message" for part in item["content"])

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from rich.console import Console
 
-from cli.api_client import Client, Json
+from cli.api_client import OPEN_STATES, Client, Json
 from cli.demo_workload import DemoArrival, DemoRequest, send_all
 from cli.run_report import WHOLE_OR_CUT_OFF, RunProgress, print_answer, summary
 
@@ -16,7 +16,6 @@ POLL_S = 0.4
 ANSWERS_POLL_S = 1.5  # the same if new answers are shown: each update then fetches the list of all answers; not tuned
 # Seconds to wait for the last batch to close; with other clients some batch may always be open. Not tuned.
 MAX_CLOSING_S = 4.0
-OPEN_STATES = ("queued", "in_progress")
 
 
 def run_workload(

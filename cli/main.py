@@ -4,6 +4,7 @@ import importlib
 import sys
 
 import click
+from click.shell_completion import CompletionItem
 from dotenv import load_dotenv
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
@@ -19,14 +20,17 @@ SECTIONS = {
         "demo": ("cli.commands.demo_command:demo", "Send requests to a service and show how they were served."),
         "doctor": ("cli.commands.doctor_command:doctor", "Check what a service needs: Python, ports, database, GPUs."),
         "settings": ("cli.commands.setup_commands:settings", "Print every setting with its default and meaning."),
+        "completion": ("cli.commands.completion_command:completion", "Print the script of your shell's completion."),
     },
     "Send requests": {
         "submit": ("cli.commands.request_commands:submit", "Submit one request, or each line of a file."),
+        "chat": ("cli.commands.chat_command:chat", "Chat in the terminal, with each answer's predicted length."),
         "status": ("cli.commands.request_commands:status", "Show how requests stand, or what the service does."),
         "cancel": ("cli.commands.request_commands:cancel", "Cancel requests, whether they wait or run."),
         "batch": ("cli.commands.batch_commands:batch", "Send a file as one batch, and fetch its answers."),
         "usage": ("cli.commands.account_commands:usage", "Show requests, tokens and GPU-seconds of each day."),
         "webhooks": ("cli.commands.account_commands:webhooks", "Register addresses that get an event for each answer."),
+        "mcp": ("cli.commands.mcp_command:mcp", "Let agents use the service as tools (MCP)."),
     },
     "Operate a service": {
         "keys": ("cli.commands.tenant_commands:keys", "Create, list and revoke API keys."),
@@ -65,11 +69,16 @@ class Commands(click.Group):
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Complete the names of commands, without importing their modules, and the options before them."""
+        names = [CompletionItem(name, help=line) for name, (_, line) in COMMANDS.items() if name.startswith(incomplete)]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section with a line for each of its commands."""
         for title, section in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(f"{name:8}", line) for name, (_, line) in section.items()])
+                formatter.write_dl([(f"{name:10}", line) for name, (_, line) in section.items()])
 
 
 @click.group(

@@ -1,11 +1,12 @@
 """A hook of mkdocs: the site shows README.md first, and has a copy of every file outside docs/ that a page links to.
 
-A page that would load anything from another host fails the build.
+A page that would load anything from another host fails the build. `llms.txt` lists the pages for language models.
 """
 
 import posixpath
 import re
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -16,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\((?!https?://|mailto:|#)([^)#\s]+)")
 LOADED = re.compile(r"<(?:script|img|iframe)[^>]+src=[\"']?(?:https?:)?//|<link[^>]+href=[\"']?(?:https?:)?//")
 FIRST = "README.md"
+BEGINNING = re.compile(r"# (.+)\s+(?:\*\*\w+\.\*\* )?((?s:.+?)[.?])\s")  # a page's title and first sentence
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -28,7 +30,29 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         found |= linked
     for path in sorted(found):
         files.append(File.generated(config, site_path(path), content=(ROOT / path).read_bytes()))
+    files.append(File.generated(config, "llms.txt", content=llms_index(config.nav)))
     return files
+
+
+def llms_index(nav: list[dict[str, Any]]) -> str:
+    """The pages of `nav` by section, each with its title and first sentence, in the format of https://llmstxt.org."""
+    title, summary = beginning(FIRST)
+    lines = [f"# {title}", "", f"> {summary}"]
+    for section, pages in ((name, one) for entry in nav for name, one in entry.items()):
+        lines += ["", f"## {section}", ""]
+        for page in [pages] if isinstance(pages, str) else pages:
+            address = re.sub(r"README\.md$", "index.md", page).removesuffix(".md") + ".html"
+            title, sentence = beginning(in_repository(page))
+            lines.append(f"- [{title}]({address}): {sentence}")
+    return "\n".join(lines) + "\n"
+
+
+def beginning(path: str) -> tuple[str, str]:
+    """The title and the first sentence of a page, without its links."""
+    found = BEGINNING.match((ROOT / path).read_text(encoding="utf-8"))
+    if found is None:
+        raise PluginError(f"{path} does not begin with a title and a sentence")
+    return found[1], " ".join(re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", found[2]).split())
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -63,9 +63,9 @@ def without_python_path() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
-def magnus(environment: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def magnus(environment: Path, *arguments: str, cwd: Path, script: str = "magnus") -> subprocess.CompletedProcess[str]:
     settings = {"MAGNUS_STATE_DIR": str(cwd / "state"), "MAGNUS_WORKERS": "1"}
-    command = [str(environment / "bin" / "magnus"), *arguments]
+    command = [str(environment / "bin" / script), *arguments]
     return subprocess.run(
         command, cwd=cwd, env=without_python_path() | settings, capture_output=True, text=True, timeout=500
     )
@@ -91,6 +91,8 @@ def test_every_module_of_the_repository_is_in_it(wheel: Path) -> None:
 def test_help_settings_and_doctor_work_beside_modules_of_our_names(environment: Path, hostile: Path) -> None:
     shown = magnus(environment, "--help", cwd=hostile)
     assert (shown.returncode, shown.stderr) == (0, "")
+    # what `uvx magnus-llm` runs
+    assert magnus(environment, "--help", cwd=hostile, script="magnus-llm").stdout == shown.stdout
     assert magnus(environment, "settings", cwd=hostile).stdout == (ROOT / ".env.example").read_text()
     found = magnus(environment, "doctor", "--json", cwd=hostile)
     assert found.stderr == ""

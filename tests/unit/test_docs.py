@@ -8,8 +8,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 from cli.main import COMMANDS
+from docs.site.repository_links import llms_index
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
@@ -135,6 +137,13 @@ def test_every_make_target_that_is_shown_is_a_target(document: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     shown = re.findall(r"(?:`|\$ )make ([a-z]+)", document.read_text())
     assert set(shown) <= targets
+
+
+def test_the_sites_llms_txt_lists_every_page_of_its_menu_with_a_sentence() -> None:
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    pages = [page for entry in nav for one in entry.values() for page in ([one] if isinstance(one, str) else one)]
+    listed = re.findall(r"^- \[.+\]\((\S+)\.html\): .{20,300}[.?]$", llms_index(nav), re.MULTILINE)
+    assert listed == [page.replace("README.md", "index.md").removesuffix(".md") for page in pages]
 
 
 def test_the_glossary_explains_each_term_once_in_order_and_says_where_it_lives() -> None:

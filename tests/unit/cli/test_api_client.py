@@ -1,5 +1,6 @@
 """The HTTP client: what it repeats, what it explains. A scripted app answers in-process."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -124,5 +125,40 @@ def test_an_answer_that_is_not_magnus_is_told_apart() -> None:
 
 
 def test_an_answers_text_is_all_its_parts() -> None:
-    response = {"output": [{"content": [{"text": "uno "}, {"text": "dos"}]}]}
+    response = {"output": [{"type": "message", "content": [{"text": "uno "}, {"text": "dos"}]}]}
     assert output_text(response) == "uno dos"
+
+
+def test_an_answers_text_has_neither_thinking_nor_calls_of_functions() -> None:
+    thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]}
+    called = {"type": "function_call", "name": "weather", "arguments": "{}"}
+    assert output_text({"output": [thought, {"type": "message", "content": [{"text": "rain"}]}, called]}) == "rain"
+    assert output_text({"output": [called]}) == ""
+
+
+def test_a_stream_is_read_event_by_event_wherever_its_pieces_end() -> None:
+    text = "one\u2028two\x85three"
+    body = b'event: a\ndata: {"n": 1}\n\n\ndata: ' + json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n\n"
+    pieces = (body[at : at + 5] for at in range(0, len(body), 5))
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=pieces))
+    with Client("http://service", "key", transport=transport) as client:
+        assert list(client.stream({"input": "hello"})) == [{"n": 1}, {"text": text}]
+
+
+def test_a_stream_that_is_refused_is_reported_with_the_services_words() -> None:
+    script = Script((400, {"error": {"message": "no such field"}}, {}))
+    with script.client() as client, pytest.raises(ServiceError, match="400: no such field"):
+        next(client.stream({"input": "hello"}))
+
+
+def test_an_id_stays_within_its_part_of_the_address() -> None:
+    seen = []
+    transport = httpx.MockTransport(lambda asked: httpx.Response(200, json={"path": seen.append(asked.url.raw_path)}))
+    with Client("http://service", "key", transport=transport) as client:
+        for call in (client.retrieve, client.cancel, client.batch):
+            call("a/../b?c")
+    assert seen == [
+        b"/v1/responses/a%2F..%2Fb%3Fc",
+        b"/v1/responses/a%2F..%2Fb%3Fc/cancel",
+        b"/v1/batches/a%2F..%2Fb%3Fc",
+    ]

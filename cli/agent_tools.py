@@ -1,0 +1,266 @@
+"""The tools of `magnus mcp`: requests, batches and usage through the REST API, with the rights of one key.
+
+An error of the API reaches the agent in the API's own words, which say what to do.
+"""
+
+import json
+import math
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+from anyio import from_thread
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+from pydantic import BaseModel, Field
+
+from cli.api_client import OPEN_STATES, Client, Json, lines_of, output_text
+from cli.commands.batch_commands import ENDED
+from settings import VERSION
+
+BATCH = "batch_"  # begins the ids of batches
+MOST_INPUTS = 1000  # of one call, which an agent must write out; `magnus batch run` takes files of any size. Not tuned
+POLL_S = 2  # a waiting agent hears of progress this often; not tuned
+INSTRUCTIONS = """\
+Magnus answers LLM requests on GPUs of the user's own, from a durable queue. `submit` and `batch` return an id at once;
+`wait` with it returns the answer, or the state so far: then call it again. What was submitted goes on without you."""
+READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+SUBMITS = ToolAnnotations(destructive_hint=False, idempotent_hint=False, open_world_hint=False)
+CANCELS = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+
+
+def known(description: str) -> Any:
+    """Returns a field that is left out while nothing is known of it."""
+    return Field(default=None, description=description, exclude_if=lambda value: value is None)
+
+
+class JobState(BaseModel):
+    """A request or a batch at one moment."""
+
+    id: str
+    status: str
+    ended: bool = Field(description="false: `wait` goes on with it")
+    answer: str | None = known("Of a request that was answered; cut off if the status is `incomplete`")
+    error: str | None = known("Why a request failed, or the first errors of a batch's lines")
+    tokens: int | None = known("Tokens of the answer so far")
+    predicted_tokens: int | None = known("Tokens that the whole answer is predicted to have")
+    queue_position: int | None = known("1 is served next")
+    eta_s: float | None = known("Seconds until the end is expected")
+    lines: int | None = known("Of a batch")
+    answered_lines: int | None = known("Of a batch")
+    failed_lines: int | None = known("Of a batch")
+
+
+class LineAnswer(BaseModel):
+    """What became of one line of a batch."""
+
+    custom_id: str | None = Field(description="Of `batch`: the place of its input, from 0")
+    answer: str | None = known("Its answer")
+    error: str | None = known("Why it has none")
+
+
+class LineAnswers(BaseModel):
+    """Some lines of a batch, in the order of its inputs."""
+
+    lines: list[LineAnswer]
+    more: bool = Field(description="Whether further lines have ended: continue with `after`")
+
+
+class DayUsage(BaseModel):
+    """What was used on one day of one model."""
+
+    day: str
+    model: str
+    requests: int
+    prompt_tokens: int
+    answer_tokens: int
+    gpu_seconds: float
+
+
+Id = Annotated[str, Field(description="Of a request (resp_…) or a batch (batch_…)")]
+Instructions = Annotated[str | None, Field(description="What to do with the input; the system text")]
+Model = Annotated[str | None, Field(description="The first model that is served, if not given")]
+MostTokens = Annotated[int | None, Field(ge=1, description="Most tokens of an answer")]
+
+
+class AgentTools:
+    """The tools; each method is one, and its docstring and types are what an agent reads of it."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def submit(
+        self, input: str, instructions: Instructions = None, model: Model = None, max_output_tokens: MostTokens = None
+    ) -> JobState:
+        """Submit one request to a language model; returns its id at once."""
+        return request_state(self._client.create(self._body(input, instructions, model, max_output_tokens)))
+
+    def wait(
+        self,
+        id: Id,
+        context: Context[Any, Any],
+        timeout_s: Annotated[int, Field(ge=1, le=600, description="Longest wait in seconds")] = 45,
+    ) -> JobState:
+        """Wait until a request or a batch has ended, or the time is over; returns its state, with the answer."""
+        begun, state = time.monotonic(), self._state(id)
+        while not state.ended and (waited_s := time.monotonic() - begun) < timeout_s:
+            from_thread.check_cancelled()
+            from_thread.run(context.report_progress, waited_s, timeout_s, progress_of(state))
+            state = self._state(id, min(POLL_S, math.ceil(timeout_s - waited_s)))
+        return state
+
+    def status(self, id: Id) -> JobState:
+        """Show how far a request or a batch is, with its expected end, without waiting."""
+        return self._state(id)
+
+    def batch(
+        self,
+        inputs: Annotated[list[str], Field(min_length=1, max_length=MOST_INPUTS)],
+        instructions: Instructions = None,
+        model: Model = None,
+        max_output_tokens: MostTokens = None,
+        window: Annotated[str, Field(description="When it must be done: 30m, 24h, 7d")] = "24h",
+    ) -> JobState:
+        """Submit many inputs as one batch, served with the capacity that other requests leave; returns its id at once.
+
+        Its answers are read with `answers`.
+        """
+        model = model or self._client.model()
+        bodies = (self._body(one, instructions, model, max_output_tokens) for one in inputs)
+        lines = [
+            json.dumps({"custom_id": str(place), "method": "POST", "url": "/v1/responses", "body": body})
+            for place, body in enumerate(bodies)
+        ]
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "inputs.jsonl"
+            path.write_text("\n".join(lines))
+            file = self._client.upload(path)
+        asked = {"input_file_id": file["id"], "endpoint": "/v1/responses", "completion_window": window}
+        return batch_state(self._client.create_batch(asked, uuid.uuid4().hex))
+
+    def answers(
+        self,
+        batch_id: str,
+        after: Annotated[int, Field(ge=0, description="How many lines to leave out")] = 0,
+        limit: Annotated[int, Field(ge=1, le=100, description="Most lines returned")] = 20,
+    ) -> LineAnswers:
+        """Read the answers of a batch's lines that have ended; page through them once the batch has ended."""
+        lines = lines_of(self._client.results(batch_id, "jsonl"))
+        read = [json.loads(line) for line in islice(lines, after, after + limit + 1)]
+        return LineAnswers(lines=[line_answer(line) for line in read[:limit]], more=len(read) > limit)
+
+    def cancel(self, id: Id) -> JobState:
+        """Cancel a request or a batch, waiting or running; answers that are there are kept."""
+        if id.startswith(BATCH):
+            return batch_state(self._client.act_on_batch(id, "cancel"))
+        return request_state(self._client.cancel(id))
+
+    def usage(
+        self, days: Annotated[int, Field(ge=1, le=31, description="Up to today, which is included; UTC")] = 7
+    ) -> list[DayUsage]:
+        """Show requests, tokens and GPU-seconds of each day and model."""
+        first = datetime.now(UTC).date() - timedelta(days=days - 1)
+        report = self._client.usage(by="day,model", **{"from": first.isoformat()})
+        return [DayUsage.model_validate(one) for one in report["data"]]
+
+    def _state(self, id: str, wait_s: int = 0) -> JobState:
+        if not id.startswith(BATCH):
+            return request_state(self._client.retrieve(id, wait_s))
+        time.sleep(wait_s)  # the call itself does not wait
+        return batch_state(self._client.batch(id))
+
+    def _body(
+        self, input: str, instructions: str | None, model: str | None, max_output_tokens: int | None
+    ) -> dict[str, Any]:
+        fields = {"instructions": instructions, "max_output_tokens": max_output_tokens}
+        given = {name: value for name, value in fields.items() if value is not None}
+        return {"model": model or self._client.model(), "input": input, **given}
+
+
+def request_state(response: Json) -> JobState:
+    """Returns the state of a request."""
+    magnus, answered = response["magnus"], response["status"] in ("completed", "incomplete")
+    return JobState(
+        id=response["id"],
+        status=response["status"],
+        ended=response["status"] not in OPEN_STATES,
+        answer=output_text(response) if answered else None,
+        error=(response["error"] or {}).get("message"),
+        tokens=magnus["tokens_so_far"],
+        predicted_tokens=magnus["predicted_tokens"],
+        queue_position=magnus["queue_position"],
+        eta_s=magnus["eta_s"],
+    )
+
+
+def batch_state(batch: Json) -> JobState:
+    """Returns the state of a batch, with the first three of its errors."""
+    counts = batch["request_counts"]
+    errors = [f"line {one['line']}: {one['message']}" for one in (batch["errors"] or {"data": []})["data"][:3]]
+    return JobState(
+        id=batch["id"],
+        status=batch["status"],
+        ended=batch["status"] in ENDED,
+        error="; ".join(errors) or None,
+        eta_s=batch["magnus"]["eta_s"],
+        lines=counts["total"],
+        answered_lines=counts["completed"],
+        failed_lines=counts["failed"],
+    )
+
+
+def progress_of(state: JobState) -> str:
+    """Returns a state that has not ended in words."""
+    end = "" if state.eta_s is None else f", the end expected in {state.eta_s:.0f} s"
+    if state.lines is not None:
+        return f"{state.status}: {state.answered_lines} of {state.lines} lines answered{end}"
+    predicted = "" if state.predicted_tokens is None else f" of about {state.predicted_tokens}"
+    place = "" if state.queue_position is None else f", place {state.queue_position} in the queue"
+    return f"{state.status}{place}: {state.tokens}{predicted} tokens{end}"
+
+
+def line_answer(line: Json) -> LineAnswer:
+    """Returns what a line of a batch's results says, whichever call the line made."""
+    body = (line["response"] or {}).get("body", {})
+    error = line["error"] or body.get("error")
+    if error:
+        return LineAnswer(custom_id=line["custom_id"], error=error["message"])
+    if "output" in body:
+        return LineAnswer(custom_id=line["custom_id"], answer=output_text(body))
+    choice = body["choices"][0]
+    answer = choice["text"] if "text" in choice else choice["message"]["content"]
+    return LineAnswer(custom_id=line["custom_id"], answer=answer)
+
+
+def explained(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the tool with the client's errors as errors whose words an agent may read."""
+
+    @wraps(function)
+    def call(**arguments: Any) -> Any:
+        try:
+            return function(**arguments)
+        except click.ClickException as error:
+            raise ToolError(error.message) from error
+
+    return call
+
+
+def make_server(client: Client) -> MCPServer[Any]:
+    """Returns the server of the tools; `run` serves them on standard input and output."""
+    server: MCPServer[Any] = MCPServer("magnus", instructions=INSTRUCTIONS, version=VERSION, log_level="WARNING")
+    tools = AgentTools(client)
+    for tool in (tools.submit, tools.batch):
+        server.add_tool(explained(tool), annotations=SUBMITS)
+    for tool in (tools.wait, tools.status, tools.answers, tools.usage):
+        server.add_tool(explained(tool), annotations=READS)
+    server.add_tool(explained(tools.cancel), annotations=CANCELS)
+    return server
