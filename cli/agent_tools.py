@@ -258,9 +258,12 @@ def make_server(client: Client) -> MCPServer[Any]:
     """Returns the server of the tools; `run` serves them on standard input and output."""
     server: MCPServer[Any] = MCPServer("magnus", instructions=INSTRUCTIONS, version=VERSION, log_level="WARNING")
     tools = AgentTools(client)
-    for tool in (tools.submit, tools.batch):
-        server.add_tool(explained(tool), annotations=SUBMITS)
-    for tool in (tools.wait, tools.status, tools.answers, tools.usage):
-        server.add_tool(explained(tool), annotations=READS)
-    server.add_tool(explained(tools.cancel), annotations=CANCELS)
+    annotated: dict[Callable[..., Any], ToolAnnotations] = {
+        tools.submit: SUBMITS,
+        tools.batch: SUBMITS,
+        tools.cancel: CANCELS,
+        **dict.fromkeys((tools.wait, tools.status, tools.answers, tools.usage), READS),
+    }
+    for tool, annotations in annotated.items():
+        server.add_tool(explained(tool), annotations=annotations)
     return server

@@ -9,6 +9,7 @@ import anyio
 import pytest
 from mcp import Client as AgentClient
 from mcp import StdioServerParameters
+from mcp.types import TextContent
 
 from cli.api_client import Client, output_text
 from inference.toy.toy_applications import toy_requests
@@ -41,8 +42,8 @@ def test_an_agent_submits_waits_reads_and_cancels(up: Up, expected: str) -> None
             async def call(tool: str, **arguments: Any) -> dict[str, Any]:
                 result = await agent.call_tool(tool, arguments)
                 assert not result.is_error, result.content
-                assert result.structured_content is not None
-                return result.structured_content
+                content: dict[str, Any] = result.structured_content
+                return content
 
             job = await call("submit", input=WORDS, instructions=DOUBLE)
             answered = await call("wait", id=job["id"], timeout_s=60)
@@ -51,8 +52,8 @@ def test_an_agent_submits_waits_reads_and_cancels(up: Up, expected: str) -> None
 
             heard: list[str | None] = []
 
-            async def hear(_: float, total: float | None, message: str | None) -> None:
-                assert total == 1
+            async def hear(progress: float, total: float | None, message: str | None) -> None:
+                assert total == 1 > progress
                 heard.append(message)
 
             long = await call("submit", input=LONG, instructions=DOUBLE, max_output_tokens=1000)
@@ -74,6 +75,7 @@ def test_an_agent_submits_waits_reads_and_cancels(up: Up, expected: str) -> None
             assert sum(one["requests"] for one in (await call("usage", days=2))["result"]) >= 3
             unknown = await agent.call_tool("status", {"id": "resp_" + "0" * 32})
             assert unknown.is_error
+            assert isinstance(unknown.content[0], TextContent)
             assert "404: " in unknown.content[0].text
 
     anyio.run(use)
