@@ -35,12 +35,13 @@ class JsonFormat:
 class Sequence:
     """A prompt and the tokens generated for it so far; `limit` counts all generated tokens, earlier slices included.
 
-    `turns` are the prompt's (role, content) before its encoding, for a server that takes no token ids. `priority` is a
-    hint for a server that orders its own queue; higher goes first. With `top_logprobs`, the log probability of each
-    token is wanted, and those of this many tokens that were likeliest there; `logprobs` has those of `generated_ids`.
-    With `prompt_logprobs`, those of the prompt's tokens are wanted too. Only rows of the same `cache_salt` may share
-    what a server has cached of their prompts. If it `continues`, the answer continues the prompt's text, and may begin
-    in the middle of a word. `answer_form` says how its thinking is told from its text.
+    `predicted` and `predicted_upper` are the median and upper quantile of their number as predicted at its arrival; 0
+    if nobody did. `turns` are the prompt's (role, content) before its encoding, for a server that takes no token ids.
+    `priority` is a hint for a server that orders its own queue; higher goes first. With `top_logprobs`, the log
+    probability of each token is wanted, and those of this many tokens that were likeliest there; `logprobs` has those
+    of `generated_ids`. With `prompt_logprobs`, those of the prompt's tokens are wanted too. Only rows of the same
+    `cache_salt` may share what a server has cached of their prompts. If it `continues`, the answer continues the
+    prompt's text, and may begin in the middle of a word. `answer_form` says how its thinking is told from its text.
     """
 
     id: str
@@ -58,6 +59,8 @@ class Sequence:
     prompt_logprobs: bool = False
     continues: bool = False
     answer_form: AnswerForm = PLAIN
+    predicted: int = 0
+    predicted_upper: int = 0
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:

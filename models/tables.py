@@ -286,6 +286,7 @@ class StoredWorker(Base):
     prefix_cache: Mapped[bool] = mapped_column(server_default="false")  # whether its engine caches prefixes of prompts
     max_rows: Mapped[int | None]  # the most rows that it takes at once, however large its memory
     fault: Mapped[str | None]  # why its engine cannot serve now; until it can, the worker gets no batch
+    row_lengths: Mapped[dict[str, Any]] = mapped_column(server_default="{}")  # a `RowLength` by the id of the request
     started_at: Mapped[datetime] = mapped_column(server_default=NOW)
     heartbeat_at: Mapped[datetime] = mapped_column(server_default=NOW)
     stopped_at: Mapped[datetime | None]

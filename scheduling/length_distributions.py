@@ -44,8 +44,9 @@ def drawn_length(request: Request, level: float, generated: int | None = None) -
 
     For a running row with `generated` tokens, it is the quantile among the answers that are longer than that.
     """
-    median, upper = min(request.predicted, request.limit), min(request.predicted_upper, request.limit)
-    done = request.generated if generated is None else generated
+    at, total = request.predicted_at, request.generated if generated is None else generated
+    median, upper = (max(1, min(each, request.limit) - at) for each in (request.predicted, request.predicted_upper))
+    done = max(0, total - at)
     spread = log_spread(median, upper)
     if done and spread > CERTAIN_SPREAD:
         scale = spread * UPPER_Z / UPPER_LOGIT
@@ -53,7 +54,7 @@ def drawn_length(request: Request, level: float, generated: int | None = None) -
         length = median * math.exp(min(scale * math.log(math.expm1(outlived - math.log1p(-level))), MOST_EXPONENT))
     else:
         length = median * math.exp(spread * NORMAL.inv_cdf(level))
-    return max(1, min(round(length), request.limit) - done)
+    return max(1, min(at + round(length), request.limit) - total)
 
 
 def log_spread(median: float, upper: float) -> float:
@@ -72,19 +73,21 @@ UPPER_ODDS = round(COVERAGE / (1 - COVERAGE), 9)  # the odds of the quantile tha
 CERTAIN_LOGISTIC_SPREAD = 0.01
 
 
-def conditional_totals(predicted: Floats, upper: Floats, generated: Floats) -> tuple[Floats, Floats]:
+def conditional_totals(
+    predicted: Floats, upper: Floats, generated: Floats, predicted_at: Floats | float = 0.0
+) -> tuple[Floats, Floats]:
     """Return median and upper quantile of the total generation length of rows that have `generated` tokens.
 
-    Elementwise over rows, in tokens; `predicted` and `upper` are the prediction's median and upper quantile. Both
-    results are at least `generated` + 1.
+    Elementwise over rows, in tokens; `predicted` and `upper` are the median and upper quantile predicted when the row
+    had `predicted_at` tokens. Both results are at least `generated` + 1.
     """
+    predicted, upper = np.maximum(predicted - predicted_at, 1.0), upper - predicted_at
+    gained, least = np.maximum(generated - predicted_at, 1e-9), generated + 1  # 1e-9 stands for 0, which has no log
     spread = np.log(np.maximum(upper / predicted, 1.0)) / np.log(UPPER_ODDS)
     certain = spread < CERTAIN_LOGISTIC_SPREAD
     spread = np.where(certain, 1.0, spread)
-    power = np.log(np.maximum(generated, 1e-9) / predicted) / spread  # ln((g/m)^β); 1e-9 stands for g = 0
+    power = np.log(gained / predicted) / spread  # ln((g/m)^β)
     median = predicted * np.exp(spread * np.logaddexp(0.0, np.log(2.0) + power))
     quantile = predicted * np.exp(spread * np.logaddexp(np.log(UPPER_ODDS), np.log(UPPER_ODDS + 1) + power))
-    least = generated + 1
-    return np.maximum(np.where(certain, predicted, median), least), np.maximum(
-        np.where(certain, upper, quantile), least
-    )
+    median, quantile = np.where(certain, predicted, median), np.where(certain, upper, quantile)
+    return np.maximum(predicted_at + median, least), np.maximum(predicted_at + quantile, least)

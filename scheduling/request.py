@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 # Seconds of waiting that one level of priority is worth: a request overtakes those of the level below that arrived at
 # most PRIORITY_S before it. A larger value favours high priorities, a smaller one bounds the wait of low ones. No paper
@@ -67,6 +67,7 @@ class Request:
     needs: frozenset[str] = frozenset()  # names of the abilities that it needs and some workers lack
     outgrew_tokens: int = 0  # capacity of the largest worker on which it ran out of memory alone; 0: none
     job: str = ""  # the bulk job whose line it is
+    predicted_at: int = 0  # the tokens that it had generated when it was predicted; 0: at its arrival
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.limit < 1:
@@ -100,6 +101,18 @@ class Request:
     def remaining_upper(self) -> int:
         """Upper quantile of the tokens still to come, at least `remaining`."""
         return max(self.remaining, min(self.predicted_upper, self.limit) - self.generated)
+
+
+class RowLength(NamedTuple):
+    """A running row's generation length, predicted when it had `at` tokens: median and upper quantile, in all."""
+
+    at: int
+    median: int
+    upper: int
+
+    def of(self, request: Request) -> Request:
+        """Return the request with this prediction in place of the one made at its arrival."""
+        return replace(request, predicted=self.median, predicted_upper=self.upper, predicted_at=self.at)
 
 
 def split(requests: Sequence[Request]) -> tuple[tuple[Request, ...], ...]:

@@ -28,6 +28,7 @@ class BatchRow:
         "logprobs",
         "matcher",
         "new_tokens",
+        "preempted",
         "prompt_logprobs",
         "refusal",
         "seen",
@@ -63,6 +64,7 @@ class BatchRow:
             or sequence.sampling.changes_every_token
             or sequence.sampling.min_tokens > 0
         )
+        self.preempted = False  # ever, for want of memory
         self.finish_reason: FinishReason | None = None
         self.refusal = ""
 

@@ -22,6 +22,7 @@ from inference.local.kv.kv_cache import BLOCK_TOKENS, BudgetExceeded, KvCache
 from inference.local.kv.prefill_pool import PooledRow
 from inference.local.kv.row_offload import OffloadedRows
 from inference.local.loading.model_loading import LoadedModel
+from inference.local.row_probe import RowProbe
 from inference.local.running_batch import RunningBatch, new_row
 from inference.local.thread_trials import ThreadTrials
 from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
@@ -36,8 +37,8 @@ Progress = Callable[[list[FinishedSequence]], None]
 class Engine:
     """Generates for many sequences at once, over one model and one KV cache of at most `kv_budget_bytes`.
 
-    When a continuous batch exceeds `memory_threshold` of that budget, the engine preempts its youngest rows and resumes
-    them once there is memory again (BATON 4.3).
+    When a continuous batch exceeds `memory_threshold` of that budget, the engine preempts rows and resumes them once
+    there is memory again (BATON 4.3): the youngest, or those that a `probe` expects to run longest.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Engine:
         block_tokens: int = BLOCK_TOKENS,
         prefill_tokens: int | None = None,
         thread_trials: ThreadTrials | None = None,
+        probe: RowProbe | None = None,
     ) -> None:
         """Writes the seconds of each step to `step_log`, from which a worker learns its costs.
 
@@ -58,7 +60,7 @@ class Engine:
         self.loaded, self.kv_budget_bytes = loaded, kv_budget_bytes
         self._threshold_bytes = int(memory_threshold * kv_budget_bytes)
         self._kv = KvCache(loaded.layout, kv_budget_bytes, block_tokens=block_tokens)
-        self._batch = RunningBatch(loaded, self._kv, step_log, thread_trials)
+        self._batch, self._probe = RunningBatch(loaded, self._kv, step_log, thread_trials, probe), probe
         # the rows of a model that keeps states are neither prefilled in pieces nor offloaded
         self._prefill_tokens = sys.maxsize if loaded.layout.state_bytes else prefill_tokens or sys.maxsize
         self._waiting: list[BatchRow] = []  # preempted rows and pooled joiners, in the order in which they join
@@ -220,16 +222,18 @@ class Engine:
             raise BudgetExceeded(needed_bytes)
 
     def _preempt(self) -> None:
-        """Frees the pool, then preempts the youngest rows, until the next token stays below the threshold."""
+        """Frees the pool, then preempts rows, until the next token stays below the threshold."""
         batch = self._batch
         while batch.rows and not self._below_threshold(batch.rows, growth=1):
             if self._pooled is not None:
                 self._pooled = None
             elif len(batch.rows) > 1:
-                youngest = max(batch.rows, key=lambda row: row.entry_number)
-                self._offload(youngest)
-                batch.drop(youngest)
-                self._waiting.insert(0, youngest)
+                longest = None if self._probe is None else self._probe.longest(batch.rows)
+                chosen = longest or max(batch.rows, key=lambda row: row.entry_number)
+                chosen.preempted = True
+                self._offload(chosen)
+                batch.drop(chosen)
+                self._waiting.insert(0, chosen)
             else:
                 break
 

@@ -24,6 +24,10 @@ from inference.local.linear_weights import LinearWeight, PackedWeight, PlainWeig
 # and k (Qwen3).
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
+# The layer whose states are kept, as a share of all. Of SmolLM2's 30, the states behind layers 18 and 21 rank lengths
+# at tau 0.50, those behind 6 and 30 at 0.41 and 0.46. Those behind 21 rank what is left of running rows best.
+MIDDLE = 2 / 3
+
 
 @dataclass(frozen=True, slots=True)
 class Logits:
@@ -98,6 +102,9 @@ class FusedModel(nn.Module):
         self._windows: Windows = windows or {"": None}
         of_layers = kinds if windows else [""] * len(stack.layers)
         self._layers = [_fuse(layer, kind, packed) for layer, kind in zip(stack.layers, of_layers, strict=True)]
+        self._middle = int(MIDDLE * len(self._layers))
+        # [rows, hidden] what the middle layer gave for each row's first token in the last forward pass
+        self.middle_states: Tensor | None = None
 
     def forward(
         self,
@@ -147,6 +154,8 @@ class FusedModel(nn.Module):
             normed = functional.rms_norm(x, self._norm.shape, layer.mlp_norm, self._epsilon)
             gate, up = layer.gate_up(normed).chunk(2, -1)
             x = layer.down.add_to(x, self._activate(gate).mul_(up))
+            if index == self._middle:
+                self.middle_states = x.view(rows, length, -1)[:, 0].clone()
         if logits_to_keep is not None:
             kept = logits_to_keep[..., None].expand(-1, -1, x.shape[-1])
             x = x.view(rows, length, -1).gather(1, kept).view(-1, x.shape[-1])

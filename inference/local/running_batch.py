@@ -21,6 +21,7 @@ from inference.local.kv.prefill_pool import PooledRow
 from inference.local.loading.model_loading import LoadedModel
 from inference.local.longrope import prefill_of
 from inference.local.next_tokens import log_probabilities, next_tokens
+from inference.local.row_probe import RowProbe
 from inference.local.thread_trials import ThreadTrials
 from inference.sequences import FinishedSequence, Sequence, TokenLogprob
 
@@ -53,8 +54,10 @@ class RunningBatch:
         kv: KvCache,
         step_log: StepLog | None = None,
         thread_trials: ThreadTrials | None = None,
+        probe: RowProbe | None = None,
     ) -> None:
         self.loaded, self.kv, self._step_log, self._thread_trials = loaded, kv, step_log or StepLog(), thread_trials
+        self._probe = probe
         self.rows: list[BatchRow] = []
         self.tally = RunTally()
         self.finished: list[FinishedSequence] = []  # since the last call of take_finished
@@ -117,6 +120,8 @@ class RunningBatch:
         started = perf_counter()
         cursor = self._prepare_decode()
         logits = decode_one_token(self.loaded.decoder, self.kv, cursor)
+        if self._probe is not None:
+            self._probe.after_pass(self.rows)
         cursor.tokens = self._next_tokens(logits, self.rows)[:, None]
         running = self._retire(self.rows, cursor.tokens[:, 0])
         ended = perf_counter()
@@ -168,6 +173,8 @@ class RunningBatch:
                 running += 1
                 if row.append(token, self.loaded.eos_ids, self.loaded.tokenizer):
                     self.finished.append(row.result())
+                    if self._probe is not None:
+                        self._probe.ended(row)
                     self.tally.count_finished(row.new_tokens)
                     self._cursor = None
         return running

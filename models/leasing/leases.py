@@ -6,7 +6,7 @@ order of their ids, so that no two can deadlock.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, bindparam
@@ -16,18 +16,21 @@ from models.notifications import AWAITED, AWAITED_S
 from models.planning.worker_costs import curves_to_store
 from models.sql import text
 from scheduling.costs import LearnedCurves
+from scheduling.request import RowLength
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOffer:
     """What a worker accepts now: at most `max_rows` rows at once, and no work while its engine has a `fault`.
 
-    `curves` are those learned since it registered; None: nothing new.
+    `curves` are those learned since it registered; None: nothing new. `row_lengths` has the predictions of running rows
+    that are better than those made at their arrival, by request id.
     """
 
     max_rows: int | None = None
     fault: str | None = None
     curves: LearnedCurves | None = None
+    row_lengths: Mapping[str, RowLength] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class TakenRequest:
     """A request of a taken batch; `generated_ids` are the tokens that earlier slices generated.
 
     `needs` names what its engine must be able to do. `logprobs` are those of the generated ids, as they were stored.
+    The predicted tokens are median and upper quantile, 0 without a prediction.
     """
 
     id: str
@@ -63,6 +67,8 @@ class TakenRequest:
     tenant: str = ""
     needs: tuple[str, ...] = ()
     logprobs: list[Any] | None = None
+    predicted_tokens: int = 0
+    predicted_upper_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +116,9 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
                 update requests set status = 'cancelled', finished_at = clock_timestamp()
                 where batch_id = :batch_id and status = 'in_progress' and cancel_requested_at is not null
             )
-            select id, instructions, input, body, limit_tokens, generated_ids, priority, tenant, needs, logprobs
+            select id, instructions, input, body, limit_tokens, generated_ids, priority, tenant, needs, logprobs,
+                coalesce(predicted_tokens, 0) as predicted_tokens,
+                coalesce(predicted_upper_tokens, 0) as predicted_upper_tokens
             from requests
             where batch_id = :batch_id and status = 'in_progress' and cancel_requested_at is null
             order by arrived_at, id
@@ -162,7 +170,7 @@ def renew(
             with mine as (
                 update workers set heartbeat_at = clock_timestamp(),
                     stopping = stopping or :stopping, max_rows = :max_rows, fault = :fault,
-                    curves = coalesce(:curves, curves)
+                    curves = coalesce(:curves, curves), row_lengths = :row_lengths
                 where name = :name and extract(epoch from started_at)::float8 = :incarnation
                 returning not_consuming_since is not null as unreachable
             ), locked as (
@@ -179,7 +187,7 @@ def renew(
                 array(select id from renewed) as held,
                 array(select id from requests where batch_id = any(cast(:ids as bigint[]))
                     and status = 'in_progress' and cancel_requested_at is not null) as cancels
-        """).bindparams(bindparam("curves", type_=JSONB(none_as_null=True))),
+        """).bindparams(bindparam("curves", type_=JSONB(none_as_null=True)), bindparam("row_lengths", type_=JSONB)),
         {
             "name": name,
             "incarnation": incarnation,
@@ -188,6 +196,7 @@ def renew(
             "max_rows": offer.max_rows,
             "fault": offer.fault,
             "curves": curves_to_store(offer.curves),
+            "row_lengths": offer.row_lengths,
             "ids": [lease.batch_id for lease in progress],
             "fences": [lease.fence for lease in progress],
             "tokens": list(progress.values()),

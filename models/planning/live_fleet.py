@@ -1,7 +1,7 @@
 """Reads the fleet for the planner: live workers, open batches, and the outcomes of ended batches."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
@@ -11,6 +11,7 @@ from models.sql import text
 from models.tables import BatchStatus
 from scheduling.costs import ProfiledCurves, WorkerCurves
 from scheduling.kv_memory import KvMemory
+from scheduling.request import RowLength
 
 # A worker that has not deregistered, is not stopping, takes its messages, is not drained, and whose engine works.
 MAY_BE_GIVEN_BATCHES = """stopped_at is null and not stopping and not_consuming_since is null and fault is null
@@ -19,7 +20,10 @@ MAY_BE_GIVEN_BATCHES = """stopped_at is null and not stopping and not_consuming_
 
 @dataclass(frozen=True, slots=True)
 class LiveWorker:
-    """A worker with a fresh heartbeat; `curves` give the seconds of its prefills and iterations (SCLS Eq. 3-4)."""
+    """A worker with a fresh heartbeat; `curves` give the seconds of its prefills and iterations (SCLS Eq. 3-4).
+
+    `row_lengths` has its own predictions of running rows, by request id.
+    """
 
     name: str
     model: str
@@ -31,6 +35,7 @@ class LiveWorker:
     max_rows: int | None = None
     lacks: frozenset[str] = frozenset()
     prefix_cache: bool = False
+    row_lengths: Mapping[str, RowLength] = field(default_factory=dict)
 
     @property
     def memory(self) -> KvMemory:
@@ -75,7 +80,8 @@ def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
     """Returns workers whose last heartbeat is at most `alive_s` old and that may be given batches, ordered by name."""
     rows = connection.execute(
         text(f"""
-            select name, model, theta_bytes, delta_bytes, curves, paged, block_tokens, max_rows, lacks, prefix_cache
+            select name, model, theta_bytes, delta_bytes, curves, paged, block_tokens, max_rows, lacks, prefix_cache,
+                row_lengths
             from workers where {MAY_BE_GIVEN_BATCHES}
                 and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)
             order by name
@@ -83,7 +89,14 @@ def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
         {"alive_s": alive_s},
     )
     return [
-        LiveWorker(**{**row._mapping, "lacks": frozenset(row.lacks), "curves": curves_from_store(row.curves)})
+        LiveWorker(
+            **{
+                **row._mapping,
+                "lacks": frozenset(row.lacks),
+                "curves": curves_from_store(row.curves),
+                "row_lengths": {name: RowLength(*length) for name, length in row.row_lengths.items()},
+            }
+        )
         for row in rows
     ]
 

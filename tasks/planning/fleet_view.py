@@ -12,7 +12,7 @@ from models.planning.live_fleet import LiveWorker, OpenBatch
 from scheduling.costs import ServingTime
 from scheduling.forecast.forecast import PresentWork
 from scheduling.policy import Assignment, RunningRow, Worker
-from scheduling.request import Request
+from scheduling.request import Request, RowLength
 from scheduling.simulation.simulator import StartedBatch
 from tasks.planning.policies_by_model import PoliciesByModel
 
@@ -91,7 +91,7 @@ class FleetView:
                     name=worker.name,
                     memory=worker.memory,
                     costs=serving_time_of(worker),
-                    rows=tuple(row for batch in joined for row in self._rows(batch, now)),
+                    rows=tuple(row for batch in joined for row in self._rows(batch, worker.row_lengths, now)),
                     busy_s=max([static_s, *(_remaining_s(batch, now) for batch in joined)]),
                     queued=0 if ends_soon else len(static),
                     lacks=worker.lacks,
@@ -121,8 +121,8 @@ class FleetView:
         requests = tuple(known.requests[one] for one in batch.request_ids if one in known.requests)
         return StartedBatch(replace(known.assignment, requests=requests), batch.started_at)
 
-    def _rows(self, batch: OpenBatch, now: float) -> Iterable[RunningRow]:
-        """Yields the running rows of a batch that joined.
+    def _rows(self, batch: OpenBatch, lengths: Mapping[str, RowLength], now: float) -> Iterable[RunningRow]:
+        """Yields the running rows of a batch that joined, with the worker's own predictions of their `lengths`.
 
         The last heartbeat says how many tokens each row has gained. If the batch's estimated serving time implies more
         tokens by now, the larger number counts.
@@ -133,7 +133,8 @@ class FleetView:
         iterations = share * max((request.remaining for request in requests.values()), default=0)
         for request in (requests[request_id] for request_id in batch.request_ids if request_id in requests):
             gained = max(batch.progress_tokens, int(iterations))
-            yield RunningRow(request, min(request.generated + gained, request.limit - 1), started_at)
+            known = lengths[request.id].of(request) if request.id in lengths else request
+            yield RunningRow(known, min(request.generated + gained, request.limit - 1), started_at)
 
 
 def _remaining_s(batch: OpenBatch, now: float) -> float:

@@ -129,6 +129,8 @@ def _sequence(request: TakenRequest, body: RequestBody, prompt_format: RequestTo
         prompt_logprobs="prompt_logprobs" in body.needs,
         continues=body.raw or body.continues,
         answer_form=body.answer_form,
+        predicted=request.predicted_tokens,
+        predicted_upper=request.predicted_upper_tokens,
     )
 
 

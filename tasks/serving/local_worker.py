@@ -16,9 +16,11 @@ from inference.local.engine_profile import QUICK, measure, tolerated_slowdown, w
 from inference.local.kv.kv_budget import GPU_SHARE, kv_budget_bytes, require_a_row
 from inference.local.kv.kv_cache import BLOCK_TOKENS
 from inference.local.loading.model_loading import LoadedModel, load_model
+from inference.local.row_probe import RowProbe
 from inference.local.thread_trials import ThreadTrials
 from inference.prompt_format import load_prompt_format
 from learning.cost_curves import fit_curves
+from learning.length_probe import LengthProbe
 from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
 from scheduling.costs import ProfiledCurves, ServingCurves
@@ -62,6 +64,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
     )
     steps = StepLog()
     costs = LearnedCosts(lambda now: [window_of_sums(sums, now) for sums in steps.take()], curves)
+    probe = RowProbe(loaded.decoder, LengthProbe()) if loaded.fused else None
     # as published, batches are planned for Θ, and the rest of the memory is for predictions that were too short
     engine_bytes = int(budget_bytes / GPU_SHARE) if settings.magnus == "published" else budget_bytes
     return serve_until_signal(
@@ -71,10 +74,11 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
             step_log=steps,
             prefill_tokens=settings.prefill_tokens,
             thread_trials=thread_trials,
+            probe=probe,
         ),
         load_prompt_format(settings.model),
         announcement,
-        offer=lambda: WorkerOffer(max_rows=most_rows, curves=costs.curves(monotonic())),
+        offer=lambda: WorkerOffer(most_rows, None, costs.curves(monotonic()), probe.lengths if probe else {}),
         prepare_format=loaded.format_masks.prepare if loaded.format_masks else take_any_format,
     )
 

@@ -3,7 +3,9 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from models.leasing import leases, worker_registration
-from models.leasing.leases import Lease, Renewal
+from models.leasing.leases import Lease, Renewal, WorkerOffer
+from models.planning.live_fleet import live_workers
+from scheduling.request import RowLength
 from tests.integration.database_stage import Stage, eventually
 
 RUNNING = """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, status,
@@ -31,3 +33,13 @@ def test_a_batch_that_ends_while_its_renewal_waits_for_that_is_not_lost(stage: S
             writer.exec_driver_sql(f"update batches set status = 'finished', lease_until = null where id = {ends}")
         assert renewal.result(60).held == {runs}
         assert renewal.result(60).closed == {ends}
+
+
+def test_a_workers_predictions_of_its_rows_reach_the_planner_and_its_next_process_begins_without(stage: Stage):
+    worker = worker_registration.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
+    with stage.database.begin() as connection:
+        for lengths in ({"r1": RowLength(16, 40, 90)}, {}):
+            incarnation = worker_registration.register(connection, worker, max_attempts=3)
+            leases.renew(connection, "w1", incarnation, {}, 10.0, offer=WorkerOffer(row_lengths=lengths))
+            (live,) = live_workers(connection, alive_s=30.0)
+            assert live.row_lengths == lengths

@@ -1,12 +1,17 @@
 """A worker's threads on a real engine and a real Postgres: leases, answers, memory, cancels, slices, joins."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import structlog
 
+from inference.local.engine import Engine
+from inference.local.row_probe import READ_EVERY, RowProbe
+from models.leasing.leases import WorkerOffer
+from scheduling.request import RowLength
 from tests.integration.database_stage import MODEL, Stage, eventually
 from tests.integration.serving_worker import Serving, small_model
 from tests.integration.small_model import UNKNOWN_TO_MODEL
@@ -293,3 +298,41 @@ def test_hostile_parameters_beside_ordinary_requests_harm_nobody(stage: Stage, s
         ("incomplete", 1, serving.alone(words, 20)) for words in ordinary.values()
     }
     assert {answers[name][:2] for name in HOSTILE} <= {("incomplete", 1), ("completed", 1)}
+
+
+@dataclass
+class FixedProbe:
+    """Predicts the same length of every row once it has read some, and keeps what it was told of it."""
+
+    lengths: dict[str, RowLength] = field(default_factory=dict)
+    known: list[list[float]] = field(default_factory=list)
+    ends: list[tuple[str, int, bool]] = field(default_factory=list)
+
+    def read(self, ids: Sequence[str], known: Any, states: Any) -> None:
+        self.lengths, self.known = {name: RowLength(READ_EVERY, 30, 35) for name in ids}, known.tolist()
+
+    def ended(self, row_id: str, tokens: int, cut: bool) -> None:
+        self.ends.append((row_id, tokens, cut))
+
+
+def test_a_probe_knows_the_arrivals_prediction_and_its_own_reaches_the_workers_row(
+    stage: Stage, tmp_path_factory: pytest.TempPathFactory
+):
+    loaded, prompt_format = small_model(tmp_path_factory.getbasetemp() / MODEL)
+    probe = FixedProbe()
+    stage.request("r1", limit_tokens=READ_EVERY + 8, predicted_tokens=20, predicted_upper_tokens=22)
+    serving = Serving(
+        stage,
+        loaded,
+        prompt_format,
+        100_000,
+        lambda: Engine(loaded, 100_000 * loaded.delta_bytes, probe=RowProbe(loaded.decoder, probe)),
+        offer=lambda: WorkerOffer(row_lengths=probe.lengths),
+    )
+    serving.serve("r1", joins=True)
+    told = """select 1 from workers where row_lengths = '{"r1": [16, 30, 35]}'"""
+    eventually(lambda: stage.sql(told))
+    serving.close()
+    (known,) = probe.known
+    assert known[1:] == [READ_EVERY, READ_EVERY + 8, 20, 22]
+    assert probe.ends == [("r1", READ_EVERY + 8, True)]

@@ -115,10 +115,10 @@ class FleetArrays:
         shape = len(self), int(self.size.max()) + 1
         self.cached, self.remaining = np.zeros(shape), np.full(shape, -np.inf)
         generated = np.fromiter(map(attrgetter("generated"), rows), np.float64, len(rows))
-        names = ("length", "predicted", "predicted_upper", "limit")
+        names = ("length", "predicted", "predicted_upper", "predicted_at", "limit")
         columns = (np.fromiter(map(attrgetter(name), requests), np.float64, len(rows)) for name in names)
-        prompt, predicted, upper, limit = columns
-        median, upper = conditional_totals(predicted, upper, generated)
+        prompt, predicted, upper, predicted_at, limit = columns
+        median, upper = conditional_totals(predicted, upper, generated, predicted_at)
         median, upper = np.minimum(median, limit) - generated, np.minimum(upper, limit) - generated
         is_row = np.arange(shape[1]) < self.size[:, None]
         self.cached[is_row] = prompt + generated

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.length_distributions import conditional_totals
+from scheduling.length_distributions import conditional_totals, drawn_length
+from scheduling.request import RowLength
+from tests.unit.scheduling.scheduling_builders import a_request
 
 
 def totals(predicted: float, upper: float, generated: float) -> tuple[float, float]:
@@ -47,3 +49,17 @@ def test_half_of_the_rows_that_have_come_so_far_end_by_the_median_and_nine_in_te
         assert survive(median) / survive(generated) == pytest.approx(0.5, rel=1e-6)
     if quantile > generated + 1:
         assert survive(quantile) / survive(generated) == pytest.approx(0.1, rel=1e-6)
+
+
+@given(st.integers(1, 500), st.integers(1, 400), st.floats(1.0, 5.0), st.integers(0, 800))
+def test_a_row_predicted_again_is_a_new_row_with_what_it_had_then_behind_it(
+    at: int, left: int, spread: float, since: int
+) -> None:
+    upper = round(left * spread)
+    predicted, quantile, generated = (np.array([float(at + tokens)]) for tokens in (left, upper, since))
+    again = conditional_totals(predicted, quantile, generated, float(at))
+    assert [total[0] - at for total in again] == pytest.approx(totals(left, upper, since))
+    limit = 10_000
+    new = a_request("new", predicted=left, upper=upper, limit=limit)
+    row = RowLength(at, at + left, at + upper).of(a_request("row", predicted=9, limit=at + limit))
+    assert drawn_length(row, 0.3, at + since) == drawn_length(new, 0.3, since)

@@ -11,7 +11,7 @@ from scheduling.forecast.forecast import MOST_PLAYED, TICK_S, Forecast, PresentW
 from scheduling.forecast.forecast_inputs import copy_of
 from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.policy import Assignment, Policy, RunningRow
-from scheduling.request import Request
+from scheduling.request import Request, RowLength
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, StartedBatch, simulate
@@ -98,6 +98,12 @@ def test_rows_of_a_continuous_batch_are_expected_by_their_progress_alone() -> No
     assert dict(expected_of_rows(sloped))["a"].seconds > dict(expected_of_rows(paged))["a"].seconds
     dear = PresentWork(sloped.worker, step_costs=FLAT)
     assert dict(expected_of_rows(dear))["a"].seconds == answer.seconds
+
+
+def test_a_row_predicted_again_is_expected_by_that_prediction() -> None:
+    row = RunningRow(RowLength(60, 90, 90).of(a_request("a", predicted=100, limit=256)), 70, NOW)
+    ((_, answer),) = expected_of_rows(PresentWork(a_worker("w", rows=[row])))
+    assert answer.seconds == pytest.approx(2.0)  # 20 more tokens
 
 
 def test_a_batch_that_runs_ends_with_its_longest_row_and_the_next_one_follows() -> None:

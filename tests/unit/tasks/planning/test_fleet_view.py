@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 from models.planning.batch_claims import Claim
 from models.planning.live_fleet import LiveWorker, OpenBatch
 from scheduling.costs import ServingCurves
 from scheduling.policy import Assignment
-from scheduling.request import Request
+from scheduling.request import Request, RowLength
 from tasks.planning.fleet_view import FleetView, with_estimates
 
 CURVES = ServingCurves((0, 0, 0, 1.0), (0, 0.5, 0, 0))  # a second a prefill, half a second a row and iteration
@@ -64,6 +66,20 @@ def test_rows_that_joined_are_as_far_as_the_last_heartbeat_says_or_as_their_esti
     guessed = described(fleet_with(open_batch(1, "a", "b", joins=True), requests=requests), now=2.0)
     assert [row.generated for row in guessed.rows] == [5, 8]  # 5 iterations: half of the 10 that the longest takes
     assert guessed.queued == 0
+
+
+def test_the_workers_own_prediction_of_a_row_takes_the_place_of_the_one_made_at_its_arrival():
+    requests = (request("a"), request("b"))
+    fleet = fleet_with(open_batch(1, "a", "b", joins=True, progress=6), requests=requests)
+    telling = replace(LIVE, row_lengths={"a": RowLength(4, 15, 18), "ended": RowLength(4, 9, 9)})
+    (worker,) = fleet.workers([telling], lambda worker: CURVES, 0.5, 0.0)["small"]
+    assert [row.generated for row in worker.rows] == [6, 6]
+    assert [row.request for row in worker.rows] == [
+        replace(request("a"), predicted=15, predicted_upper=18, predicted_at=4),
+        request("b"),
+    ]
+    started_again = fleet.workers([LIVE], lambda worker: CURVES, 0.5, 0.0)["small"][0]
+    assert [row.request for row in started_again.rows] == [*requests]
 
 
 def test_what_is_not_open_any_more_has_ended_and_is_reported_once():

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from scheduling.policies.fusion.fleet_arrays import BUSY_SHARE, FleetArrays, FutureMemory, peak_tokens, reserved
 from scheduling.policy import RunningRow
+from scheduling.request import RowLength
 from tests.unit.scheduling.scheduling_builders import SLOPED, a_paged_worker, a_request, a_row, a_worker, examples
 
 OVERHEAD = 7.5  # tokens per row that blocks of 16 leave empty, on average
@@ -79,6 +80,12 @@ def test_running_rows_are_predicted_from_what_they_have_generated_and_never_beyo
     assert fleet.remaining[0, :2].tolist() == [1, 5]
     assert (fleet.size.tolist(), fleet.longest.tolist()) == ([2, 0], [45, 0])
     assert np.isneginf(fleet.remaining[1]).all()
+
+
+def test_a_row_predicted_again_reserves_what_that_prediction_leaves() -> None:
+    row = RunningRow(RowLength(30, 70, 90).of(a_request("again", length=5, predicted=10)), 30, 0.0)
+    fleet = FleetArrays([a_worker(rows=[row])])
+    assert fleet.remaining[0, 0] == pytest.approx(60)  # one row reserves the upper quantile: 90 - 30
 
 
 def test_a_joiner_counts_among_the_rows_of_its_worker_at_once() -> None:

@@ -2,6 +2,7 @@ import pytest
 
 from scheduling.policies.fusion.fusion_policy import Fusion
 from scheduling.policy import Assignment, RunningRow, Worker
+from scheduling.request import RowLength
 from tests.unit.scheduling.scheduling_builders import SLOPED, a_paged_worker, a_request, a_row, a_worker, add_all, ids
 
 ONE = a_worker(tokens=30)  # one row of 10 + 10 tokens fits, two do not: 2 · 20
@@ -12,6 +13,19 @@ RUNNING = a_worker(costs=SLOPED, rows=ROWS)  # a join stops 4 rows for 43.6 ms e
 def served(policy: Fusion, now: float, turns: int = 1) -> list[str]:
     """The requests that a worker for one row serves, one after the other, all at the same instant."""
     return [ids(policy.assign([ONE], now))["w"][0][0] for _ in range(turns)]
+
+
+@pytest.mark.parametrize(
+    ("length", "joins"), [(None, True), (RowLength(5, 60, 60), False), (RowLength(5, 10, 10), True)]
+)
+def test_memory_is_kept_for_what_a_running_row_is_expected_to_become_by_its_last_prediction(
+    length: RowLength | None, joins: bool
+) -> None:
+    policy, request = Fusion(), a_request("row", predicted=10)
+    row = RunningRow(request if length is None else length.of(request), 5, 0.0)
+    policy.add(a_request("joiner", predicted=30), 0.0)
+    # by the long prediction, the row still runs when the joiner ends, and has 45 tokens then beside the joiner's 40
+    assert bool(policy.assign([a_paged_worker(tokens=80, rows=[row])], 60.0)) is joins
 
 
 def test_a_higher_priority_goes_first_until_the_other_is_due() -> None:

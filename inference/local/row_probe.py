@@ -1,0 +1,109 @@
+"""Shows a probe of generation lengths what a middle layer knows of the running rows, and which of them have ended.
+
+A state's dimensions are added up in STATE_VALUES groups, with random signs. So a row takes a kilobyte whatever the
+model's width, and the few dimensions with huge values that models have spoil only the groups that they are in.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inference.local.batch_rows import BatchRow
+from inference.local.fused_model import FusedModel
+from scheduling.costs import Floats
+from scheduling.request import RowLength
+
+READ_EVERY = 16  # decoding steps; a reading takes the time of a small matrix product and of a copy to the host
+STATE_VALUES = 128
+SEED = 1  # any other would do, but it must not change between readings
+EPSILON = 1e-6  # added to a mean square before its root divides
+
+
+class Probe(Protocol):
+    """Predicts how long running rows will become; `learning/length_probe.py` has ours."""
+
+    @property
+    def lengths(self) -> Mapping[str, RowLength]:
+        """The lengths of the rows read last, by id, as far as the predictions are good enough."""
+        ...
+
+    def read(self, ids: Sequence[str], known: Floats, states: Floats) -> None:
+        """Predict these rows from their states, (rows, values), and from what else is known of them, (rows, 5).
+
+        That is the tokens of their prompts, their own so far, their limits, and the median and upper quantile of their
+        lengths as predicted at their arrival.
+        """
+        ...
+
+    def ended(self, row_id: str, tokens: int, cut: bool) -> None:
+        """Learn from a row that ended with this many tokens, by itself or, if `cut`, at its limit."""
+        ...
+
+
+class RowProbe:
+    """Lets a probe read the running rows every READ_EVERY decoding steps."""
+
+    def __init__(self, model: FusedModel, probe: Probe) -> None:
+        self._model, self._probe, self._steps = model, probe, 0
+        self._signs: Tensor | None = None  # [hidden, STATE_VALUES]
+
+    @property
+    def lengths(self) -> Mapping[str, RowLength]:
+        """What the probe predicts; safe to read in another thread."""
+        return self._probe.lengths
+
+    def after_pass(self, rows: Sequence[BatchRow]) -> None:
+        """Read the rows after a decoding step's forward pass, before they get their next tokens.
+
+        Its first columns have the newest token of each row, in the order of the rows.
+        """
+        self._steps += 1
+        if self._steps % READ_EVERY or self._model.middle_states is None:
+            return
+        states = self._projected(self._model.middle_states[: len(rows)])
+        if running := [index for index, row in enumerate(rows) if row.running]:
+            known = np.array([_known(rows[index]) for index in running], np.float64)
+            self._probe.read([rows[index].sequence.id for index in running], known, states[running])
+
+    def longest(self, rows: Sequence[BatchRow]) -> BatchRow | None:
+        """Return the row with most tokens still to come; None while the probe predicts nothing.
+
+        Rows that it has not read yet count as predicted at their arrival. A row that was preempted before comes last,
+        because rows that join later could keep a long one waiting.
+        """
+        lengths = self.lengths
+
+        def left(row: BatchRow) -> int:
+            known = lengths.get(row.sequence.id)
+            return (known.median if known else row.sequence.predicted or row.limit) - len(row.generated)
+
+        return max(rows, key=lambda row: (not row.preempted, left(row), row.entry_number)) if lengths else None
+
+    def ended(self, row: BatchRow) -> None:
+        """Tell the probe of a row that ended, unless it was refused."""
+        if row.finish_reason in ("eos", "stop", "limit"):
+            self._probe.ended(row.sequence.id, len(row.generated), row.finish_reason == "limit")
+
+    def _projected(self, states: Tensor) -> Floats:
+        """Return the states, [rows, hidden], as (rows, STATE_VALUES) on the host; each has the same norm before."""
+        if self._signs is None:
+            self._signs = _signs(states.shape[1]).to(states.device)
+        normed = torch.nn.functional.rms_norm(states.float(), states.shape[1:], eps=EPSILON)
+        return (normed @ self._signs).cpu().numpy().astype(np.float64)
+
+
+def _known(row: BatchRow) -> tuple[int, int, int, int, int]:
+    asked = row.sequence
+    median, upper = asked.predicted or row.limit, asked.predicted_upper or row.limit
+    return len(asked.prompt_ids), len(row.generated), row.limit, median, upper
+
+
+def _signs(hidden: int) -> Tensor:
+    """Return the matrix that adds each of `hidden` dimensions to one of STATE_VALUES groups, with a random sign."""
+    random = np.random.default_rng(SEED)
+    signs = np.zeros((hidden, STATE_VALUES), np.float32)
+    signs[np.arange(hidden), random.integers(STATE_VALUES, size=hidden)] = random.choice([-1.0, 1.0], hidden)
+    return torch.from_numpy(signs)

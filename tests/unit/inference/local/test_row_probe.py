@@ -1,0 +1,166 @@
+"""What a probe gets to see of running rows, and which rows give way by its predictions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+import torch
+
+from inference.local.engine import Engine
+from inference.local.fused_model import MIDDLE, FusedModel
+from inference.local.row_probe import EPSILON, READ_EVERY, STATE_VALUES, RowProbe, _signs
+from scheduling.costs import Floats
+from scheduling.request import RowLength
+from tests.unit.inference.tiny_models import AMPLE, ANSWER, drain, known
+
+
+@dataclass
+class RecordingProbe:
+    """Keeps what it is told, and predicts what it was made with."""
+
+    lengths: Mapping[str, RowLength] = field(default_factory=dict)
+    readings: list[tuple[list[str], Floats, Floats]] = field(default_factory=list)
+    ends: dict[str, tuple[int, bool]] = field(default_factory=dict)
+
+    def read(self, ids: Sequence[str], known: Floats, states: Floats) -> None:
+        self.readings.append((list(ids), known, states))
+
+    def ended(self, row_id: str, tokens: int, cut: bool) -> None:
+        self.ends[row_id] = tokens, cut
+
+
+def engine_with(loaded, probe: RecordingProbe, budget_tokens: int = 0, threshold: float = 1.0) -> Engine:
+    budget_bytes = budget_tokens * loaded.delta_bytes or AMPLE
+    return Engine(loaded, budget_bytes, threshold, block_tokens=1, probe=RowProbe(loaded.decoder, probe))
+
+
+def preemptions(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of rows that the engine preempts, in their order, as they are preempted."""
+    preempted: list[str] = []
+    offload = engine._offload
+
+    def noted(row):
+        preempted.append(row.sequence.id)
+        offload(row)
+
+    monkeypatch.setattr(engine, "_offload", noted)
+    return preempted
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3", "bundled"])
+def test_answers_are_the_same_with_a_probe(architecture):
+    here, probe = known(architecture), RecordingProbe()
+    engine = engine_with(here.loaded, probe)
+    engine.insert([one.sequence(str(n)) for n, one in enumerate(here.pool)])
+    done = drain(engine)
+    assert [done[str(n)].generated_ids for n in range(len(here.pool))] == [one.answer for one in here.pool]
+    assert probe.ends == {row.id: (len(row.generated_ids), row.reason == "limit") for row in done.values()}
+
+
+@torch.inference_mode()
+def test_it_reads_the_middle_layers_state_of_each_rows_newest_token(endless):
+    prompts, probe = endless.pool[:3], RecordingProbe()
+    engine = engine_with(endless.loaded, probe)
+    engine.insert([one.sequence("short", 3) if n == 0 else one.sequence(str(n)) for n, one in enumerate(prompts)])
+    drain(engine)
+    ((ids, facts, states),) = probe.readings  # once in ANSWER steps
+    assert sorted(ids) == ["1", "2"]  # the short row ended before
+    assert states.shape == (2, STATE_VALUES)
+    layer = int(MIDDLE * endless.loaded.model.config.num_hidden_layers) + 1  # behind the embeddings
+    for name, tokens, values in zip(ids, facts, states, strict=True):
+        one = prompts[int(name)]
+        assert tokens.tolist() == [len(one.prompt_ids), READ_EVERY, ANSWER, ANSWER, ANSWER]
+        so_far = torch.tensor([[*one.prompt_ids, *one.answer[:READ_EVERY]]])
+        state = endless.loaded.model(so_far, output_hidden_states=True).hidden_states[layer][0, -1]
+        normed = state * torch.rsqrt(state.square().mean() + EPSILON)
+        torch.testing.assert_close(torch.from_numpy(values).float(), normed @ _signs(len(state)), rtol=1e-3, atol=1e-3)
+
+
+def test_the_arrivals_prediction_is_shown_with_the_row(endless):
+    probe = RecordingProbe()
+    engine = engine_with(endless.loaded, probe)
+    engine.insert([endless.pool[0].sequence("a", predicted=30, predicted_upper=70)])
+    drain(engine)
+    ((_, facts, _),) = probe.readings
+    assert facts[0, -2:].tolist() == [30, 70]
+
+
+def test_a_row_that_is_removed_teaches_nothing(endless):
+    probe = RecordingProbe()
+    engine = engine_with(endless.loaded, probe)
+    engine.insert([one.sequence(str(n)) for n, one in enumerate(endless.pool[:2])])
+    engine.step()
+    engine.remove("0")
+    drain(engine)
+    assert probe.ends == {"1": (ANSWER, True)}
+
+
+def test_a_batch_run_to_completion_is_read_while_any_row_runs(endless):
+    probe = RecordingProbe()
+    first, second = endless.pool[:2]
+    engine_with(endless.loaded, probe).run([first.sequence("short", 2), second.sequence("long")])
+    assert [ids for ids, _, _ in probe.readings] == [["long"]]
+    assert probe.ends == {"short": (2, True), "long": (ANSWER, True)}
+
+
+def test_rows_that_end_with_their_prefill_are_no_rows_to_read(endless):
+    probe = RecordingProbe()
+    engine = engine_with(endless.loaded, probe)
+    for number in range(2 * READ_EVERY):
+        engine.insert([endless.pool[0].sequence(str(number), 1)])
+        drain(engine)
+    assert probe.readings == []
+
+
+def scarce(endless, lengths: Mapping[str, RowLength], predicted: int = 60) -> Engine:
+    """An engine whose memory holds three rows of its four once they have grown a little."""
+    pool = endless.pool[:4]
+    tokens = sum(len(one.prompt_ids) for one in pool)
+    engine = engine_with(endless.loaded, RecordingProbe(lengths), tokens + 4 * 6)
+    engine.insert([one.sequence(str(n), predicted=predicted) for n, one in enumerate(pool)])
+    return engine
+
+
+def test_the_row_with_most_tokens_to_come_gives_way_and_answers_stay_the_same(endless, monkeypatch):
+    lengths = {str(n): RowLength(0, 300 if n == 1 else 20, 400) for n in range(4)}
+    engine = scarce(endless, lengths)
+    preempted = preemptions(engine, monkeypatch)
+    done = drain(engine)
+    assert preempted[0] == "1"
+    assert [done[str(n)].generated_ids for n in range(4)] == [one.answer for one in endless.pool[:4]]
+
+
+@pytest.mark.parametrize(("predicted", "first"), [(60, "1"), (400, "3")])
+def test_a_row_that_was_not_read_yet_counts_as_it_was_predicted_at_its_arrival(endless, monkeypatch, predicted, first):
+    engine = scarce(endless, {str(n): RowLength(0, 300 if n == 1 else 20, 400) for n in range(3)}, predicted)
+    preempted = preemptions(engine, monkeypatch)
+    drain(engine)
+    assert preempted[0] == first
+
+
+def test_the_youngest_row_gives_way_while_the_probe_predicts_nothing(endless, monkeypatch):
+    engine = scarce(endless, {})
+    preempted = preemptions(engine, monkeypatch)
+    drain(engine)
+    assert preempted[0] == "3"
+
+
+def test_a_long_row_gives_way_once_however_many_rows_join_after_it(endless, monkeypatch):
+    first, later = endless.pool[:2]
+    names = count(1)
+    lengths = {"long": RowLength(0, 300, 400)} | {str(n): RowLength(0, 20, 30) for n in range(1, 60)}
+    engine = engine_with(endless.loaded, RecordingProbe(lengths), 3 * (len(first.prompt_ids) + ANSWER))
+    preempted = preemptions(engine, monkeypatch)
+    engine.insert([first.sequence("long")])
+    done = set()
+    while "long" not in done:
+        if len(engine.rows) < 4:
+            engine.insert([later.sequence(str(next(names)))])
+        done |= {row.id for row in engine.step()}
+    assert preempted.count("long") <= 1
+
+
+def test_only_models_whose_layers_are_ours_can_be_read():
+    assert isinstance(known("bundled").loaded.decoder, FusedModel)
+    assert not known("gpt2").loaded.fused
