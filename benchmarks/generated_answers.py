@@ -19,6 +19,7 @@ import click
 from cli.demo_workload import real_requests
 from inference.local.engine import Engine
 from inference.local.loading.model_loading import load_model
+from inference.local.row_probe import RowProbe
 from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.sequences import FinishedSequence, Sequence
 from learning.predictors.language_model import STATEMENT_TOKENS
@@ -129,9 +130,15 @@ def load_answers(
     return [known[instruction] for instruction in instructions if instruction in known]
 
 
-def generate(model: str, prompts: Several[tuple[Several[int], int]]) -> Iterator[tuple[int, FinishedSequence]]:
-    """Generate greedy answers in bfloat16 to prompts (ids, limit); yields each with its prompt's number."""
-    engine = Engine(load_model(model, dtype="bfloat16"), KV_BUDGET_BYTES)
+def generate(
+    model: str, prompts: Several[tuple[Several[int], int]], make_probe: Callable[[Any], RowProbe] | None = None
+) -> Iterator[tuple[int, FinishedSequence]]:
+    """Generate greedy answers in bfloat16 to prompts (ids, limit); yields each with its prompt's number.
+
+    `make_probe` gets the model's decoder.
+    """
+    loaded = load_model(model, dtype="bfloat16")
+    engine = Engine(loaded, KV_BUDGET_BYTES, probe=make_probe(loaded.decoder) if make_probe else None)
     waiting = deque(Sequence(str(row), tuple(ids), limit) for row, (ids, limit) in enumerate(prompts))
     while waiting or engine.rows:
         engine.insert([waiting.popleft() for _ in range(min(ROWS - len(engine.rows), len(waiting)))])

@@ -85,7 +85,7 @@ def test_running_rows_are_predicted_from_what_they_have_generated_and_never_beyo
 def test_a_row_predicted_again_reserves_what_that_prediction_leaves() -> None:
     row = RunningRow(RowLength(30, 70, 90).of(a_request("again", length=5, predicted=10)), 30, 0.0)
     fleet = FleetArrays([a_worker(rows=[row])])
-    assert fleet.remaining[0, 0] == pytest.approx(60)  # one row reserves the upper quantile: 90 - 30
+    assert fleet.remaining[0, 0] == pytest.approx(reserved(70.0 - 30, 90.0 - 30, 1))
 
 
 def test_a_joiner_counts_among_the_rows_of_its_worker_at_once() -> None:
