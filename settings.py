@@ -144,6 +144,9 @@ class Settings(BaseSettings):
         ge=1,
         description="Most prompt tokens of joiners that a worker prefills between two steps of its rows; all if unset",
     )
+    prefix_cache: bool = Field(
+        True, description="Equal beginnings of a tenant's prompts are computed once, as far as the KV budget has memory"
+    )
 
     # engines that are servers of other projects
     engine_urls: str | None = Field(

@@ -40,7 +40,7 @@ class Sequence:
     `priority` is a hint for a server that orders its own queue; higher goes first. With `top_logprobs`, the log
     probability of each token is wanted, and those of this many tokens that were likeliest there; `logprobs` has those
     of `generated_ids`. With `prompt_logprobs`, those of the prompt's tokens are wanted too. Only rows of the same
-    `cache_salt` may share what a server has cached of their prompts. If it `continues`, the answer continues the
+    `cache_salt` may share what is cached of their prompts. If it `continues`, the answer continues the
     prompt's text, and may begin in the middle of a word. `answer_form` says how its thinking is told from its text.
     """
 
@@ -81,7 +81,8 @@ class FinishedSequence:
     `generated_ids` holds all tokens generated for it, including a final EOS or stop string. A server that returns no
     ids gives `text` and the number of its tokens instead. `refusal` is why a refused row cannot be answered. `logprobs`
     has an entry for each of the ids, where they were asked for, and so has `prompt_logprobs` for the prompt's, whose
-    first entry has no meaning, because no token precedes it.
+    first entry has no meaning, because no token precedes it. `cached_tokens` is how many of the prompt's tokens were
+    not computed, because an earlier prompt began with them; None if the server does not say so.
     """
 
     id: str
@@ -92,6 +93,7 @@ class FinishedSequence:
     refusal: str = ""
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    cached_tokens: int | None = None
 
     @property
     def tokens(self) -> int:

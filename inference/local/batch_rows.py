@@ -1,6 +1,6 @@
 """A row of the running batch in host memory: its tokens so far, its limits, and why it finished."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence as Several
 
 from torch import Tensor
 
@@ -20,6 +20,8 @@ class BatchRow:
 
     __slots__ = (
         "asks_of_logits",
+        "block_keys",
+        "cached_prompt_tokens",
         "counts",
         "entry_number",
         "finish_reason",
@@ -34,6 +36,7 @@ class BatchRow:
         "seen",
         "sequence",
         "uniforms",
+        "vacated",
     )
 
     def __init__(
@@ -65,6 +68,10 @@ class BatchRow:
             or sequence.sampling.min_tokens > 0
         )
         self.preempted = False  # ever, for want of memory
+        self.block_keys: list[bytes] = []  # of the row's first complete blocks, as far as anybody asked for them
+        # tokens of the prompt that the first prefill found in the cache; None before it
+        self.cached_prompt_tokens: int | None = 0 if sequence.generated_ids else None
+        self.vacated = False  # its memory is free, or another row's
         self.finish_reason: FinishReason | None = None
         self.refusal = ""
 
@@ -127,6 +134,7 @@ class BatchRow:
             refusal=self.refusal,
             logprobs=tuple(self.logprobs),
             prompt_logprobs=self.prompt_logprobs,
+            cached_tokens=self.cached_prompt_tokens or 0,
         )
 
 
@@ -135,8 +143,6 @@ def format_refusal(problem: str) -> str:
     return f"its format cannot be kept to: {problem}"
 
 
-def group_by_length(rows: Iterable[BatchRow]) -> list[list[BatchRow]]:
-    """Groups rows for prefill so that the padding of a group costs less than one more forward pass."""
-    joiners = list(rows)
-    groups = groups_by_padding([len(row.token_ids) for row in joiners], PASS_TOKENS)
-    return [[joiners[index] for index in group] for group in groups]
+def group_by_length(rows: Several[BatchRow], lengths: Several[int]) -> list[list[BatchRow]]:
+    """Groups rows, of which a prefill computes lengths[i] tokens, so that padding costs less than another pass."""
+    return [[rows[index] for index in group] for group in groups_by_padding(lengths, PASS_TOKENS)]

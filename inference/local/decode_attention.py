@@ -2,7 +2,7 @@
 
 `by_blocks` multiplies the query of each row by all blocks of the row, in one batched product over all rows, so that
 keys and values are not copied. It copies only scores and weights, which are far smaller, to a rectangle for the softmax
-and back.
+and back. Blocks of a prefix that several rows share are multiplied by the queries of all of them.
 
 The fastest way for a rectangle is measured on each CPU when a model loads:
 
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from inference.local.kv.kv_arrangement import BlockIndex
+from inference.local.kv.block_tables import BlockIndex
 from inference.local.kv.kv_budget import KvLayout
 
 TRIAL_ROWS, TRIAL_COLUMNS, TRIAL_WIDTH = 16, 256, 224  # a typical decoding step; not tuned
@@ -135,12 +135,30 @@ def by_blocks(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, index: 
     """
     rows, key_heads, queries, dim = query.shape
     blocks, _, tokens, _ = keys.shape
-    heads = key_heads * queries
-    of_block = query.reshape(rows, -1).index_select(0, index.row_of).view(blocks * key_heads, queries, dim)
+    heads, by_row, shared = key_heads * queries, query.reshape(rows, -1), index.shared
+    of_block = by_row.index_select(0, index.row_of).view(blocks * key_heads, queries, dim)
     scores = torch.bmm(of_block, keys.flatten(0, 1).transpose(1, 2)).view(blocks, -1)
+    if shared is not None:
+        of_shared = by_row.index_select(0, shared.row_of)
+        scores = torch.cat([scores, _times_shared(of_shared, keys.index_select(0, shared.block_of).transpose(2, 3))])
     scores = scores.index_select(0, index.block_at).view(rows, -1, heads, tokens).transpose(1, 2)
     weights = torch.add(mask, scores.reshape(rows, key_heads, queries, -1), alpha=dim**-0.5).softmax(-1)
     weights = weights.view(rows, heads, -1, tokens).transpose(1, 2).reshape(len(index.block_at), -1)
-    weights = weights.index_select(0, index.place_of).view(blocks * key_heads, queries, tokens)
-    attended = torch.bmm(weights, values.flatten(0, 1)).view(blocks, -1)
+    weights = weights.index_select(0, index.place_of)
+    attended = torch.bmm(weights[:blocks].view(blocks * key_heads, queries, tokens), values.flatten(0, 1))
+    attended = attended.view(blocks, -1)
+    if shared is not None:
+        attended = torch.cat([attended, _times_shared(weights[blocks:], values.index_select(0, shared.block_of))])
     return functional.embedding_bag(index.by_row, attended, index.starts, mode="sum")
+
+
+def _times_shared(of_readers: Tensor, matrices: Tensor) -> Tensor:
+    """Multiplies what each reader of an entry has, [entries * readers, heads * m], by the entry's matrices.
+
+    These are [entries, key heads, m, n]. Returns [entries * readers, heads * n].
+    """
+    entries, key_heads, m, _ = matrices.shape
+    readers = len(of_readers) // entries
+    by_head = of_readers.view(entries, readers, key_heads, -1).transpose(1, 2).reshape(entries, key_heads, -1, m)
+    product = torch.matmul(by_head, matrices).view(entries, key_heads, readers, -1)
+    return product.transpose(1, 2).reshape(len(of_readers), -1)

@@ -16,12 +16,13 @@ from itertools import chain, count
 import torch
 
 from inference.engine_errors import OutOfMemory
-from inference.local.batch_rows import BatchRow, group_by_length
+from inference.local.batch_rows import BatchRow
 from inference.local.cost_counters import StepLog
 from inference.local.kv.kv_cache import BLOCK_TOKENS, BudgetExceeded, KvCache
 from inference.local.kv.prefill_pool import PooledRow
 from inference.local.kv.row_offload import OffloadedRows
 from inference.local.loading.model_loading import LoadedModel
+from inference.local.prefix_sharing import shares_prefixes
 from inference.local.row_probe import RowProbe
 from inference.local.running_batch import RunningBatch, new_row
 from inference.local.thread_trials import ThreadTrials
@@ -51,16 +52,19 @@ class Engine:
         prefill_tokens: int | None = None,
         thread_trials: ThreadTrials | None = None,
         probe: RowProbe | None = None,
+        prefix_cache: bool = False,
     ) -> None:
         """Writes the seconds of each step to `step_log`, from which a worker learns its costs.
 
         While rows run, at most `prefill_tokens` tokens of joiners are prefilled between two steps; None: all of them.
-        With `thread_trials` the engine's own steps decide how many CPU threads it takes.
+        With `thread_trials` the engine's own steps decide how many CPU threads it takes. With `prefix_cache`, rows of a
+        continuous batch share the beginnings of their prompts, and those of earlier rows while there is memory.
         """
         self.loaded, self.kv_budget_bytes = loaded, kv_budget_bytes
         self._threshold_bytes = int(memory_threshold * kv_budget_bytes)
         self._kv = KvCache(loaded.layout, kv_budget_bytes, block_tokens=block_tokens)
-        self._batch, self._probe = RunningBatch(loaded, self._kv, step_log, thread_trials, probe), probe
+        shares = prefix_cache and shares_prefixes(loaded)
+        self._batch, self._probe = RunningBatch(loaded, self._kv, step_log, thread_trials, probe, shares), probe
         # the rows of a model that keeps states are neither prefilled in pieces nor offloaded
         self._prefill_tokens = sys.maxsize if loaded.layout.state_bytes else prefill_tokens or sys.maxsize
         self._waiting: list[BatchRow] = []  # preempted rows and pooled joiners, in the order in which they join
@@ -199,16 +203,15 @@ class Engine:
         batch = self._batch
         free = [index for index, row in enumerate(batch.rows) if not row.running]
         for index in free:
-            self._kv.clear_row(index)
+            batch.vacate(index)
         offloaded = [row for row in rows if self._offloaded.holds(row.sequence.id, row.token_ids[:-1])]
-        groups = group_by_length(row for row in rows if row not in offloaded)
-        indices = [*free, *range(len(batch.rows), len(batch.rows) + len(rows))]
+        groups = batch.sharing.prefill_groups(row for row in rows if row not in offloaded)
         in_order = [*offloaded, *chain.from_iterable(groups)]
-        # one reservation for all rows, so that all of them join or none
-        batch.reserve({index: len(row.token_ids) for index, row in zip(indices, in_order, strict=False)})
+        indices = [*free, *range(len(batch.rows), len(batch.rows) + len(rows))][: len(rows)]
+        batch.reserve_joiners(in_order, indices)  # one reservation for all rows, so that all of them join or none
         for row in offloaded:
             index = indices.pop(0)
-            self._offloaded.restore(row.sequence.id, self._kv, index)
+            self._offloaded.restore(row.sequence.id, self._kv, index, batch.sharing.tokens(row))
             batch.add([row], [index])
         for group in groups:
             batch.prefill(group, indices[: len(group)])
@@ -247,7 +250,7 @@ class Engine:
                 self._join(joiners)
             else:
                 if self._pooled is None:
-                    self._pooled = PooledRow(self.loaded.layout, joiners[0])
+                    self._pooled = batch.pool(joiners[0])
                 batch.prefill_piece(self._pooled, left)
                 if tokens > left:
                     return
@@ -273,7 +276,9 @@ class Engine:
         """Returns the number of tokens to prefill before the row joins."""
         if self._pooled is not None and self._pooled.row is row:
             return self._pooled.left
-        return 0 if self._offloaded.holds(row.sequence.id, row.token_ids[:-1]) else len(row.token_ids)
+        if self._offloaded.holds(row.sequence.id, row.token_ids[:-1]):
+            return 0
+        return len(row.token_ids) - self._batch.sharing.tokens(row)
 
     def _below_threshold(self, rows: Several[BatchRow], growth: int) -> bool:
         pooled_bytes = 0 if self._pooled is None or self._pooled.row in rows else self._pooled.nbytes

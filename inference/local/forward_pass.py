@@ -7,7 +7,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from inference.local.kv.kv_budget import KvLayout
 from inference.local.kv.kv_cache import KvCache
+
+# The most values of the mask with which rows attend to cached tokens in front of them: 16 MB in float32. Without a mask
+# the attention of the cached tokens is computed, too, which costs less than their other operations, unless they are
+# many more than those behind them. Not tuned.
+MOST_MASK = 2**22
 
 
 @dataclass(slots=True)
@@ -47,23 +53,49 @@ class Cursor:
             slots.view(-1, heads).add_(self.increments)
 
 
-def prefill(model: Any, kv: KvCache, rows: Sequence[int], prompts: Sequence[Sequence[int]], pad_id: int) -> Tensor:
+def prefill(
+    model: Any,
+    kv: KvCache,
+    rows: Sequence[int],
+    prompts: Sequence[Sequence[int]],
+    pad_id: int,
+    cached: Sequence[int] = (),
+    most_mask: int = MOST_MASK,
+) -> Tensor:
     """Writes prompts to the cache's `rows`, padded on the right; returns the next tokens' logits, [rows, vocabulary].
+
+    The first cached[i] tokens of a prompt are in the cache, in complete blocks, and are not computed. Rows whose mask
+    would have more than `most_mask` values are computed one by one.
 
     The padding needs no mask, because a causal model does not attend to later tokens. It would go into states, so a
     model that keeps some gets each prompt alone.
     """
-    if kv.layout.state_bytes and len(rows) > 1:
-        each = zip(rows, prompts, strict=True)
-        return torch.cat([prefill(model, kv, [row], [prompt], pad_id) for row, prompt in each])
-    device = kv.layout.device
-    length = max(map(len, prompts))
-    tokens = torch.tensor([[*prompt, *[pad_id] * (length - len(prompt))] for prompt in prompts], device=device)
-    last = torch.tensor([[len(prompt) - 1] for prompt in prompts], device=device)
-    kv.prepare_prefill(rows, [*map(len, prompts)])
+    device, starts = kv.layout.device, cached or [0] * len(rows)
+    computed = [prompt[start:] for prompt, start in zip(prompts, starts, strict=True)]
+    length = max(map(len, computed))
+    large = any(starts) and len(rows) * length * (max(starts) + length) > most_mask
+    if (kv.layout.state_bytes or large) and len(rows) > 1:
+        each = zip(rows, prompts, starts, strict=True)
+        return torch.cat([prefill(model, kv, [row], [ids], pad_id, [held], most_mask) for row, ids, held in each])
+    tokens = torch.tensor([[*prompt, *[pad_id] * (length - len(prompt))] for prompt in computed], device=device)
+    last = torch.tensor([[len(prompt) - 1] for prompt in computed], device=device)
+    kv.prepare_prefill(rows, [*map(len, prompts)], starts)
     positions = torch.arange(length, device=device)[None, :]
-    output = model(tokens, position_ids=positions, past_key_values=kv, use_cache=True, logits_to_keep=last)
+    masked: dict[str, Tensor] = {}
+    if any(starts):
+        positions = positions + torch.tensor(starts, device=device)[:, None]
+        if not large or starts[0] > 2 * length:
+            masked = {"attention_mask": _mask_behind(starts, length, kv.layout)}
+    output = model(tokens, position_ids=positions, past_key_values=kv, use_cache=True, logits_to_keep=last, **masked)
     return cast(Tensor, output.logits)[:, -1]
+
+
+def _mask_behind(starts: Sequence[int], length: int, layout: KvLayout) -> Tensor:
+    """Returns the mask [rows, 1, length, columns] of tokens behind starts[i] cached ones, padded to the most."""
+    cached = torch.arange(max(starts), device=layout.device) >= torch.tensor(starts, device=layout.device)[:, None]
+    later = torch.ones(length, length, dtype=torch.bool, device=layout.device).triu(1)
+    each = cached[:, None].expand(-1, length, -1), later.expand(len(starts), -1, -1)
+    return torch.cat(each, 2)[:, None].to(layout.dtype).mul_(torch.finfo(layout.dtype).min)
 
 
 def prefill_alone(model: Any, kv: KvCache, row: int, prompt: Sequence[int]) -> Tensor:

@@ -173,9 +173,11 @@ class FusedModel(nn.Module):
         shared = self._heads // self._key_heads
         if shared > 1:
             keys, values = keys.repeat_interleave(shared, 1), values.repeat_interleave(shared, 1)
-        query = query.transpose(1, 2)
+        query, before = query.transpose(1, 2), keys.shape[2] - length
+        if mask is None and before:  # a causal mask is made for as many queries as keys
+            query = functional.pad(query, (0, 0, before, 0))
         attended = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, is_causal=mask is None)
-        return attended.transpose(1, 2).reshape(rows * length, -1)
+        return attended[:, :, -length:].transpose(1, 2).reshape(rows * length, -1)
 
 
 def _prefill_mask(window: Window | None, length: int, device: torch.device) -> Tensor | None:

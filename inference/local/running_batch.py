@@ -21,6 +21,7 @@ from inference.local.kv.prefill_pool import PooledRow
 from inference.local.loading.model_loading import LoadedModel
 from inference.local.longrope import prefill_of
 from inference.local.next_tokens import log_probabilities, next_tokens
+from inference.local.prefix_sharing import PrefixSharing
 from inference.local.row_probe import RowProbe
 from inference.local.thread_trials import ThreadTrials
 from inference.sequences import FinishedSequence, Sequence, TokenLogprob
@@ -55,7 +56,9 @@ class RunningBatch:
         step_log: StepLog | None = None,
         thread_trials: ThreadTrials | None = None,
         probe: RowProbe | None = None,
+        shares_prefixes: bool = False,
     ) -> None:
+        self.sharing = PrefixSharing(kv, shares_prefixes)
         self.loaded, self.kv, self._step_log, self._thread_trials = loaded, kv, step_log or StepLog(), thread_trials
         self._probe = probe
         self.rows: list[BatchRow] = []
@@ -64,53 +67,73 @@ class RunningBatch:
         self._cursor: Cursor | None = None  # None: rows joined, finished or moved since the last step
 
     def prefill(self, rows: Several[BatchRow], indices: Several[int]) -> None:
-        """Adds rows at these indices and computes their first token in one padded forward pass."""
+        """Adds rows at these indices and computes their first token in one padded forward pass.
+
+        The cached beginnings of rows are not computed again.
+        """
         started = perf_counter()
         prompts = [row.token_ids for row in rows]
-        self.reserve(dict(zip(indices, map(len, prompts), strict=True)))
-        logits = self._prefilled(rows, indices, prompts)
+        self.reserve_joiners(rows, indices)
+        cached = [self.sharing.tokens(row) for row in rows]
+        logits = self._prefilled(rows, indices, prompts, cached)
+        self._join(rows, indices, cached, logits)
+        ended = perf_counter()
+        computed = [len(prompt) - held for prompt, held in zip(prompts, cached, strict=True)]
+        self.tally.count_prefill(computed, ended - started)
+        self._step_log.count_prefill(len(rows), max(computed), started, ended)
+        self._pause_if_done()
+
+    def _join(self, rows: Several[BatchRow], indices: Several[int], cached: Several[int], logits: Tensor) -> None:
+        """Adds prefilled rows, of which the cache held the first cached[i] tokens, with the token that follows."""
+        for row, held in zip(rows, cached, strict=True):
+            if row.cached_prompt_tokens is None:
+                row.cached_prompt_tokens = held
         self.add(rows, indices)
         self._retire(rows, self._next_tokens(logits, rows))
-        ended = perf_counter()
-        self.tally.count_prefill([len(prompt) for prompt in prompts], ended - started)
-        self._step_log.count_prefill(len(rows), max(map(len, prompts)), started, ended)
-        self._pause_if_done()
+        for row, index in zip(rows, indices, strict=True):
+            self.sharing.keep(row, index)
 
     def _next_tokens(self, logits: Tensor, rows: Several[BatchRow]) -> Tensor:
         return next_tokens(logits, rows, self.loaded.eos_ids, self.loaded.suppressed_ids)
 
-    def _prefilled(self, rows: Several[BatchRow], indices: Several[int], prompts: Several[Several[int]]) -> Tensor:
+    def _prefilled(
+        self, rows: Several[BatchRow], indices: Several[int], prompts: Several[Several[int]], cached: Several[int]
+    ) -> Tensor:
         """Returns the logits of the next tokens; prefills a row alone if it asks for its prompt's log probabilities."""
         model, kv, asking = self.loaded.decoder, self.kv, [row for row in rows if row.sequence.prompt_logprobs]
         if asking and len(rows) > 1:
-            each = zip(rows, indices, prompts, strict=True)
-            return torch.cat([self._prefilled([row], [index], [prompt]) for row, index, prompt in each])
+            each = zip(rows, indices, prompts, cached, strict=True)
+            return torch.cat([self._prefilled([row], [index], [prompt], [held]) for row, index, prompt, held in each])
         with prefill_of(self.loaded.longrope, [len(row.sequence.prompt_ids) for row in rows], [*map(len, prompts)]):
             if not asking:
-                return prefill(model, kv, indices, prompts, self.loaded.pad_id)
+                return prefill(model, kv, indices, prompts, self.loaded.pad_id, cached)
             whole = prefill_alone(model, kv, indices[0], prompts[0])
         _keep_prompt_logprobs(rows[0], whole, 0)
         return whole[-1:]
 
+    def pool(self, row: BatchRow) -> PooledRow:
+        """Returns a row whose prompt is prefilled in pieces, with its cached beginning."""
+        return PooledRow(self.kv, row, self.sharing.blocks(row))
+
     def prefill_piece(self, pooled: PooledRow, most: int) -> None:
         """Prefills at most `most` further tokens of a pooled row, which joins behind the last row at its last piece."""
-        started, row, first = perf_counter(), pooled.row, pooled.prefilled
+        started, row, first, index = perf_counter(), pooled.row, pooled.prefilled, len(self.rows)
         count, joins = min(most, pooled.left), most >= pooled.left
         if joins:
-            self.reserve({len(self.rows): len(pooled.token_ids)})
+            self.reserve_joiners([row], [index])
         with prefill_of(self.loaded.longrope, [len(row.sequence.prompt_ids)], [len(pooled.token_ids)]):
             logits = pooled.prefill(self.loaded.decoder, count)
         self.tally.count_memory(self.kv.nbytes + pooled.nbytes)
         if row.sequence.prompt_logprobs:
             _keep_prompt_logprobs(row, logits, first)
         if joins:
-            self.kv.row_from_host(len(self.rows), len(pooled.token_ids), pooled.as_host_row())
-            self.add([row], [len(self.rows)])
-            self._retire([row], self._next_tokens(logits[-1:], [row]))
+            shared = self.sharing.tokens(row)
+            self.kv.row_from_host(index, len(pooled.token_ids), pooled.as_host_row(), shared)
+            self._join([row], [index], [pooled.found], logits[-1:])
         ended = perf_counter()
         pooled.seconds += ended - started
         if joins:
-            self.tally.count_prefill([len(pooled.token_ids)], pooled.seconds)
+            self.tally.count_prefill([len(pooled.token_ids) - pooled.found], pooled.seconds)
         self._step_log.count_prefill(1, count, started, ended)
         self._pause_if_done()
 
@@ -154,9 +177,10 @@ class RunningBatch:
             self._step_log.pause()
 
     def _prepare_decode(self) -> Cursor:
-        """Reserves memory for one more token of each row; returns the rows' cursor."""
+        """Reserves memory for one more token of each row, without large gaps; returns the rows' cursor."""
         self.reserve({index: row.cached_tokens + 1 for index, row in enumerate(self.rows)})
         if self._cursor is None:
+            self.kv.close_gaps()
             self._cursor = Cursor.from_host(
                 self.kv,
                 tokens=[row.generated[-1] for row in self.rows],
@@ -179,11 +203,19 @@ class RunningBatch:
                     self._cursor = None
         return running
 
-    def reserve(self, tokens: Mapping[int, int]) -> None:
-        """Reserves memory for tokens[i] tokens of row i; changes nothing if it raises BudgetExceeded."""
+    def reserve_joiners(self, rows: Several[BatchRow], indices: Several[int]) -> None:
+        """Reserves memory for joining rows, all of them or none, beside the cached beginnings that they share."""
+        shared = {index: self.sharing.blocks(row) for index, row in zip(indices, rows, strict=True)}
+        self.reserve({index: len(row.token_ids) for index, row in zip(indices, rows, strict=True)}, shared)
+
+    def reserve(self, tokens: Mapping[int, int], shared: Mapping[int, Several[int]] | None = None) -> None:
+        """Reserves memory for tokens[i] tokens of row i; changes nothing if it raises BudgetExceeded.
+
+        The first of them are in the blocks shared[i] of other rows.
+        """
         cached = dict(enumerate(row.cached_tokens if row.running else 0 for row in self.rows))
         held = {**cached, **tokens}
-        if self.kv.reserve([held[index] for index in range(len(held))], [*cached.values()]):
+        if self.kv.reserve([held[index] for index in range(len(held))], [*cached.values()], shared):
             self._cursor = None
         self.tally.count_memory(self.kv.nbytes)
 
@@ -191,6 +223,7 @@ class RunningBatch:
         """Adds rows that the cache already holds, replacing finished rows or behind the last row."""
         for row, index in zip(rows, indices, strict=True):
             self.rows[index : index + 1] = [row]
+            row.vacated = False
         self._cursor = None
 
     def take_finished(self) -> list[FinishedSequence]:
@@ -204,6 +237,8 @@ class RunningBatch:
 
     def reset(self, continuous: bool = False) -> None:
         """Starts a run without rows; a static batch has its KV cache in a rectangle, as the papers count memory."""
+        for index in range(len(self.rows)):
+            self.vacate(index)
         self.rows, self._cursor, self.tally = [], None, RunTally()
         self.kv.clear(in_blocks=continuous and self.loaded.fused)
         self._step_log.pause()
@@ -213,15 +248,23 @@ class RunningBatch:
         row.finish_reason, self._cursor = "removed", None
 
     def compact(self) -> None:
-        """Moves the last rows to the indices of finished ones, and closes gaps in the memory."""
+        """Moves the last rows to the indices of finished ones."""
         for row in [row for row in reversed(self.rows) if not row.running]:
             self.drop(row)
-        if self.kv.close_gaps():
-            self._cursor = None
+
+    def vacate(self, index: int) -> None:
+        """Frees the memory of a row, which keeps its index; later rows may share its complete blocks."""
+        row = self.rows[index]
+        if not row.vacated:
+            self.sharing.keep(row, index)
+        self.kv.clear_row(index)
+        row.vacated = True
 
     def drop(self, row: BatchRow) -> None:
         """Drops a row; the last row moves to its index."""
-        index, last = self.rows.index(row), self.rows.pop()
+        index = self.rows.index(row)
+        self.vacate(index)
+        last = self.rows.pop()
         self.kv.remove_row(index, len(self.rows), last.cached_tokens)
         if last is not row:
             self.rows[index] = last

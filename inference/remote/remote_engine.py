@@ -214,6 +214,7 @@ class RemoteEngine:
             inserted_at=monotonic(),
             ids=list(sequence.generated_ids),
             logprobs=list(sequence.logprobs),
+            cached=0 if sequence.generated_ids else None,
             accounted=len(sequence.generated_ids),
         )
 

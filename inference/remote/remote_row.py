@@ -27,6 +27,8 @@ class RemoteRow:
     logprobs: list[TokenLogprob] = field(default_factory=list)  # one for each of `ids`, if the request asks for them
     text: str = ""  # the answer so far, if the server gives no ids
     counted: int = 0  # the number of tokens in `text`
+    # tokens of the prompt that the server found cached when it began the answer; None if it did not say
+    cached: int | None = None
     first_token_at: float | None = None
     reason: FinishReason | None = None
     refusal: str = ""
@@ -73,6 +75,8 @@ class RemoteRow:
             if chunk.token_ids or chunk.text:
                 self.first_token_at = self.first_token_at or now
                 self.failures = 0
+            if self.cached is None and chunk.cached is not None:
+                self.cached = min(chunk.cached, len(self.sequence.prompt_ids))
             ended = self._take_ids(chunk, detokenizer) if self.by_ids else self._take_text(chunk)
             if ended is None and chunk.reason is not None:
                 ended = self._reason(chunk.reason)
@@ -122,9 +126,22 @@ class RemoteRow:
             return FinishedSequence(sequence.id, sequence.generated_ids, reason, logprobs=sequence.logprobs)
         if self.by_ids:
             return FinishedSequence(
-                sequence.id, tuple(self.ids), reason, refusal=self.refusal, logprobs=tuple(self.logprobs)
+                sequence.id,
+                tuple(self.ids),
+                reason,
+                refusal=self.refusal,
+                logprobs=tuple(self.logprobs),
+                cached_tokens=self.cached,
             )
-        return FinishedSequence(sequence.id, sequence.generated_ids, reason, self.text, self.counted, self.refusal)
+        return FinishedSequence(
+            sequence.id,
+            sequence.generated_ids,
+            reason,
+            self.text,
+            self.counted,
+            self.refusal,
+            cached_tokens=self.cached,
+        )
 
     def rest(self) -> Sequence:
         """Returns the sequence that resumes the row elsewhere."""

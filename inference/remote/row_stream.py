@@ -147,8 +147,8 @@ async def stream_once(client: httpx.AsyncClient, server: ProbedServer, row: Remo
             async for event in _events(answer):
                 silence.deadline = current_time() + terms.silent_s
                 chunk = wire.read(event)
-                if row.reason is not None:  # once the row has ended, only the number of tokens is read
-                    chunk = Chunk(counted=chunk.counted)
+                if row.reason is not None:  # once the row has ended, only the numbers of tokens are read
+                    chunk = Chunk(counted=chunk.counted, cached=chunk.cached)
                 ended = row.take(chunk, monotonic(), terms.detokenizer)
                 if ended is not None and chunk.reason is None:
                     return  # closes the connection, which ends the row in the server

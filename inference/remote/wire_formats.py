@@ -36,8 +36,8 @@ LLAMACPP_OPTIONS = VLLM_OPTIONS - {"min_tokens"}
 class Chunk:
     """What one event of a stream adds to a row; a `reason` ends the row.
 
-    `counted` is the number of tokens that this request has generated, if the server reports it. `logprobs` has one
-    entry for each token id, if the request asks for them.
+    `counted` is the number of tokens that this request has generated, `cached` the number of its prompt's that were not
+    computed, if the server reports them. `logprobs` has one entry for each token id, if the request asks for them.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -45,6 +45,7 @@ class Chunk:
     counted: int | None = None
     reason: FinishReason | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    cached: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ def completions_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
         "min_p": sampling.min_p,
         "stop": list(sequence.stop),
         "stream": True,
+        "stream_options": {"include_usage": True},
         "return_token_ids": True,
     }
     if sampling.seed is not None:
@@ -185,8 +187,13 @@ _Text = Annotated[str, BeforeValidator(_readable)] | None
 _Count = Annotated[int, Field(strict=True, ge=0, le=MAX_TOKEN_ID)] | None
 
 
+class _PromptDetails(StreamedValue):
+    cached_tokens: _Count = None
+
+
 class _Usage(StreamedValue):
     completion_tokens: _Count = None
+    prompt_tokens_details: _PromptDetails | None = None
 
 
 class _Delta(StreamedValue):
@@ -220,11 +227,17 @@ class _OpenAIChunk(StreamedValue):
     usage: _Usage | None = None
 
     @classmethod
-    def read(cls, data: Mapping[str, Any]) -> tuple[_Choice, int | None]:
-        """Returns the choice of a chunk, empty if it has none, and the number of tokens generated so far."""
+    def read(cls, data: Mapping[str, Any]) -> tuple[_Choice, int | None, int | None]:
+        """Returns the choice of a chunk, empty if it has none, and the numbers of tokens: generated so far, cached."""
         _raise_error(data)
         chunk = read_value(cls, data)
-        return (chunk.choices or [_Choice()])[0], chunk.usage.completion_tokens if chunk.usage else None
+        usage = chunk.usage or _Usage()
+        cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None
+        return (chunk.choices or [_Choice()])[0], usage.completion_tokens, cached
+
+
+class _Timings(StreamedValue):
+    cache_n: _Count = None
 
 
 class _LlamaCppChunk(StreamedValue):
@@ -234,20 +247,21 @@ class _LlamaCppChunk(StreamedValue):
     completion_probabilities: Any = None
     stop: Any = None
     stop_type: Any = None
+    timings: _Timings | None = None
 
 
 def read_completion(data: Mapping[str, Any]) -> Chunk:
     """Reads a chunk of `/v1/completions`."""
-    choice, counted = _OpenAIChunk.read(data)
+    choice, counted, cached = _OpenAIChunk.read(data)
     reason, logprobs = choice.reason, completion_logprobs(choice.logprobs)
-    return Chunk(choice.token_ids or (), choice.text or "", counted, reason, logprobs)
+    return Chunk(choice.token_ids or (), choice.text or "", counted, reason, logprobs, cached)
 
 
 def read_chat(data: Mapping[str, Any]) -> Chunk:
     """Reads a chunk of `/v1/chat/completions`."""
-    choice, counted = _OpenAIChunk.read(data)
+    choice, counted, cached = _OpenAIChunk.read(data)
     text = choice.delta.content if choice.delta else None
-    return Chunk((), text or "", counted, choice.reason)
+    return Chunk((), text or "", counted, choice.reason, cached=cached)
 
 
 def read_llamacpp(data: Mapping[str, Any]) -> Chunk:
@@ -264,7 +278,8 @@ def read_llamacpp(data: Mapping[str, Any]) -> Chunk:
     reason = reasons.get(str(chunk.stop_type))
     if reason is None:
         raise ServerGarbage("an end of an unknown kind")
-    return Chunk(ids, text, chunk.tokens_predicted, reason, logprobs)
+    cached = chunk.timings.cache_n if chunk.timings else None
+    return Chunk(ids, text, chunk.tokens_predicted, reason, logprobs, cached)
 
 
 def _raise_error(data: Mapping[str, Any]) -> None:

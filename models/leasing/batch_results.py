@@ -42,6 +42,7 @@ class Answer:
     logprobs: Sequence[Any] | None = None  # as the API shows them
     gpu_s: float = 0.0  # its share of the device's seconds since it was last taken from the queue
     reasoning_tokens: int | None = None  # of `tokens`, those of thinking; None if its model's answers do not think
+    cached_tokens: int | None = None  # of the prompt's, those that were not computed; None if its engine does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +112,16 @@ def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
             update requests r set
                 status = case when r.cancel_requested_at is null then a.status else 'cancelled' end,
                 output_text = a.text, output_tokens = a.tokens, finish_reason = a.reason, logprobs = a.logprobs::jsonb,
-                reasoning_tokens = a.reasoning_tokens,
+                reasoning_tokens = a.reasoning_tokens, cached_tokens = a.cached_tokens,
                 error = case when r.cancel_requested_at is null then a.error::jsonb end,
                 generated_ids = '{{}}', finished_at = clock_timestamp() - make_interval(secs => a.ago_s)
             from unnest(
                 cast(:batch_ids as bigint[]), cast(:ids as text[]), cast(:statuses as text[]), cast(:texts as text[]),
                 cast(:tokens as int[]), cast(:reasons as text[]), cast(:errors as text[]), cast(:ago_s as float8[]),
-                cast(:logprobs as text[]), cast(:gpu_s as float8[]), cast(:reasoning_tokens as int[])
-            ) as a (batch_id, id, status, text, tokens, reason, error, ago_s, logprobs, gpu_s, reasoning_tokens)
+                cast(:logprobs as text[]), cast(:gpu_s as float8[]), cast(:reasoning_tokens as int[]),
+                cast(:cached_tokens as int[])
+            ) as a (batch_id, id, status, text, tokens, reason, error, ago_s, logprobs, gpu_s, reasoning_tokens,
+                cached_tokens)
             where r.id = any(cast(:ids as text[])) -- by their ids, whatever the planner thinks of the batch
                 and r.id = a.id and r.batch_id = a.batch_id and r.status = 'in_progress'
             returning (r.finished_at at time zone 'UTC')::date as day, r.tenant, r.model, {TIER} as tier,
@@ -141,6 +144,7 @@ def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
             "logprobs": [None if answer.logprobs is None else json.dumps(answer.logprobs) for answer in answers],
             "gpu_s": [answer.gpu_s for answer in answers],
             "reasoning_tokens": [answer.reasoning_tokens for answer in answers],
+            "cached_tokens": [answer.cached_tokens for answer in answers],
         },
     )
 

@@ -52,6 +52,7 @@ def stored_answer(event: RowEnded | RowFailed, now: float, tokens: RequestTokens
         ago_s=now - event.at,
         logprobs=logprobs,
         gpu_s=event.gpu_s,
+        cached_tokens=ended.cached_tokens,
         reasoning_tokens=None if event.answer_form == PLAIN else reasoning_tokens(event, answer, tokens),
     )
 

@@ -16,6 +16,7 @@ from inference.local.engine_profile import QUICK, measure, tolerated_slowdown, w
 from inference.local.kv.kv_budget import GPU_SHARE, kv_budget_bytes, require_a_row
 from inference.local.kv.kv_cache import BLOCK_TOKENS
 from inference.local.loading.model_loading import LoadedModel, load_model
+from inference.local.prefix_sharing import shares_prefixes
 from inference.local.row_probe import RowProbe
 from inference.local.thread_trials import ThreadTrials
 from inference.prompt_format import load_prompt_format
@@ -60,6 +61,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         paged=loaded.fused,
         block_tokens=BLOCK_TOKENS if loaded.fused else 1,
         lacks=() if loaded.format_masks else ("response_format",),
+        prefix_cache=settings.prefix_cache and shares_prefixes(loaded),
         version=VERSION,
     )
     steps = StepLog()
@@ -75,6 +77,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
             prefill_tokens=settings.prefill_tokens,
             thread_trials=thread_trials,
             probe=probe,
+            prefix_cache=settings.prefix_cache,
         ),
         load_prompt_format(settings.model),
         announcement,

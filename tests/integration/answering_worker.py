@@ -18,6 +18,7 @@ def answering(api: Api, text: str = "one", **columns: Any) -> Iterator[None]:
         "output_tokens": len(text.split()),
         "logprobs": None,
         "reasoning_tokens": None,
+        "cached_tokens": None,
     } | columns
     if values["logprobs"] is not None:
         values["logprobs"] = json.dumps(values["logprobs"])
@@ -28,7 +29,8 @@ def answering(api: Api, text: str = "one", **columns: Any) -> Iterator[None]:
             api.sql(
                 """update requests set status = :status, output_text = :output_text, output_tokens = :output_tokens,
                 logprobs = cast(:logprobs as jsonb),
-                reasoning_tokens = :reasoning_tokens, finished_at = clock_timestamp() where status = 'queued'""",
+                reasoning_tokens = :reasoning_tokens, cached_tokens = :cached_tokens,
+                finished_at = clock_timestamp() where status = 'queued'""",
                 **values,
             )
             stop.wait(0.01)

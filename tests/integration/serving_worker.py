@@ -51,7 +51,7 @@ class Serving:
         budget = kv_tokens * loaded.delta_bytes
         self.runner = BatchRunner(
             stage.database,
-            make_engine or (lambda: Engine(loaded, budget)),
+            make_engine or (lambda: Engine(loaded, budget, prefix_cache=True)),
             prompt_format,
             WorkerRegistration("w1", MODEL, "cpu", budget, loaded.delta_bytes, curves=None),
             terms,

@@ -26,6 +26,21 @@ def test_a_prompt_is_read_as_it_is_and_goes_on_for_sixteen_tokens_by_default(api
     assert (row.instructions, row.input) == ("", "eins zwei")
 
 
+def test_usage_tells_the_cached_tokens_of_prompts_if_the_engine_says_them(api: Api) -> None:
+    chat = {"model": "words", "messages": [{"role": "user", "content": "eins zwei"}]}
+    streamed = chat | {"stream": True, "stream_options": {"include_usage": True}}
+    with answering(api, cached_tokens=2):
+        completion = api.call("POST", PATH, json=PROMPT | {"prompt": ["a b", "c d"], "n": 2}).json["usage"]
+        whole = api.call("POST", "/v1/chat/completions", json=chat).json["usage"]
+        last = events(api.call("POST", "/v1/chat/completions", json=streamed))[-1]["usage"]
+        response = api.call("POST", "/v1/responses", json={"model": "words", "input": "eins"}).json["usage"]
+    assert completion["prompt_tokens_details"] == {"cached_tokens": 4}  # each prompt once, as `prompt_tokens` counts
+    assert whole["prompt_tokens_details"] == last["prompt_tokens_details"] == {"cached_tokens": 2}
+    assert response["input_tokens_details"] == {"cached_tokens": 2}
+    with answering(api):
+        assert "prompt_tokens_details" not in api.call("POST", PATH, json=PROMPT).json["usage"]
+
+
 @pytest.mark.parametrize(
     ("prompt", "stored"),
     [

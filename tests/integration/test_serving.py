@@ -54,6 +54,17 @@ def test_a_batch_is_answered_with_what_the_model_generates_for_each_request_alon
     )
 
 
+def test_an_answer_is_stored_with_the_tokens_of_its_prompt_that_its_tenant_had_cached(stage: Stage, serving: Serving):
+    words = "the same beginning of every prompt, which is longer than a block "
+    for request_id, tenant in [("first", "a"), ("second", "a"), ("others", "b")]:
+        stage.request(request_id, input=words + request_id, tenant=tenant, limit_tokens=4)
+        serving.serve(request_id, joins=True)
+    cached = stage.requests("cached_tokens")
+    assert (cached["first"], cached["others"]) == (0, 0)
+    assert cached["second"] >= 32
+    assert stage.requests("output_text")["second"] == serving.alone(words + "second", 4)
+
+
 def test_a_batch_delivered_twice_runs_once(stage: Stage, serving: Serving):
     stage.request("r1", limit_tokens=200)
     batch_id = serving.assign("r1")

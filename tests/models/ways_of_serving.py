@@ -53,7 +53,7 @@ def in_pieces(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
 
 
 def preempted(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
-    """A running row is taken out again and again, and comes back later."""
+    """A running row is taken out again and again, and comes back later; what is cached is not computed again."""
     rng = random.Random(1)
     parked: list[Sequence] = []
 
@@ -64,14 +64,15 @@ def preempted(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
             with suppress(KeyError):  # it finished with this step
                 parked.append(engine.preempt(rng.choice(list(engine.rows))))
 
-    engine = Engine(loaded, AMPLE * loaded.delta_bytes)
+    engine = Engine(loaded, AMPLE * loaded.delta_bytes, block_tokens=5, prefix_cache=True)
     answers = _served(engine, sequences, join_every=1, between=take_out)
     return answers | _served(engine, parked, join_every=1)
 
 
 def in_scarce_memory(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
-    """The engine preempts rows itself, because memory holds few."""
-    return _served(Engine(loaded, SCARCE * loaded.delta_bytes), sequences, join_every=1)
+    """The engine preempts rows itself, because memory holds few, and evicts what is cached."""
+    engine = Engine(loaded, SCARCE * loaded.delta_bytes, block_tokens=5, prefix_cache=True)
+    return _served(engine, sequences, join_every=1)
 
 
 def in_slices(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:

@@ -83,9 +83,11 @@ def test_answers_are_those_of_generate_under(policy: str, up: Up, said_alone: li
     assert answers == said_alone
 
 
-def test_joiners_that_are_prefilled_in_pieces_say_the_same(smollm2: Path, said_alone: list[tuple[str, int]]) -> None:
+def test_joiners_that_are_prefilled_in_pieces_behind_cached_beginnings_say_the_same(
+    smollm2: Path, said_alone: list[tuple[str, int]]
+) -> None:
     loaded, encode = load_model(str(smollm2), dtype="float32"), load_prompt_format(str(smollm2)).encode
-    engine = Engine(loaded, 2**29, prefill_tokens=16)
+    engine = Engine(loaded, 2**29, prefill_tokens=16, prefix_cache=True)
     answers: dict[str, tuple[str, int]] = {}
     waiting = [Sequence(str(n), tuple(encode(*turns)), LIMIT) for n, turns in enumerate(INSTRUCTIONS)]
     while waiting or engine.rows:

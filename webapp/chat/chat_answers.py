@@ -15,10 +15,16 @@ def finish_reason_of(view: RequestView) -> Literal["stop", "length"]:
 
 def usage_of(views: Sequence[RequestView], *, answers_a_prompt: int) -> CompletionUsage:
     """Counts the tokens of all answers and of their prompts, with `answers_a_prompt` answers for each prompt."""
-    prompt = sum(view.request.prompt_tokens for view in views[::answers_a_prompt])
+    prompts = [view.request for view in views[::answers_a_prompt]]
     answer = sum(view.request.output_tokens or 0 for view in views)
     thought = [view.request.reasoning_tokens for view in views if view.request.reasoning_tokens is not None]
-    return CompletionUsage.of(prompt, answer, sum(thought) if thought else None)
+    cached = [prompt.cached_tokens for prompt in prompts if prompt.cached_tokens is not None]
+    return CompletionUsage.of(
+        sum(prompt.prompt_tokens for prompt in prompts),
+        answer,
+        sum(thought) if thought else None,
+        sum(cached) if cached else None,
+    )
 
 
 def completion_logprobs(

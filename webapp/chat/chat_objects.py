@@ -7,7 +7,7 @@ from pydantic import Field
 from scheduling.request import ServiceTier
 from webapp.api_objects import ApiObject
 from webapp.responses.output_items import ChosenToken
-from webapp.responses.response_objects import Magnus, OutputDetails
+from webapp.responses.response_objects import InputDetails, Magnus, OutputDetails
 
 
 class CompletionUsage(ApiObject):
@@ -16,19 +16,25 @@ class CompletionUsage(ApiObject):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: InputDetails | None = Field(
+        default=None, description="If the engine reports them", exclude_if=lambda details: details is None
+    )
     completion_tokens_details: OutputDetails | None = Field(
         default=None, description="Only for models that think", exclude_if=lambda details: details is None
     )
 
     @classmethod
-    def of(cls, prompt: int, answer: int, reasoning: int | None) -> Self:
-        """Returns the numbers with their sum; `reasoning` is None if the model does not think."""
-        details = None if reasoning is None else OutputDetails(reasoning_tokens=reasoning)
+    def of(cls, prompt: int, answer: int, reasoning: int | None, cached: int | None = None) -> Self:
+        """Returns the numbers with their sum.
+
+        `reasoning` is None if the model does not think, `cached` if the engine does not report it.
+        """
         return cls(
             prompt_tokens=prompt,
             completion_tokens=answer,
             total_tokens=prompt + answer,
-            completion_tokens_details=details,
+            prompt_tokens_details=None if cached is None else InputDetails(cached_tokens=cached),
+            completion_tokens_details=None if reasoning is None else OutputDetails(reasoning_tokens=reasoning),
         )
 
 

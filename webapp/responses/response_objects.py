@@ -56,7 +56,7 @@ class IncompleteDetails(ApiObject):
 
 
 class InputDetails(ApiObject):
-    """Details of the prompt's tokens; cached ones are not counted."""
+    """Details of the prompt's tokens: those not computed, because an earlier prompt began with them."""
 
     cached_tokens: int = 0
 
@@ -218,8 +218,13 @@ def _usage(view: RequestView) -> Usage | None:
     prompt, answer = view.request.prompt_tokens, view.request.output_tokens
     if answer is None:
         return None
-    details = OutputDetails(reasoning_tokens=view.request.reasoning_tokens or 0)
-    return Usage(input_tokens=prompt, output_tokens=answer, output_tokens_details=details, total_tokens=prompt + answer)
+    return Usage(
+        input_tokens=prompt,
+        input_tokens_details=InputDetails(cached_tokens=view.request.cached_tokens or 0),
+        output_tokens=answer,
+        output_tokens_details=OutputDetails(reasoning_tokens=view.request.reasoning_tokens or 0),
+        total_tokens=prompt + answer,
+    )
 
 
 def _error(stored: dict[str, Any] | None) -> ResponseError:

@@ -1,14 +1,12 @@
 """How the memory of the KV cache is divided among rows: a rectangle, or several blocks for each row."""
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from itertools import accumulate, chain, repeat
 
 import torch
 from torch import Tensor
 
+from inference.local.kv.block_tables import BlockChanges, BlockTables
 from inference.local.kv.kv_budget import COLUMN_STEP
 
 
@@ -52,96 +50,6 @@ def enlarged_rectangle(now: "Arrangement", rows: int, columns: int, budget_token
 
 
 @dataclass(frozen=True, slots=True)
-class BlockIndex:
-    """Index tensors with which attention gathers rows into blocks, and blocks into rows.
-
-    A place is one block of one row: row * `most` + number of the block in the row, where `most` is the largest number
-    of blocks that a row has.
-    """
-
-    block_at: Tensor  # [rows * most] the block at each place; the row's first block at places behind its last one
-    place_of: Tensor  # [blocks] the place of each block; 0 if it is free
-    row_of: Tensor  # [blocks] the row of each block; 0 if it is free
-    by_row: Tensor  # [blocks that are not free] the blocks of row 0, then of row 1, ...
-    starts: Tensor  # [rows] where each row begins in `by_row`
-
-
-def blocks_for(tokens: int, block_tokens: int) -> int:
-    """Returns the number of blocks that hold `tokens` tokens of one row."""
-    return -(-tokens // block_tokens)
-
-
-class BlockTables:
-    """The blocks of each row in the order of its tokens.
-
-    Attention reads all blocks up to the last one in use. So the lowest free block is taken first, and after many rows
-    have left, `close_gaps` moves the last blocks into the gaps.
-    """
-
-    def __init__(self, blocks: int, block_tokens: int) -> None:
-        self.blocks, self.block_tokens = blocks, block_tokens
-        self.rows: list[list[int]] = []
-        self._free = list(range(blocks))  # a heap
-
-    @property
-    def taken(self) -> int:
-        """The number of blocks in use."""
-        return self.blocks - len(self._free)
-
-    @property
-    def columns(self) -> int:
-        """The number of tokens that fit in the blocks of the longest row."""
-        return max(map(len, self.rows), default=0) * self.block_tokens
-
-    def grow(self, lengths: Sequence[int]) -> bool | None:
-        """Gives row i blocks for lengths[i] tokens; returns whether it took any, or None if too few are free."""
-        wanted = [blocks_for(tokens, self.block_tokens) for tokens in lengths]
-        missing = [max(0, want - len(row)) for want, row in zip(wanted, chain(self.rows, repeat([])), strict=False)]
-        if sum(missing) > len(self._free):
-            return None
-        self.rows += [[] for _ in range(len(lengths) - len(self.rows))]
-        for row, count in zip(self.rows, missing, strict=False):
-            row += [heappop(self._free) for _ in range(count)]
-        return any(missing)
-
-    def clear(self, row: int) -> list[int]:
-        """Frees and returns the blocks of a row, which keeps its index."""
-        blocks, self.rows[row] = self.rows[row], []
-        for block in blocks:
-            heappush(self._free, block)
-        return blocks
-
-    def close_gaps(self) -> tuple[list[int], list[int]]:
-        """Moves the last blocks into gaps once a third of the blocks up to the last one in use are free.
-
-        Returns the numbers of the moved blocks, old and new; the caller copies their contents.
-        """
-        end, taken = 1 + max((max(row) for row in self.rows if row), default=-1), self.taken
-        if 2 * end <= 3 * taken:
-            return [], []
-        gaps = [heappop(self._free) for _ in range(bisect_left(sorted(self._free), taken))]
-        moved = [block for row in self.rows for block in row if block >= taken]
-        place_of = dict(zip(moved, gaps, strict=True))
-        self.rows = [[place_of.get(block, block) for block in row] for row in self.rows]
-        for block in moved:
-            heappush(self._free, block)
-        return moved, gaps
-
-    def index(self, device: torch.device) -> BlockIndex:
-        """Returns the index tensors for attention; every row must have a block."""
-        counts = [len(row) for row in self.rows]
-        most = max(counts)
-        starts = torch.tensor([0, *accumulate(counts[:-1])], device=device)
-        by_row = torch.tensor([*chain.from_iterable(self.rows)], device=device)
-        places = torch.tensor([row * most + n for row, count in enumerate(counts) for n in range(count)], device=device)
-        block_at = by_row[starts].repeat_interleave(most)
-        block_at[places] = by_row
-        place_of = torch.zeros(max(map(max, self.rows)) + 1, dtype=torch.long, device=device)
-        place_of[by_row] = places
-        return BlockIndex(block_at, place_of, place_of // most, by_row, starts)
-
-
-@dataclass(frozen=True, slots=True)
 class Arrangement:
     """The division of tensors [slots, dim] into the blocks of rows; a slot holds one head's key or value of a token.
 
@@ -164,6 +72,28 @@ class Arrangement:
         """The number of tokens that fit in all blocks in use."""
         return self.block_tokens * (self.blocks if self.tables is None else self.tables.taken)
 
+    def change(self, tensors: Iterable[tuple[Tensor, int]], changes: BlockChanges) -> None:
+        """Copies and zeroes blocks of tensors of slots, each with its number of heads."""
+        source, target, zeroed = (
+            torch.tensor(blocks, dtype=torch.long, device=self.device)
+            for blocks in (changes.sources, changes.targets, changes.zeroed)
+        )
+        for tensor, heads in tensors:
+            blocks = self.by_block(tensor, heads)
+            if changes.sources:
+                blocks.index_copy_(0, target, blocks.index_select(0, source))
+            if changes.zeroed:
+                blocks.index_fill_(0, zeroed, 0)
+
+    def gathered(self, tensor: Tensor, heads: int, blocks: Tensor) -> Tensor:
+        """Returns a copy [rows, heads, n * block tokens, dim] of blocks [rows, n] of a tensor of slots."""
+        held = (
+            self.by_block(tensor, heads)
+            .index_select(0, blocks.view(-1))
+            .view(*blocks.shape, heads, -1, tensor.shape[-1])
+        )
+        return held.transpose(1, 2).flatten(2, 3)
+
     def by_block(self, tensor: Tensor, heads: int) -> Tensor:
         """Returns the view [blocks, heads, block tokens, dim] of a tensor of slots."""
         held = tensor[: self.blocks * heads * self.block_tokens]
@@ -181,20 +111,41 @@ class Arrangement:
             slots[count] = (first[:, None] + torch.arange(count, device=self.device) * size).view(-1)
         return slots
 
-    def prefix_slots(self, rows: Sequence[int], lengths: Sequence[int]) -> dict[int, Tensor]:
-        """Returns by head count the slots of the first lengths[i] tokens of rows[i], by rows, then heads."""
+    def token_slots(self, rows: Sequence[int], starts: Sequence[int], stops: Sequence[int]) -> dict[int, Tensor]:
+        """Returns by head count the slots of the tokens from starts[i] to stops[i] of rows[i], by rows, then heads.
+
+        Each start is the beginning of a block.
+        """
         size, places = self.block_tokens, []
-        for row, length in zip(rows, lengths, strict=True):
-            columns = torch.arange(length, device=self.device)
-            blocks = torch.tensor(
-                [self._block_of(row, column) for column in range(0, length, size)], device=self.device
-            )
-            places.append((blocks[columns // size] if length else columns, columns % size))
+        for row, start, stop in zip(rows, starts, stops, strict=True):
+            columns = torch.arange(stop - start, device=self.device)
+            blocks = torch.tensor([self._block_of(row, at) for at in range(start, stop, size)], device=self.device)
+            places.append((blocks[columns // size] if stop > start else columns, columns % size))
         slots = {}
         for count in self.head_counts:
             heads = torch.arange(count, device=self.device)[:, None]
             slots[count] = torch.cat([((blocks * count + heads) * size + at).view(-1) for blocks, at in places])
         return slots
+
+    def token_indices(self, starts: Sequence[int], stops: Sequence[int]) -> dict[int, Tensor]:
+        """Returns by head count where the tokens are in states [rows, heads, tokens], which are padded to the longest.
+
+        Returns nothing if none is padded.
+        """
+        counts = [stop - start for start, stop in zip(starts, stops, strict=True)]
+        if min(counts) == max(counts):
+            return {}
+        columns = torch.arange(max(counts), device=self.device)
+        is_token = (columns < torch.tensor(counts, device=self.device)[:, None])[:, None]
+        return {heads: is_token.expand(-1, heads, -1).reshape(-1).nonzero().view(-1) for heads in self.head_counts}
+
+    def blocks_before(self, rows: Sequence[int], positions: Sequence[int]) -> Tensor:
+        """Returns the blocks [rows, n] in front of positions[i] of rows[i], padded with any block."""
+        counts = [position // self.block_tokens for position in positions]
+        blocks = [[self._block_of(row, 0)] * max(counts) for row in rows]
+        for row, count, padded in zip(rows, counts, blocks, strict=True):
+            padded[:count] = [self._block_of(row, n * self.block_tokens) for n in range(count)]
+        return torch.tensor(blocks, device=self.device)
 
     def _block_of(self, row: int, position: int) -> int:
         return row if self.tables is None else self.tables.rows[row][position // self.block_tokens]

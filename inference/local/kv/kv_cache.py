@@ -6,12 +6,13 @@ needs no padding on the left. The mask hides the columns behind the last token o
 
 In a rectangle each row has one block, which is as wide as the longest row needs. It grows in steps, each of which moves
 all rows. Static batches use it because the papers count their memory so, as do models without a `FusedModel`.
-In blocks of BLOCK_TOKENS each row has only the blocks that its own tokens need, and growing moves no row.
+In blocks of BLOCK_TOKENS each row has only the blocks that its own tokens need, and growing moves no row. Rows may
+share the blocks of a common prefix, which stay after their last row until a row needs the memory.
 
-Memory that no row uses is zero: attention multiplies hidden columns by 0, and 0 times an old NaN would be NaN.
+Other memory that no row uses is zero: attention multiplies hidden columns by 0, and 0 times an old NaN would be NaN.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from math import inf
 from typing import Any
@@ -19,15 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inference.local.kv.kv_arrangement import (
-    Arrangement,
-    BlockIndex,
-    BlockTables,
-    Piece,
-    blocks_for,
-    enlarged_rectangle,
-    split_into_pieces,
-)
+from inference.local.kv.block_tables import BlockChanges, BlockIndex, BlockTables
+from inference.local.kv.kv_arrangement import Arrangement, Piece, enlarged_rectangle, split_into_pieces
 from inference.local.kv.kv_budget import KvLayout, zeroed_memory
 from inference.local.kv.row_states import RowStates
 
@@ -74,6 +68,7 @@ class KvCache(RowStates):
         self._read_columns = 0  # the columns that the next decoding step reads; 0 in a prefill
         self._slots: dict[int, Tensor] = {}  # the slots that the next forward pass writes, by number of heads
         self._unpadded: dict[int, Tensor] = {}  # the indices of its keys and values without padding; empty: all
+        self._prefixes: Tensor | None = None  # [rows, n] the blocks in front of what a prefill computes; None: nothing
         self._views: list[tuple[Tensor, Tensor]] = []  # the keys and values that decoding reads; empty in a prefill
         self._viewed_for: tuple[Sequence[int], int] = (), 0  # lengths and width for which the views were made
         self.block_index: BlockIndex | None = None  # how decoding reads blocks
@@ -95,36 +90,36 @@ class KvCache(RowStates):
         return self.budget_bytes // self.layout.token_bytes
 
     def needed_bytes(self, lengths: Sequence[int]) -> int:
-        """Returns the fewest bytes that hold rows of these lengths."""
-        size = self._tokens_of_a_block
-        if self.in_blocks:
-            return size * sum(blocks_for(length, size) for length in lengths) * self.layout.token_bytes
-        return len(lengths) * max(lengths, default=0) * self.layout.token_bytes
+        """Returns the fewest bytes that hold all rows, with these lengths, if they share no more than now."""
+        tables = self.arrangement.tables
+        tokens = len(lengths) * max(lengths, default=0) if tables is None else tables.needed_tokens(lengths)
+        return tokens * self.layout.token_bytes
 
-    def reserve(self, lengths: Sequence[int], kept: Sequence[int] = ()) -> bool:
+    def reserve(
+        self, lengths: Sequence[int], kept: Sequence[int] = (), shared: Mapping[int, Sequence[int]] | None = None
+    ) -> bool:
         """Makes room for lengths[i] tokens in row i; returns whether slots have changed.
 
-        The first kept[i] tokens of row i are kept. If it raises BudgetExceeded, nothing has changed.
+        The first kept[i] tokens of row i are kept. Row i shares the blocks shared[i] with other rows. If it raises
+        BudgetExceeded, nothing has changed.
         """
         self._allocate()
         tables = self.arrangement.tables
-        changed = self._enlarge(lengths, kept) if tables is None else tables.grow(lengths)
-        if changed is None:
+        changes = self._enlarge(lengths, kept) if tables is None else tables.grow(lengths, shared or {})
+        if changes is None:
             raise BudgetExceeded(self.needed_bytes(lengths))
-        if changed:
-            self._drop_views()
-        return bool(changed)
+        return self._carry_out(changes)
 
     def clear(self, in_blocks: bool) -> None:
-        """Frees all rows; later rows are stored in blocks, or in a rectangle."""
+        """Frees all rows; later rows are stored in blocks, some of which hold prefixes by now, or in a rectangle."""
         now = self.arrangement
         if now.tables is not None:
-            for row in range(len(now.tables.rows)):
-                self.clear_row(row)
+            self._carry_out(now.tables.clear_all(keep_prefixes=in_blocks))
         else:
             for tensor, heads in self._tensors():
                 now.by_block(tensor, heads).zero_()
-        self.arrangement = self._empty_arrangement(in_blocks)
+        if now.tables is None or not in_blocks:
+            self.arrangement = self._empty_arrangement(in_blocks)
         self._drop_views()
 
     def release(self) -> None:
@@ -135,13 +130,9 @@ class KvCache(RowStates):
         self._drop_views()
 
     def clear_row(self, row: int) -> None:
-        """Frees the blocks of a row, which keeps its index."""
-        tables = self.arrangement.tables
-        if tables is not None and (freed := tables.clear(row)):
-            blocks = torch.tensor(freed, device=self.layout.device)
-            for tensor, heads in self._tensors():
-                self.arrangement.by_block(tensor, heads).index_fill_(0, blocks, 0)
-            self._drop_views()
+        """Takes the blocks from a row, which keeps its index."""
+        if self.arrangement.tables is not None:
+            self._carry_out(self.arrangement.tables.clear(row))
 
     def remove_row(self, row: int, last: int, last_length: int) -> None:
         """Frees a row and gives its index to `last`, the last row, which holds `last_length` tokens."""
@@ -159,29 +150,20 @@ class KvCache(RowStates):
 
     def close_gaps(self) -> bool:
         """Moves blocks into gaps once many blocks before the last one in use are free; returns whether any moved."""
-        now, device = self.arrangement, self.layout.device
-        moved, places = now.tables.close_gaps() if now.tables is not None else ([], [])
-        if not moved:
-            return False
-        source, target = torch.tensor(moved, device=device), torch.tensor(places, device=device)
-        for tensor, heads in self._tensors():
-            blocks = now.by_block(tensor, heads)
-            blocks.index_copy_(0, target, blocks.index_select(0, source))
-            blocks.index_fill_(0, source, 0)
-        self._drop_views()
-        return True
+        tables = self.arrangement.tables
+        return tables is not None and self._carry_out(tables.close_gaps())
 
-    def prepare_prefill(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
-        """Prepares a forward pass that writes the first lengths[i] tokens of rows[i] and attends only to them."""
-        longest, device = max(lengths), self.layout.device
-        self._read_columns, self._unpadded = 0, {}
-        self._slots = self.arrangement.prefix_slots(rows, lengths)
-        if min(lengths) < longest:
-            is_token = torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]
-            for heads in self._slots:
-                self._unpadded[heads] = is_token[:, None].expand(-1, heads, -1).reshape(-1).nonzero().view(-1)
+    def prepare_prefill(self, rows: Sequence[int], lengths: Sequence[int], cached: Sequence[int] = ()) -> None:
+        """Prepares a forward pass that writes the first lengths[i] tokens of rows[i] and attends only to them.
+
+        The first cached[i] of them are cached already, in complete blocks.
+        """
+        starts, at = cached or [0] * len(rows), self.arrangement
+        self._read_columns, self._slots = 0, at.token_slots(rows, starts, lengths)
+        self._unpadded = at.token_indices(starts, lengths)
         self.begin_states(rows)
         self._drop_views()
+        self._prefixes = at.blocks_before(rows, starts) if any(starts) else None
 
     def prepare_decode(self, slots: dict[int, Tensor], lengths: Sequence[int], width: int) -> int:
         """Prepares a forward pass that writes `slots`; returns the width that it reads, at least `width`.
@@ -189,13 +171,13 @@ class KvCache(RowStates):
         `lengths` are the numbers of cached tokens at an earlier step. Each row has since grown by at most
         `width - max(lengths)` tokens.
         """
-        self._slots, self._unpadded = slots, {}
+        self._slots, self._unpadded, self._prefixes = slots, {}, None
         self.continue_states(len(lengths))
         columns, tables = self.arrangement.columns, self.arrangement.tables
         if tables is not None:
             if self.block_index is None:
                 self.block_index = tables.index(self.layout.device)
-                self._views = self._layer_views(Piece(0, len(self.block_index.row_of), tables.block_tokens))
+                self._views = self._layer_views(Piece(0, self.block_index.blocks, tables.block_tokens))
             return columns
         rows, wanted = len(lengths), -(-width // VIEW_STEP) * VIEW_STEP
         width = min(wanted, columns)  # `width` grows also when the longest row has ended, so it may exceed the columns
@@ -219,8 +201,8 @@ class KvCache(RowStates):
     ) -> tuple[Tensor, Tensor]:
         """Writes the states [rows, heads, tokens, dim] of a layer; returns the keys and values that it attends to.
 
-        Those are the states themselves in a prefill. In decoding they are [rows, heads, columns, dim], or in blocks
-        [blocks, heads, block tokens, dim], which `block_index` assigns to rows.
+        Those are the states themselves in a prefill, behind those of cached prefixes. In decoding they are [rows,
+        heads, columns, dim], or in blocks [blocks, heads, block tokens, dim], which `block_index` assigns to rows.
         """
         slots, unpadded = self._slots[key_states.shape[1]], self._unpadded.get(key_states.shape[1])
         for tensor, states in ((self._keys[layer_idx], key_states), (self._values[layer_idx], value_states)):
@@ -228,20 +210,29 @@ class KvCache(RowStates):
             if unpadded is not None:
                 written = written.index_select(0, unpadded)
             tensor.index_copy_(0, slots, written)
-        return self._views[layer_idx] if self._views else (key_states, value_states)
+        if self._prefixes is None:
+            return self._views[layer_idx] if self._views else (key_states, value_states)
+        keys, values = self.gathered(layer_idx, self._prefixes)
+        return torch.cat([keys, key_states], 2), torch.cat([values, value_states], 2)
+
+    def gathered(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns copies [rows, heads, n * block tokens, dim] of the keys and values in blocks [rows, n] of a layer."""
+        heads, gathered = self.layout.shapes[layer].heads, self.arrangement.gathered
+        return gathered(self._keys[layer], heads, blocks), gathered(self._values[layer], heads, blocks)
 
     def row_to_host(self, row: int, length: int) -> HostRow:
         """Returns a copy in host memory of a row's first `length` tokens, as far as the token behind them attends."""
-        slots, layers = self.arrangement.prefix_slots([row], [length]), enumerate(self.layout.shapes)
+        slots, layers = self.arrangement.token_slots([row], [0], [length]), enumerate(self.layout.shapes)
         first = self.layout.first_attended
         held = [(n, slots[of.heads].view(of.heads, length)[:, first(n, length) :]) for n, of in layers if of.heads]
         return [(self._keys[layer][at].cpu(), self._values[layer][at].cpu()) for layer, at in held]
 
-    def row_from_host(self, row: int, length: int, host: HostRow) -> None:
-        """Writes a row of `length` tokens, of which each layer has the last ones."""
-        slots = self.arrangement.prefix_slots([row], [length])
+    def row_from_host(self, row: int, length: int, host: HostRow, start: int = 0) -> None:
+        """Writes the tokens from `start` on of a row of `length` tokens, of which each layer has the last ones."""
+        slots, count = self.arrangement.token_slots([row], [start], [length]), length - start
         for side, (tensor, heads) in zip(chain.from_iterable(host), self._tensors(), strict=True):
-            tensor[slots[heads].view(heads, length)[:, length - side.shape[1] :]] = side.to(self.layout.device)
+            held = side[:, max(0, side.shape[1] - count) :]
+            tensor[slots[heads].view(heads, count)[:, count - held.shape[1] :]] = held.to(self.layout.device)
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
         """Returns the column of the first query: 0 in a prefill, the last column in a decoding step."""
@@ -270,11 +261,11 @@ class KvCache(RowStates):
         for shape, *sides in zip(self.layout.shapes, self._keys, self._values, strict=False):
             yield from ((side, shape.heads) for side in sides if shape.heads)
 
-    def _enlarge(self, lengths: Sequence[int], kept: Sequence[int]) -> bool | None:
-        """Enlarges the rectangle if it is too small; returns whether it did, or None if the budget is too small."""
+    def _enlarge(self, lengths: Sequence[int], kept: Sequence[int]) -> BlockChanges | None:
+        """Enlarges the rectangle, with its contents, if it is too small; returns None if the budget is too small."""
         old, rows, columns = self.arrangement, len(lengths), max(lengths, default=0)
         if rows <= old.blocks and columns <= old.block_tokens:
-            return False
+            return BlockChanges(of_rows=False)
         if rows * columns > self._budget_tokens:
             return None
         new = enlarged_rectangle(old, rows, columns, self._budget_tokens)
@@ -288,10 +279,18 @@ class KvCache(RowStates):
             old.by_block(tensor, heads).zero_()
             new.by_block(tensor, heads)[kept_at] = asides[held.shape]
         self.arrangement = new
-        return True
+        return BlockChanges()
+
+    def _carry_out(self, changes: BlockChanges) -> bool:
+        """Changes the contents of blocks; returns whether any row has other blocks than before."""
+        if changes.sources or changes.zeroed:
+            self.arrangement.change(self._tensors(), changes)
+        if changes.of_rows:
+            self._drop_views()
+        return changes.of_rows
 
     def _drop_views(self) -> None:
-        self._views, self._viewed_for = [], ((), 0)
+        self._prefixes, self._views, self._viewed_for = None, [], ((), 0)
         self.pieces, self._piece_views, self.block_index = [], [], None
 
     def _layer_views(self, piece: Piece) -> list[tuple[Tensor, Tensor]]:

@@ -3,6 +3,7 @@
 BATON (4.2) prefills waiting queries apart from the running batch and then embeds their keys and values in its cache.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,17 +11,18 @@ from torch import Tensor
 from transformers import Cache
 
 from inference.local.batch_rows import BatchRow
-from inference.local.kv.kv_budget import KvLayout
-from inference.local.kv.kv_cache import HostRow
+from inference.local.kv.kv_cache import HostRow, KvCache
 
 
 class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
     """The keys and values of one row beside the running batch's cache, for as long as its prefill lasts."""
 
-    def __init__(self, layout: KvLayout, row: BatchRow) -> None:
+    def __init__(self, kv: KvCache, row: BatchRow, shared: Sequence[int]) -> None:
+        """Copies the row's beginning from the blocks that it will share, unless they are evicted meanwhile."""
         super().__init__(layers=[])
-        self.layout, self.row, self.token_ids = layout, row, row.token_ids
-        self.prefilled = 0  # tokens whose keys and values are computed
+        self.layout, self.row, self.token_ids = (layout := kv.layout), row, row.token_ids
+        self.found = len(shared) * kv.arrangement.block_tokens  # tokens at the beginning that were cached
+        self.prefilled = self.found  # tokens whose keys and values are known
         self.seconds = 0.0  # that its prefill has taken
         self.nbytes = len(self.token_ids) * layout.token_bytes
         self._layers = [
@@ -30,6 +32,11 @@ class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
             )
             for shape in layout.shapes
         ]
+        if shared:
+            blocks = torch.tensor([shared], device=layout.device)
+            for layer, sides in enumerate(self._layers):
+                for side, cached in zip(sides, kv.gathered(layer, blocks), strict=True):
+                    side[:, :, : self.found] = cached
         # how FusedModel reads this cache: whole, not in blocks
         self.pieces: list[Any] = []
         self.block_index = None

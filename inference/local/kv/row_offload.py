@@ -51,10 +51,10 @@ class OffloadedRows:
         held = self._rows.get(sequence_id)
         return held is not None and held.token_ids == token_ids
 
-    def restore(self, sequence_id: str, kv: KvCache, index: int) -> None:
-        """Copies a row to row `index` of the cache and discards it here."""
+    def restore(self, sequence_id: str, kv: KvCache, index: int, start: int = 0) -> None:
+        """Copies a row from its token `start` on to row `index` of the cache and discards it here."""
         held = self._rows[sequence_id]
-        kv.row_from_host(index, len(held.token_ids), held.row)
+        kv.row_from_host(index, len(held.token_ids), held.row, start)
         self.discard(sequence_id)
 
     def discard(self, sequence_id: str) -> None:

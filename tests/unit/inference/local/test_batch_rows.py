@@ -21,7 +21,9 @@ from inference.sequences import Sequence
 )
 def test_a_group_is_padded_by_less_than_another_forward_pass_costs(lengths, groups):
     rows = [BatchRow(Sequence(str(n), (9,) * length, 5), n, 1000) for n, length in enumerate(lengths)]
-    assert [[len(row.token_ids) for row in group] for group in group_by_length(rows)] == groups
+    assert [
+        [len(row.token_ids) for row in group] for group in group_by_length(rows, [len(row.token_ids) for row in rows])
+    ] == groups
 
 
 class Letters:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from inference.local.decode_attention import by_bags, by_blocks, by_kernel, by_products, fastest_attention
-from inference.local.kv.kv_arrangement import BlockTables
+from inference.local.kv.block_tables import BlockTables
 from inference.local.kv.kv_budget import KvLayout, LayerShape
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -97,3 +97,20 @@ def test_a_row_that_has_no_numbers_keeps_them_from_the_others():
     after = by_blocks(query, pool[0], pool[1], mask, index)
     assert torch.equal(after[[0, 2]], before[[0, 2]])
     assert after[1].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("queries", [1, 3])
+def test_rows_attend_to_shared_blocks_as_to_their_own(dtype, queries):
+    tables = BlockTables(blocks=9, block_tokens=BLOCK_TOKENS)
+    tables.rows = [[3, 0], [3, 5, 1], [3, 5, 2], [6], [3]]
+    pool = [torch.randn(7, KEY_HEADS, BLOCK_TOKENS, dim).to(dtype) for dim in (KEY_DIM, VALUE_DIM)]
+    query = torch.randn(5, KEY_HEADS, queries, KEY_DIM).to(dtype)
+    lengths, columns = torch.tensor([6, 9, 12, 1, 4]), 3 * BLOCK_TOKENS
+    mask = (torch.arange(columns) >= lengths[:, None]).to(dtype).mul_(torch.finfo(dtype).min)[:, None, None, :]
+    padded = torch.tensor([(blocks + blocks[:1] * 2)[:3] for blocks in tables.rows])
+    keys, values = (side[padded].transpose(1, 2).flatten(2, 3).float() for side in pool)
+    attended = by_blocks(query, pool[0], pool[1], mask, tables.index(torch.device("cpu")))
+    tolerance = 1e-5 if dtype == torch.float32 else 0.05
+    expected = by_kernel(query.float(), keys, values, mask.float())
+    torch.testing.assert_close(attended.float(), expected, rtol=tolerance, atol=tolerance)

@@ -1,6 +1,9 @@
-"""The cursor of a decoding step."""
+"""The cursor of a decoding step, and prefills behind cached tokens."""
 
-from inference.local.forward_pass import Cursor
+import pytest
+import torch
+
+from inference.local.forward_pass import MOST_MASK, Cursor, prefill
 from inference.local.kv.kv_cache import KvCache
 
 
@@ -23,3 +26,31 @@ def test_a_row_attends_to_its_own_tokens_only(llama):
     kv.reserve([64, 64])
     cursor = Cursor.from_host(kv, tokens=[5, 6], positions=[3, 9], running=[True, True])
     assert [(row == 0).sum().item() for row in cursor.mask] == [3, 9]
+
+
+@pytest.mark.parametrize("most_mask", [MOST_MASK, 0])  # of all rows together, and row by row
+@pytest.mark.parametrize(
+    ("lengths", "cached"),
+    [
+        ([30, 17, 13, 9], [12, 12, 12, 0]),
+        ([29, 41], [28, 40]),  # one token is left
+        ([60, 9], [4, 8]),
+        ([9], [8]),
+    ],
+)
+def test_a_prefill_behind_cached_tokens_computes_what_a_whole_one_does(llama, lengths, cached, most_mask):
+    prompts = [tuple(9 + (n * length) % 50 for n in range(length)) for length in lengths]
+    rows, model = range(len(prompts)), llama.loaded.decoder
+    whole, behind = (KvCache(llama.loaded.layout, 2**20, block_tokens=4, in_blocks=True) for _ in range(2))
+    with torch.inference_mode():
+        whole.reserve(lengths)
+        expected = prefill(model, whole, rows, prompts, 0)
+        behind.reserve(lengths)
+        begun = [row for row in rows if cached[row]]
+        prefill(model, behind, begun, [prompts[row][: cached[row]] for row in begun], 0)
+        logits = prefill(model, behind, rows, prompts, 0, cached, most_mask)
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+        for row, length in enumerate(lengths):
+            for sides in zip(whole.row_to_host(row, length), behind.row_to_host(row, length), strict=True):
+                for one, other in zip(*sides, strict=True):
+                    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)

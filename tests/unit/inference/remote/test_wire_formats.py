@@ -83,6 +83,27 @@ def test_chunks_are_read() -> None:
     assert read_llamacpp(ended) == Chunk((), "", 3, "eos")
 
 
+def test_the_tokens_that_a_server_had_cached_are_read_from_its_last_chunk() -> None:
+    usage = {"completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 3}}
+    for read in (read_completion, read_chat):
+        assert read({"choices": [], "usage": usage}) == Chunk(counted=4, cached=3)
+        assert read({"choices": [], "usage": usage | {"prompt_tokens_details": None}}).cached is None
+    ended = {"content": "", "tokens": [], "stop": True, "stop_type": "eos", "tokens_predicted": 4}
+    assert read_llamacpp(ended | {"timings": {"cache_n": 3, "prompt_n": 1}}).cached == 3
+    assert read_llamacpp(ended | {"timings": {"prompt_n": 1}}).cached is None
+    assert completions_body(SERVER, ROW)["stream_options"] == {"include_usage": True}
+
+
+@pytest.mark.parametrize("by_ids", [True, False])
+def test_a_row_tells_the_cached_tokens_that_its_first_request_found_in_its_prompt(by_ids: bool) -> None:
+    row = RemoteRow(replace(ROW.sequence, stop=()), 9, 9, by_ids, by_ids, 0.0)
+    row.take(Chunk((4,), "a", reason="eos"), 1.0, None)
+    assert row.result().cached_tokens is None
+    row.take(Chunk(counted=1, cached=5), 1.0, None)  # after its end; a server may count its own template, too
+    row.take(Chunk(counted=1, cached=0), 1.0, None)
+    assert row.result().cached_tokens == len(ROW.sequence.prompt_ids)
+
+
 def test_a_format_and_log_probabilities_are_asked_for_as_each_server_wants() -> None:
     asked = replace(ROW.sequence, format=JsonFormat('{"enum": [1]}'), top_logprobs=0)
     row = replace(ROW, sequence=asked)
@@ -175,6 +196,6 @@ def test_an_error_in_the_stream_is_the_servers_failure(read) -> None:
 @pytest.mark.parametrize("kind", list(WIRE_FORMATS))
 @given(JSON)
 def test_whatever_else_comes_is_read_or_garbage(kind, data) -> None:
-    fields = ("choices", "content", "tokens", "tokens_predicted", "usage", "stop", "stop_type")
+    fields = ("choices", "content", "tokens", "tokens_predicted", "usage", "stop", "stop_type", "timings")
     with suppress(ServerGarbage, ServerFailed):
         WIRE_FORMATS[kind].read(dict.fromkeys(fields, data) | {"content": ""})

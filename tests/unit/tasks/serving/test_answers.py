@@ -85,6 +85,12 @@ def test_a_model_without_tags_has_no_number_of_tokens_of_thinking() -> None:
     assert reasoning_tokens_of(ended("<think>tree</think>", "eos"), PLAIN) is None
 
 
+@pytest.mark.parametrize("cached", [None, 0, 32])
+def test_the_cached_tokens_of_a_prompt_are_stored_as_its_engine_says(cached: int | None) -> None:
+    row = FinishedSequence("a", (), "eos", text="tree", text_tokens=1, cached_tokens=cached)
+    assert stored_answer(RowEnded(LEASE, row, (), 0.0), 0.0, PROMPTS).cached_tokens == cached
+
+
 def test_a_nul_is_never_shown() -> None:
     (entry,) = shown([TokenLogprob(5, 0.0)], lambda _: b"a\0\xff")
     assert (entry["token"], entry["bytes"]) == ("a\ufffd\ufffd", [97, 0, 255])

@@ -1,0 +1,114 @@
+"""Measures what the prefix cache saves requests that begin with the same instruction.
+
+    python -m benchmarks.engines.shared_prefixes --model inference/bundled [--clock cpu] [--json F]
+    python -m benchmarks.engines.shared_prefixes --size smollm2 --dtype bfloat16 [--clock cpu] [--json F]
+
+Requests of one instruction and random inputs run in batches that they join and leave, with the cache and without it in
+turn, each time with an engine that has seen nothing before.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import torch
+
+from benchmarks.engines.engine_workload import SHAPES, load_for_serving, model_of, random_model, sequences
+from benchmarks.engines.step_profile import CLOCKS
+from benchmarks.harness import Json, Results, json_option, print_table
+from inference.local.engine import Engine
+from inference.local.loading.model_loading import LoadedModel
+from inference.sequences import FinishedSequence, Sequence
+
+KV_BUDGET_BYTES = 2**30  # more than any of these batches takes
+COLUMNS = {
+    "prefix cache": "cache",
+    "prefill s": "prefill_s:.2f",
+    "decode s": "decode_s:.2f",
+    "all s": "total_s:.2f",
+    "requests/s": "requests_per_s:.2f",
+    "cached tokens": "cached_share:.0%",
+    "equal answers": "equal:.0%",
+}
+
+
+@click.command(help=__doc__)
+@click.option("--model", type=click.Path(path_type=Path), help="Directory of a model.")
+@click.option("--size", type=click.Choice([*SHAPES]), default="tiny", show_default=True, help="Or random weights.")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
+@click.option("--requests", default=32, show_default=True)
+@click.option("--rows", default=8, show_default=True, help="Requests that run at once.")
+@click.option("--shared", default=200, show_default=True, help="Tokens of the instruction.")
+@click.option("--own", default=45, show_default=True, help="Tokens of each input.")
+@click.option("--answer", default=45, show_default=True, help="Tokens of each answer.")
+@click.option("--repeats", default=3, show_default=True)
+@click.option("--threads", default=0, show_default=True, help="CPU threads; 0: torch's own number.")
+@click.option("--clock", type=click.Choice([*CLOCKS]), default="wall", show_default=True, help="cpu: of the process.")
+@json_option
+def main(
+    model: Path | None,
+    size: str,
+    dtype: str,
+    requests: int,
+    rows: int,
+    shared: int,
+    own: int,
+    answer: int,
+    repeats: int,
+    threads: int,
+    clock: str,
+    results: Results,
+) -> None:
+    """Print the seconds of prefills and decoding with the cache and without it."""
+    if threads:
+        torch.set_num_threads(threads)
+    made = random_model(size, "cpu", getattr(torch, dtype)) if model is None else model_of(model, "cpu", dtype)
+    loaded = replace(load_for_serving(made, size), eos_ids=frozenset())
+    vocabulary = loaded.model.config.get_text_config().vocab_size
+    (instruction,) = sequences([(shared, 1)], vocabulary, seed=0)
+    asked = [
+        replace(one, prompt_ids=(*instruction.prompt_ids, *one.prompt_ids))
+        for one in sequences([(own, answer)] * requests, vocabulary, seed=1)
+    ]
+    _served(loaded, asked[:rows], rows, prefix_cache=False, clock=CLOCKS[clock])  # warms up
+    figures: list[Json] = []
+    for _ in range(repeats):
+        answers: dict[bool, dict[str, FinishedSequence]] = {}
+        for prefix_cache in (False, True):
+            found, answers[prefix_cache] = _served(loaded, asked, rows, prefix_cache, CLOCKS[clock])
+            figures.append({"cache": "on" if prefix_cache else "off", **found})
+        same = [answers[True][one.id].generated_ids == answers[False][one.id].generated_ids for one in asked]
+        figures[-1]["equal"] = sum(same) / len(same)
+    print_table(figures, COLUMNS)
+    results.write(figures)
+
+
+def _served(
+    loaded: LoadedModel, asked: list[Sequence], rows: int, prefix_cache: bool, clock: Callable[[], float]
+) -> tuple[Json, dict[str, FinishedSequence]]:
+    """Serve the requests, `rows` at once; return what that took, and the answers."""
+    engine, waiting = Engine(loaded, KV_BUDGET_BYTES, prefix_cache=prefix_cache), deque(asked)
+    answers: dict[str, FinishedSequence] = {}
+    prefill_s, began = 0.0, clock()
+    while waiting or engine.rows:
+        joiners = [waiting.popleft() for _ in range(min(len(waiting), rows - len(engine.rows)))]
+        if joiners:
+            started = clock()
+            engine.insert(joiners)
+            prefill_s += clock() - started
+        answers |= {row.id: row for row in engine.step()}
+    total_s = clock() - began
+    return {
+        "prefill_s": prefill_s,
+        "decode_s": total_s - prefill_s,
+        "total_s": total_s,
+        "requests_per_s": len(asked) / total_s,
+        "cached_share": sum(row.cached_tokens or 0 for row in answers.values())
+        / sum(len(one.prompt_ids) for one in asked),
+    }, answers
+
+
+if __name__ == "__main__":
+    main()

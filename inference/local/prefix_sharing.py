@@ -1,0 +1,87 @@
+"""Lets joining rows share the cached beginnings of earlier rows, so that each beginning is computed once.
+
+The shared part consists of complete blocks, and never of a row's last token, whose logits choose the next one. Rows
+that need all logits of their prompts compute everything. So do all rows of a model with windows or with longrope, whose
+keys and values do not depend on the tokens alone, and all rows in a rectangle.
+"""
+
+from collections.abc import Iterable
+from itertools import dropwhile
+
+from inference.local.batch_rows import PASS_TOKENS, BatchRow, group_by_length
+from inference.local.kv.kv_cache import KvCache
+from inference.local.kv.shared_prefixes import extend_keys
+from inference.local.loading.model_loading import LoadedModel
+
+# The most cached tokens, of all rows together, that attention copies in front of those of a prefill: 50 MB a layer for
+# SmolLM2 in float32. Not tuned.
+MOST_GATHERED = 2**14
+
+
+def shares_prefixes(loaded: LoadedModel) -> bool:
+    """Returns whether rows of this model can share the beginnings of their prompts."""
+    return loaded.fused and not loaded.layout.windows and loaded.longrope is None
+
+
+class PrefixSharing:
+    """Finds and leaves beginnings of rows in a cache; does nothing unless it is `on`."""
+
+    def __init__(self, kv: KvCache, on: bool) -> None:
+        self._kv, self._on = kv, on
+
+    def blocks(self, row: BatchRow) -> list[int]:
+        """Returns the blocks that hold the beginning of a joining row."""
+        tables = self._kv.arrangement.tables
+        return [] if tables is None else tables.prefixes.find(self._shareable(row))
+
+    def tokens(self, row: BatchRow) -> int:
+        """Returns how many tokens of a joining row those blocks hold."""
+        return len(self.blocks(row)) * self._kv.arrangement.block_tokens
+
+    def keep(self, row: BatchRow, index: int) -> None:
+        """Lets later rows share the complete blocks of row `index`, while it runs and after it has left."""
+        tables = self._kv.arrangement.tables
+        if self._on and tables is not None:
+            extend_keys(
+                row.block_keys, row.token_ids[: row.cached_tokens], row.sequence.cache_salt, tables.block_tokens
+            )
+            complete = row.block_keys[: row.cached_tokens // tables.block_tokens]
+            tables.prefixes.register(tables.rows[index], complete)
+
+    def prefill_groups(self, rows: Iterable[BatchRow]) -> list[list[BatchRow]]:
+        """Returns the groups in which joining rows are prefilled, each of similar length, in their order.
+
+        Of several rows with the same beginning that is not cached, one is prefilled first and the others share it, if
+        they save more tokens than another forward pass costs.
+        """
+        groups: list[list[BatchRow]] = []
+        size = self._kv.arrangement.block_tokens
+        shareable = {row: self._shareable(row) for row in rows}
+        missing = {row: keys[len(self.blocks(row)) :] for row, keys in shareable.items()}
+        while missing:
+            first_with: dict[bytes, BatchRow] = {}
+            for row, keys in missing.items():
+                first_with.setdefault(keys[0] if keys else b"", row)
+            later = {row: first_with[keys[0]] for row, keys in missing.items() if keys}
+            later = {row: first for row, first in later.items() if first is not row}
+            saved = sum(len(set(missing[row]) & set(missing[first])) for row, first in later.items())
+            if size * saved <= PASS_TOKENS:
+                later = {}
+            now = [row for row in missing if row not in later]
+            cached = {row: size * (len(shareable[row]) - len(missing[row])) for row in now}
+            for rows_together in ([row for row in now if not cached[row]], [row for row in now if cached[row]]):
+                lengths = [len(row.token_ids) - cached[row] for row in rows_together]
+                for group in group_by_length(rows_together, lengths):
+                    most = max(1, MOST_GATHERED // max(1, *(cached[row] for row in group)))
+                    groups += [group[at : at + most] for at in range(0, len(group), most)]
+            computed = {key for row in now for key in missing[row]}
+            missing = {row: [*dropwhile(computed.__contains__, missing[row])] for row in later}
+        return groups
+
+    def _shareable(self, row: BatchRow) -> list[bytes]:
+        """Returns the keys of the blocks that a joining row may share."""
+        tables = self._kv.arrangement.tables
+        if not self._on or tables is None or row.sequence.prompt_logprobs:
+            return []
+        extend_keys(row.block_keys, row.token_ids, row.sequence.cache_salt, tables.block_tokens)
+        return row.block_keys[: (len(row.token_ids) - 1) // tables.block_tokens]
