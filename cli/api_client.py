@@ -117,9 +117,14 @@ class Client:
         except httpx.TransportError as error:
             raise Unreachable(f"no answer from {self.url}: {error}") from error
 
-    def create_batch(self, body: Json, key: str) -> Json:
+    def delete_file(self, file_id: str) -> Json:
+        """DELETE /v1/files/{id}."""
+        return self._call("DELETE", f"/v1/files/{file_id}")
+
+    def create_batch(self, body: Json, key: str | None = None) -> Json:
         """POST /v1/batches."""
-        return self._call("POST", "/v1/batches", json=body, headers={"Idempotency-Key": key})
+        headers = {} if key is None else {"Idempotency-Key": key}
+        return self._call("POST", "/v1/batches", json=body, headers=headers)
 
     def batch(self, id: str) -> Json:
         """GET /v1/batches/{id}."""

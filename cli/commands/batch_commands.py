@@ -1,155 +1,22 @@
-"""`magnus batch`: sends a file of requests as one batch and fetches the answers; shows, pauses and changes batches.
+"""`magnus batch`: sends a file of requests as one batch and fetches the answers; shows, pauses and changes batches."""
 
-A file beside the output holds what a run has done, so that the same command continues an interrupted run.
-"""
-
-import hashlib
-import json
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from cli.api_client import RETRIED_STATUSES, Client, Json, ServiceError
-from cli.output import CommandFailed, Unreachable, json_option, print_result, printed, table
+from cli.api_client import Client, Json
+from cli.bulk_run import ENDED, BulkRun, dry_run, follow
+from cli.output import CommandFailed, json_option, print_result, printed, table
 from cli.service_access import with_client
-
-ENDED = ("failed", "completed", "expired", "cancelled")
-POLL_S = 1.0  # the service counts a batch's lines once a second at most
-
-
-@dataclass
-class RunState:
-    """The progress of a run. With the idempotency `key` the batch is created once, even if an answer was lost."""
-
-    input_sha256: str
-    url: str
-    key: str
-    file: str | None = None
-    batch: str | None = None
-
-    @classmethod
-    def read(cls, path: Path) -> Self | None:
-        """Return the state that an interrupted run left, or None."""
-        try:
-            return cls(**json.loads(path.read_text()))
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError) as error:
-            raise CommandFailed(f"{path} cannot be read: remove it to start anew") from error
-
-    def write(self, path: Path) -> None:
-        """Write the state; the file is replaced as a whole."""
-        new = path.with_name(path.name + ".new")
-        new.write_text(json.dumps(asdict(self)))
-        new.replace(path)
-
-
-class BulkRun:
-    """Turns a file of request lines into a file of answers, in as many runs of the command as it takes."""
-
-    def __init__(self, client: Client, input: Path, output: Path) -> None:
-        self._client, self._input, self._output = client, input, output
-        self.state_path = beside(output, "state")
-        self.errors_path = beside(output, "errors.jsonl")
-        self._state = self._read_state()
-
-    @property
-    def batch_id(self) -> str | None:
-        """The id of the batch; None before it is created."""
-        return self._state.batch
-
-    def start(self, endpoint: str | None, window: str) -> Json:
-        """Upload the file and create the batch, unless an earlier run did; return the batch."""
-        state = self._state
-        if state.batch is not None:
-            return self._client.batch(state.batch)
-        state.write(self.state_path)
-        if state.file is None:
-            state.file = str(self._client.upload(self._input)["id"])
-            state.write(self.state_path)
-        body = {
-            "input_file_id": state.file,
-            "endpoint": endpoint or first_url(self._input),
-            "completion_window": window,
-        }
-        batch = self._client.create_batch(body, state.key)
-        state.batch = str(batch["id"])
-        state.write(self.state_path)
-        return batch
-
-    def wait(self, batch: Json, show: Callable[[Json], None], pause: Callable[[float], object]) -> Json:
-        """Poll until the batch has ended, and return it; `show` gets each state."""
-        return follow(self._client, batch, show, pause)
-
-    def save(self, batch: Json) -> None:
-        """Write the answers, and the errors if there are any, and remove the run's state file."""
-        for file_id, path in ((batch["output_file_id"], self._output), (batch["error_file_id"], self.errors_path)):
-            part = beside(path, "part")
-            with part.open("wb") as file:
-                for piece in self._client.content(file_id) if file_id else ():
-                    file.write(piece)
-            if file_id or path == self._output:
-                part.replace(path)
-            else:
-                part.unlink()
-        self.state_path.unlink(missing_ok=True)
-
-    def _read_state(self) -> RunState:
-        digest = sha256_of(self._input)
-        state = RunState.read(self.state_path)
-        if state is None:
-            return RunState(digest, self._client.url, uuid.uuid4().hex)
-        if (state.input_sha256, state.url) != (digest, self._client.url):
-            raise CommandFailed(
-                f"{self.state_path} belongs to a run of another file, or on {state.url}: remove it to start anew"
-            )
-        return state
-
-
-def follow(client: Client, batch: Json, show: Callable[[Json], None], pause: Callable[[float], object]) -> Json:
-    """Poll until the batch has ended, and return it; `show` gets each state, and that the service does not answer."""
-    show(batch)
-    while batch["status"] not in ENDED:
-        pause(POLL_S)
-        try:
-            batch = client.batch(batch["id"])
-            show(batch)
-        except (Unreachable, ServiceError) as error:
-            if isinstance(error, ServiceError) and error.status not in RETRIED_STATUSES:
-                raise
-            show(batch | {"status": "no answer"})
-    return batch
-
-
-def beside(path: Path, ending: str) -> Path:
-    """Return the path with this ending appended."""
-    return path.with_name(f"{path.name}.{ending}")
-
-
-def sha256_of(path: Path) -> str:
-    """Return the digest of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def first_url(path: Path) -> str:
-    """Return the `url` of the first line; raise CommandFailed if it has none."""
-    with path.open("rb") as file:
-        line = next((line for line in file if line.strip()), b"")
-    try:
-        return str(json.loads(line)["url"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise CommandFailed(f"the first line of {path} has no `url`: give --endpoint") from error
+from webapp.charts.quantities import count, duration
 
 
 @contextmanager
@@ -198,18 +65,37 @@ def batch() -> None:
 
 @batch.command()
 @click.argument("input", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("output", type=click.Path(path_type=Path, dir_okay=False), required=False)
 @click.option("--endpoint", help="The call that every line makes; that of the first line if not given.")
 @click.option("--window", default="24h", show_default=True, help="When it must be done: 30m, 24h, 7d.")
+@click.option("--dry-run", "dry", is_flag=True, help="Check some lines and estimate all; nothing runs or is kept.")
 @json_option
 @with_client
-def run(client: Client, input: Path, output: Path, endpoint: str | None, window: str, as_json: bool) -> None:
+def run(
+    client: Client, input: Path, output: Path | None, endpoint: str | None, window: str, dry: bool, as_json: bool
+) -> None:
     """Serve the lines of INPUT and write their answers to OUTPUT.
 
     The errors of lines that have no answer go to OUTPUT.errors.jsonl. If this command is interrupted, the service goes
-    on with the batch; the same command continues it.
+    on with the batch; the same command continues it. --dry-run needs no OUTPUT.
     """
-    bulk_run = BulkRun(client, input, output)
+    if dry:
+        _try(client, input, endpoint, window, as_json)
+    elif output is None:
+        raise click.UsageError("Missing argument 'OUTPUT'.")
+    else:
+        _serve(BulkRun(client, input, output), output, endpoint, window, as_json)
+
+
+def _try(client: Client, input: Path, endpoint: str | None, window: str, as_json: bool) -> None:
+    batch = dry_run(client, input, endpoint, window)
+    print_result(batch, as_json, _estimate)
+    if bad := batch["request_counts"]["failed"]:
+        checked = batch["magnus"]["checked_lines"]
+        raise CommandFailed(f"{bad} of the {checked} checked lines would be refused: {_reasons(batch)}")
+
+
+def _serve(bulk_run: BulkRun, output: Path, endpoint: str | None, window: str, as_json: bool) -> None:
     try:
         with progress_shown(as_json) as shown:
             ended = bulk_run.wait(bulk_run.start(endpoint, window), shown, time.sleep)
@@ -225,9 +111,28 @@ def run(client: Client, input: Path, output: Path, endpoint: str | None, window:
     counts = ended["request_counts"]
     print_result(ended, as_json, lambda _: f"{counts['completed']} of {counts['total']} answered: {output}")
     if counts["completed"] < counts["total"]:
-        reasons = [f"line {one['line']}: {one['message']}" for one in (ended["errors"] or {"data": []})["data"][:3]]
-        where = "; ".join(reasons) or str(bulk_run.errors_path)
+        where = _reasons(ended) or str(bulk_run.errors_path)
         raise CommandFailed(f"the batch ended as {ended['status']}, not every line was answered: {where}")
+
+
+def _reasons(batch: Json) -> str:
+    errors = (batch["errors"] or {"data": []})["data"][:3]
+    return "; ".join(f"line {one['line']}: {one['message']}" for one in errors)
+
+
+def _estimate(batch: Json) -> Table:
+    """Returns what a dry run says of a batch."""
+    magnus = batch["magnus"]
+    times = [duration(magnus[name]) for name in ("eta_s", "eta_low_s", "eta_high_s")]
+    end = f"in {times[0]}; nine of ten end in {times[1]} to {times[2]}"
+    rows = [
+        ("lines", count(batch["request_counts"]["total"])),
+        ("checked", count(magnus["checked_lines"])),
+        ("predicted tokens", count(magnus["predicted_tokens"])),
+        ("predicted end", end if magnus["eta_s"] is not None else "not known before a worker has served requests"),
+        *(("warning", warning) for warning in magnus["warnings"]),
+    ]
+    return table(("fact", "estimate"), rows, show_header=False)
 
 
 def _batches(batches: list[Json]) -> Table:

@@ -88,6 +88,9 @@ def test_the_command_runs_a_file_and_takes_up_a_run_that_was_interrupted(up: Up,
     lines, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     lines.write_text("\n".join(line(f"r{n}", "stone") for n in range(400)))
     environment = {**os.environ, "MAGNUS_URL": up.url, "MAGNUS_API_KEY": up.key}
+    dry = [MAGNUS, "batch", "run", "--dry-run", str(lines), "--json"]
+    tried = json.loads(subprocess.run(dry, env=environment, capture_output=True, text=True, check=True).stdout)
+    assert (tried["request_counts"]["total"], tried["magnus"]["dry_run"]) == (400, True)
     command = [MAGNUS, "batch", "run", str(lines), str(output)]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as first:
         state = tmp_path / "out.jsonl.state"

@@ -1,159 +1,21 @@
-"""A run of a file takes up what an interrupted one left, repeats no upload and no creation, and saves what it gets."""
+"""What `magnus batch` shows of a batch: its predicted end, and what a dry run says."""
 
-import json
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import httpx
 import pytest
+from click.testing import CliRunner
+from rich.console import Console
 
-from cli.api_client import Client, Json
-from cli.commands.batch_commands import BulkRun, follow, predicted_end
-from cli.output import CommandFailed
-
-LINE = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {}}) + "\n"
-
-
-@dataclass
-class Service:
-    """What the service was asked, and the batch that it has."""
-
-    calls: list[str] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
-    polls: int = 0
-    error_file: str | None = None
-
-    def answer(self, request: httpx.Request) -> httpx.Response:
-        path = request.url.path.removeprefix("/v1")
-        self.calls.append(f"{request.method} {path}")
-        if path.endswith("/content"):
-            return httpx.Response(200, content=f"lines of {path.split('/')[2]}\n")
-        if path == "/files":
-            assert LINE.encode() in request.read()
-            return httpx.Response(200, json={"id": "file-1"})
-        if request.method == "POST":
-            self.keys.append(request.headers["Idempotency-Key"])
-            assert json.loads(request.read())["endpoint"] == "/v1/responses"
-        else:
-            self.polls += 1
-        return httpx.Response(200, json=self.batch("completed" if self.polls > 1 else "in_progress"))
-
-    def batch(self, status: str) -> Json:
-        files = {"output_file_id": "file-out", "error_file_id": self.error_file}
-        return {"id": "batch_1", "status": status, "request_counts": {}, **files}
-
-
-@pytest.fixture
-def service() -> Service:
-    return Service()
-
-
-@pytest.fixture
-def paths(tmp_path: Path) -> tuple[Path, Path]:
-    (tmp_path / "in.jsonl").write_text("\n" + LINE)
-    return tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-
-
-def a_run(service: Service, paths: tuple[Path, Path], url: str = "http://magnus") -> BulkRun:
-    client = Client(url, "key", transport=httpx.MockTransport(service.answer), sleep=lambda _: None)
-    return BulkRun(client, *paths)
-
-
-def test_a_run_uploads_creates_polls_and_saves(service: Service, paths: tuple[Path, Path]) -> None:
-    run, shown = a_run(service, paths), list[str]()
-    batch = run.wait(run.start(None, "24h"), lambda now: shown.append(now["status"]), lambda _: None)
-    run.save(batch)
-    assert shown == ["in_progress", "in_progress", "completed"]
-    assert paths[1].read_text() == "lines of file-out\n"
-    assert sorted(path.name for path in paths[1].parent.iterdir()) == ["in.jsonl", "out.jsonl"]
-
-
-def test_errors_are_saved_beside_the_answers(service: Service, paths: tuple[Path, Path]) -> None:
-    run = a_run(service, paths)
-    run.save(service.batch("completed") | {"error_file_id": "file-err"})
-    assert run.errors_path.read_text() == "lines of file-err\n"
-
-
-def test_a_run_that_was_interrupted_while_it_waited_goes_on_with_its_batch(
-    service: Service, paths: tuple[Path, Path]
-) -> None:
-    first = a_run(service, paths)
-    first.start(None, "24h")
-    assert first.batch_id == "batch_1"
-    service.calls.clear()
-    second = a_run(service, paths)
-    assert second.start(None, "24h")["id"] == "batch_1"
-    assert service.calls == ["GET /batches/batch_1"]
-
-
-def test_a_run_whose_creation_was_not_answered_repeats_it_under_its_key(
-    service: Service, paths: tuple[Path, Path]
-) -> None:
-    first = a_run(service, paths)
-    first.start(None, "24h")
-    state = json.loads(first.state_path.read_text())
-    first.state_path.write_text(json.dumps(state | {"batch": None}))
-    a_run(service, paths).start(None, "24h")
-    assert service.calls.count("POST /files") == 1
-    assert service.keys == [service.keys[0]] * 2
-
-
-def test_the_state_of_another_run_is_not_taken_up(service: Service, paths: tuple[Path, Path]) -> None:
-    run = a_run(service, paths)
-    run.start(None, "24h")
-    with pytest.raises(CommandFailed, match="or on http://magnus"):
-        a_run(service, paths, "http://other")
-    paths[0].write_text(LINE + LINE)
-    with pytest.raises(CommandFailed, match="remove it to start anew"):
-        a_run(service, paths)
-    run.state_path.write_text("no json")
-    with pytest.raises(CommandFailed, match="cannot be read"):
-        a_run(service, paths)
-
-
-@pytest.mark.parametrize("text", ["", "no json\n", "[]\n", "{}\n"])
-def test_a_first_line_without_a_call_asks_for_the_endpoint(
-    service: Service, paths: tuple[Path, Path], text: str
-) -> None:
-    paths[0].write_text(text)
-    run = a_run(service, paths)
-    run.state_path.write_text(json.dumps({"input_sha256": "", "url": "", "key": ""}))
-    run._state.file = "file-1"
-    with pytest.raises(CommandFailed, match="give --endpoint"):
-        run.start(None, "24h")
+from cli.api_client import Json
+from cli.commands.batch_commands import _estimate, predicted_end, run
 
 
 def state(done: int = 0, **fields: object) -> Json:
     counts = {"total": 10, "completed": done, "failed": 0}
     times = {"in_progress_at": 1000, "expires_at": 5000}
     return {"status": "in_progress", "request_counts": counts, "magnus": {"paused_at": None}} | times | fields
-
-
-def test_a_watched_batch_is_waited_for_through_a_restart_of_the_service() -> None:
-    answers: Iterator[httpx.Response | httpx.ConnectError] = iter(
-        [httpx.ConnectError("gone"), httpx.Response(503), httpx.Response(200, json=state(10, id="batch_1"))]
-    )
-    ended = httpx.Response(200, json=state(10, status="completed", id="batch_1"))
-
-    def answer(_: httpx.Request) -> httpx.Response:
-        one = next(answers, ended)
-        if isinstance(one, Exception):
-            raise one
-        return one
-
-    client = Client("http://magnus", "key", attempts=1, transport=httpx.MockTransport(answer), sleep=lambda _: None)
-    shown = list[str]()
-    batch = follow(client, state(3, id="batch_1"), lambda now: shown.append(now["status"]), lambda _: None)
-    assert batch["status"] == "completed"
-    assert shown == ["in_progress", "no answer", "no answer", "in_progress", "completed"]
-
-
-def test_a_refused_call_ends_the_watch() -> None:
-    transport = httpx.MockTransport(lambda _: httpx.Response(404, json={"error": {"message": "No batch."}}))
-    with pytest.raises(CommandFailed, match="No batch"):
-        follow(Client("http://magnus", "key", transport=transport), state(id="b"), lambda _: None, lambda _: None)
 
 
 def test_the_predicted_end_is_the_services_or_follows_the_pace_of_the_lines() -> None:
@@ -164,3 +26,30 @@ def test_the_predicted_end_is_the_services_or_follows_the_pace_of_the_lines() ->
     assert predicted_end(state(0), 1200.0) == ""
     assert predicted_end(state(5, magnus={"paused_at": 1100}), 1200.0) == ""
     assert predicted_end(state(10, status="completed"), 1200.0) == ""
+
+
+def test_a_run_without_a_file_for_the_answers_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    lines = tmp_path / "in.jsonl"
+    lines.write_text("{}")
+    said = CliRunner().invoke(run, [str(lines), "--url", "http://127.0.0.1:1", "--api-key", "key"])
+    assert said.exit_code == 2
+    assert "OUTPUT" in said.output
+
+
+@pytest.mark.parametrize(
+    ("magnus", "end", "warning"),
+    [
+        ({"eta_s": 90.0, "eta_low_s": 30.0, "eta_high_s": 7200.0}, "in 1 m 30 s; nine of ten end in 30.0 s to", "none"),
+        ({"warnings": ["This batch is late; 3h is the earliest."]}, "not known", "3h is the earliest"),
+    ],
+)
+def test_a_dry_run_says_lines_tokens_end_and_warnings(magnus: Json, end: str, warning: str) -> None:
+    known: dict[str, Any] = dict.fromkeys(("eta_s", "eta_low_s", "eta_high_s")) | {"warnings": []}
+    known |= {"checked_lines": 100, "predicted_tokens": 84000}
+    batch = {"request_counts": {"total": 2000, "completed": 0, "failed": 0}, "magnus": known | magnus}
+    console = Console(width=120)
+    with console.capture() as shown:
+        console.print(_estimate(batch))
+    for text in ("2,000", "100", "84,000", end):
+        assert text in shown.get()
+    assert (warning in shown.get()) is (warning != "none")
