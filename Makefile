@@ -62,6 +62,7 @@ test-long: install ## what `make test-all` has beside `make test`
 	$(BIN)/python -m pytest tests/unit/scheduling --cov --cov-fail-under=100 --quiet $(LANES)
 	.ci/system-servers
 	.ci/several-hosts
+	.ci/systemd-units
 	.ci/alarms
 	$(MAKE) docs test-model test-engines
 

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -9,11 +10,13 @@ import structlog
 from apiflask import APIFlask
 from flask import Response, g, request
 from pydantic import ValidationError
+from sqlalchemy.exc import NotSupportedError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from inference.engine_errors import UnreadableModel
 from models import ended_requests, notifications
 from models.bulk.bulk_outlook import read_bulk_outlook
+from models.connections.database_errors import explain
 from models.connections.installation import Installation, read_installation
 from models.notifications import ENDED, ERRORS, Notifications
 from models.planning.queue_snapshot import read_queue_snapshot
@@ -107,11 +110,15 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     """
     if settings is None:
         try:
-            return create_app(read_settings())
+            app = create_app(read_settings())
+            connect_once(app.extensions["magnus"].sessions)
+            return app
         except (UnknownSetting, ValidationError) as error:
             end_with(*problems_of(error), status=APP_LOAD_ERROR)
         except (NoDatabase, UnreadableModel) as error:
             end_with(str(error), status=APP_LOAD_ERROR)
+        except NotSupportedError as error:
+            end_with(explain(error), status=APP_LOAD_ERROR)
     if settings.database_url is None:
         raise NoDatabase
     json_logs.configure(settings.log_level)
@@ -233,6 +240,12 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         private_webhooks=settings.private_webhooks,
         close=close,
     )
+
+
+def connect_once(sessions: sessionmaker[Session]) -> None:
+    """Raises NotSupportedError for a database that can never be used; one that is away may come back."""
+    with suppress(OperationalError), sessions() as session:
+        session.connection()
 
 
 def in_session(

@@ -13,7 +13,7 @@ from apiflask.exceptions import HTTPError
 from flask import Response, current_app
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import NotSupportedError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from werkzeug.exceptions import HTTPException
 
@@ -123,6 +123,7 @@ ERROR_TABLE: dict[type[Exception], tuple[int, str, str | None, int | None]] = {
     TokenizerAway: (503, "server_error", "tokenizer_unavailable", 2),
     OperationalError: (503, "server_error", "database_unavailable", 2),  # no answer, or the statement timeout
     NoConnection: (503, "server_error", "database_unavailable", 2),
+    NotSupportedError: (503, "server_error", "database_unavailable", 60),  # an operator must replace the database
 }
 
 # Replace the errors' own messages, which would show SQL or addresses.
@@ -130,6 +131,7 @@ MESSAGES: dict[type[Exception], str] = {
     TokenizerAway: "Prompts cannot be counted and checked at the moment. Try again shortly.",
     OperationalError: "The database does not answer at the moment. Try again shortly.",
     NoConnection: "The database does not answer at the moment. Try again shortly.",
+    NotSupportedError: "The database cannot be used; the service's log says why.",
 }
 
 HTTP_MESSAGES = {

@@ -83,6 +83,12 @@ PROCESSES = [
         {"DATABASE_URL": "{url}", "PREDICTOR": "pia", "MODEL": "vllm+http://127.0.0.1:1/m"},
     ),
     Mistake("a web process without a database", WEB, ("MAGNUS_DATABASE_URL",)),
+    Mistake(
+        "a web process on a database of another encoding",
+        WEB,
+        ("encoding is SQL_ASCII", "encoding 'UTF8' template template0"),
+        {"DATABASE_URL": "{sql_ascii}"},
+    ),
     Mistake("a web process with no such model", WEB, ("/no/m",), {"DATABASE_URL": "{url}", "MODEL": "/no/m"}),
     Mistake("a worker on no such device", (*WORKER, "--device", "cuda:97"), ("cuda:97",), {"DATABASE_URL": "{url}"}),
 ]
@@ -112,6 +118,9 @@ def places(
         connection.execute(f"revoke create on schema public from public, {role}")
     with psycopg.connect(with_database(url, role), autocommit=True) as connection:
         connection.execute("revoke create on schema public from public")
+        connection.execute(
+            f"create database {role}_ascii encoding 'SQL_ASCII' locale 'C' locale_provider libc template template0"
+        )
     as_role = with_role(url, role)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -123,6 +132,7 @@ def places(
             "no_role": with_role(url, "nobody"),
             "weak": with_database(as_role, role),
             "ungranted": as_role,
+            "sql_ascii": with_database(url, f"{role}_ascii"),
             "redis_without_password": "redis://" + redis_server_url.partition("@")[2],
             "redis": redis_server_url,
             "file": str(directory / "file"),
@@ -130,7 +140,8 @@ def places(
             "taken": str(taken.getsockname()[1]),
         }
     with psycopg.connect(with_database(url, "postgres"), autocommit=True) as connection:
-        connection.execute(f"drop database {role} with (force)")
+        for name in (role, f"{role}_ascii"):
+            connection.execute(f"drop database {name} with (force)")
         connection.execute(f"drop role {role}")
 
 
