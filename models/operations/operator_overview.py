@@ -128,7 +128,7 @@ def fleet_findings(session: Session, worker_alive_s: float) -> list[str]:
 
 
 def planner_findings(session: Session) -> list[str]:
-    """Returns what the planner said lately about the broker and about models without workers."""
+    """Returns that the planner said nothing lately, or what it said about the broker and models without workers."""
     row = session.execute(
         text("""
             select value->>'broker_error' as broker_error, value->'unserved' as unserved from service_state
@@ -136,7 +136,7 @@ def planner_findings(session: Session) -> list[str]:
         """)
     ).one_or_none()
     if row is None:
-        return []
+        return ["the planner plans nothing: requests are accepted and kept, and none is given to a worker"]
     found = [f"the broker takes no messages, so nothing is given to workers: {row.broker_error}"] * bool(
         row.broker_error
     )
@@ -160,7 +160,8 @@ def what_is_missing(session: Session, worker_alive_s: float) -> list[str]:
         missing += fleet_findings(session, worker_alive_s)
     if paused_since(session):
         missing.append("planning is paused: requests are accepted and kept, and none is given to a worker")
-    missing += planner_findings(session)
+    if running["planner"]:
+        missing += planner_findings(session)
     missing += [
         f"worker {name} takes no messages: compare its MAGNUS_REDIS_URL" for name in workers_not_consuming(session)
     ]

@@ -41,6 +41,20 @@ class Invariant:
 LATELY = "service_state where name = 'planner' and updated_at > clock_timestamp() - interval '10 s'"
 INVARIANTS = (
     Invariant(
+        "planning goes on",
+        """select 'planning is paused since ' || to_char(updated_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI') || ' UTC'
+            from service_state where name = 'pause' and (value->>'paused')::bool""",
+        "resume it on the dashboard's page Queue",
+    ),
+    Invariant(
+        "the planner plans",
+        # one that does not run is missing as a process
+        f"""select 'a planner runs and has planned nothing for ten seconds' where not exists (select from {LATELY})
+            and exists (select from process_heartbeats where kind = 'planner'
+                and heartbeat_at > clock_timestamp() - interval '{process_heartbeats.SILENT_AFTER_S} s')""",  # noqa: S608  # constants
+        "look for `step failed` in its log, which has the reason",
+    ),
+    Invariant(
         "the broker takes messages",
         f"select value->>'broker_error' from {LATELY} and value->>'broker_error' is not null",  # noqa: S608  # a constant
         "make it take writes again (memory, disk, rights, a primary); what was not sent is sent then",
@@ -51,6 +65,12 @@ INVARIANTS = (
             select from workers where stopped_at is null and drained_at is null and fault is null
                 and heartbeat_at > statement_timestamp() - make_interval(secs => :grace_s))""",
         "start one with `magnus worker`, or everything with `magnus up`",
+    ),
+    Invariant(
+        "every engine works",
+        """select name || ' is set aside: ' || fault from workers where fault is not null and stopped_at is null
+            and heartbeat_at > statement_timestamp() - make_interval(secs => :grace_s)""",
+        "start or repair that server; the worker gets batches again once the server has answered a trial",
     ),
     Invariant(
         "every model has a worker",

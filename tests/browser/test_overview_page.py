@@ -17,7 +17,7 @@ def test_the_verdict_names_the_limit_and_what_to_do(site: Site, visitor: Visitor
     expect(page.locator("#limit")).to_have_text("no worker")
     expect(page.locator(".attention")).to_contain_text("start one with magnus worker, or everything")
     expect(page.locator(".attention code").first).to_have_text("magnus worker")
-    expect(page.locator(".attention")).not_to_contain_text("no planner has given a sign of life")  # it says so once
+    expect(page.locator(".attention")).not_to_contain_text("planned nothing")  # it says so once
     expect(page.locator(".tile.bad", has_text="Workers")).to_be_visible()
     busy_service.fill(site)
     site.stage.sql("update requests set arrived_at = clock_timestamp() + interval '1 min' where status = 'queued'")

@@ -9,8 +9,11 @@ from tests.integration.database_stage import Stage
 BATCH = """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, status,
     lease_until, assigned_at)
     values ('w1', 'test', 1, 1, 1, 1.0, '{status}', {lease}, clock_timestamp() - interval '{age} s')"""
-SNAPSHOT = "insert into service_state (name, value) values ('planner', '{}')"
+SNAPSHOT = "update service_state set value = '{}' where name = 'planner'"
 BREAKS = {
+    "planning goes on": """insert into service_state (name, value) values ('pause', '{"paused": true}')""",
+    "the planner plans": "update service_state set updated_at = clock_timestamp() - interval '11 s'",
+    "every engine works": "update workers set fault = 'ConnectError' where name = 'w2'",
     "the broker takes messages": SNAPSHOT.format('{"broker_error": "OOM command not allowed"}'),
     "every model has a worker": SNAPSHOT.format('{"unserved": {"other": 7}}'),
     "a worker takes batches": "update workers set drained_at = clock_timestamp()",
@@ -32,14 +35,16 @@ BREAKS = {
 
 @pytest.fixture
 def healthy(stage: Stage) -> Stage:
-    """A worker, a waiting request, a batch that has just been sent, and a heartbeat of every kind of process."""
-    stage.worker("w1")
+    """Two workers, a waiting request, a batch just sent, a heartbeat of each kind of process, a planner's snapshot."""
+    for name in ("w1", "w2"):
+        stage.worker(name)
     stage.request("r1")
     stage.sql(BATCH.format(status="assigned", lease="null", age=0))
     with stage.database.begin() as connection:
         (now,) = connection.exec_driver_sql("select extract(epoch from clock_timestamp())::float8").one()
         for kind in process_heartbeats.NEEDED:
             process_heartbeats.write(connection, kind, "host:1", now)
+    stage.sql("insert into service_state (name, value) values ('planner', '{}')")
     return stage
 
 

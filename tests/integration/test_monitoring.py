@@ -121,12 +121,15 @@ HINDERS = {
         NO_WORKER_TAKES,
         "worker w1 takes no messages: compare its MAGNUS_REDIS_URL",
     ],
+    "update service_state set updated_at = clock_timestamp() - interval '11 s' where name = 'planner'": [
+        "the planner plans nothing: requests are accepted and kept, and none is given to a worker"
+    ],
     SENT_AND_NOT_BEGUN: ["1 requests were sent to workers that have not begun them for 10 s"],
 }
 
 
 @pytest.mark.parametrize("statement", HINDERS)
-def test_a_living_worker_that_serves_nothing_makes_the_service_degraded(busy: Api, statement: str) -> None:
+def test_a_living_process_that_does_nothing_makes_the_service_degraded(busy: Api, statement: str) -> None:
     assert busy.client.get("/readyz").get_json()["missing"] == []
     busy.sql(statement)
     ready = busy.client.get("/readyz").get_json()

@@ -179,12 +179,11 @@ def read_overview(session: Session, worker_alive_s: float) -> Overview:
             default=None,
         ),
     )
-    violations = list(invariants.violations(session.connection(), 2 * worker_alive_s, only_cheap=True))
     return Overview(
         now=now,
         ended=minute_history.ended_last_hour(session),
         verdict=verdict_on(figures),
-        attention=_what_needs_attention(figures, workers, violations),
+        attention=list(invariants.violations(session.connection(), 2 * worker_alive_s, only_cheap=True)),
         queue_snapshot=snapshot,
         workers=workers,
         applications=application_figures.applications(session),
@@ -202,18 +201,3 @@ def _response_s(points: Sequence[HistoryPoint]) -> tuple[float | None, ...]:
 def _reserved_share(workers: Sequence[WorkerUse]) -> float:
     capacity = sum(worker.capacity_tokens for worker in workers)
     return sum(worker.reserved_tokens for worker in workers) / capacity if capacity else 0.0
-
-
-def _what_needs_attention(
-    figures: ServiceFigures, workers: Sequence[WorkerUse], violations: Sequence[Violation]
-) -> list[Violation]:
-    """Returns what an operator should look at, the worst first, each with what to do."""
-    found = []
-    if figures.paused:
-        found.append(Violation("planning is paused", 1, (), "resume it on the page Queue"))
-    elif not figures.planner and not any("no planner runs" in example for v in violations for example in v.examples):
-        found.append(Violation("no planner has given a sign of life for ten seconds", 1, (), "start one"))
-    faults = [f"{worker.name}: {worker.fault}" for worker in workers if worker.fault and not worker.stopped]
-    if faults:
-        found.append(Violation("engines are set aside", len(faults), tuple(faults), "look at these servers"))
-    return [*found, *violations]
