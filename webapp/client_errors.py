@@ -13,7 +13,7 @@ from apiflask.exceptions import HTTPError
 from flask import Response, current_app
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
-from sqlalchemy.exc import NotSupportedError, OperationalError
+from sqlalchemy.exc import InternalError, NotSupportedError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from werkzeug.exceptions import HTTPException
 
@@ -123,6 +123,7 @@ ERROR_TABLE: dict[type[Exception], tuple[int, str, str | None, int | None]] = {
     TokenizerAway: (503, "server_error", "tokenizer_unavailable", 2),
     OperationalError: (503, "server_error", "database_unavailable", 2),  # no answer, or the statement timeout
     NoConnection: (503, "server_error", "database_unavailable", 2),
+    InternalError: (503, "server_error", "database_unavailable", 2),  # a server that takes no writes, or is damaged
     NotSupportedError: (503, "server_error", "database_unavailable", 60),  # an operator must replace the database
 }
 
@@ -131,7 +132,8 @@ MESSAGES: dict[type[Exception], str] = {
     TokenizerAway: "Prompts cannot be counted and checked at the moment. Try again shortly.",
     OperationalError: "The database does not answer at the moment. Try again shortly.",
     NoConnection: "The database does not answer at the moment. Try again shortly.",
-    NotSupportedError: "The database cannot be used; the service's log says why.",
+    InternalError: "The database cannot be used at the moment. Try again shortly.",
+    NotSupportedError: "The database cannot be used at the moment. Try again shortly.",
 }
 
 HTTP_MESSAGES = {

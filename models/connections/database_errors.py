@@ -54,6 +54,7 @@ def explain(error: SQLAlchemyError | psycopg.Error) -> str:
 # Classes of SQLSTATE that say nothing about the statement: connection, rollback, resources, operator, system.
 PASSING = {"08", "40", "53", "57", "58"}
 STATEMENT_CANCELLED = "57014"  # also by a time-out, which this statement may always exceed
+READ_ONLY = "25006"  # the server has become a stand-by, or an administrator keeps it from being written to
 
 
 def is_away(error: BaseException) -> bool:
@@ -63,7 +64,7 @@ def is_away(error: BaseException) -> bool:
     state = getattr(error.orig, "sqlstate", None)
     if state is None:
         return isinstance(error, OperationalError) or error.connection_invalidated
-    return state[:2] in PASSING and state != STATEMENT_CANCELLED
+    return state == READ_ONLY or (state[:2] in PASSING and state != STATEMENT_CANCELLED)
 
 
 # Classes of SQLSTATE whose primary message names servers, tables, columns and constraints, never a value: connection,

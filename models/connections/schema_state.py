@@ -14,12 +14,13 @@ MIGRATIONS = Path(__file__).parents[2] / "migrations"
 
 @dataclass(frozen=True, slots=True)
 class SchemaState:
-    """The database's schema, compared with the migrations that this code knows."""
+    """The database's schema, compared with the migrations that this code knows, and whether it can be written to."""
 
     revision: str | None  # None: Magnus has no tables there
     newest: str  # the newest revision that this code knows
     known: bool  # whether this code knows `revision`
     serves_code_since: str | None  # OLDEST_CODE of the version that migrated the database last
+    read_only: bool  # whether the server takes no writes
 
     @property
     def current(self) -> bool:
@@ -28,7 +29,11 @@ class SchemaState:
 
     @property
     def problem(self) -> str | None:
-        """Why this code cannot serve with the schema, with the remedy; None if it can."""
+        """Why this code cannot serve with the database, with the remedy; None if it can."""
+        if self.read_only:
+            return (
+                "the database takes no writes; give MAGNUS_DATABASE_URL the address of the primary, or let it take them"
+            )
         if self.current:
             return None
         if self.revision is None:
@@ -62,7 +67,8 @@ def schema_state(connection: Connection) -> SchemaState:
     since = None
     if revision is not None and not known and connection.scalar(text("select to_regclass('service_state')")):
         since = connection.scalar(text("select value->>'serves_code_since' from service_state where name = 'schema'"))
-    return SchemaState(revision, known_revisions()[-1], known, since)
+    read_only = connection.scalar(text("select current_setting('transaction_read_only') = 'on'"))
+    return SchemaState(revision, known_revisions()[-1], known, since, bool(read_only))
 
 
 @cache

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from sqlalchemy import make_url
 
 from settings import Settings
 from tests.integration.api_service import Api
@@ -191,6 +192,21 @@ def test_without_a_database_the_service_says_so_and_asks_for_patience(web_settin
     assert_both_shapes(answer.get_json(), 503)
     assert client.get("/readyz").status_code == 503
     assert client.get("/healthz").status_code == 200
+
+
+def test_a_database_that_takes_no_writes_is_named_and_requests_are_asked_to_come_back(
+    web_settings: Settings, api: Api
+) -> None:
+    url = make_url(web_settings.database_url or "").update_query_dict({"options": "-cdefault_transaction_read_only=on"})
+    app = create_app(web_settings.model_copy(update={"database_url": url.render_as_string(hide_password=False)}))
+    standby = Api(app.test_client(), api.engine, api.key)
+    answer = standby.call("POST", "/v1/responses", json=VALID)
+    assert (answer.status_code, answer.json["error"]["code"]) == (503, "database_unavailable")
+    assert_both_shapes(answer.json, 503)
+    ready = standby.call("GET", "/readyz")
+    assert ready.status_code == 503
+    assert "the primary's address" in ready.json["reason"]
+    app.extensions["magnus"].close()
 
 
 def assert_both_shapes(body: dict[str, Any], status: int) -> None:

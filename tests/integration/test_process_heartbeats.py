@@ -1,10 +1,12 @@
 """Processes write heartbeats, fall silent when they are stuck, and are missed by name in /readyz, stats, metrics."""
 
+from datetime import UTC, datetime
 from threading import Event, Thread
 
 import pytest
 
 from models.operations import process_heartbeats
+from models.planning.queue_snapshot import QueueSnapshot, write_queue_snapshot
 from processes import signs_of_life
 from processes.loop import Loop
 from processes.signs_of_life import Heartbeat
@@ -52,6 +54,7 @@ def test_a_service_without_beat_is_ready_and_degraded_and_beat_alone_is_blamed(a
     with api.engine.begin() as connection:
         for kind in ("planner", "predictor", "chores", "trainer"):
             process_heartbeats.write(connection, kind, "host:1", 0.0)
+        write_queue_snapshot(connection, QueueSnapshot(at=datetime.now(UTC)))
     ready = api.call("GET", "/readyz")
     assert ready.status_code == 200
     assert ready.json["status"] == "degraded"

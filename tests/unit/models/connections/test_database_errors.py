@@ -1,7 +1,8 @@
 import psycopg
 import pytest
+from sqlalchemy.exc import DBAPIError
 
-from models.connections.database_errors import message_without_values
+from models.connections.database_errors import is_away, message_without_values
 
 
 @pytest.mark.parametrize("kind", [psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError])
@@ -22,3 +23,17 @@ def test_the_first_line_is_kept_where_postgres_names_no_value():
 def test_only_the_state_is_kept_where_postgres_quotes_the_value():
     error = psycopg.errors.InvalidTextRepresentation('invalid input syntax for type integer: "a secret"')
     assert message_without_values(error) == "SQLSTATE 22P02"
+
+
+@pytest.mark.parametrize(
+    ("error", "away"),
+    [
+        (psycopg.errors.ReadOnlySqlTransaction(), True),
+        (psycopg.errors.AdminShutdown(), True),
+        (psycopg.errors.DiskFull(), True),
+        (psycopg.errors.QueryCanceled(), False),
+        (psycopg.errors.UniqueViolation(), False),
+    ],
+)
+def test_a_statement_may_succeed_later_once_the_server_works_or_is_a_primary_again(error: psycopg.Error, away: bool):
+    assert is_away(DBAPIError.instance("select", None, error, psycopg.Error)) is away
