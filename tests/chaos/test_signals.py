@@ -154,6 +154,19 @@ def paused(service: Service) -> Iterator[None]:
 
 
 @contextmanager
+def refused_batches(service: Service) -> Iterator[None]:
+    """A database that refuses each batch, so that every step of the planner fails."""
+    service.stage.sql(
+        "create function refuse() returns trigger language plpgsql as 'begin raise exception $$no$$; end'"
+    )
+    service.stage.sql("create trigger refuse before insert on batches for each row execute function refuse()")
+    try:
+        yield
+    finally:
+        service.stage.sql("drop function refuse cascade")
+
+
+@contextmanager
 def unserved(service: Service) -> Iterator[None]:
     """Requests of a model without a worker, which are moved to the served one at the end."""
     service.stage.request(f"unserved-{id(service)}", model="gone", limit_tokens=20)
@@ -179,9 +192,13 @@ FAULTS: dict[str, tuple[Callable[[Service], AbstractContextManager[None]], Told]
     "the broker is dead": (lambda service: dead(service, "valkey"), BROKER),
     "the planner is frozen": (lambda service: frozen(service, "planner"), without("planner", ("stuck", "planner"))),
     "the planner is dead": (lambda service: dead(service, "planner"), without("planner", ("stuck", "planner"))),
+    "the planner's steps fail": (
+        refused_batches,
+        Told(("stuck", "planner"), "the planner plans nothing", "planned nothing", None),
+    ),
     "every worker is frozen": (lambda service: frozen(service, "w1", "w2"), NO_WORKER),
     "every worker is dead": (lambda service: dead(service, "w1", "w2"), NO_WORKER),
-    "planning is paused": (paused, Told(("stuck", "planner"), "planning is paused", "", None)),
+    "planning is paused": (paused, Told(("stuck", "planner"), "planning is paused", "planning is paused", None)),
     "nobody serves a model": (
         unserved,
         Told(("stuck", "no worker"), "no worker serves the model gone", "every model has", "MagnusModelUnserved"),
