@@ -21,25 +21,30 @@ from webapp.charts.quantities import count, duration
 
 @contextmanager
 def progress_shown(quiet: bool) -> Iterator[Callable[[Json], None]]:
-    """Gives a function that shows a batch's state as a bar with its predicted end."""
+    """Gives a function that shows a batch's state as a bar, with its failed lines and its predicted end."""
     columns = (
         *(TextColumn("{task.description:>11}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
-        TextColumn("{task.fields[end]}"),
+        TextColumn("{task.fields[notes]}"),
     )
     with Progress(*columns, console=Console(stderr=True), disable=quiet) as bars:
-        bar = bars.add_task("uploading", total=None, end="")
+        bar = bars.add_task("uploading", total=None, notes="")
 
         def show(now: Json) -> None:
             counts = now["request_counts"]
             done = counts["completed"] + counts["failed"]
             end = predicted_end(now, time.time())
-            bars.update(bar, description=_status(now), total=counts["total"], completed=done, end=end)
+            notes = (f"{counts['failed']:,} failed" if counts["failed"] else "", f"ends about {end}" if end else "")
+            shown = {"total": counts["total"], "completed": done, "notes": "; ".join(filter(None, notes))}
+            bars.update(bar, description=_status(now), **shown)
 
         yield show
 
 
 def predicted_end(batch: Json, now: float) -> str:
-    """Return when a batch will end: as the service predicts it, or at the pace of its lines until `now`."""
+    """Return when a batch will end: as the service predicts it, or at the pace of its lines until `now`.
+
+    It says so if that is after the end of the batch's window.
+    """
     counts, begun = batch["request_counts"], batch["in_progress_at"]
     done = counts["completed"] + counts["failed"]
     left_s = batch["magnus"].get("eta_s")
@@ -47,8 +52,8 @@ def predicted_end(batch: Json, now: float) -> str:
         left_s = (counts["total"] - done) * (now - begun) / done
     if left_s is None or batch["status"] in ENDED or batch["magnus"]["paused_at"]:
         return ""
-    late = " (its window ends before)" if now + left_s > batch["expires_at"] else ""
-    return f"ends about {time.strftime('%a %H:%M:%S', time.localtime(now + left_s))}{late}"
+    late = ", too late" if now + left_s > batch["expires_at"] else ""
+    return f"{time.strftime('%a %H:%M:%S', time.localtime(now + left_s))}{late}"
 
 
 def _status(batch: Json) -> str:
@@ -136,12 +141,13 @@ def _estimate(batch: Json) -> Table:
 
 
 def _batches(batches: list[Json]) -> Table:
-    columns = ("id", "status", "lines", "answered", "failed", "created", "due", "output file", "error file")
+    columns = ("id", "status", "tier", "lines", "answered", "failed", "created", "due", "predicted end")
     rows = []
     for one in batches:
-        counts = (one["request_counts"][name] for name in ("total", "completed", "failed"))
+        counts = (f"{one['request_counts'][name]:,}" for name in ("total", "completed", "failed"))
         instants = (time.strftime("%Y-%m-%d %H:%M", time.localtime(one[name])) for name in ("created_at", "expires_at"))
-        rows.append((one["id"], _status(one), *counts, *instants, one["output_file_id"], one["error_file_id"]))
+        end = predicted_end(one, time.time())
+        rows.append((one["id"], _status(one), one["magnus"]["service_tier"], *counts, *instants, end))
     return table(columns, rows)
 
 

@@ -9,7 +9,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from cli.api_client import Json
-from cli.commands.batch_commands import _estimate, predicted_end, run
+from cli.commands.batch_commands import _batches, _estimate, predicted_end, run
+from cli.output import PIPE_WIDTH
 
 
 def state(done: int = 0, **fields: object) -> Json:
@@ -20,12 +21,25 @@ def state(done: int = 0, **fields: object) -> Json:
 
 def test_the_predicted_end_is_the_services_or_follows_the_pace_of_the_lines() -> None:
     at = time.strftime("%H:%M:%S", time.localtime(1400))  # 5 of 10 lines took 200 s, so that 5 more take 200 s
-    assert predicted_end(state(5), 1200.0) == f"ends about {time.strftime('%a', time.localtime(1400))} {at}"
+    assert predicted_end(state(5), 1200.0) == f"{time.strftime('%a', time.localtime(1400))} {at}"
     assert at in predicted_end(state(0, magnus={"paused_at": None, "eta_s": 200.0}), 1200.0)
-    assert "before" in predicted_end(state(1), 2000.0)  # 9 lines at 1000 s each
+    assert "too late" in predicted_end(state(1), 2000.0)  # 9 lines at 1000 s each
     assert predicted_end(state(0), 1200.0) == ""
     assert predicted_end(state(5, magnus={"paused_at": 1100}), 1200.0) == ""
     assert predicted_end(state(10, status="completed"), 1200.0) == ""
+
+
+def test_the_table_of_batches_keeps_each_in_one_line_of_a_pipe() -> None:
+    now = time.time()
+    late = {"eta_s": 90_000.0, "paused_at": None, "service_tier": "default"}
+    batch = state(magnus=late, id=f"batch_{'a' * 32}", created_at=now, expires_at=now + 60)
+    batch["request_counts"] = {"total": 50_000, "completed": 12_345, "failed": 1_234}
+    console = Console(width=PIPE_WIDTH)
+    with console.capture() as shown:
+        console.print(_batches([batch]))
+    row = next(line for line in shown.get().splitlines() if batch["id"] in line)
+    for text in ("in_progress", "default", "50,000", "12,345", "1,234", "too late"):
+        assert text in row
 
 
 def test_a_run_without_a_file_for_the_answers_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
