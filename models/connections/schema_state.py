@@ -31,9 +31,8 @@ class SchemaState:
     def problem(self) -> str | None:
         """Why this code cannot serve with the database, with the remedy; None if it can."""
         if self.read_only:
-            return (
-                "the database takes no writes; give MAGNUS_DATABASE_URL the address of the primary, or let it take them"
-            )
+            remedy = "give MAGNUS_DATABASE_URL the primary's address, or turn default_transaction_read_only off"
+            return f"the database takes no writes; {remedy}"
         if self.current:
             return None
         if self.revision is None:
