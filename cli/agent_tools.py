@@ -24,7 +24,7 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field
 
 from cli.api_client import OPEN_STATES, Client, Json, lines_of, output_text
-from cli.commands.batch_commands import ENDED
+from cli.bulk_run import ENDED
 from settings import VERSION
 
 BATCH = "batch_"  # begins the ids of batches

@@ -20,7 +20,7 @@ from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_
 from benchmarks.harness import until
 from benchmarks.inputs.request_sources import start_bulk_job, write_bulk_file
 from cli.api_client import Client, Json
-from cli.commands.batch_commands import ENDED
+from cli.bulk_run import ENDED
 from inference.toy.toy_applications import toy_requests
 
 READERS = "chores"  # the process that reads a job's lines, counts its ends and sends webhooks
