@@ -3,6 +3,8 @@
 The schema of a call makes it, `stored_form` returns the JSON that the request's row stores, `read_body` reads that
 JSON, and the engine samples with its `Sampling`. A row of an earlier release, or of another program, may lack fields; a
 field that is missing asks for nothing.
+
+More than 300 lines, because every option of a request stands here and nowhere else.
 """
 
 import math
@@ -178,6 +180,23 @@ class AnswerForm(_Part):
 
 
 PLAIN = AnswerForm()
+
+
+class Pooling(_Part):
+    """What is computed of the texts in an input, a JSON list: a vector of each, or a score of each document.
+
+    The first `queries` texts are queries: a single one belongs to all documents, several belong to one each. `tokens`
+    has what the model reads: of each text or, by a cross-encoder, of each document with its query.
+    """
+
+    task: Literal["embed", "score"]
+    tokens: tuple[int, ...]
+    queries: int = 0
+    base64: bool = False  # the client wants each vector as base64
+    top_n: int | None = None  # the client wants this many of the best documents
+    returns_documents: bool = True
+
+
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 TemplateVariable = bool | int | float | str
 
@@ -196,6 +215,7 @@ class RequestBody(_Part):
     top_logprobs: int | None = None  # wants each token's log probability, and those of this many alternatives
     raw: bool = False  # the model reads the input as it is, without its chat template
     prompt_ids: tuple[int, ...] = ()  # the tokens of a raw input that was sent as tokens
+    pooling: Pooling | None = None  # nothing is generated, and the answer is vectors or scores
     continues: bool = False  # the answer goes on with the conversation's last message
     reasoning: Effort | None = None  # what the chat template is told of thinking; "none": there shall be none
     template_variables: dict[str, TemplateVariable] = {}  # further variables of the chat template

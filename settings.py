@@ -20,6 +20,7 @@ PREFIX = "MAGNUS_"
 BUNDLED_MODEL = Path(__file__).parent / "inference" / "bundled"
 FETCHABLE = ("smollm2", "minilm")  # names that `magnus model fetch` knows; see `cli/fetching/known_models.py`
 GGUF, CONVERTED = ".gguf", "magnus-converted"  # a served GGUF file is converted into CONVERTED/NAME beside it, once
+EMBEDDERS = {"all-MiniLM-L6-v2": "minilm"}  # by the name under which clients know them
 LABSE = "sentence-transformers/LaBSE"  # Magnus's encoder (III-B), by the name `labse`
 DASHBOARD_USER = "magnus"  # the only user of dashboard and Flower
 
@@ -122,6 +123,12 @@ class Settings(BaseSettings):
     )
     quantize: Literal["4bit", "8bit"] | None = Field(
         None, description="Load the model quantized (bitsandbytes, CUDA): policy vsq"
+    )
+
+    embed: str | None = Field(
+        None,
+        description="Comma-separated sentence-transformers models for /v1/embeddings, /v1/rerank and /v1/score: "
+        "directories, hub ids, or all-MiniLM-L6-v2 once fetched",
     )
 
     # workers
@@ -307,6 +314,15 @@ class Settings(BaseSettings):
     def further_model_names(self) -> tuple[str, ...]:
         """The model's further names, from MAGNUS_MODEL_NAMES."""
         return tuple(name for one in (self.model_names or "").split(",") if (name := one.strip()))
+
+    @property
+    def text_models(self) -> dict[str, str]:
+        """The directory or hub id of each model of MAGNUS_EMBED, by the name that clients send: its last part."""
+        models, found = self.state_dir.resolve() / "models", dict[str, str]()
+        for one in (name for part in (self.embed or "").split(",") if (name := part.strip())):
+            fetched = models / EMBEDDERS.get(one, one)
+            found[Path(one).name] = str(fetched) if "/" not in one and fetched.is_dir() else one
+        return found
 
     @property
     def assumed_prompt_tokens(self) -> int:

@@ -2,7 +2,7 @@
 
 import importlib.util
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import redis
@@ -10,6 +10,7 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from cli.hosting.worker_devices import cuda_devices
+from inference.embedding.text_model import read_text_model
 from inference.engine_errors import InferenceError
 from inference.model_directory.model_checks import check_model
 from inference.prompt_format import load_prompt_format
@@ -33,6 +34,7 @@ def problems(settings: Settings) -> Iterator[str]:
     for problem in (found, encoder_problem(settings.encoder), predictor_problem(settings)):
         if problem is not None:
             yield problem
+    yield from embedding_problems(settings.text_models, settings.model_name or Path(settings.model).name)
     yield from device_problems(settings.devices)
 
 
@@ -50,6 +52,20 @@ def model_problem(model: str, needs_weights: bool = True) -> str | None:
     except InferenceError as error:
         return f"{error}; {remedy}"
     return None
+
+
+def embedding_problems(models: Mapping[str, str], chat_model: str) -> Iterator[str]:
+    """Yields why models for vectors or scores cannot be served according to their files; `models` has directories."""
+    remedy = "MAGNUS_EMBED: name sentence-transformers models, or run `magnus model fetch minilm` for all-MiniLM-L6-v2"
+    if models and importlib.util.find_spec("sentence_transformers") is None:
+        yield f"MAGNUS_EMBED needs the package sentence-transformers; {remedy}"
+    for name, directory in models.items():
+        try:
+            read_text_model(name, directory)
+        except InferenceError as error:
+            yield f"{error}; {remedy}"
+        if name == chat_model:
+            yield f"MAGNUS_EMBED: {name} is also the name of the served LM; set MAGNUS_MODEL_NAME"
 
 
 def encoder_problem(encoder: str) -> str | None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from request_body import GREEDY, PLAIN, AnswerForm, Sampling
+from request_body import GREEDY, PLAIN, AnswerForm, Pooling, Sampling
 
 # "unfinished": the row goes back to the queue; "refused": this engine can never answer it
 FinishReason = Literal["eos", "stop", "limit", "unfinished", "removed", "refused"]
@@ -42,6 +42,7 @@ class Sequence:
     of `generated_ids`. With `prompt_logprobs`, those of the prompt's tokens are wanted too. Only rows of the same
     `cache_salt` may share what is cached of their prompts. If it `continues`, the answer continues the
     prompt's text, and may begin in the middle of a word. `answer_form` says how its thinking is told from its text.
+    With `pooling`, vectors or scores of the `texts` are wanted instead of tokens, and `prompt_ids` are empty.
     """
 
     id: str
@@ -61,9 +62,11 @@ class Sequence:
     answer_form: AnswerForm = PLAIN
     predicted: int = 0
     predicted_upper: int = 0
+    texts: tuple[str, ...] = ()
+    pooling: Pooling | None = None
 
     def __post_init__(self) -> None:
-        if not self.prompt_ids:
+        if not self.prompt_ids and self.pooling is None:
             raise ValueError(f"sequence {self.id}: the prompt is empty")
         if len(self.generated_ids) >= self.limit:
             raise ValueError(f"sequence {self.id}: {len(self.generated_ids)} of at most {self.limit} tokens generated")
@@ -71,7 +74,8 @@ class Sequence:
     @property
     def length(self) -> int:
         """Returns the tokens that its prefill computes: the prompt and the tokens generated before."""
-        return len(self.prompt_ids) + len(self.generated_ids)
+        read = len(self.prompt_ids) if self.pooling is None else sum(self.pooling.tokens)
+        return read + len(self.generated_ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,9 @@ def claim_unpredicted(connection: Connection, limit: int) -> list[UnpredictedReq
     """
     rows = connection.execute(
         text("""
-            select id, tenant || '/' || application, instructions, input, input_tokens, prompt_tokens, limit_tokens,
-                priority
+            select id, tenant || '/' || application, instructions,
+                case when limit_tokens > 1 then input else '' end, -- an answer of one token needs no prediction
+                input_tokens, prompt_tokens, limit_tokens, priority
             from requests
             where status = 'queued' and predicted_tokens is null
             order by priority desc, arrived_at limit :limit for update skip locked

@@ -56,7 +56,7 @@ def count_answers(connection: Connection, at_most: int, max_age_s: float) -> int
             select count(*) from (
                 select output_tokens, input from requests
                 where finished_at > statement_timestamp() - make_interval(secs => :max_age_s)
-                    and status in ('completed', 'incomplete')
+                    and status in ('completed', 'incomplete') and limit_tokens > 1
                 order by finished_at desc limit :at_most
             ) answers where output_tokens > 0 and input <> '' -- the texts of a request with "store": false are deleted
         """),
@@ -85,7 +85,7 @@ def finished_requests(
                     )
                     -- `in` is hashed; with "id <> all" a generic plan compares each row with thousands of ids
                     and id not in (select unnest(cast(:known_ids as text[])))
-                    and status in ('completed', 'incomplete')
+                    and status in ('completed', 'incomplete') and limit_tokens > 1
                 order by finished_at desc limit :limit
             ) answers where output_tokens > 0 and input <> '' order by at desc
         """),

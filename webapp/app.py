@@ -49,6 +49,7 @@ from webapp.limits.prompt_limits import prompt_limits_of
 from webapp.limits.rate_limits import RateLimit
 from webapp.responses import input_api, responses_api
 from webapp.streaming.token_feed import TokenFeed
+from webapp.texts import texts_api
 from webapp.transport import azure_paths, cross_origin, request_bodies
 from webapp.transport.request_bodies import ApiRequest, StrictJson
 from webapp.ttl_cache import TtlCache
@@ -145,6 +146,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
         responses_api.api,
         input_api.api,
         chat_api.api,
+        texts_api.api,
         models_api.api,
         tokens_api.api,
         stats_api.api,

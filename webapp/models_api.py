@@ -1,4 +1,4 @@
-"""/v1/models: the one model that this service answers with, under each of its names."""
+"""/v1/models: the model that this service answers with, under each of its names, and those for vectors and scores."""
 
 from typing import Literal
 
@@ -12,8 +12,10 @@ api = APIBlueprint("models", __name__, url_prefix="/v1/models", tag="Models")
 
 
 class Bounds(ApiObject):
-    """Lengths that the service accepts, in tokens."""
+    """What a model does, and the lengths that the service accepts, in tokens."""
 
+    task: Literal["generate", "embed", "score"] = "generate"
+    dimensions: int | None = Field(default=None, description="Values of a vector, of a model for embeddings")
     max_prompt_tokens: int = Field(description="By the service's setting, the model's context and the workers' memory")
     max_output_tokens: int
     context_tokens: int | None = Field(description="The model's context: a prompt with its answer; null if unknown")
@@ -43,23 +45,37 @@ class ModelList(ApiObject):
 @api.output(ModelList)
 @api.doc(summary="List models", security="ApiKey", responses=[401, 403, 429, 503])
 def list_() -> ModelList:
-    """Lists the one model that this service serves, under each of its names."""
+    """Lists the model that answers, under each of its names, and the models for vectors and scores."""
     limits = current_context().prompt_limits
-    return ModelList(data=[served_model(name) for name in (limits.model_name, *limits.further_names)])
+    names = (limits.model_name, *limits.further_names, *limits.texts.models)
+    return ModelList(data=[served_model(name) for name in names])
 
 
 @api.get("/<path:name>")
 @api.output(Model)
 @api.doc(summary="Retrieve a model", security="ApiKey", responses=[401, 403, 404, 429, 503])
 def retrieve(name: str) -> Model:
-    """Returns the served model if it has this name."""
-    current_context().prompt_limits.check_model(name)
+    """Returns the served model of this name."""
+    limits = current_context().prompt_limits
+    if name not in limits.texts.models:
+        limits.check_model(name)
     return served_model(name)
 
 
 def served_model(name: str) -> Model:
     """Returns the served model under this name as OpenAI describes a model."""
     limits, snapshot = current_context().prompt_limits, current_context().queue_snapshot.get()
+    text_model = limits.texts.models.get(name)
+    if text_model is not None:
+        bounds = Bounds(
+            task="score" if text_model.scores_pairs else "embed",
+            dimensions=text_model.dimensions,
+            max_prompt_tokens=text_model.max_tokens,
+            max_output_tokens=0,
+            context_tokens=text_model.max_tokens,
+            largest_worker_tokens=snapshot.largest_tokens.get(name) if snapshot else None,
+        )
+        return Model(id=name, magnus=bounds)
     largest_tokens = snapshot.largest_tokens.get(limits.model_name) if snapshot else None
     longest = limits.max_prompt_tokens if largest_tokens is None else min(limits.max_prompt_tokens, largest_tokens - 1)
     bounds = Bounds(

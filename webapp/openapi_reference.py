@@ -30,6 +30,7 @@ WAIT_OR_STREAM = {  # by path: the method whose calls may wait, and may answer w
     "/v1/chat/completions": "post",
     "/v1/completions": "post",
 }
+WAIT = ("/v1/embeddings", "/v1/rerank", "/v1/score")  # calls that wait for an answer that is never a stream
 EVENT = {  # one of the server-sent events of a stream
     "type": "object",
     "properties": {"event": {"type": "string"}, "data": {"type": "string", "description": "JSON, or [DONE]"}},
@@ -182,6 +183,8 @@ def describe(spec: dict[str, Any], *, model: str) -> dict[str, Any]:
     for name in ("CreateResponse", "CreateChatCompletion", "CreateCompletion"):
         if name in schemas:
             schemas[name]["properties"]["model"]["enum"] = [model]
+    for path in WAIT:
+        spec["paths"][path]["post"]["parameters"].append(PREFER)
     for path, method in WAIT_OR_STREAM.items():
         operation = spec["paths"][path][method]
         operation["parameters"].append(PREFER)
@@ -192,7 +195,7 @@ def describe(spec: dict[str, Any], *, model: str) -> dict[str, Any]:
         for operation in operations.values():
             if "requestBody" in operation:
                 operation["requestBody"]["required"] = True
-            if "requestBody" in operation and path in WAIT_OR_STREAM:
+            if "requestBody" in operation and path in (*WAIT_OR_STREAM, *WAIT):
                 operation["parameters"].append(IDEMPOTENCY_KEY)
             for status, answer in operation["responses"].items():
                 if int(status) >= 400:

@@ -30,7 +30,7 @@ from scheduling.request import SERVICE_TIERS, ServiceTier, is_background, servic
 from webapp.app_context import AppContext
 from webapp.client_errors import InvalidRequest, NotAnswered, NotFound
 from webapp.client_prompt import application_name
-from webapp.limits.prompt_limits import PromptLimits
+from webapp.limits.prompt_limits import PromptLimits, TokenCounts
 from webapp.options import check_options
 from webapp.waiting.patience import Patience
 from webapp.waiting.waiting_calls import WaitingCall
@@ -216,8 +216,9 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
     snapshot, limits = context.queue_snapshot.get(), context.prompt_limits
     new = accepted_request(limits, snapshot, submission)
     if snapshot is not None:
-        limits.check_served(snapshot.unserved_s.get(new.model, 0.0), snapshot.unserved.get(new.model, 0))
-    if is_background(new.priority):  # forecasts at submission are for requests that do not wait for others
+        limits.check_served(new.model, snapshot.unserved_s.get(new.model, 0.0), snapshot.unserved.get(new.model, 0))
+    # forecasts at submission are for requests that generate and do not wait for others
+    if submission.body.pooling is not None or is_background(new.priority):
         return new
     eta = context.response_times.get().eta(
         scoped_application(new.tenant, new.application), new.input_tokens, new.limit_tokens, new.model, snapshot
@@ -231,6 +232,9 @@ def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submi
     `snapshot`, the planner's last one, names the abilities that the workers lack.
     """
     body, names = submission.body, submission.names
+    if body.pooling is not None:
+        tokens = sum(body.pooling.tokens)  # texts and model were checked when the submission was made
+        return _row(submission, submission.model, body, TokenCounts(tokens, tokens), limit_tokens=1)
     limits.check_model(submission.model)
     limit_tokens = limits.output_limit(submission.limit_tokens, param=names.limit)
     check_options(body, limit_tokens, names.format, submission.tenant)
@@ -245,9 +249,15 @@ def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submi
     largest_tokens = snapshot.largest_tokens.get(limits.model_name) if snapshot else None
     limits.check_workers(counts.prompt_tokens, largest_tokens, param=names.prompt)
     limits.check_needs(replace(submission, body=body).needs, lacks)
-    new = NewRequest(
+    new = _row(submission, limits.model_name, body, counts, limit_tokens)
+    limits.check_size(new.size_bytes, param="tools" if body.tools else names.prompt)
+    return new
+
+
+def _row(submission: Submission, model: str, body: RequestBody, counts: TokenCounts, limit_tokens: int) -> NewRequest:
+    return NewRequest(
         tenant=submission.tenant,
-        model=limits.model_name,
+        model=model,
         application=application_name(body.metadata, submission.prompt.instructions),
         instructions=submission.prompt.instructions,
         input=submission.prompt.input,
@@ -259,8 +269,6 @@ def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submi
         deadline_s=submission.deadline_s,
         needs=body.needs,
     )
-    limits.check_size(new.size_bytes, param="tools" if body.tools else names.prompt)
-    return new
 
 
 def forget_unstored(context: AppContext, views: Iterable[RequestView]) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import NoReturn
 
 import click
 
@@ -73,6 +74,7 @@ def _flower_credentials(settings: Settings) -> str:
 @click.option("--engine-url", help="A server of others that serves the rows, in place of a device.")
 @click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Its kind.")
 @click.option("--capacity-tokens", type=click.IntRange(1), help="Tokens of its KV cache, where it does not say.")
+@click.option("--embed", metavar="MODEL", help="Compute vectors or scores with this sentence-transformers model.")
 @click.option("--max-rows", type=click.IntRange(1), help="Most requests in it at once.")
 def worker(
     name: str,
@@ -81,9 +83,12 @@ def worker(
     engine_url: str | None,
     engine: EngineChoice,
     capacity_tokens: int | None,
+    embed: str | None,
     max_rows: int | None,
 ) -> None:
     """Serve batches until a signal comes; needs MAGNUS_DATABASE_URL and MAGNUS_REDIS_URL.
+
+    With --embed it serves a model of MAGNUS_EMBED, which the web process and chores must have, too.
 
     With --engine-url the rows run in that server: vLLM, llama.cpp, transformers serve, or any that speaks OpenAI's API.
     """
@@ -94,6 +99,8 @@ def worker(
         from tasks.serving.remote_worker import run_remote_worker
 
         sys.exit(run_remote_worker(name, engine_url, engine, capacity_tokens, max_rows))
+    if embed is not None:
+        _embed(name, embed, device, settings)
     convert_once(settings.model)
     wrong = [problem for problem in (startup_checks.model_problem(settings.model),) if problem]
     wrong += startup_checks.device_problems(device)
@@ -103,3 +110,19 @@ def worker(
     from tasks.serving.local_worker import run_worker
 
     sys.exit(run_worker(name, device, settings.kv_budget))
+
+
+def _embed(name: str, model: str, device: str, settings: Settings) -> NoReturn:
+    """Become a worker of this model: one of MAGNUS_EMBED by the name that clients send, or else named as there."""
+    models = settings.text_models if model in settings.text_models else settings_with(embed=model).text_models
+    if len(models) != 1 and model not in models:
+        raise click.BadParameter("name one model", param_hint="--embed")
+    chosen = {model: models[model]} if model in models else models
+    wrong = list(startup_checks.embedding_problems(chosen, "")) + list(startup_checks.device_problems(device))
+    if wrong:
+        raise WrongSetting("\n".join(wrong))
+    # imported here because it loads torch, which `magnus worker --help` does not need
+    from tasks.serving.embedding_worker import run_embedding_worker
+
+    ((model, directory),) = chosen.items()
+    sys.exit(run_embedding_worker(name, model, directory, device))

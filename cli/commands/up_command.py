@@ -211,7 +211,7 @@ def _start_processes(supervisor: Supervisor, settings: Settings, service: Runnin
         process_commands.flower(settings.flower_port, f"{service.dashboard_user}:{service.dashboard_password}"),
     )
     devices = _own_devices(settings)
-    threads = settings.torch_threads or threads_each(len(devices))
+    threads = settings.torch_threads or threads_each(len(devices) + len(settings.text_models))
     workers = [
         process_commands.worker(name, device, threads, partial(worker_is_alive, engine, name))
         for name, device in ((f"worker-{number}", device) for number, device in enumerate(devices, 1))
@@ -219,6 +219,10 @@ def _start_processes(supervisor: Supervisor, settings: Settings, service: Runnin
     workers += [
         process_commands.remote_worker(name, url, partial(worker_is_alive, engine, name))
         for name, url in ((f"engine-{number}", url) for number, url in enumerate(settings.engines, 1))
+    ]
+    workers += [
+        process_commands.embedding_worker(name, model, threads, partial(worker_is_alive, engine, name))
+        for name, model in ((f"embed-{number}", model) for number, model in enumerate(settings.text_models, 1))
     ]
     with engine.connect() as connection:
         kinds = dict.fromkeys(MOST_OF, 1) | {"worker": len(workers)}

@@ -90,6 +90,12 @@ def worker(name: str, device: str, threads: int, ready: Callable[[], bool]) -> C
     return _worker(name, "--device", device, environment, ready)
 
 
+def embedding_worker(name: str, model: str, threads: int, ready: Callable[[], bool]) -> ChildProgram:
+    """Returns a worker for vectors or scores of this model of MAGNUS_EMBED, on the first GPU or else on the CPU."""
+    environment = {"MAGNUS_TORCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
+    return _worker(name, "--embed", model, environment | BRIEF_SPINS, ready, CPU_WORKER_NICE)
+
+
 def remote_worker(name: str, url: str, ready: Callable[[], bool]) -> ChildProgram:
     """Returns a worker whose engine is the server at this URL; it waits for a server that still loads its model."""
     return _worker(name, "--engine-url", url, ONE_THREAD, ready)
@@ -133,6 +139,8 @@ def flower(port: int, credentials: str) -> ChildProgram:
 def with_absolute_paths(settings: Settings) -> Settings:
     """Returns the settings for a process with another working directory."""
     paths = {"model": _absolute(settings.model), "encoder": _absolute(settings.encoder)}
+    if settings.embed is not None:
+        paths["embed"] = ",".join(_absolute(one.strip()) for one in settings.embed.split(","))
     return settings.model_copy(update={"state_dir": settings.state_dir.resolve(), **paths})
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from models.bulk.bulk_tables import UNENDED, BulkJob, BulkStatus
+from models.bulk.bulk_tables import POOLING_ENDPOINTS, UNENDED, BulkJob, BulkStatus
 from models.planning.live_fleet import live_workers
 from models.sql import text
 from scheduling.forecast.bulk_forecast import work_before_end
@@ -26,6 +26,7 @@ RECENT_JOBS = 200  # ended jobs whose forecasts are judged. Not tuned
 UNENDED_WORK = text(f"""
     select tenant, id, left_work from bulk_jobs
     where {UNENDED} and status <> 'cancelling' and left_work is not null and paused_at is null
+        and endpoint not in {POOLING_ENDPOINTS}
 """)  # noqa: S608  # a constant
 ENDED_JOBS = text("""
     select forecast_s, extract(epoch from completed_at - created_at)::float8 as real_s from bulk_jobs
@@ -64,6 +65,8 @@ class BulkOutlook:
             spent_s = max(0.0, (self.now - job.in_progress_at).total_seconds())
             left_s = spent_s * work.tokens / job.done_tokens
             return IntervalCalibration().around("running", left_s, OTHER_SPREAD)
+        if job.endpoint in POOLING_ENDPOINTS:
+            return None
         return self.of_new(self.forecast_s(job.tenant, job.id, work))
 
 

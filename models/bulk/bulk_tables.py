@@ -39,6 +39,8 @@ class BulkStatus(enum.StrEnum):
 
 
 ENDED = (BulkStatus.failed, BulkStatus.completed, BulkStatus.expired, BulkStatus.cancelled)
+# Calls that generate nothing. Their models' workers are others, so that forecasts by the served LM's do not hold.
+POOLING_ENDPOINTS = ("/v1/embeddings", "/v1/rerank", "/v1/score")
 # The predicate of partial indexes; a query must repeat it word by word to use them.
 UNENDED = "status in ('validating', 'in_progress', 'finalizing', 'cancelling')"
 

@@ -44,6 +44,7 @@ def newest_answers(session: Session) -> list[PredictedAnswer]:
                 select * from requests where status in ('completed', 'incomplete') order by finished_at desc limit :most
             ) as newest
             where status = 'completed' and predicted_tokens is not null and output_tokens is not null
+                and limit_tokens > 1
         """),
         {"most": MOST_COMPARED},
     )
@@ -76,7 +77,8 @@ def applications(session: Session) -> list[Application]:
     rows = session.execute(
         text("""
             with answers as (
-                select application, output_tokens, predicted_tokens,
+                select application, output_tokens,
+                    case when limit_tokens > 1 then predicted_tokens end as predicted_tokens,
                     extract(epoch from finished_at - arrived_at)::float8 as response_s
                 from requests
                 where finished_at > statement_timestamp() - interval '1 h' and status in ('completed', 'incomplete')

@@ -124,12 +124,13 @@ def cancel_waiting(session: Session, model: str) -> list[str]:
 def move_waiting(session: Session, model: str, to: str) -> int:
     """Lets another model serve the queued requests of a model, from their beginning; returns how many.
 
-    A predictor predicts their lengths again, and the planner fetches them again.
+    A predictor predicts their lengths again, and the planner fetches them again. Requests for vectors and scores stay,
+    because those of another model mean something else.
     """
     moved = text("""
         update requests set model = :to, planner_epoch = 0, predicted_tokens = null, predicted_upper_tokens = null,
             predictor_version = null, generated_ids = '{}', logprobs = null, sealed_group = null, outgrew_tokens = 0
-        where status = 'queued' and model = :model returning id
+        where status = 'queued' and model = :model and not body ? 'pooling' returning id
     """)
     return len(session.execute(moved, {"model": model, "to": to}).all())
 

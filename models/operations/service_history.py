@@ -32,9 +32,12 @@ TAKE = text(f"""
             sum(output_tokens) as answer_tokens,
             percentile_cont(array[0.5, 0.95, 0.99]) within group (order by extract(epoch from finished_at - arrived_at))
                 as response_s,
-            count(predicted_tokens) filter (where status = 'completed') as predicted,
-            sum((predicted_tokens - output_tokens)::float8 ^ 2) filter (where status = 'completed') as squared_error,
-            count(*) filter (where status = 'completed' and output_tokens <= predicted_upper_tokens) as covered,
+            count(predicted_tokens) filter (where status = 'completed' and limit_tokens > 1) as predicted,
+            sum((predicted_tokens - output_tokens)::float8 ^ 2)
+                filter (where status = 'completed' and limit_tokens > 1) as squared_error,
+            count(*) filter (
+                where status = 'completed' and limit_tokens > 1 and output_tokens <= predicted_upper_tokens
+            ) as covered,
             count(eta_at) as promised, sum(abs(extract(epoch from finished_at - eta_at)))::float8 as eta_error_s,
             count(*) filter (where finished_at between eta_low_at and eta_high_at) as eta_kept
         from ended group by 1

@@ -30,6 +30,7 @@ FETCH_RECENT = text("""
         extract(epoch from finished_at - arrived_at)::float8 as response_s, forecast_s
     from requests
     where status in ('completed', 'incomplete') and finished_at > statement_timestamp() - interval '10 minutes'
+        and limit_tokens > 1 -- not those that generate nothing
     order by finished_at desc limit :most
 """)
 

@@ -144,6 +144,12 @@ class PredictorInService:
         return len(chunk)
 
     def _predict(self, requests: Sequence[UnpredictedRequest]) -> dict[str, tuple[int, int]]:
+        """Predict these requests; a limit of one token, as of those that generate nothing, is its own prediction."""
+        known = {one.id: (1, 1) for one in requests if one.limit_tokens == 1}
+        others = [one for one in requests if one.id not in known]
+        return known | self._predict_lengths(others) if others else known
+
+    def _predict_lengths(self, requests: Sequence[UnpredictedRequest]) -> dict[str, tuple[int, int]]:
         """Predict these requests; one whose text makes the predictor fail gets its limit."""
         try:
             return self._predict_together(requests)
@@ -152,7 +158,7 @@ class PredictorInService:
                 log.error("not predicted", request=requests[0].id, error=repr(error))
                 return {requests[0].id: (requests[0].limit_tokens, requests[0].limit_tokens)}
         middle = len(requests) // 2
-        return self._predict(requests[:middle]) | self._predict(requests[middle:])
+        return self._predict_lengths(requests[:middle]) | self._predict_lengths(requests[middle:])
 
     def _predict_together(self, requests: Sequence[UnpredictedRequest]) -> dict[str, tuple[int, int]]:
         prompts = [

@@ -1,5 +1,6 @@
 """A leased batch in a worker process, converted from the database's rows into sequences for the engine."""
 
+import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -111,6 +112,9 @@ def cache_salt(tenant: str, key: str) -> str:
 
 
 def _sequence(request: TakenRequest, body: RequestBody, prompt_format: RequestTokens, salt_key: str) -> Sequence:
+    if body.pooling is not None:
+        texts, limit = tuple(json.loads(request.input)), request.limit_tokens
+        return Sequence(request.id, (), limit, priority=request.priority, texts=texts, pooling=body.pooling)
     prompt = ModelPrompt(request.instructions, request.input, body)
     return Sequence(
         id=request.id,

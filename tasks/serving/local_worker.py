@@ -1,11 +1,9 @@
 """A GPU worker's process: loads the model, measures it, then serves batches on our own engine."""
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import structlog
 import torch
@@ -29,7 +27,7 @@ from settings import VERSION
 from tasks.app import settings
 from tasks.serving.batch_job import take_any_format
 from tasks.serving.serving_costs import LearnedCosts, window_of_sums
-from tasks.serving.worker_process import prepare_process, serve_until_signal
+from tasks.serving.worker_process import in_a_thread_that_ends, prepare_process, serve_until_signal
 
 # Longest time for which a starting worker measures its prefills and decode steps; longer delays its first batch, and
 # learned curves replace these within seconds of traffic. Not tuned.
@@ -39,7 +37,6 @@ PROFILE_WITHIN_S = 5.0
 FEWEST_MEASURED = 3
 
 log = structlog.get_logger()
-T = TypeVar("T")
 
 
 def run_worker(name: str, device: str, kv_budget: str) -> int:
@@ -47,7 +44,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
     prepare_process(name)
     if device == "auto":
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
-    loaded, budget_bytes, most_rows, curves, thread_trials = _in_a_thread_that_ends(
+    loaded, budget_bytes, most_rows, curves, thread_trials = in_a_thread_that_ends(
         partial(_load_and_measure, device, kv_budget)
     )
     announcement = WorkerRegistration(
@@ -84,17 +81,6 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         offer=lambda: WorkerOffer(most_rows, None, costs.curves(monotonic()), probe.lengths if probe else {}),
         prepare_format=loaded.format_masks.prepare if loaded.format_masks else take_any_format,
     )
-
-
-def _in_a_thread_that_ends(compute: Callable[[], T]) -> T:
-    """Returns what `compute` returns, computed in a thread that leaves no OpenMP threads behind.
-
-    Each thread that runs torch's parallel loops keeps a team of OpenMP threads for as long as it lives. If this main
-    thread had one beside the engine's, libgomp would count more threads than cores and let those that wait at a barrier
-    sleep instead of spin: smollm2 then generates 143 tokens a second where it generates 195 (36 rows, 2 cores).
-    """
-    with ThreadPoolExecutor(1, thread_name_prefix="load") as pool:
-        return pool.submit(compute).result()
 
 
 class _MeasuredModel(NamedTuple):

@@ -4,8 +4,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from celery import signals
@@ -36,6 +37,7 @@ MOST_BATCHES = 256
 DRAIN_S = 8.0
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 
 def prepare_process(name: str) -> None:
@@ -43,6 +45,17 @@ def prepare_process(name: str) -> None:
     json_logs.configure_background(settings.log_level)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until Celery handles signals
     structlog.contextvars.bind_contextvars(worker=name)
+
+
+def in_a_thread_that_ends(compute: Callable[[], T]) -> T:
+    """Returns what `compute` returns, computed in a thread that leaves no OpenMP threads behind.
+
+    Each thread that runs torch's parallel loops keeps a team of OpenMP threads for as long as it lives. If the main
+    thread had one beside the engine's, libgomp would count more threads than cores and let those that wait at a barrier
+    sleep instead of spin: smollm2 then generates 143 tokens a second where it generates 195 (36 rows, 2 cores).
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="load") as pool:
+        return pool.submit(compute).result()
 
 
 def serve_until_signal(

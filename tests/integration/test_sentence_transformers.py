@@ -1,50 +1,19 @@
-"""A real sentence-transformers model, loaded by its path: small, of random weights, and made here, not downloaded."""
+"""A real sentence-transformers model, loaded by its path, as the length predictors' encoder."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
-from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from learning.features.prompt_features import user_features
 from learning.features.text_encoders import UnusableEncoder, make_encoder
 from learning.predictors.predictor_factory import PREDICTORS, make_predictor
 from learning.store import digest, dump, load
 from settings import Settings
+from tests.integration.sentence_models import DIMENSION, make_sentence_model
 from tests.unit.inference.model_directories import without
-from tests.unit.learning.made_up_lengths import WORDS, outcomes, prompt
-
-DIMENSION = 32
-
-
-def make_sentence_model(directory: Path, like_labse: bool = False) -> Path:
-    """A BERT of two layers with mean pooling, as sentence-transformers itself saves one.
-
-    LaBSE takes the vector of [CLS] instead, and adds a dense layer with tanh and a normalisation.
-    """
-    bert, whole = directory / "bert", directory / "sentence-model"
-    bert.mkdir()
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *"abcdefghijklmnopqrstuvwxyz"]
-    (bert / "vocab.txt").write_text("\n".join(vocabulary))
-    BertTokenizerFast(str(bert / "vocab.txt")).save_pretrained(bert)
-    config = BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=DIMENSION,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=128,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        BertModel(config).save_pretrained(bert)
-        dense = Dense(DIMENSION, DIMENSION, activation_function=torch.nn.Tanh())
-    tail = [Pooling(DIMENSION, "cls"), dense, Normalize()] if like_labse else [Pooling(DIMENSION, "mean")]
-    SentenceTransformer(modules=[Transformer(str(bert)), *tail], device="cpu").save(str(whole))
-    return whole
+from tests.unit.learning.made_up_lengths import outcomes, prompt
 
 
 @pytest.fixture(scope="module")

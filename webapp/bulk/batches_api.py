@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from models.bulk import bulk_jobs
 from models.bulk.bulk_jobs import CHANGEABLE, MOST_UNENDED, FileDeleted, NewBulkJob, TooManyJobs
-from models.bulk.bulk_tables import BulkJob, BulkStatus, FilePurpose, StoredFile
+from models.bulk.bulk_tables import POOLING_ENDPOINTS, BulkJob, BulkStatus, FilePurpose, StoredFile
 from webapp.api_objects import read_page
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
@@ -64,7 +64,8 @@ def create_batch(json_data: CreateBatch) -> Batch:
     reader = LineReader(json_data.endpoint, tenant, context.prompt_limits, snapshot)
     with context.sessions() as session:
         sampled = check_some_lines(session, file, reader, context.response_times.get())
-    forecast_s = outlook.forecast_s(tenant, "", sampled.work)
+    generates = json_data.endpoint not in POOLING_ENDPOINTS
+    forecast_s = outlook.forecast_s(tenant, "", sampled.work) if generates else None
     if json_data.magnus.dry_run:
         return tried(json_data, file, sampled, promise_of_sample(sampled, window, outlook, forecast_s))
     new = NewBulkJob(

@@ -23,6 +23,9 @@ from webapp.responses.response_schemas import CreateResponse
 from webapp.responses.responses_api import response_submission
 from webapp.several_answers import accepted_requests, several
 from webapp.submission import Submission, accepted_request
+from webapp.texts.text_objects import embeddings_of, ranking_of, scores_of
+from webapp.texts.text_schemas import CreateEmbeddings, CreateRerank, CreateScore
+from webapp.texts.text_submissions import embeddings_submission, rerank_submission, score_submission
 from webapp.transport.request_bodies import bounded_json
 
 UNSUPPORTED = "unsupported_value"  # the code for options that are accepted in calls but not in lines
@@ -71,12 +74,19 @@ def _of_response(body: CreateResponse, tenant: str, limits: PromptLimits) -> Seq
     return [replace(submission, body=submission.body.model_copy(update={"background": False}))]
 
 
+def _one(make: Callable[[Any, str, PromptLimits], Submission]) -> Callable[[Any, str, PromptLimits], list[Submission]]:
+    return lambda body, tenant, limits: [make(body, tenant, limits)]
+
+
 ENDPOINTS: Mapping[str, LineEndpoint] = {
     "/v1/chat/completions": LineEndpoint(CreateChatCompletion, _of_chat, chat_completion_of),
     "/v1/responses": LineEndpoint(CreateResponse, _of_response, lambda views: response_of(views[0], QueuePlace())),
     "/v1/completions": LineEndpoint(
         CreateCompletion, completion_submissions, lambda views: completion_of(views, answers_a_prompt=len(views))
     ),
+    "/v1/embeddings": LineEndpoint(CreateEmbeddings, _one(embeddings_submission), embeddings_of),
+    "/v1/rerank": LineEndpoint(CreateRerank, _one(rerank_submission), ranking_of),
+    "/v1/score": LineEndpoint(CreateScore, _one(score_submission), scores_of),
 }
 
 

@@ -18,6 +18,7 @@ from request_body import PLAIN, AnswerForm, RequestBody
 from scheduling.request import lacking
 from settings import Settings
 from webapp.client_errors import InvalidRequest, NotFound, Unserved
+from webapp.limits.text_limits import TOO_LONG, TextLimits, text_limits_of
 from webapp.waiting.patience import others_turn
 
 # A prompt of more characters than this for each token of Lmax is refused without being tokenized. Any value above the
@@ -30,8 +31,6 @@ UNKNOWN_CONTEXT = 32_768
 # such as tools that it may not call. Real tools take some kilobytes, tokens some bytes, twice in a conversation. Not
 # tuned.
 STORED_BYTES, STORED_BYTES_PER_TOKEN = 2**20, 64
-
-TOO_LONG = "context_length_exceeded"  # clients recognize by this code that the prompt must be shortened
 
 # Message by ability that the engines of a model may lack: the reason, and what the client can do. For an ability that
 # is not listed, the client is asked to leave its option out.
@@ -81,9 +80,11 @@ class PromptLimits:
     refuses_hosted_tools: bool = False  # tools that only OpenAI runs are refused, not left out
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)  # where a client leaves sampling out
     unserved_s: float = math.inf  # a model that has waiting requests and no worker for this long gets no new ones
+    texts: TextLimits = field(default_factory=TextLimits)  # of the models for vectors and scores
 
     def check_model(self, model: str) -> None:
-        """Raises NotFound for the name of another model."""
+        """Raises NotFound for the name of another model, InvalidRequest for one that generates nothing."""
+        self.texts.refuse_chats(model)
         if model != self.model_name and model not in self.further_names:
             raise NotFound(
                 f"The model '{model[:200]}' does not exist; this service answers with '{self.model_name}'.",
@@ -91,11 +92,11 @@ class PromptLimits:
                 code="model_not_found",
             )
 
-    def check_served(self, unserved_s: float, waiting: int) -> None:
+    def check_served(self, model: str, unserved_s: float, waiting: int) -> None:
         """Raises Unserved if the model's `waiting` requests have had no worker for too long."""
         if unserved_s > self.unserved_s:
             raise Unserved(
-                f"No worker has served the model '{self.model_name}' for {unserved_s / 60:,.0f} minutes, and "
+                f"No worker has served the model '{model}' for {unserved_s / 60:,.0f} minutes, and "
                 f"{waiting:,} requests wait for it. Try again later, or ask the operator.",
                 param="model",
             )
@@ -249,4 +250,5 @@ def prompt_limits_of(settings: Settings) -> PromptLimits:
         settings.hosted_tools == "refuse",
         prompt_format.generation.sampling if settings.generation_config == "auto" else {},
         settings.unserved_s,
+        text_limits_of(settings),
     )

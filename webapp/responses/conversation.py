@@ -160,8 +160,10 @@ def earlier_turns(context: AppContext, tenant: str, id: str) -> list[StoredTurn]
             param="previous_response_id",
             code=NO_PREVIOUS,
         ) from error
-    if view.request.status not in ANSWERED or not view.request.input:
+    if view.request.status not in ANSWERED or not view.request.input or body.pooling is not None:
         why = "is not stored" if not body.store else f"has no answer, it is {view.request.status.value}"
+        if body.pooling is not None:
+            why = "has vectors or scores, and no text"
         raise InvalidRequest(f"Response '{id}' {why}.", param="previous_response_id", code=NO_PREVIOUS)
     return [*stored_turns(view, body), answered_turn(view, body)]
 

@@ -117,8 +117,8 @@ Includable = Literal[
 ]
 
 
-class Extras(Body):
-    """Fields that OpenAI's API lacks."""
+class QueueExtras(Body):
+    """Fields that OpenAI's API lacks, for the queue."""
 
     priority: int = Field(default=0, ge=-100, le=100, description="Higher goes first, where the policy honours it")
     deadline_s: float | None = Field(
@@ -128,6 +128,11 @@ class Extras(Body):
         allow_inf_nan=False,
         description="Seconds from now by which the answer is of use",
     )
+
+
+class Extras(QueueExtras):
+    """Fields that OpenAI's API lacks."""
+
     top_k: int | None = Field(
         default=None, ge=0, le=2**31 - 1, description="Sample among the k likeliest tokens; 0: among all"
     )

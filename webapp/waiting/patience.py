@@ -12,7 +12,8 @@ from flask import has_request_context, request
 from werkzeug import Request
 
 TURN = "magnus.turn"  # in the WSGI environment
-WAITING_CALLS = ("/v1/chat/completions", "/v1/completions")  # each waits for its answer, or streams it
+# each waits for its answer, or streams it
+WAITING_CALLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/rerank", "/v1/score")
 # Most calls that are read and stored at once, and most that are answered at once. With one, the process is idle while
 # Postgres works for that call; each further one is another call that a submission waits behind.
 AT_ONCE = 4

@@ -78,10 +78,10 @@ def test_an_answer_may_be_as_long_as_the_bound_and_not_longer(limits: PromptLimi
 
 def test_a_model_that_long_had_no_worker_takes_no_more_requests(limits: PromptLimits) -> None:
     bounded = replace(limits, unserved_s=3600.0)
-    bounded.check_served(3600.0, 400)
-    limits.check_served(1e9, 400)
+    bounded.check_served("words", 3600.0, 400)
+    limits.check_served("words", 1e9, 400)
     with pytest.raises(Unserved, match="'words' for 61 minutes, and 400 requests wait") as caught:
-        bounded.check_served(3660.0, 400)
+        bounded.check_served("words", 3660.0, 400)
     assert caught.value.param == "model"
 
 
