@@ -83,7 +83,7 @@ class Up:
 
 @contextmanager
 def running_up(*options: str, **environment: str) -> Iterator[Up]:
-    """Start it with these options and settings, wait until it says where it answers, stop it at the end: no process may be left."""
+    """Start it with these options and settings, wait until it answers, stop it at the end: no process may be left."""
     with tempfile.TemporaryDirectory(prefix="magnus-e2e-") as directory:
         up = Up(Path(directory) / "state", *options, **environment)
         try:
