@@ -25,7 +25,21 @@ from settings import read_settings
 
 BATCH_SIZES = (8, 32, 64, 128)
 TEXTS_A_LINE = (1, 100)
-WORDS = "the river froze while a small committee argued about seventeen bridges maps and prices of old houses".split()
+WORDS = [
+    "the",
+    "river",
+    "froze",
+    "while",
+    "a",
+    "committee",
+    "argued",
+    "about",
+    "bridges",
+    "and",
+    "prices",
+    "of",
+    "houses",
+]
 LIBRARY = """
 import json, sys, time
 from sentence_transformers import SentenceTransformer
@@ -50,7 +64,7 @@ def main(model: Path, texts: int, clients: int, results: Results) -> None:
     rng = random.Random(1)
     made = [" ".join(rng.choices(WORDS, k=min(200, round(rng.lognormvariate(3.2, 0.7)) + 1))) for _ in range(texts)]
     command = [sys.executable, "-c", LIBRARY, str(model), *map(str, BATCH_SIZES)]
-    done = subprocess.run(command, input=json.dumps(made), capture_output=True, text=True, check=True)  # noqa: S603
+    done = subprocess.run(command, input=json.dumps(made), capture_output=True, text=True, check=True)
     rows: list[Json] = [{"run": f"library, {n} at once", "s": s} for n, s in json.loads(done.stdout).items()]
     best_s = min(row["s"] for row in rows)
     with tempfile.TemporaryDirectory() as directory:

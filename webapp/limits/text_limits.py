@@ -90,7 +90,7 @@ def checked_texts(model: TextModel, call: CallTexts, *, truncate: bool, tenant: 
         for length, name in zip(tokens, names, strict=True):
             if length > model.max_tokens:
                 raise _too_long(model, f"{length:,} tokens", name)
-    read = [min(length, model.max_tokens) for length in tokens]
+    read = [max(1, min(length, model.max_tokens)) for length in tokens]  # a blank may be no token at all
     if sum(read) > MOST_CALL_TOKENS:
         raise InvalidRequest(
             f"A call has at most {MOST_CALL_TOKENS:,} tokens in all its texts, but yours has {sum(read):,}. "
