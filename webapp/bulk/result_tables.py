@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
 
-from pydantic_core import to_jsonable_python
+from pydantic_core import to_json, to_jsonable_python
 
 from webapp.client_errors import InvalidRequest
 
@@ -43,12 +43,17 @@ def table_rows(result: dict[str, Any]) -> Iterator[Row]:
 
 
 def _answers(body: dict[str, Any]) -> list[tuple[str | None, str | None]]:
-    """Returns text and finish reason of each choice; of a response its text and state; nothing known for an error."""
+    """Returns text and finish reason of each choice; of a response its text and state; nothing known for an error.
+
+    A vector, a score or a ranked document is a JSON object as text.
+    """
     if "choices" in body:
         return [
             (choice["message"].get("content") if "message" in choice else choice["text"], choice["finish_reason"])
             for choice in body["choices"]
         ]
+    if "data" in body or "results" in body:
+        return [(to_json(one).decode(), None) for one in body.get("data") or body["results"]]
     parts = [part for item in body.get("output") or () for part in item.get("content") or ()]
     text = "".join(part["text"] for part in parts if part.get("type") == "output_text")
     return [(text, body["status"])] if "output" in body else [(None, None)]

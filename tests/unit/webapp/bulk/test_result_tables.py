@@ -36,6 +36,14 @@ def test_completions_and_responses_have_their_texts() -> None:
     assert (response["text"], response["prompt_tokens"], response["completion_tokens"]) == ("xy", 1, 2)
 
 
+def test_vectors_and_ranked_documents_have_a_row_each_as_json() -> None:
+    vectors = [{"index": 0, "embedding": [0.5]}, {"index": 1, "embedding": [1.5]}]
+    first, second = rows(answered({"data": vectors, "usage": {"prompt_tokens": 3, "total_tokens": 3}}))
+    assert (first["text"], first["prompt_tokens"], second["choice"]) == ('{"index":0,"embedding":[0.5]}', 3, 1)
+    (ranked,) = rows(answered({"results": [{"index": 1, "relevance_score": 0.5}], "usage": {}}))
+    assert ranked["text"] == '{"index":1,"relevance_score":0.5}'
+
+
 def test_an_error_is_a_row_without_text() -> None:
     (unserved,) = rows({"custom_id": "a", "response": None, "error": {"code": "batch_expired", "message": "Late."}})
     assert (unserved["text"], unserved["error_code"], unserved["error_message"]) == (None, "batch_expired", "Late.")
