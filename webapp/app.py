@@ -50,7 +50,7 @@ from webapp.limits.rate_limits import RateLimit
 from webapp.responses import input_api, responses_api
 from webapp.streaming.token_feed import TokenFeed
 from webapp.texts import texts_api
-from webapp.transport import azure_paths, cross_origin, request_bodies
+from webapp.transport import clients_addresses, cross_origin, request_bodies
 from webapp.transport.request_bodies import ApiRequest, StrictJson
 from webapp.ttl_cache import TtlCache
 from webapp.waiting.notices import Announcer, EndedNotices
@@ -134,7 +134,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     context = make_context(settings, settings.database_url)
     app.url_map.strict_slashes = False  # a slash at the end of an address makes no difference
     app.extensions["magnus"] = context
-    app.wsgi_app = azure_paths.translated(in_turns(app.wsgi_app))  # type: ignore[assignment, method-assign]
+    app.wsgi_app = clients_addresses.translated(in_turns(app.wsgi_app))  # type: ignore[assignment, method-assign]
     app.before_request(name_request)
     monitoring.register_metrics(app, context)
     cross_origin.register(app, settings.cors_origin_list)

@@ -1,4 +1,7 @@
-"""Serves the addresses of Azure's clients: `/openai/deployments/NAME/…` and `/openai/v1/…`, whatever their version."""
+"""Serves the addresses of Azure's clients: `/openai/deployments/NAME/…` and `/openai/v1/…`, whatever their version.
+
+Also those under which clients of Cohere and vLLM rank and score.
+"""
 
 import re
 from collections.abc import Callable, Iterable
@@ -7,11 +10,12 @@ from urllib.parse import parse_qsl, urlencode
 
 OURS = re.compile(r"/openai/(?:deployments/[^/]+/|v1/)?(?=.)")  # what stands for `/v1/` at the beginning of an address
 
+OTHERS = {"/v2/rerank": "/v1/rerank", "/rerank": "/v1/rerank", "/score": "/v1/score"}
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def translated(application: Application) -> Application:
-    """Returns the WSGI application with Azure's addresses as its own; the body names the model in both."""
+    """Returns the WSGI application with others' addresses as its own; the body names the model in each."""
 
     def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         found = OURS.match(environ["PATH_INFO"])
@@ -19,6 +23,7 @@ def translated(application: Application) -> Application:
             query = parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True)
             environ["PATH_INFO"] = "/v1/" + environ["PATH_INFO"][found.end() :]
             environ["QUERY_STRING"] = urlencode([one for one in query if one[0] != "api-version"])
+        environ["PATH_INFO"] = OTHERS.get(environ["PATH_INFO"], environ["PATH_INFO"])
         return application(environ, start_response)
 
     return call
