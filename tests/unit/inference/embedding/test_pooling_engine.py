@@ -67,6 +67,15 @@ def test_an_interactive_row_is_served_by_the_next_pass_and_alone() -> None:
     assert engine.rows == {"bulk": 0}
 
 
+def test_rows_take_turns_so_that_a_short_one_does_not_wait_for_a_long_one() -> None:
+    model = Lengths()
+    engine = PoolingEngine(model, scores_pairs=False, pass_tokens=2)
+    engine.insert([row("long", *["xx"] * 9), row("short", "yy", "yy"), row("other", "zz")])
+    ended = [one.id for _ in range(6) for one in engine.step()]
+    assert ended == ["other", "short"]
+    assert model.passes == [["xx"], ["yy"], ["zz"], ["xx"], ["yy"], ["xx"]]
+
+
 def test_texts_of_similar_length_share_a_pass_and_the_oldest_is_always_among_them() -> None:
     assert choose([100, 9, 101, 99, 500, 80], most_tokens=400) == [0, 2, 3]
     assert choose([500, 9, 8], most_tokens=400) == [0]
