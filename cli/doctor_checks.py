@@ -184,6 +184,8 @@ def _model(settings: Settings) -> Iterator[Finding]:
     yield from answer_findings(settings)
     yield split_finding("encoder", startup_checks.encoder_problem(settings.encoder), settings.encoder)
     yield split_finding("length predictor", startup_checks.predictor_problem(settings), settings.predictor)
+    for unserved in startup_checks.embedding_problems(settings.text_models, name):
+        yield split_finding("embeddings", unserved)
     for missing in startup_checks.device_problems(settings.devices):
         yield split_finding("devices", missing)
 
