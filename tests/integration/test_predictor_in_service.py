@@ -50,6 +50,19 @@ def test_the_planner_is_not_kicked_when_there_was_nothing_to_predict(stage: Stag
     assert kicks == []
 
 
+def test_a_request_that_generates_nothing_has_a_known_length_and_teaches_nothing(stage: Stage):
+    stage.request("vector", limit_tokens=1, predicted_tokens=None, predicted_upper_tokens=None)
+    wait_for_prediction(stage, "chat")
+    kicks: list[bool] = []
+    assert PredictorInService(stage.database, untrained()).run(lambda: kicks.append(True)) == 2
+    assert stage.requests("predicted_tokens", "predicted_upper_tokens")["vector"] == (1, 1)
+    assert (stage.requests("predicted_tokens")["chat"], kicks) == (3, [True])
+    stage.sql("update requests set status = 'completed', output_tokens = 2, finished_at = clock_timestamp()")
+    with stage.database.begin() as connection:
+        assert [one.id for one in training_log.finished_requests(connection, 1, 3600.0)] == ["chat"]
+        assert training_log.count_answers(connection, 10, 3600.0) == 1
+
+
 def test_more_than_a_chunk_is_predicted_in_one_run(stage: Stage):
     wait_for_prediction(stage, *(f"r{n}" for n in range(CHUNK + 1)))
     assert PredictorInService(stage.database, untrained()).run(lambda: None) == CHUNK + 1
