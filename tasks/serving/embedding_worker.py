@@ -48,7 +48,7 @@ def run_embedding_worker(name: str, model: str, directory: str, device: str) -> 
         theta_bytes=HELD_TOKENS,
         delta_bytes=1,
         # a decoding step, which no row ever makes, must take some time in every curve
-        curves=ProfiledCurves(ServingCurves((token_s, 0.0, 0.0, 0.001), (0.0, 0.0, 0.0, 0.001)), quick=True),
+        curves=ProfiledCurves(ServingCurves((token_s, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 0.001)), quick=True),
         paged=True,
         version=VERSION,
     )
