@@ -14,6 +14,8 @@ from inference.model_directory.model_files import read_json, read_text
 from inference.model_directory.model_tokenizer import load_tokenizer
 from inference.model_prompt import CHARACTER_S, ENCODED_WITHIN_S, LONG_CHARACTERS
 
+SIZES = ("hidden_size", "d_model", "dim")  # names of the width in BERT's config.json, in T5's and in DistilBERT's
+
 
 @dataclass(frozen=True, eq=False)
 class TextModel:
@@ -84,7 +86,7 @@ def read_text_model(name: str, directory: str) -> TextModel:
             load_tokenizer(directory).tokenizer,
             IsolatedCalls("inference.embedding.text_model:token_counter", directory),
         )
-    except (TypeError, ValueError, AttributeError, LookupError) as error:
+    except (TypeError, ValueError, AttributeError, LookupError, StopIteration) as error:
         raise UnreadableModel(directory, f"it is no sentence-transformers model: {error}") from error
 
 
@@ -93,13 +95,14 @@ def _max_tokens(directory: str, config: dict[str, Any]) -> int:
     chosen = read_json(directory, "sentence_bert_config.json").get("max_seq_length")
     if chosen is not None:
         return int(chosen)
-    stated = read_json(directory, "tokenizer_config.json").get("model_max_length"), config["max_position_embeddings"]
+    positions = config.get("max_position_embeddings")
+    stated = read_json(directory, "tokenizer_config.json").get("model_max_length"), positions
     return int(min(tokens for tokens in stated if tokens is not None and tokens > 0))
 
 
 def _dimensions(directory: str, config: dict[str, Any]) -> int:
     """Returns the values of a vector after the last module that changes them."""
-    dimensions = int(config["hidden_size"])
+    dimensions = next(int(config[name]) for name in SIZES if config.get(name))
     for module in json.loads(read_text(directory, "modules.json") or "[]"):
         kind, own = module["type"].rpartition(".")[2], read_json(directory, f"{module['path']}/config.json")
         if kind == "Pooling":

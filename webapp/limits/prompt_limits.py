@@ -18,12 +18,9 @@ from request_body import PLAIN, AnswerForm, RequestBody
 from scheduling.request import lacking
 from settings import Settings
 from webapp.client_errors import InvalidRequest, NotFound, Unserved
-from webapp.limits.text_limits import TOO_LONG, TextLimits, text_limits_of
+from webapp.limits.text_limits import MAX_CHARACTERS_PER_TOKEN, TOO_LONG, TextLimits, text_limits_of
 from webapp.waiting.patience import others_turn
 
-# A prompt of more characters than this for each token of Lmax is refused without being tokenized. Any value above the
-# vocabulary's longest token works: no vocabulary in use has tokens of 256 characters.
-MAX_CHARACTERS_PER_TOKEN = 256
 # Lmax for a model whose context is not known here, such as a server's; the server refuses prompts that are too long.
 UNKNOWN_CONTEXT = 32_768
 

@@ -14,9 +14,9 @@ MOST_CALL_TOKENS = 300_000  # tokens of a call: OpenAI's bound
 # Values of a call's vectors: as base64 these are 22 MB in the database. 2,048 texts may have 2,048 values each.
 MOST_VALUES = 2**22
 MOST_NUMBERS = 2**20  # of them, those that a call may have as JSON numbers, which take 20 bytes each. Not tuned
-# Characters for each token that the model reads: a longer text is refused uncounted, or cut off before it is counted.
-# Longer than the longest token of any vocabulary in use, as in `webapp.limits.prompt_limits`.
-MOST_CHARACTERS_PER_TOKEN = 256
+# A text of more characters than this for each token that may be read is refused, or cut off, without being tokenized.
+# Any value above the vocabulary's longest token works: no vocabulary in use has tokens of 256 characters.
+MAX_CHARACTERS_PER_TOKEN = 256
 TOO_LONG = "context_length_exceeded"  # clients recognize by this code that a text must be shortened
 
 
@@ -71,7 +71,7 @@ def checked_texts(model: TextModel, call: CallTexts, *, truncate: bool, tenant: 
     Raises InvalidRequest for a text or a pair that is too long, unless the client lets the model `truncate` it, and for
     too many tokens in all. A text that is cut off is also shortened here, far behind what the model reads.
     """
-    most_characters = MOST_CHARACTERS_PER_TOKEN * model.max_tokens
+    most_characters = MAX_CHARACTERS_PER_TOKEN * model.max_tokens
     for text, name in zip(call.texts, call.names, strict=True):
         if len(text) > most_characters and not truncate:
             raise _too_long(model, f"{len(text):,} characters", name)
