@@ -15,7 +15,8 @@ from request_body import RequestBody, StoredCall, StoredTurn, UnreadableBody, re
 from webapp.app_context import AppContext
 from webapp.client_errors import InvalidRequest, NotFound
 from webapp.client_prompt import opening_turns
-from webapp.limits.prompt_limits import TOO_LONG, PromptLimits
+from webapp.limits.prompt_limits import PromptLimits
+from webapp.limits.text_limits import TOO_LONG
 from webapp.responses.output_items import ReasoningOutput
 from webapp.responses.response_objects import response_of
 from webapp.responses.response_schemas import InputItem, Message

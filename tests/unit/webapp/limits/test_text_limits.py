@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from inference.embedding.text_model import TextModel, read_text_model
+from inference.engine_errors import TooExpensive
 from settings import Settings
 from tests.unit.inference.embedding.text_directories import write_pair_model, write_text_model
 from webapp.client_errors import InvalidRequest, NotFound
@@ -90,7 +91,7 @@ def test_the_tokens_of_all_texts_together_are_bounded(small: TextModel, monkeypa
 def test_texts_that_are_expensive_to_encode_are_refused_and_harm_nobody(small: TextModel) -> None:
     class Expensive:
         def call(self, text: str, cpu_s: float, caller: str = "") -> str:
-            raise text_limits.TooExpensive(cpu_s)
+            raise TooExpensive(cpu_s)
 
     model = TextModel(**{**vars(small), "max_tokens": 10_000, "long_texts": Expensive()})
     with pytest.raises(InvalidRequest, match="expensive to encode: it takes more than"):
