@@ -55,7 +55,7 @@ class PoolingEngine:
         self._turns: dict[bool, deque[_TextRow]] = {False: deque(), True: deque()}
         self._ended: list[FinishedSequence] = []
         self._held_tokens = 0
-        self._forget_figures()
+        self._size = self._length = self._passes = self._pad_tokens = self._peak_bytes = 0
 
     @property
     def rows(self) -> dict[str, int]:
@@ -182,11 +182,7 @@ class PoolingEngine:
         self._held_tokens -= row.sequence.length
 
     def _forget_figures(self) -> None:
-        self._size: int = 0
-        self._length: int = 0
-        self._passes: int = 0
-        self._pad_tokens: int = 0
-        self._peak_bytes: int = 0
+        self._size = self._length = self._passes = self._pad_tokens = self._peak_bytes = 0
 
 
 def items_of(sequence: Sequence, scores_pairs: bool) -> list[Any]:
