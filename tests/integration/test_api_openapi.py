@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from schemathesis.specs.openapi.checks import (
 
 from settings import VERSION
 from tests.integration.api_service import Api
+from tests.integration.conftest import running_api, small_service
 
 CHECKS = [
     schemathesis.checks.not_a_server_error,
@@ -68,6 +70,13 @@ OPERATIONS = [
     ("POST", "/detokenize"),
 ]
 ODD = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+
+
+@pytest.fixture(scope="module")
+def refusing_api(module_database_url: str, word_model: Path) -> Iterator[Api]:
+    """An API whose schemas refuse what is wrong, and not its bound of bodies: lists may have thousands of texts."""
+    small = small_service(module_database_url, word_model)
+    yield from running_api(small.model_copy(update={"max_body_bytes": 8 * 2**20}))
 
 
 @pytest.fixture(scope="module")

@@ -108,7 +108,7 @@ def test_a_retried_creation_with_its_key_makes_one_batch(client: OpenAI, api: Ap
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"endpoint": "/v1/embeddings"}, "endpoint"),
+        ({"endpoint": "/v1/images/generations"}, "endpoint"),
         ({"completion_window": "1y"}, "completion_window"),
         ({"completion_window": "99999d"}, "completion_window"),
         ({"completion_window": "0h"}, "completion_window"),
