@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduling.costs import Floats
+from scheduling.costs import Floats, Ints
 from scheduling.length_distributions import conditional_totals
 from scheduling.request import COVERAGE, RowLength
 
 FEWEST_ROWS = 60  # that ended before the first fit, as for the length predictor
-FIT_EVERY = 16  # rows that ended between two fits, each of which takes about a millisecond; not tuned
+# Rows that end between two fits: 16, later an eighth of all so far, at most 256. A fit takes milliseconds, which even
+# rows of few tokens must not pay often; fewer fits follow a change later. Not tuned.
+FIT_EVERY, FIT_AFTER, MOST_UNLEARNED = 16, 1 / 8, 256
 KEEP = 0.9999  # a reading's weight once another one is learned: half after 7,000 readings. Not tuned.
 RIDGE = 1000.0  # readings that the prior weighs as much as: 300 to 3,000 ranked SmolLM2's rows about equally well
 FIRST_STAGE = 32  # tokens of the first stage; each of the others ends at twice the tokens at which it begins
@@ -44,7 +46,7 @@ class LengthProbe:
         # the readings of rows that run: tokens, logarithms of what the limit leaves and of the prediction, features
         self._open: dict[str, list[Floats]] = {}
         self._ended = 0
-        self._unlearned: list[tuple[Floats, Floats]] = []  # of each row, the features and what they should predict
+        self._unlearned: list[tuple[Floats, int, bool]] = []  # of rows that ended: readings, tokens, whether cut
         self._moments: Floats | None = None  # weighted sums of z·zᵀ, where z = (1, features, target)
         self._fit: _Fit | None = None
         # by stage, of each row: how much smaller the probe's mean error was than the arrival's, and the signed errors
@@ -71,55 +73,61 @@ class LengthProbe:
         while len(self._open) > MOST_OPEN:
             del self._open[next(iter(self._open))]
         in_service = {} if fit is None else fit.in_service
-        quantiles = np.array([in_service.get(stage, (np.nan, np.nan)) for stage in _stages(generated)]).T
+        quantiles = np.array([in_service.get(stage, (np.nan, np.nan)) for stage in _stages(generated).tolist()]).T
         left = np.exp((by_probe + quantiles).clip(0.0, log_most))
         each = zip(ids, np.rint([generated, *(generated + left)]).T, strict=True)
         self.lengths = {name: RowLength(*map(int, length)) for name, length in each if not np.isnan(length[1])}
 
     def ended(self, row_id: str, tokens: int, cut: bool) -> None:
-        """Learn from a row that ended with this many tokens, by itself or, if `cut`, at its limit.
+        """Learn from a row that ended with this many tokens, by itself or, if `cut`, at its limit."""
+        if row_id in self._open:
+            self._unlearned.append((np.array(self._open.pop(row_id)), tokens, cut))
+            self._ended += 1
+            often = min(MOST_UNLEARNED, max(FIT_EVERY, int(FIT_AFTER * self._ended)))
+            if self._ended >= FEWEST_ROWS and len(self._unlearned) >= often:
+                self._learn()
+
+    def _learn(self) -> None:
+        """Judge the predictions of the rows that ended, add the rows to the moments, and fit again.
 
         Only that a cut row is at least as long is known, so it teaches nothing where it was predicted longer.
         """
-        if row_id not in self._open:
-            return
-        readings = np.array(self._open.pop(row_id))
-        (generated, log_most, by_probe), features = readings[:, :3].T, readings[:, 3:]
-        logs = np.log(np.maximum(1.0, tokens - generated))
-        if not np.isnan(by_probe).any():
-            # both predictions end at the limit, so that a cut row that was predicted longer is no error
-            smaller = np.abs(logs - features[:, 0]) - np.abs(logs - by_probe.clip(0.0, log_most))
-            stages = np.array(_stages(generated))
-            for stage in {*_stages(generated)}:
-                of_stage = stages == stage
-                self._judged[stage].append((float(smaller[of_stage].mean()), (logs - by_probe)[of_stage]))
-        targets = np.fmax(logs, by_probe) if cut else logs
-        self._unlearned.append((features, targets - features[:, 0]))
-        self._ended += 1
-        if self._ended >= FEWEST_ROWS and len(self._unlearned) >= FIT_EVERY:
-            self._learn()
-
-    def _learn(self) -> None:
-        """Add the rows that ended to the moments, and fit again."""
-        features = np.concatenate([each for each, _ in self._unlearned])
-        targets = np.concatenate([each for _, each in self._unlearned])
+        each, totals, cuts = zip(*self._unlearned, strict=True)
         self._unlearned.clear()
-        z = np.column_stack([np.ones(len(features)), features, targets])
+        readings, sizes = np.concatenate(each), [*map(len, each)]
+        (generated, log_most, by_probe), features = readings[:, :3].T, readings[:, 3:]
+        logs, by_arrival = np.log(np.maximum(1.0, np.repeat(totals, sizes) - generated)), features[:, 0]
+        # both predictions end at the limit, so that a cut row that was predicted longer is no error
+        smaller = np.abs(logs - by_arrival) - np.abs(logs - by_probe.clip(0.0, log_most))
+        self._judge(np.repeat(np.arange(len(sizes)), sizes), _stages(generated), smaller, logs - by_probe)
+        targets = np.where(np.repeat(cuts, sizes), np.fmax(logs, by_probe), logs) - by_arrival
+        z = np.column_stack([np.ones(len(readings)), features, targets])
         new = z.T @ z
         self._moments = new if self._moments is None else KEEP ** len(z) * self._moments + new
-        coefficients, intercept = ridge(self._moments)
-        in_service = {}
+        self._fit = _Fit(*ridge(self._moments), self._in_service())
+
+    def _judge(self, rows: Ints, stages: Ints, smaller: Floats, errors: Floats) -> None:
+        """Keep how much smaller the probe's errors were than the arrival's, and its errors, by stage and row."""
+        predicted = ~np.isnan(errors)
+        for stage in np.unique(stages[predicted]).tolist():
+            of_stage = np.flatnonzero(predicted & (stages == stage))
+            of_rows = np.split(of_stage, np.flatnonzero(np.diff(rows[of_stage])) + 1)
+            self._judged[stage] += [(float(smaller[row].mean()), errors[row]) for row in of_rows]
+
+    def _in_service(self) -> dict[int, tuple[float, float]]:
+        """Return the quantiles of the errors at the stages at which they are clearly smaller than the arrival's."""
+        found = {}
         for stage, rows in self._judged.items():
             smaller = np.array([each for each, _ in rows])
             if len(rows) >= FEWEST_JUDGED and smaller.mean() > CLEARLY * smaller.std(ddof=1) / np.sqrt(len(rows)):
                 median, upper = np.quantile(np.concatenate([errors for _, errors in rows]), [0.5, COVERAGE])
-                in_service[stage] = float(median), float(upper)
-        self._fit = _Fit(coefficients, intercept, in_service)
+                found[stage] = float(median), float(upper)
+        return found
 
 
-def _stages(generated: Floats) -> list[int]:
+def _stages(generated: Floats) -> Ints:
     """Return the stages of rows with so many tokens: 0, 1, 2, ... from 0, 32, 64, ... tokens on."""
-    return [int(stage) for stage in np.log2(np.maximum(generated, FIRST_STAGE / 2) / FIRST_STAGE) + 1]
+    return (np.log2(np.maximum(generated, FIRST_STAGE / 2) / FIRST_STAGE) + 1).astype(np.int64)
 
 
 def ridge(moments: Floats) -> tuple[Floats, float]:

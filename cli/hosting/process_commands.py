@@ -38,7 +38,8 @@ BACKGROUND_NICE = 10  # niceness of trainer and Flower, for which no request wai
 FLOWER_TASKS = 2000  # tasks that Flower remembers; with its default of 100,000 it grows by 160 MB an hour at load
 BACKGROUND_ALIVE_WITHIN_S = 30.0  # processes of that niceness may wait long for a CPU; not tuned
 
-# For every process except workers: their arrays are small, and numpy's threads would spin on every core.
+# For every process except workers, whose torch has its threads: arrays are small, and numpy's threads would spin on
+# every core.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # For every process except the `magnus` commands, which set the path themselves.
 PATHS = {"PYTHONPATH": os.pathsep.join([str(OUR_MODULES), *filter(None, [os.environ.get("PYTHONPATH")])])}
@@ -84,7 +85,7 @@ def worker(name: str, device: str, threads: int, ready: Callable[[], bool]) -> C
 
     On the CPU, which all processes share, it runs at a lower priority than the processes that feed the workers.
     """
-    environment = {"MAGNUS_TORCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
+    environment = {"MAGNUS_TORCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1"}
     if device == "cpu":
         return _worker(name, "--device", device, environment | BRIEF_SPINS, ready, CPU_WORKER_NICE)
     return _worker(name, "--device", device, environment, ready)

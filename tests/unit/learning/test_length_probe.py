@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learning.length_probe import FEWEST_ROWS, FIT_EVERY, JUDGED_ROWS, KEEP, MOST_OPEN, RIDGE, LengthProbe, ridge
-from scheduling.costs import Floats
 from scheduling.length_distributions import UPPER_Z
 
 STATES, EVERY = 8, 16
@@ -180,22 +179,25 @@ def test_a_row_in_two_slices_is_one_row():
     world.read(row, 0)
     world.read(row, 32)
     world.probe.ended("sliced", 60, cut=False)
-    ((features, targets),) = world.probe._unlearned
-    assert features.shape == (2, STATES + 3)
-    assert features[:, 0] + targets == pytest.approx(np.log([60, 28]))
+    ((readings, *end),) = world.probe._unlearned
+    assert readings[:, 0].tolist() == [0, 32]
+    assert end == [60, False]
 
 
-def features_of(world: World) -> Floats:
-    return np.concatenate([features for features, _ in world.probe._unlearned])
-
-
-def test_it_fits_first_after_enough_rows_and_then_now_and_again():
+def test_it_fits_first_after_enough_rows_and_then_more_and_more_rarely():
     world = World()
     world.rows(FEWEST_ROWS - 1)
-    assert len(features_of(world)) >= FEWEST_ROWS - 1
+    assert len(world.probe._unlearned) == FEWEST_ROWS - 1
     world.rows(1)
     assert world.probe._unlearned == []
     world.rows(FIT_EVERY - 1)
     assert len(world.probe._unlearned) == FIT_EVERY - 1
     world.rows(1)
     assert world.probe._unlearned == []
+    world.rows(20 * FIT_EVERY)
+    ended = world.probe._ended
+    while world.probe._unlearned:
+        world.rows(1)
+        ended += 1
+    world.rows(ended // 8 - 1)
+    assert len(world.probe._unlearned) == ended // 8 - 1
