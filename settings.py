@@ -194,6 +194,12 @@ class Settings(BaseSettings):
     stall_s: float = Field(
         60.0, gt=0, description="An engine that makes no step for this long is abandoned, and its worker process ends"
     )
+    stop_s: float = Field(
+        5.0,
+        ge=1,
+        le=600,
+        description="A worker ends this long after SIGTERM; what it cannot finish goes on elsewhere with its tokens",
+    )
     max_attempts: int = Field(
         3,
         ge=1,

@@ -44,6 +44,8 @@ class Size:
     poison_policies: tuple[str, ...] = ("fusion", "magnus")  # the last one also has a row that kills the process
     poison_mates: int = 31  # ordinary requests submitted beside the poison
     clocks_ahead: tuple[str, ...] = ("planner's host", "beat's host")  # whose host's clock is ahead
+    leave_s: float = 1800.0  # seconds during which a worker leaves every so often
+    leave_every_s: float = 60.0
     soak_s: float = 1800.0  # seconds of the soak; 0: not in this form
     warm_up_s: float = 300.0  # seconds of the soak before its measurement
     # The short form's windows hold tens of answers, so that a ratio varies by a fifth by chance: its bounds on ratios
@@ -78,6 +80,8 @@ SHORT = Size(
     poison_policies=("magnus",),
     poison_mates=7,
     clocks_ahead=("planner's host",),
+    leave_s=30.0,
+    leave_every_s=6.0,
     soak_s=0.0,
     warm_up_s=0.0,
     slack=0.5,

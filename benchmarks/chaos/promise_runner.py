@@ -49,6 +49,7 @@ PROMISES = {
         Promise("clocks", host_promises.clocks, own_service=True),
         Promise("disk", storage_promises.disk_full, own_service=True),
         Promise("refused", storage_promises.refused_starts, own_service=True),
+        Promise("leaving", process_promises.comings_and_goings, own_service=True),
         Promise("soak", process_promises.soak, own_service=True),
     )
 }

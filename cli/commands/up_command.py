@@ -224,6 +224,8 @@ def _start_processes(supervisor: Supervisor, settings: Settings, service: Runnin
         process_commands.embedding_worker(name, model, threads, partial(worker_is_alive, engine, name))
         for name, model in ((f"embed-{number}", model) for number, model in enumerate(settings.text_models, 1))
     ]
+    # a worker ends itself in time, so this only bounds one that cannot
+    workers = [replace(one, stop_within_s=one.stop_within_s + settings.stop_s) for one in workers]
     with engine.connect() as connection:
         kinds = dict.fromkeys(MOST_OF, 1) | {"worker": len(workers)}
         shortage = connection_shortage(connection, kinds)

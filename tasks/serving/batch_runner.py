@@ -1,10 +1,12 @@
 """The task `tasks.serve`: takes a batch under a lease, submits it to the engine's thread, waits until it is closed."""
 
 from collections.abc import Callable
+from threading import Thread
 from time import monotonic
 
 import structlog
 from sqlalchemy import Engine as Database
+from sqlalchemy.exc import SQLAlchemyError
 
 from inference.engine_errors import TokenizerAway
 from inference.request_tokens import RequestTokens
@@ -21,9 +23,11 @@ from tasks.serving.lease_heartbeat import LeaseHeartbeat, LeaseTerms, OpenJobs
 from tasks.serving.live_tokens import LiveRows
 from tasks.serving.result_writer import ResultWriter
 
-# Seconds for which a stopping worker waits for the database to store its last results; unwritten results are generated
-# again. Longer than a transaction, and with DRAIN_S of the worker's process shorter than a supervisor's patience.
-WRITE_WITHIN_S = 5.0
+# Seconds that a worker which is stopped without notice takes for what `drain` does; longer than a transaction.
+STOP_WITHIN_S = 5.0
+# The last part of a drain's time, in which results are written: a second of the default five, and most transactions
+# take some hundredths. A step that lasts longer than the time before it is not awaited. Not tuned.
+WRITING_SHARE = 0.2
 
 log = structlog.get_logger()
 
@@ -55,6 +59,7 @@ class BatchRunner:
         self._prepare_format = prepare_format
         self._name, self._lacks, self._kick_planner = announcement.name, announcement.lacks, kick_planner
         self._jobs = OpenJobs()
+        self._leaving: Thread | None = None
         self._writer = ResultWriter(
             database,
             prompt_format,
@@ -111,14 +116,40 @@ class BatchRunner:
         """Whether the worker renews its leases; the supervisor restarts a worker that does not renew them."""
         return self._heartbeat.is_alive()
 
-    def drain(self, within_s: float) -> None:
-        """Begin no further batch; rows that still run after `within_s` seconds go back to the queue."""
-        self._engine.stop(within_s)
+    def drain(self, within_s: float, running_on_s: float = 0.0) -> None:
+        """Begin to leave: in `within_s` seconds all work has been given back and the worker is deregistered.
+
+        Rows that still run after `running_on_s` seconds go back to the queue with their tokens. Returns at once.
+        """
+        if self._leaving is None:
+            until = monotonic() + within_s
+            self._engine.stop(running_on_s)
+            self._leaving = Thread(target=self._leave, args=(until, within_s * WRITING_SHARE), name="leaving")
+            self._leaving.daemon = True
+            self._leaving.start()
 
     def stop(self) -> None:
-        """Return what still runs to the queue, write all results, end the threads, deregister the worker."""
-        self._engine.stop(0.0)
-        self._engine.join()
-        self._writer.stop(WRITE_WITHIN_S)
+        """Leave, unless the worker is leaving already; returns once all work has been given back."""
+        self.drain(STOP_WITHIN_S)
+        if self._leaving is not None:
+            self._leaving.join()
+
+    @property
+    def late(self) -> bool:
+        """Whether the engine's thread was left in the middle of a step."""
+        return self._engine.is_alive()
+
+    def _leave(self, until: float, writing_s: float) -> None:
+        self._engine.join(max(0.0, until - writing_s - monotonic()))
+        if self._engine.is_alive():
+            log.warning("step not awaited")
+            self._engine.give_back_late()
+        for job in self._jobs.by_lease().values():
+            job.closed.wait(max(0.0, until - monotonic()))
+        self._writer.stop(max(0.0, until - monotonic()))
+        self._jobs.close_all()
         self._heartbeat.stop()
-        self._heartbeat.deregister(failed=False)
+        try:
+            self._heartbeat.deregister(failed=False)
+        except SQLAlchemyError as error:  # its leases end by themselves
+            log.error("worker not deregistered", error=str(error))

@@ -18,7 +18,7 @@ from models.leasing.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
 from tasks.serving.continuous_batches import ContinuousBatches
-from tasks.serving.engine_events import BatchBegan, BatchEnded, Record, RowEnded, RowFailed
+from tasks.serving.engine_events import BatchBegan, BatchEnded, Record, RowEnded, RowFailed, RowReturned
 from tasks.serving.live_tokens import LiveRows
 from tasks.serving.static_batch import StaticBatch
 
@@ -44,7 +44,7 @@ class EngineThread(Thread):
         self._removals: SimpleQueue[frozenset[str]] = SimpleQueue()
         self._abandoned: SimpleQueue[frozenset[int]] = SimpleQueue()
         self._stop_at: float | None = None
-        self._ended = False  # whether this thread has stopped serving
+        self._broken = False  # whether the device works no more
         self._running: list[BatchJob] = []  # jobs begun since the engine was last empty
         self.max_positions = self._engine.max_positions
         self.steps = 0
@@ -59,7 +59,9 @@ class EngineThread(Thread):
                 self._fail_running(error if works else None)
             self._running.clear()
             if not works:
-                return self._give_back_queued()
+                with self._changed:
+                    self._broken = True
+                    return self._give_back_queued()
 
     def _serve(self, job: BatchJob) -> str | None:
         """Serve a job and those that join it; returns the error's class name if the engine failed."""
@@ -85,23 +87,17 @@ class EngineThread(Thread):
         return True
 
     def _next_job(self) -> BatchJob | None:
-        """Wait for the next job and begin it; returns None once stopped, after queued jobs were given back."""
+        """Wait for the next job and begin it; returns None once stopped."""
         with self._changed:
             self.last_step_at = None
             while not self._queue and self._stop_at is None:
                 self._changed.wait()
-            if self._stop_at is None:
-                return self._begin()
-        self._give_back_queued()
-        return None
+            return self._begin() if self._stop_at is None else None
 
     def _give_back_queued(self) -> None:
-        """Give back queued jobs that have not begun; from now on give back submitted jobs at once."""
-        with self._changed:
-            self._ended = True
-            for job in self._queue:
-                self._record(BatchEnded(job.lease, BatchStatus.lost, monotonic()))
-            self._queue.clear()
+        """Give back the jobs that have not begun; the caller holds the lock."""
+        while self._queue:
+            self._record(BatchEnded(self._queue.popleft().lease, BatchStatus.lost, monotonic()))
 
     def _serve_continuous(self, job: BatchJob) -> None:
         """Decode until no row is left; after each step, the next jobs may join."""
@@ -168,7 +164,7 @@ class EngineThread(Thread):
     def submit(self, job: BatchJob) -> None:
         """Serve this job after those submitted before; once stopping, its requests go back to the queue at once."""
         with self._changed:
-            if self._stop_at is None and not self._ended:
+            if self._stop_at is None and not self._broken:
                 self._queue.append(job)
                 self._changed.notify()
                 return
@@ -188,10 +184,30 @@ class EngineThread(Thread):
         self._abandoned.put(batch_ids)
 
     def stop(self, within_s: float) -> None:
-        """Begin no further job, then end; rows that still run after `within_s` seconds go back with their tokens."""
+        """Give back the jobs that have not begun, then end.
+
+        After the first step that ends `within_s` seconds from now or later, running rows go back with their tokens.
+        """
         with self._changed:
             self._stop_at = monotonic() + within_s
+            self._give_back_queued()
             self._changed.notify()
+
+    def give_back_late(self) -> None:
+        """Give back the running rows beside a step that takes too long, with the tokens that they had before it.
+
+        What the step still records comes too late, because their batches have ended. A row's newest token is left out,
+        since the step may just have ended the row with it, and so are tokens without their log probabilities.
+        """
+        running = list(self._running)
+        generated = self._engine.generated({row.id: 0 for job in running for row in job.sequences})
+        for job in running:
+            for row in job.sequences:
+                known = generated[row.id].ids[:-1] if row.id in generated and row.top_logprobs is None else ()
+                self._record(
+                    RowReturned(job.lease, row.id, max(row.generated_ids, known, key=len), False, row.logprobs)
+                )
+            self._record(BatchEnded(job.lease, BatchStatus.lost, monotonic()))
 
     @property
     def stopping(self) -> bool:

@@ -29,10 +29,13 @@ class OpenJobs:
     def __init__(self) -> None:
         self._by_lease: dict[Lease, BatchJob] = {}
         self._lock = Lock()
+        self._over = False
 
     def add(self, job: BatchJob) -> None:
         """Renew the lease of this job from now on."""
         with self._lock:
+            if self._over:
+                return job.closed.set()
             self._by_lease[job.lease] = job
 
     def close(self, leases: Collection[Lease]) -> None:
@@ -40,6 +43,13 @@ class OpenJobs:
         with self._lock:
             for lease in self._by_lease.keys() & set(leases):
                 self._by_lease.pop(lease).closed.set()
+
+    def close_all(self) -> None:
+        """Release the threads that wait for any batch, and those that come later: the worker is leaving."""
+        with self._lock:
+            self._over = True
+            while self._by_lease:
+                self._by_lease.popitem()[1].closed.set()
 
     @property
     def any_open(self) -> bool:

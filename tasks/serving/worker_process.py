@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Timer
 from typing import Any, TypeVar
 
 import structlog
@@ -32,18 +33,19 @@ from tasks.serving.worker_name import NameTaken, await_name
 # Batches in the process at once, each with a thread of Celery's that waits for it. Continuous policies may make every
 # row a batch of its own, so it must exceed the rows that fit; a waiting thread costs almost nothing. Not tuned.
 MOST_BATCHES = 256
-# Seconds for which rows of a stopping worker may continue; rows that still run then go back to the queue with their
-# tokens, and only their prefill is repeated. Longer delays a restart. Not tuned.
-DRAIN_S = 8.0
+# The shares of MAGNUS_STOP_S in which rows of a stopping worker may still run, and in which all work has been given
+# back: rows that run then return to the queue with their tokens, and only their prefill is repeated. In between is time
+# for the step under way, and at the end for Celery, which takes up to a second. Not tuned.
+RUNNING_ON_SHARE, LEAVING_SHARE = 0.4, 0.75
 
 log = structlog.get_logger()
 T = TypeVar("T")
 
 
 def prepare_process(name: str) -> None:
-    """Configure logs with the worker's name, and let SIGTERM end the process in an orderly way."""
+    """Configure logs with the worker's name, and let SIGTERM end the process at once, since it has no work yet."""
     json_logs.configure_background(settings.log_level)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until Celery handles signals
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     structlog.contextvars.bind_contextvars(worker=name)
 
 
@@ -97,6 +99,7 @@ def serve_until_signal(
         prepare_format=prepare_format,
     )
     process = HostedProcess([publisher, asks, runner], works=lambda: runner.works)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until Celery handles signals
     process.start()
     try:
         log.info(
@@ -108,6 +111,8 @@ def serve_until_signal(
         return _consume(name, runner)
     finally:
         process.stop()
+        if runner.late:  # Python's end would wait for the engine's step
+            os._exit(0)
 
 
 def _exit_at_once(reason: str) -> None:
@@ -123,7 +128,10 @@ def _consume(name: str, runner: BatchRunner) -> int:
         runner.serve(batch_id)
 
     def drain(**_: Any) -> None:
-        runner.drain(DRAIN_S)
+        runner.drain(LEAVING_SHARE * settings.stop_s, RUNNING_ON_SHARE * settings.stop_s)
+        last_resort = Timer(settings.stop_s, _exit_at_once, ["it has not ended in time"])
+        last_resort.daemon = True
+        last_resort.start()
 
     signals.worker_shutting_down.connect(drain)
     return consume(app, gpu_queue(name), name, threads=MOST_BATCHES)

@@ -255,22 +255,29 @@ def test_an_engine_may_fail_on_many_requests_and_the_worker_goes_on(stage: Stage
 
 
 @pytest.mark.parametrize("joins", [False, True])
-def test_a_stopping_worker_gives_back_what_it_cannot_finish(stage: Stage, serving: Serving, joins: bool):
-    stage.request("r1", limit_tokens=4000)
+def test_what_a_stopping_worker_cannot_finish_goes_on_elsewhere_and_no_token_is_computed_twice(
+    stage: Stage, make_serving, joins: bool
+):
+    leaving = make_serving()
+    stage.request("r1", limit_tokens=1500)
     stage.request("r2")
-    batch_id = serving.assign("r1", joins=joins)
-    waiting = serving.assign("r2")
-    deliveries = [serving.start(batch_id)]
-    serving.running(batch_id)
-    deliveries.append(serving.start(waiting))
-    eventually(lambda: serving.batch(waiting) == "running")
-    serving.runner.drain(within_s=0.0)
+    running, waiting = leaving.assign("r1", joins=joins), leaving.assign("r2")
+    deliveries = [leaving.start(running)]
+    leaving.running(running)
+    deliveries.append(leaving.start(waiting))
+    eventually(lambda: leaving.batch(waiting) == "running")
+    leaving.runner.drain(within_s=30.0)
+    leaving.runner.stop()
     for delivery in deliveries:
         delivery.result(timeout=60)
-    requests = stage.requests("status", "cardinality(generated_ids)", "attempts")
-    assert requests["r1"][0] == "queued"
+    assert stage.sql("select stopped_at is not null from workers") == [(True,)]
+    requests = stage.requests("status", "cardinality(generated_ids)", "attempts", "suspected")
+    assert requests == {"r1": ("queued", leaving.batch(running, "valid_tokens"), 0, 0), "r2": ("queued", 0, 0, 0)}
     assert requests["r1"][1] > 2
-    assert requests["r2"] == ("queued", 0, 0)
+    make_serving().serve("r1", "r2", joins=joins)
+    answers = stage.requests("output_text", "output_tokens")
+    assert answers == {"r1": (leaving.alone("abc", 1500), 1500), "r2": (leaving.alone("abc", 20), 20)}
+    assert stage.sql("select sum(valid_tokens) from batches") == [(1520,)]
 
 
 def test_a_worker_that_starts_again_gives_back_what_its_earlier_process_left(stage: Stage, make_serving):

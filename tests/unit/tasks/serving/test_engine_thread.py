@@ -148,8 +148,45 @@ def test_a_stopped_thread_returns_what_is_queued_and_what_is_submitted_later():
     setting.thread.stop(within_s=0.0)
     setting.thread.submit(job(2, row("b")))
     setting.thread.run()
-    assert setting.ended() == [(2, BatchStatus.lost), (1, BatchStatus.lost)]
+    assert setting.ended() == [(1, BatchStatus.lost), (2, BatchStatus.lost)]
     assert setting.failures() == [None, None]
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_what_is_queued_goes_back_at_once_while_rows_may_still_run(joins: bool):
+    setting = Setting(batches=-1)
+    record = setting.record
+
+    def stop_at_the_first_row(*events: EngineEvent) -> None:
+        record(*events)
+        if isinstance(events[0], BatchBegan):
+            setting.thread.stop(within_s=1000.0)
+
+    setting.thread = EngineThread(setting.make_engine, stop_at_the_first_row, LiveRows(setting.steps.append))
+    setting.thread.submit(job(1, row("a", 5), joins=joins))
+    setting.thread.submit(job(2, row("b"), joins=joins))
+    setting.thread.run()
+    assert setting.ended() == [(2, BatchStatus.lost), (1, BatchStatus.finished)]
+    assert [event.ended.id for event in setting.events if isinstance(event, RowEnded)] == ["a"]
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_rows_go_back_beside_a_step_that_takes_too_long_with_the_tokens_before_it(joins: bool):
+    setting = Setting(batches=-1)
+
+    def give_back_in_the_fourth_step() -> None:
+        if setting.engine.rows.get("a") == 4 and not setting.thread.stopping:
+            setting.thread.stop(within_s=0.0)
+            setting.thread.give_back_late()
+
+    setting.engine.device.before_pass = give_back_in_the_fourth_step
+    rows = row("a", 50), replace(row("b", 50), generated_ids=(4,) * 9)
+    setting.thread.submit(job(1, *rows, joins=joins))
+    setting.thread.run()
+    early = [event for event in setting.events if isinstance(event, RowReturned)][:2]
+    (a, b), _ = TinyEngine().run(rows)
+    assert [event.generated_ids for event in early] == [a.generated_ids[:3], b.generated_ids[: 9 + 3]]
+    assert setting.ended()[0] == (1, BatchStatus.lost)
 
 
 def test_rows_that_still_run_when_the_time_is_over_go_back_with_their_tokens():

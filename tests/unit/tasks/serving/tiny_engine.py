@@ -1,5 +1,6 @@
 """The real engine on a tiny random model without an EOS, so that rows end at their limits; and jobs for it."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Several
 from dataclasses import replace
 from typing import Any
@@ -17,13 +18,15 @@ PROMPT = (9, 10) * 20  # two such rows take more than the columns of one step of
 
 
 class FailingDecoder:
-    """A model's forward pass that raises a given error once, as a device does."""
+    """A model's forward pass that raises a given error once, as a device does; calls `before_pass` before each."""
 
     def __init__(self, decoder: Any) -> None:
         self._decoder = decoder
         self.error: Exception | None = None
+        self.before_pass: Callable[[], None] = lambda: None
 
     def __call__(self, *args: Any, **options: Any) -> Any:
+        self.before_pass()
         if self.error is not None:
             error, self.error = self.error, None
             raise error
