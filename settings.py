@@ -208,6 +208,11 @@ class Settings(BaseSettings):
     unserved_s: float = Field(
         3600.0, gt=0, description="While a model has had no worker and requests for this long, new ones are refused"
     )
+    target_response_s: float = Field(
+        30.0,
+        gt=0,
+        description="Mean response time for which the metric magnus_workers_wanted says how many there must be",
+    )
     retention_s: float = Field(2_592_000.0, gt=0, description="Ended requests and batches are deleted after this long")
 
     # learning

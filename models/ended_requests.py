@@ -69,6 +69,10 @@ class TracedRequest:
     worker: str | None
     batch: int | None
     batch_size: int | None
+    limit_tokens: int
+    raw: bool  # the model read the input as it was, without its chat template
+    finish_reason: str | None
+    error_code: str | None
 
 
 def take_traced(connection: Connection, limit: int) -> list[TracedRequest]:
@@ -104,7 +108,9 @@ def take_traced(connection: Connection, limit: int) -> list[TracedRequest]:
                 (extract(epoch from r.started_at) * 1000000000)::bigint as started_ns,
                 (extract(epoch from r.finished_at) * 1000000000)::bigint as finished_ns,
                 r.prompt_tokens, r.predicted_tokens, r.output_tokens, r.attempts,
-                b.policy, b.worker, b.id as batch, b.size as batch_size, r.finished_at::text as at
+                b.policy, b.worker, b.id as batch, b.size as batch_size, r.limit_tokens,
+                coalesce((r.body->>'raw')::bool, false) as raw, r.finish_reason, r.error->>'code' as error_code,
+                r.finished_at::text as at
             from ended r left join batches b on b.id = r.batch_id order by r.finished_at, r.id limit :limit
         """),
         {**mark, "grace_s": GRACE_S, "limit": limit},

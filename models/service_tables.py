@@ -146,6 +146,20 @@ class Sample(Base):
     served_s: Mapped[float]
 
 
+class HistogramBucket(Base):
+    """The requests in one bucket of a histogram of `models.operations.request_histograms`, and their values' sum."""
+
+    __tablename__ = "histogram_buckets"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    model: Mapped[str] = mapped_column(primary_key=True)
+    tenant_class: Mapped[str] = mapped_column(primary_key=True)
+    tier: Mapped[str] = mapped_column(primary_key=True)
+    bucket: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # counted from 0
+    requests: Mapped[int] = mapped_column(BigInteger)
+    total: Mapped[float]
+
+
 class OperatorSession(Base):
     """A sign-in to the dashboard: by an API key, or by the password, whose digest is then stored."""
 

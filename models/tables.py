@@ -147,6 +147,7 @@ class StoredRequest(Base):
     finish_reason: Mapped[str | None]  # eos, stop, limit
     error: Mapped[dict[str, Any] | None]
     started_at: Mapped[datetime | None]
+    first_token_at: Mapped[datetime | None]  # null if its answer came without the times of its tokens
     finished_at: Mapped[datetime | None]
 
     @property

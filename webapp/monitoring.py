@@ -5,24 +5,28 @@ The other processes listen on no port: each web process reads their figures from
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 
 from apiflask import APIBlueprint
 from flask import Flask, Response, current_app, g, jsonify, redirect, request, url_for
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 from sqlalchemy.orm import Session, sessionmaker
 from werkzeug.wrappers import Response as BaseResponse
 
 from models.connections.schema_state import schema_state
-from models.operations import process_heartbeats
+from models.operations import process_heartbeats, request_histograms
 from models.operations.fleet_use import TAKES_BATCHES, WorkerUse, workers_in_use
 from models.operations.minute_history import ended_totals
 from models.operations.operator_overview import RequestCounts, request_counts, what_is_missing, workers_not_consuming
 from models.operations.process_heartbeats import Process
+from models.operations.request_histograms import HISTOGRAMS, LABELS, RequestSeries
+from models.operations.scaling_signals import ScalingSignal, read_signals
 from models.planning import planner_state
 from models.planning.queue_snapshot import QueueSnapshot, read_queue_snapshot
 from webapp.app_context import AppContext, current_context
@@ -119,7 +123,11 @@ class ServiceCollector(Collector):
             snapshot = read_queue_snapshot(session)
             tau = planner_state.planner_inputs(session.connection()).tau
             fleet = workers_in_use(session)
+            signals = read_signals(session)
+            histograms = request_histograms.read(session)
         yield from _requests(now)
+        yield from _scaling(signals)
+        yield from _histograms(histograms)
         if snapshot is not None:
             yield from _obstacles(snapshot)
         yield from _processes(found)
@@ -145,6 +153,32 @@ def _requests(now: RequestCounts) -> Iterator[Metric]:
     yield GaugeMetricFamily("magnus_answers_last_minute", "Answers of the last 60 s", now.finished_minute)
     yield GaugeMetricFamily("magnus_answer_tokens_last_minute", "Tokens of those answers", now.tokens_minute)
     yield GaugeMetricFamily("magnus_workers_alive", "Workers with a fresh heartbeat", now.workers_alive)
+
+
+def _scaling(signals: Mapping[str, ScalingSignal]) -> Iterator[Metric]:
+    work = GaugeMetricFamily(
+        "magnus_predicted_work_seconds", "Seconds in which one worker would serve all that waits", labels=["model"]
+    )
+    wanted = GaugeMetricFamily(
+        "magnus_workers_wanted", "Workers that MAGNUS_TARGET_RESPONSE_S needs now", labels=["model"]
+    )
+    for model, signal in signals.items():
+        work.add_metric([model], signal.work_s)
+        wanted.add_metric([model], signal.wanted)
+    yield from (work, wanted)
+
+
+def _histograms(series: Iterable[RequestSeries]) -> Iterator[Metric]:
+    """Yields what was observed of all requests that were answered, by model, weight of the tenant and tier."""
+    families = {
+        name: HistogramMetricFamily(f"magnus_{name}", kind.help, labels=list(LABELS))
+        for name, kind in HISTOGRAMS.items()
+    }
+    for one in series:
+        edges = [*map(floatToGoString, HISTOGRAMS[one.name].edges), "+Inf"]
+        buckets = list(zip(edges, accumulate(one.counts), strict=True))
+        families[one.name].add_metric(one.labels, buckets, one.sum)
+    yield from families.values()
 
 
 def _processes(found: Iterable[Process]) -> Iterator[Metric]:

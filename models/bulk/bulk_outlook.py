@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from models.bulk.bulk_tables import POOLING_ENDPOINTS, UNENDED, BulkJob, BulkStatus
-from models.planning.live_fleet import live_workers
+from models.planning.live_fleet import costed_workers, live_workers
 from models.sql import text
 from scheduling.forecast.bulk_forecast import work_before_end
 from scheduling.forecast.expectations import OTHER_SPREAD, Expectation, IntervalCalibration
@@ -23,8 +24,12 @@ from scheduling.policy import Worker
 PACE_FROM = 0.05  # the share of a job's tokens that must be served before its pace counts. Not tuned
 SPREAD = 0.6  # of a forecast's logarithm: 1/3 to 3 times until errors are known, as for single requests
 RECENT_JOBS = 200  # ended jobs whose forecasts are judged. Not tuned
+# The model is that of one of its lines; a job without any has no work that is known.
 UNENDED_WORK = text(f"""
-    select tenant, id, left_work from bulk_jobs
+    select tenant, id, left_work, extract(epoch from expires_at - clock_timestamp())::float8 as left_s, (
+        select r.model from bulk_lines l join requests r on r.id = l.request_id where l.job_id = bulk_jobs.id limit 1
+    ) as model
+    from bulk_jobs
     where {UNENDED} and status <> 'cancelling' and left_work is not null and paused_at is null
         and endpoint not in {POOLING_ENDPOINTS}
 """)  # noqa: S608  # a constant
@@ -32,6 +37,24 @@ ENDED_JOBS = text("""
     select forecast_s, extract(epoch from completed_at - created_at)::float8 as real_s from bulk_jobs
     where completed_at is not null and forecast_s is not null order by completed_at desc limit :most
 """)
+
+
+@dataclass(frozen=True, slots=True)
+class UnendedWork:
+    """What is left of a bulk job that goes on, the seconds until its window ends, and the model of its lines."""
+
+    job: Job
+    work: Work
+    left_s: float
+    model: str | None
+
+
+def unended_work(connection: Connection) -> list[UnendedWork]:
+    """Reads the work of all bulk jobs that go on; a paused or cancelled one has none."""
+    return [
+        UnendedWork((row.tenant, row.id), Work(**row.left_work), row.left_s, row.model)
+        for row in connection.execute(UNENDED_WORK)
+    ]
 
 
 @dataclass(frozen=True)
@@ -76,12 +99,8 @@ def read_bulk_outlook(session: Session, model: str, alive_s: float) -> BulkOutlo
     calibration = IntervalCalibration()
     for row in reversed(connection.execute(ENDED_JOBS, {"most": RECENT_JOBS}).all()):
         calibration.learn("waiting", row.forecast_s, SPREAD, row.real_s)
-    workers = [
-        Worker(one.name, one.memory, one.curves.curves)
-        for one in live_workers(connection, alive_s)
-        if one.model == model and one.curves is not None
-    ]
-    left = {(row.tenant, row.id): Work(**row.left_work) for row in connection.execute(UNENDED_WORK)}
+    workers = costed_workers(live_workers(connection, alive_s)).get(model, ())
+    left = {one.job: one.work for one in unended_work(connection)}
     weights = connection.execute(text("select name, weight from tenants where weight <> 1"))
     now = connection.execute(text("select clock_timestamp()")).scalar_one()
     return BulkOutlook(workers, left, {row.name: row.weight for row in weights}, calibration, now)

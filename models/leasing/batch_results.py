@@ -43,6 +43,7 @@ class Answer:
     gpu_s: float = 0.0  # its share of the device's seconds since it was last taken from the queue
     reasoning_tokens: int | None = None  # of `tokens`, those of thinking; None if its model's answers do not think
     cached_tokens: int | None = None  # of the prompt's, those that were not computed; None if its engine does not say
+    first_token_ago_s: float | None = None  # None if its first token came in an earlier batch, or is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Returned:
     outgrew: bool = False
     logprobs: Sequence[Any] = ()
     gpu_s: float = 0.0
+    first_token_ago_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +116,15 @@ def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
                 output_text = a.text, output_tokens = a.tokens, finish_reason = a.reason, logprobs = a.logprobs::jsonb,
                 reasoning_tokens = a.reasoning_tokens, cached_tokens = a.cached_tokens,
                 error = case when r.cancel_requested_at is null then a.error::jsonb end,
-                generated_ids = '{{}}', finished_at = clock_timestamp() - make_interval(secs => a.ago_s)
+                generated_ids = '{{}}', finished_at = clock_timestamp() - make_interval(secs => a.ago_s),
+                first_token_at = coalesce(r.first_token_at, clock_timestamp() - make_interval(secs => a.first_token))
             from unnest(
                 cast(:batch_ids as bigint[]), cast(:ids as text[]), cast(:statuses as text[]), cast(:texts as text[]),
                 cast(:tokens as int[]), cast(:reasons as text[]), cast(:errors as text[]), cast(:ago_s as float8[]),
                 cast(:logprobs as text[]), cast(:gpu_s as float8[]), cast(:reasoning_tokens as int[]),
-                cast(:cached_tokens as int[])
+                cast(:cached_tokens as int[]), cast(:first_token as float8[])
             ) as a (batch_id, id, status, text, tokens, reason, error, ago_s, logprobs, gpu_s, reasoning_tokens,
-                cached_tokens)
+                cached_tokens, first_token)
             where r.id = any(cast(:ids as text[])) -- by their ids, whatever the planner thinks of the batch
                 and r.id = a.id and r.batch_id = a.batch_id and r.status = 'in_progress'
             returning (r.finished_at at time zone 'UTC')::date as day, r.tenant, r.model, {TIER} as tier,
@@ -145,6 +148,7 @@ def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
             "gpu_s": [answer.gpu_s for answer in answers],
             "reasoning_tokens": [answer.reasoning_tokens for answer in answers],
             "cached_tokens": [answer.cached_tokens for answer in answers],
+            "first_token": [answer.first_token_ago_s for answer in answers],
         },
     )
 
@@ -162,13 +166,15 @@ def write_returned(connection: Connection, returned: Sequence[Returned]) -> None
                 finished_at = case when r.cancel_requested_at is not null then clock_timestamp() end,
                 generated_ids = a.generated_ids::int[], logprobs = a.logprobs::jsonb,
                 attempts = r.attempts - 1, planner_epoch = 0,
+                first_token_at = coalesce(r.first_token_at, clock_timestamp() - make_interval(secs => a.first_token)),
                 outgrew_tokens = case when not a.outgrew then r.outgrew_tokens else (
                     select greatest(r.outgrew_tokens, w.theta_bytes / w.delta_bytes)
                     from batches b join workers w on w.name = b.worker where b.id = r.batch_id) end
             from unnest(
                 cast(:batch_ids as bigint[]), cast(:ids as text[]), cast(:generated_ids as text[]),
-                cast(:outgrew as bool[]), cast(:logprobs as text[]), cast(:gpu_s as float8[])
-            ) as a (batch_id, id, generated_ids, outgrew, logprobs, gpu_s)
+                cast(:outgrew as bool[]), cast(:logprobs as text[]), cast(:gpu_s as float8[]),
+                cast(:first_token as float8[])
+            ) as a (batch_id, id, generated_ids, outgrew, logprobs, gpu_s, first_token)
             where r.id = any(cast(:ids as text[])) -- by their ids, whatever the planner thinks of the batch
                 and r.id = a.id and r.batch_id = a.batch_id and r.status = 'in_progress'
             returning r.tenant, r.model, {TIER} as tier, a.gpu_s
@@ -184,6 +190,7 @@ def write_returned(connection: Connection, returned: Sequence[Returned]) -> None
             "outgrew": [row.outgrew for row in returned],
             "logprobs": [json.dumps(row.logprobs) if row.logprobs else None for row in returned],
             "gpu_s": [row.gpu_s for row in returned],
+            "first_token": [row.first_token_ago_s for row in returned],
         },
     )
 

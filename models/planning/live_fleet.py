@@ -1,6 +1,7 @@
 """Reads the fleet for the planner: live workers, open batches, and the outcomes of ended batches."""
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, bindparam
@@ -11,6 +12,7 @@ from models.sql import text
 from models.tables import BatchStatus
 from scheduling.costs import ProfiledCurves, WorkerCurves
 from scheduling.kv_memory import KvMemory
+from scheduling.policy import Worker
 from scheduling.request import RowLength
 
 # A worker that has not deregistered, is not stopping, takes its messages, is not drained, and whose engine works.
@@ -78,15 +80,30 @@ class BatchEnding:
 
 def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
     """Returns workers whose last heartbeat is at most `alive_s` old and that may be given batches, ordered by name."""
+    lives = "heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)"
+    return _workers(connection, f"{MAY_BE_GIVEN_BATCHES} and {lives}", alive_s=alive_s)
+
+
+def known_workers(connection: Connection) -> list[LiveWorker]:
+    """Returns every worker that has not been forgotten, also those that have ended, ordered by name."""
+    return _workers(connection, "true")
+
+
+def costed_workers(found: Iterable[LiveWorker]) -> dict[str, list[Worker]]:
+    """Returns, by model, those of the workers whose costs are known, as policies see them, without their rows."""
+    by_model = defaultdict(list)
+    for one in found:
+        if one.curves is not None:
+            by_model[one.model].append(Worker(one.name, one.memory, one.curves.curves))
+    return dict(by_model)
+
+
+def _workers(connection: Connection, condition: str, **parameters: float) -> list[LiveWorker]:
+    columns = """name, model, theta_bytes, delta_bytes, curves, paged, block_tokens, max_rows, lacks, prefix_cache,
+        row_lengths"""
     rows = connection.execute(
-        text(f"""
-            select name, model, theta_bytes, delta_bytes, curves, paged, block_tokens, max_rows, lacks, prefix_cache,
-                row_lengths
-            from workers where {MAY_BE_GIVEN_BATCHES}
-                and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)
-            order by name
-        """),  # noqa: S608  # a constant
-        {"alive_s": alive_s},
+        text(f"select {columns} from workers where {condition} order by name"),  # noqa: S608  # constants
+        parameters,
     )
     return [
         LiveWorker(

@@ -15,6 +15,7 @@ from tasks.app import app, database_url, host, settings
 from tasks.bounded_events import BoundedEvents
 from tasks.chores.job_progress import update_jobs
 from tasks.chores.line_feeder import LineFeeder
+from tasks.chores.scaling_signals import ScalingMeter
 from tasks.chores.trace_export import export_traces
 from tasks.chores.upkeep import do_upkeep
 from tasks.chores.webhook_sender import WebhookSender
@@ -48,8 +49,12 @@ feeder = LineFeeder(
 )
 
 
+scaling = ScalingMeter(upkeep_database, settings.lease_s, settings.target_response_s)
+
+
 def do_all_upkeep() -> None:
     """Do each part of the upkeep for a bounded time."""
+    scaling.measure_if_due()
     do_upkeep(upkeep_database, settings.retention_s)
     if settings.traces_url is not None:
         export_traces(upkeep_database, settings.traces_url)

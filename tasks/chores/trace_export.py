@@ -5,7 +5,7 @@ batch takes longer for it.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,8 @@ AT_ONCE = 500  # requests in one call of the collector, about 700 KB. Not tuned
 ANSWER_WITHIN_S = 5.0  # within the 8 s for which the server leaves a transaction idle
 INTERNAL, SERVER = 1, 2  # kinds of spans
 FAILED = 2  # the status code of a failed span
+FINISH_REASONS = {"eos": "stop", "stop": "stop", "limit": "length"}  # as OpenAI's API calls them
+Attribute = str | int | list[str]
 Json = dict[str, Any]
 
 log = structlog.get_logger()
@@ -53,16 +55,25 @@ def otlp(ended: Iterable[TracedRequest]) -> Json:
 def spans_of(request: TracedRequest) -> Sequence[Json]:
     """Returns the span of the request from arrival to end, and within it those of its waiting and its service."""
     whole = _span(request, "request", request.arrived_ns, request.finished_ns, SERVER)
+    operation = "text_completion" if request.raw else "chat"
+    whole["name"] = f"{operation} {request.model}"  # as the GenAI conventions call it
+    finish_reason = FINISH_REASONS.get(request.finish_reason or "")
     whole["attributes"] = _attributes(
         {
-            "gen_ai.response.id": request.id,
+            "gen_ai.operation.name": operation,
+            "gen_ai.provider.name": "magnus",
             "gen_ai.request.model": request.model,
+            "gen_ai.request.max_tokens": request.limit_tokens,
+            "gen_ai.response.id": request.id,
+            "gen_ai.response.model": request.model,
+            "gen_ai.response.finish_reasons": None if finish_reason is None else [finish_reason],
             "gen_ai.usage.input_tokens": request.prompt_tokens,
             "gen_ai.usage.output_tokens": request.output_tokens,
             "magnus.tenant": request.tenant,
             "magnus.application": request.application,
             "magnus.status": request.status,
             "magnus.attempts": request.attempts,
+            "error.type": request.error_code,
         }
     )
     if request.status == "failed":
@@ -105,9 +116,11 @@ def _span_id(request_id: str, name: str) -> str:
     return hashlib.sha256(f"{request_id}/{name}".encode()).hexdigest()[:16]
 
 
-def _attributes(values: dict[str, str | int | None]) -> list[Json]:
-    return [
-        {"key": key, "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}}
-        for key, value in values.items()
-        if value is not None
-    ]
+def _attributes(values: Mapping[str, Attribute | None]) -> list[Json]:
+    return [{"key": key, "value": _value(value)} for key, value in values.items() if value is not None]
+
+
+def _value(value: Attribute) -> Json:
+    if isinstance(value, list):
+        return {"arrayValue": {"values": [_value(one) for one in value]}}
+    return {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}

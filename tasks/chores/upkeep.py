@@ -10,7 +10,7 @@ import structlog
 from sqlalchemy import Connection, Engine
 
 from models.bulk import bulk_jobs, stored_files
-from models.operations import minute_history, service_history
+from models.operations import minute_history, request_histograms, service_history
 from models.session import make_sessions
 from models.tenants import usage
 from models.upkeep import retention
@@ -42,6 +42,7 @@ def do_upkeep(engine: Engine, retention_s: float) -> None:
         repeat(lambda: minute_history.close_minutes(session), minute_history.MOST_MINUTES, PART_FOR_S)
         minute_history.fold_totals(session)
         repeat(lambda: usage.fold(session, FOLDED_AT_ONCE), FOLDED_AT_ONCE, PART_FOR_S)
+        repeat(lambda: int(request_histograms.count_ended(session)), 1, PART_FOR_S)
     with engine.begin() as connection:
         retention.delete_old_workers(connection, FORGET_WORKERS_AFTER_S)
         retention.delete_old_heartbeats(connection, FORGET_PROCESSES_AFTER_S)

@@ -53,6 +53,7 @@ def stored_answer(event: RowEnded | RowFailed, now: float, tokens: RequestTokens
         logprobs=logprobs,
         gpu_s=event.gpu_s,
         cached_tokens=ended.cached_tokens,
+        first_token_ago_s=None if event.first_token_at is None else now - event.first_token_at,
         reasoning_tokens=None if event.answer_form == PLAIN else reasoning_tokens(event, answer, tokens),
     )
 

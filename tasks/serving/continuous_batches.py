@@ -12,6 +12,7 @@ from models.leasing.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
 from tasks.serving.engine_events import BatchEnded, EngineEvent, RowReturned, event_of_row
+from tasks.serving.first_tokens import FirstTokens
 from tasks.serving.serving_costs import DeviceSeconds
 
 
@@ -35,6 +36,7 @@ class ContinuousBatches:
         self._batch_of_row: dict[str, _JoinedBatch] = {}  # the row that joined last is last
         self._reported = 0, 0  # pad and invalid tokens that are already in the figures of an ended batch
         self._seconds = DeviceSeconds()
+        self._first = FirstTokens(engine)
         self.open: list[_JoinedBatch] = []
 
     def may_join(self, job: BatchJob) -> bool:
@@ -67,7 +69,10 @@ class ContinuousBatches:
             failure = Failure(job.lease.batch_id, OutOfMemory.__name__) if alone else None
             self._record(BatchEnded(job.lease, BatchStatus.out_of_memory, monotonic(), failure=failure))
             return
-        self._seconds.join({row.id: row.length for row in job.sequences}, monotonic())
+        at = monotonic()
+        self._seconds.join({row.id: row.length for row in job.sequences}, at)
+        self._first.expect(job.sequences)
+        self._first.look(at)
         batch = _JoinedBatch(job, began_at, iterations, rows)
         self.open.append(batch)
         self._batch_of_row.update(dict.fromkeys(rows, batch))
@@ -83,6 +88,7 @@ class ContinuousBatches:
             return
         at = monotonic()
         self._seconds.advance(at)
+        self._first.look(at, ended)
         for row in ended:
             if row.id in self._batch_of_row:
                 self._answer(row, at)
@@ -113,8 +119,9 @@ class ContinuousBatches:
                 continue
             batch = self._batch_of_row[request_id]
             gpu_s = self._seconds.leave(request_id)
+            first_at = self._first.take(request_id)
             returned = RowReturned(
-                batch.job.lease, request_id, sequence.generated_ids, outgrew, sequence.logprobs, gpu_s
+                batch.job.lease, request_id, sequence.generated_ids, outgrew, sequence.logprobs, gpu_s, first_at
             )
             self._record(returned)
             self._row_left(request_id, len(sequence.generated_ids))
@@ -122,12 +129,13 @@ class ContinuousBatches:
     def _answer(self, row: FinishedSequence, at: float) -> None:
         batch = self._batch_of_row[row.id]
         gpu_s = self._seconds.leave(row.id)
-        self._record(event_of_row(batch.job.lease, batch.rows[row.id], row, at, gpu_s))
+        self._record(event_of_row(batch.job.lease, batch.rows[row.id], row, at, gpu_s, self._first.take(row.id)))
         self._row_left(row.id, row.tokens)
 
     def _row_left(self, request_id: str, generated: int | None = None) -> None:
         """Count the tokens that the row gained here, given its total; end its batch if it was the last row."""
         self._seconds.leave(request_id)  # no request is charged for the seconds under a lost lease
+        self._first.take(request_id)
         batch = self._batch_of_row.pop(request_id)
         sequence = batch.rows.pop(request_id)
         gained = 0 if generated is None else generated - len(sequence.generated_ids)

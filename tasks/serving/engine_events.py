@@ -36,6 +36,7 @@ class RowEnded:
     continues: bool = False  # the answer continues the prompt's text
     gpu_s: float = 0.0
     answer_form: AnswerForm = PLAIN
+    first_token_at: float | None = None  # None if it had its first token in an earlier batch, or none yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class RowReturned:
     outgrew: bool = False
     logprobs: tuple[TokenLogprob, ...] = ()
     gpu_s: float = 0.0
+    first_token_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +80,20 @@ class BatchEnded:
 EngineEvent = BatchBegan | RowEnded | RowReturned | RowFailed | BatchEnded
 
 
-def event_of_row(lease: Lease, asked: Sequence, row: FinishedSequence, at: float, gpu_s: float) -> EngineEvent:
+def event_of_row(
+    lease: Lease, asked: Sequence, row: FinishedSequence, at: float, gpu_s: float, first_token_at: float | None
+) -> EngineEvent:
     """Returns the event of a row that its engine has finished with; `asked` is the row as it entered the engine."""
     if row.reason == "unfinished":  # its server is unreachable or full
-        return RowReturned(lease, row.id, row.generated_ids, logprobs=row.logprobs, gpu_s=gpu_s)
+        return RowReturned(
+            lease, row.id, row.generated_ids, logprobs=row.logprobs, gpu_s=gpu_s, first_token_at=first_token_at
+        )
     if row.reason == "refused":
         return RowFailed(lease, row.id, REFUSED, row.refusal, at)
     with_logprobs = asked.top_logprobs is not None
-    return RowEnded(lease, row, asked.stop, at, with_logprobs, asked.continues, gpu_s, asked.answer_form)
+    return RowEnded(
+        lease, row, asked.stop, at, with_logprobs, asked.continues, gpu_s, asked.answer_form, first_token_at
+    )
 
 
 class Record(Protocol):

@@ -170,7 +170,15 @@ class ResultWriter(Thread):
             started = [Started(e.lease, now - e.at) for e in events if isinstance(e, BatchBegan)]
             answers = [stored_answer(e, now, self._tokens) for e in events if isinstance(e, RowEnded | RowFailed)]
             returned = [
-                Returned(e.lease, e.request_id, e.generated_ids, e.outgrew, packed(e.logprobs), e.gpu_s)
+                Returned(
+                    e.lease,
+                    e.request_id,
+                    e.generated_ids,
+                    e.outgrew,
+                    packed(e.logprobs),
+                    e.gpu_s,
+                    None if e.first_token_at is None else now - e.first_token_at,
+                )
                 for e in events
                 if isinstance(e, RowReturned)
             ]

@@ -10,6 +10,7 @@ from models.leasing.batch_results import Figures
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
 from tasks.serving.engine_events import BatchEnded, EngineEvent, RowEnded, RowReturned, event_of_row
+from tasks.serving.first_tokens import FirstTokens
 from tasks.serving.serving_costs import by_tokens
 
 
@@ -21,6 +22,7 @@ class StaticBatch:
         self._rows = {sequence.id: sequence for sequence in job.sequences}
         self._abandoned = False
         self._began = monotonic()
+        self._first = FirstTokens(engine)
         self._left_early_s = 0.0  # device seconds charged to rows that left before the end
 
     def serve(self, on_step: Callable[[], None]) -> None:
@@ -29,8 +31,14 @@ class StaticBatch:
         if not job.sequences:
             self._record(BatchEnded(job.lease, BatchStatus.finished, self._began))
             return
+        self._first.expect(job.sequences)
+
+        def after_iteration(finished: list[FinishedSequence]) -> None:
+            self._first.look(monotonic(), finished)
+            on_step()
+
         try:
-            ended, figures = self._engine.run(job.sequences, job.iteration_limit, lambda _: on_step())
+            ended, figures = self._engine.run(job.sequences, job.iteration_limit, after_iteration)
         except OutOfMemory:
             if len(job.sequences) == 1:
                 (alone,) = job.sequences
@@ -46,7 +54,8 @@ class StaticBatch:
         )
         for row in ended:
             if row.reason != "removed":  # a removed row was recorded when it was removed
-                self._record(event_of_row(job.lease, self._rows[row.id], row, at, gpu_s[row.id]))
+                first_at = self._first.take(row.id)
+                self._record(event_of_row(job.lease, self._rows[row.id], row, at, gpu_s[row.id], first_at))
         self._record(BatchEnded(job.lease, BatchStatus.finished, at, _figures(figures, at - self._began)))
 
     def _computed_tokens(self, row: FinishedSequence) -> int:
@@ -64,7 +73,11 @@ class StaticBatch:
         """End the rows of these requests that are in this batch, with the tokens that they have."""
         for row in self._take_out(request_ids):
             form, share_s = self._rows[row.id].answer_form, self._share_so_far_s()
-            self._record(RowEnded(self._job.lease, row, (), monotonic(), gpu_s=share_s, answer_form=form))
+            first_at = self._first.take(row.id)
+            ended = RowEnded(
+                self._job.lease, row, (), monotonic(), gpu_s=share_s, answer_form=form, first_token_at=first_at
+            )
+            self._record(ended)
 
     def abandon(self, batch_ids: frozenset[int]) -> None:
         """End this batch without recording anything more, if it is one of these."""
@@ -75,8 +88,17 @@ class StaticBatch:
     def return_rows(self) -> None:
         """Return every running row to the queue with the tokens generated so far."""
         for row in self._take_out(self._rows):
-            share_s = self._share_so_far_s()
-            self._record(RowReturned(self._job.lease, row.id, row.generated_ids, logprobs=row.logprobs, gpu_s=share_s))
+            share_s, first_at = self._share_so_far_s(), self._first.take(row.id)
+            self._record(
+                RowReturned(
+                    self._job.lease,
+                    row.id,
+                    row.generated_ids,
+                    logprobs=row.logprobs,
+                    gpu_s=share_s,
+                    first_token_at=first_at,
+                )
+            )
 
     def _take_out(self, request_ids: Iterable[str]) -> list[FinishedSequence]:
         mine = [request_id for request_id in request_ids if request_id in self._rows]

@@ -52,6 +52,7 @@ BULK_CASES = [
     Case("stored_files.next_chunk", on_session(stored_files.next_chunk, INPUT, 0)),
     Case("stored_files.first_lines", on_session(stored_files.first_lines, INPUT)),
     Case("bulk_outlook.read_bulk_outlook", on_session(bulk_outlook.read_bulk_outlook, "small", 10.0), 1000 + FEW),
+    Case("bulk_outlook.unended_work", bulk_outlook.unended_work),
     Case("bulk_jobs.create_job", create_job_twice),
     Case("bulk_jobs.fetch_job", on_session(bulk_jobs.fetch_job, "tenant-0", JOB)),
     Case("bulk_jobs.job_of_results", on_session(bulk_jobs.job_of_results, "tenant-0", INPUT)),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
 
 from models import client_requests
@@ -14,9 +14,13 @@ from models.operations import (
     operator_access,
     operator_jobs,
     operator_overview,
+    request_histograms,
+    scaling_signals,
     service_history,
 )
 from models.operations.operator_jobs import JobFilter
+from models.operations.scaling_signals import ScalingSignal
+from models.planning import planner_state
 from models.tables import RequestStatus
 from models.webhooks import webhook_deliveries, webhook_endpoints
 from tests.integration.full_database import BATCHES, DELIVERED, QUEUED
@@ -39,7 +43,21 @@ def mates_of(id: str) -> Callable[[Connection], object]:
     return on_session(mates)
 
 
+def count_a_minute(connection: Connection) -> None:
+    """Counts the requests that ended in one minute."""
+    until = {"until": str(connection.execute(text("select now() - interval '90 s'")).scalar_one())}
+    planner_state.write_service_state(connection, "histograms", until)
+    on_session(request_histograms.count_ended)(connection)
+
+
 OPERATION_CASES = [
+    Case("request_histograms.count_ended", count_a_minute, 2 * A_MINUTE),
+    Case("request_histograms.read", on_session(request_histograms.read)),
+    # reads all that waits, and the tenth of the ended requests that was cancelled lately
+    Case("scaling_signals.read_demands", scaling_signals.read_demands, 2 * COUNTED),
+    Case("scaling_signals.read_workers", lambda c: scaling_signals.read_workers(c, 10.0)),
+    Case("scaling_signals.write_signals", lambda c: scaling_signals.write_signals(c, {"m": ScalingSignal(1.0, 1)})),
+    Case("scaling_signals.read_signals", on_session(scaling_signals.read_signals)),
     Case("service_history.take_samples", on_session(service_history.take_samples), 2 * COUNTED + 2 * A_MINUTE),
     Case("service_history.history", on_session(service_history.history, 900, 10), 90 + FEW, "of 15 minutes"),
     Case("service_history.history", on_session(service_history.history, 6 * 3600, 300), 360 + SAMPLES, "of 6 hours"),

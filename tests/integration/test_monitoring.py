@@ -14,6 +14,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from models.operations import process_heartbeats
+from models.operations.request_histograms import HISTOGRAMS
+from models.operations.scaling_signals import ScalingSignal, write_signals
 from models.planning import planner_state
 from models.planning.queue_snapshot import QueueSnapshot, write_queue_snapshot
 from tests.integration.api_service import Api, finish
@@ -54,6 +56,13 @@ def busy(api: Api) -> Api:
             process_heartbeats.write(connection, kind, "host:1", 0.0)
         write_queue_snapshot(connection, QueueSnapshot(at=datetime.now(UTC), decision_s=0.002, backlog_s=3.5))
         planner_state.write_service_state(connection, "prediction", {"tau": 0.6})
+        write_signals(connection, {"words": ScalingSignal(work_s=12.5, wanted=3)})
+    for name in HISTOGRAMS:
+        api.sql(
+            """insert into histogram_buckets (name, model, tenant_class, tier, bucket, requests, total)
+            values (:name, 'words', '1', 'default', 1, 2, 0.8), (:name, 'words', '1', 'default', 3, 4, 4.0)""",
+            name=name,
+        )
     finish(api, api.submit()["id"])
     api.submit()
     return api
@@ -80,6 +89,8 @@ def test_what_each_process_does_is_shown(busy: Api) -> None:
         'magnus_processes_alive{process="trainer"} 1.0',
         "magnus_answers_last_minute 1.0",
         "magnus_requests_unpredicted 1.0",
+        'magnus_predicted_work_seconds{model="words"} 12.5',
+        'magnus_workers_wanted{model="words"} 3.0',
     ):
         assert sample in page
     assert 'magnus_clock_ahead_seconds{process="beat"}' in page
@@ -93,6 +104,20 @@ def test_prometheus_reads_one_exposition_in_the_format_that_it_asks_for(busy: Ap
     assert page.count("# EOF") == 1
     families = {family.name for family in openmetrics_families(page)}
     assert {"magnus_http_seconds", "magnus_requests_finished", "magnus_workers_alive"} <= families
+
+
+def test_a_histogram_has_the_buckets_of_vllms_of_the_same_name_with_counts_that_add_up(busy: Api) -> None:
+    page = busy.client.get("/metrics").get_data(as_text=True)
+    (stages,) = [
+        one for one in text_string_to_metric_families(page) if one.name == "magnus_e2e_request_latency_seconds"
+    ]
+    assert {one.labels.get("tenant_class") for one in stages.samples} == {"1"}
+    buckets = {one.labels["le"]: one.value for one in stages.samples if one.name.endswith("_bucket")}
+    assert [buckets[edge] for edge in ("0.3", "0.5", "0.8", "1.0", "7680.0", "+Inf")] == [0, 2, 2, 6, 6, 6]
+    assert {one.name: one.value for one in stages.samples if not one.name.endswith("_bucket")} == {
+        "magnus_e2e_request_latency_seconds_count": 6,
+        "magnus_e2e_request_latency_seconds_sum": 4.8,
+    }
 
 
 def test_a_planner_that_is_away_has_no_decision_time(api: Api) -> None:

@@ -274,10 +274,14 @@ def test_what_a_stopping_worker_cannot_finish_goes_on_elsewhere_and_no_token_is_
     requests = stage.requests("status", "cardinality(generated_ids)", "attempts", "suspected")
     assert requests == {"r1": ("queued", leaving.batch(running, "valid_tokens"), 0, 0), "r2": ("queued", 0, 0, 0)}
     assert requests["r1"][1] > 2
+    first_token = stage.requests("first_token_at")
+    assert (first_token["r1"] is None, first_token["r2"] is None) == (False, True)
     make_serving().serve("r1", "r2", joins=joins)
     answers = stage.requests("output_text", "output_tokens")
     assert answers == {"r1": (leaving.alone("abc", 1500), 1500), "r2": (leaving.alone("abc", 20), 20)}
     assert stage.sql("select sum(valid_tokens) from batches") == [(1520,)]
+    assert stage.requests("first_token_at")["r1"] == first_token["r1"]
+    assert stage.sql("select bool_and(first_token_at between started_at and finished_at) from requests") == [(True,)]
 
 
 def test_a_worker_that_starts_again_gives_back_what_its_earlier_process_left(stage: Stage, make_serving):

@@ -67,7 +67,7 @@ def marked(stage: Stage, collector: Collector) -> Stage:
 
 def ended(stage: Stage, id: str = ID, status: str = "completed", ago_s: float = 60.0) -> None:
     """A request that arrived 3 s before its end and was served for the last of them."""
-    stage.request(id, input="a secret", status=status, output_tokens=8, finished_at="now")
+    stage.request(id, input="a secret", status=status, output_tokens=8, finish_reason="eos", finished_at="now")
     stage.sql(
         """update requests set finished_at = clock_timestamp() - make_interval(secs => :ago),
             started_at = clock_timestamp() - make_interval(secs => :ago + 1),
@@ -84,12 +84,16 @@ def seconds(span: dict[str, Any]) -> float:
 def test_a_request_is_one_trace_from_arrival_to_answer_with_its_stages(marked: Stage, collector: Collector) -> None:
     ended(marked)
     export_traces(marked.database, collector.url)
-    spans = {span["name"]: span for span in collector.spans}
+    spans = {span["name"].replace("chat small", "request"): span for span in collector.spans}
     assert {span["traceId"] for span in collector.spans} == {"0123456789abcdef0123456789abcdef"}
     assert spans["wait"]["parentSpanId"] == spans["serve"]["parentSpanId"] == spans["request"]["spanId"]
     assert "parentSpanId" not in spans["request"]
     assert [round(seconds(spans[name]), 2) for name in ("request", "wait", "serve")] == [3.0, 2.0, 1.0]
-    assert {"key": "gen_ai.usage.output_tokens", "value": {"intValue": "8"}} in spans["request"]["attributes"]
+    told = {one["key"]: one["value"] for one in spans["request"]["attributes"]}
+    assert told["gen_ai.usage.output_tokens"] == {"intValue": "8"}
+    assert told["gen_ai.response.finish_reasons"] == {"arrayValue": {"values": [{"stringValue": "stop"}]}}
+    assert told["gen_ai.operation.name"] == {"stringValue": "chat"}
+    assert "error.type" not in told
 
 
 def test_no_text_leaves_the_service(marked: Stage, collector: Collector) -> None:
@@ -127,10 +131,14 @@ def test_what_a_collector_did_not_take_is_sent_again(marked: Stage, collector: C
 
 def test_a_request_that_was_never_served_has_waited_only_and_a_failed_one_says_so(marked: Stage, collector: Collector):
     ended(marked, status="failed")
-    marked.sql("update requests set started_at = null")
+    error = """{"code": "deadline_exceeded", "message": "a secret"}"""
+    marked.sql(
+        "update requests set started_at = null, finish_reason = null, error = cast(:error as jsonb)", error=error
+    )
     export_traces(marked.database, collector.url)
     whole, waiting = collector.spans
     assert whole["status"] == {"code": 2}
+    assert {"key": "error.type", "value": {"stringValue": "deadline_exceeded"}} in whole["attributes"]
     assert seconds(waiting) == pytest.approx(3.0, abs=0.01)
 
 

@@ -45,6 +45,11 @@ class Work:
         """The tokens of service."""
         return self.prefill + self.remaining
 
+    @property
+    def typical_row(self) -> TypicalRow:
+        """The means over its requests, of which there is at least one."""
+        return TypicalRow(max(1, self.prefill // self.requests), max(1, self.remaining // self.requests))
+
     def scaled(self, times: float) -> "Work":
         """Return so many times the work; the longest answer stays."""
         return Work(
@@ -81,14 +86,23 @@ def needed_s(work: Work, workers: Collection[Worker]) -> float:
     """
     if not work.requests:
         return 0.0
-    row = TypicalRow(max(1, work.prefill // work.requests), max(1, work.remaining // work.requests))
+    row = work.typical_row
     rates, longest_s = 0.0, math.inf
     for worker in workers:
-        most = min(worker.memory.capacity_tokens // row.tokens, worker.memory.most_rows, work.requests)
-        size = max(1, most)
-        rates += size / (worker.costs.serve_s(size, row.length, row.remaining) + REFILL_S)
+        size = most_rows(worker, row, work.requests)
+        rates += rows_per_s(worker, row, size)
         longest_s = min(longest_s, worker.costs.serve_s(size, row.length, work.longest))
     return work.requests / rates + longest_s if rates else math.inf
+
+
+def most_rows(worker: Worker, row: TypicalRow, rows: int) -> int:
+    """Return how many of `rows` such rows the worker runs at once, at least one."""
+    return max(1, min(worker.memory.capacity_tokens // row.tokens, worker.memory.most_rows, rows))
+
+
+def rows_per_s(worker: Worker, row: TypicalRow, size: int) -> float:
+    """Return how many such rows the worker serves in a second, while it always runs `size` of them."""
+    return size / (worker.costs.serve_s(size, row.length, row.remaining) + REFILL_S)
 
 
 def urgency(needed_s: float, left_s: float) -> float:

@@ -29,3 +29,13 @@ def test_closing_twice_is_allowed():
     jobs.close([only.lease])
     jobs.close([only.lease])
     assert only.closed.is_set()
+
+
+def test_a_worker_that_leaves_releases_those_who_wait_and_those_who_come_later():
+    jobs, first, late = OpenJobs(), job(1), job(2)
+    jobs.add(first)
+    jobs.close_all()
+    jobs.add(late)
+    assert first.closed.is_set()
+    assert late.closed.is_set()
+    assert not jobs.any_open

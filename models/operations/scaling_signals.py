@@ -1,0 +1,108 @@
+"""The signals by which a model's workers are scaled: what they have to do, read from the requests, and what follows.
+
+The process `chores` computes the signals and stores them, so that a scrape reads one row.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from models.bulk.bulk_outlook import unended_work
+from models.planning.live_fleet import costed_workers, known_workers, live_workers
+from models.planning.planner_state import write_service_state
+from models.sql import text
+from models.tables import RequestStatus
+from scheduling.forecast.wanted_workers import SHORTEST_ROW, Demand
+from scheduling.policies.wrapping.deadlines import Work
+from scheduling.policy import Worker
+
+# Seconds over which arrivals are counted: autoscalers decide about once in 15 to 30 s, and a load that is over before a
+# worker has started is no reason to start one. Not tuned.
+ARRIVALS_S = 120.0
+# Requests of the tier `flex` have no deadline of their own; they are to be served within the usual window of a batch.
+FLEX_WITHIN_S = 86_400.0
+STALE_S = 120.0  # older signals are not shown: an autoscaler then keeps what it has. Several times their usual age
+
+# Requests that are no lines of bulk jobs, by model: unfinished ones by tier, and those that arrived lately.
+UNFINISHED = text("""
+    select model, priority < -500 as flex, count(*) filter (where status = 'in_progress') as running,
+        count(*) filter (where status = 'queued') as requests,
+        coalesce(sum(prefill) filter (where status = 'queued'), 0)::bigint as prefill,
+        coalesce(sum(remaining) filter (where status = 'queued'), 0)::bigint as remaining,
+        coalesce(max(remaining) filter (where status = 'queued'), 0) as longest
+    from (
+        select model, priority, status, prompt_tokens + cardinality(generated_ids) as prefill, greatest(1,
+            least(coalesce(predicted_tokens, limit_tokens), limit_tokens) - cardinality(generated_ids)) as remaining
+        from requests where status in ('queued', 'in_progress') and not held and job_id is null
+    ) unfinished group by 1, 2
+""")
+ARRIVED = text("""
+    select model, count(*) as requests, sum(prompt_tokens)::bigint as prompts, sum(answer)::bigint as answers
+    from unnest(cast(:statuses as text[])) as state, lateral (
+        select model, prompt_tokens, coalesce(output_tokens, predicted_tokens, limit_tokens) as answer
+        from requests where status = state and arrived_at > statement_timestamp() - make_interval(secs => :back_s)
+            and job_id is null and priority >= -500
+    ) arrived group by 1
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingSignal:
+    """The seconds for which a model's waiting work would keep one worker busy, and how many workers it needs."""
+
+    work_s: float
+    wanted: int
+
+
+def read_demands(connection: Connection) -> dict[str, Demand]:
+    """Returns what each model's workers have to do now; models without requests are left out."""
+    waiting, running = dict[str, Work](), dict[str, int]()
+    jobs: defaultdict[str, list[tuple[Work, float]]] = defaultdict(list)
+    for row in connection.execute(UNFINISHED):
+        work = Work(row.requests, row.prefill, row.remaining, row.longest)
+        if not row.flex:
+            waiting[row.model], running[row.model] = work, row.running
+        elif row.requests or row.running:
+            jobs[row.model].append((work, FLEX_WITHIN_S))
+    for one in unended_work(connection):
+        if one.model is not None and one.work.requests:
+            jobs[one.model].append((one.work, one.left_s))
+    statuses = [status.value for status in RequestStatus]
+    arrived = {row.model: row for row in connection.execute(ARRIVED, {"statuses": statuses, "back_s": ARRIVALS_S})}
+    demands = {}
+    for model in dict.fromkeys([*arrived, *waiting, *jobs]):
+        came, left = arrived.get(model), waiting.get(model, Work())
+        if came is not None:
+            rate, arriving = came.requests / ARRIVALS_S, Work(came.requests, came.prompts, came.answers).typical_row
+        else:
+            rate, arriving = 0.0, left.typical_row if left.requests else SHORTEST_ROW
+        demands[model] = Demand(rate, arriving, left, running.get(model, 0), jobs.get(model, ()))
+    return demands
+
+
+def read_workers(connection: Connection, alive_s: float) -> dict[str, list[Worker]]:
+    """Returns each model's workers with known costs that have a heartbeat within `alive_s`.
+
+    For a model without one, returns those of the last day, so that its speed is known after its last worker has left.
+    """
+    return {**costed_workers(known_workers(connection)), **costed_workers(live_workers(connection, alive_s))}
+
+
+def write_signals(connection: Connection, signals: Mapping[str, ScalingSignal]) -> None:
+    """Stores the signals of all models in place of the last ones."""
+    write_service_state(connection, "scaling", {model: asdict(signal) for model, signal in signals.items()})
+
+
+def read_signals(session: Session) -> dict[str, ScalingSignal]:
+    """Returns the last signals by model; none if they are older than STALE_S."""
+    stored = session.execute(
+        text("""
+            select value from service_state where name = 'scaling'
+                and updated_at > clock_timestamp() - make_interval(secs => :stale_s)
+        """),
+        {"stale_s": STALE_S},
+    ).scalar_one_or_none()
+    return {model: ScalingSignal(**signal) for model, signal in (stored or {}).items()}

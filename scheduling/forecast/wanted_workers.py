@@ -1,0 +1,93 @@
+"""How many workers a model needs for a stated response time, and the seconds for which its waiting work keeps one busy.
+
+Nothing is simulated. The demand is a sum of three parts, each in workers that are busy all the time: what arrives, at
+the rate of the last minutes; what waits already, to be served within the response time; and each bulk job, to be served
+within its window. What is left out: how well a policy orders and groups requests, and how arrivals cluster within a
+second. BUSY covers both; the tests compare the result with the simulator's response times.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from scheduling.policies.wrapping.background_part import TypicalRow
+from scheduling.policies.wrapping.deadlines import MARGIN_S, Work, most_rows, rows_per_s
+from scheduling.policy import Worker
+
+# The share of its time for which a worker may be busy with what arrives. At a larger one a burst has to wait for the
+# burst before it. In the simulations of `tests/unit/scheduling/forecast/test_wanted_workers.py` the mean response time
+# stays within the target with it. Not tuned.
+BUSY = 0.8
+# Serving may take half of the target, because the other half may be spent waiting, and a quarter longer than an
+# undisturbed answer where that alone takes more: no number of workers would be faster. Not tuned.
+SERVING_SHARE, STRETCH = 0.5, 1.25
+
+
+NO_WORK, SHORTEST_ROW = Work(), TypicalRow(1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a model's workers have to do: arrivals with their mean row, waiting and running requests, bulk jobs.
+
+    `jobs` are the bulk jobs' work that is left, each with the seconds until its window ends; their lines are in none of
+    the other fields.
+    """
+
+    arrivals_per_s: float = 0.0
+    arriving: TypicalRow = SHORTEST_ROW
+    waiting: Work = NO_WORK
+    running: int = 0  # requests that workers serve now
+    jobs: Sequence[tuple[Work, float]] = ()
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.arrivals_per_s or self.waiting.requests or self.running or self.jobs)
+
+
+def work_s(demand: Demand, workers: Collection[Worker]) -> float:
+    """Return the seconds in which one worker would serve what waits, lines of bulk jobs included, and nothing else."""
+    return sum(_busy_s(work, workers) for work in (demand.waiting, *(work for work, _ in demand.jobs)))
+
+
+def workers_wanted(demand: Demand, workers: Collection[Worker], target_s: float) -> int:
+    """Return how many workers like these serve the demand with a mean response time of at most `target_s` seconds.
+
+    None are wanted for nothing, and one if nothing is known of the workers.
+    """
+    if demand.idle or not workers:
+        return int(not demand.idle)
+    row = demand.arriving
+    sizes = [_rows_within(worker, row, target_s) for worker in workers]
+    per_s = _mean(rows_per_s(worker, row, size) for worker, size in zip(workers, sizes, strict=True))
+    present = max(demand.arrivals_per_s / per_s / BUSY, demand.running / _mean(sizes))
+    late = _busy_s(demand.waiting, workers) / target_s
+    bulk = sum(_busy_s(work, workers) / max(MARGIN_S, left_s - MARGIN_S) for work, left_s in demand.jobs)
+    return max(1, math.ceil(present + late + bulk))
+
+
+def _busy_s(work: Work, workers: Collection[Worker]) -> float:
+    """Return the seconds for which the work keeps one worker busy; 0 if nothing is known of the workers."""
+    if not work.requests or not workers:
+        return 0.0
+    row = work.typical_row
+    return work.requests / _mean(rows_per_s(one, row, most_rows(one, row, work.requests)) for one in workers)
+
+
+def _rows_within(worker: Worker, row: TypicalRow, target_s: float) -> int:
+    """Return the most rows at once with which a row is served within its share of the target, at least one."""
+    fewest, most = 1, most_rows(worker, row, worker.memory.capacity_tokens)
+    within_s = max(SERVING_SHARE * target_s, STRETCH * worker.costs.serve_s(1, row.length, row.remaining))
+    while fewest < most:  # serving takes longer with more rows
+        middle = (fewest + most + 1) // 2
+        if worker.costs.serve_s(middle, row.length, row.remaining) <= within_s:
+            fewest = middle
+        else:
+            most = middle - 1
+    return fewest
+
+
+def _mean(values: Iterable[float]) -> float:
+    numbers = list(values)
+    return sum(numbers) / len(numbers)

@@ -1,0 +1,37 @@
+"""Computes the signals by which workers are scaled: seconds of waiting work and workers wanted, for each model."""
+
+from time import monotonic
+
+from sqlalchemy import Engine
+
+from models.operations.scaling_signals import ScalingSignal, read_demands, read_workers, write_signals
+from scheduling.forecast.wanted_workers import Demand, work_s, workers_wanted
+
+# The share of a process's time that reading the waiting requests may take: with 20,000 of them it takes some hundredths
+# of a second, with 200,000 some tenths, and is then done less often.
+READING_SHARE = 0.02
+NOTHING = Demand()
+
+
+class ScalingMeter:
+    """Measures when it is due; one for each process, all of which write the same row."""
+
+    def __init__(self, engine: Engine, alive_s: float, target_s: float) -> None:
+        """`alive_s`: a worker with an older heartbeat counts as gone; `target_s`: the response time to be reached."""
+        self._engine, self._alive_s, self._target_s = engine, alive_s, target_s
+        self._due_at = 0.0
+
+    def measure_if_due(self) -> None:
+        """Compute and store the signals, unless the last measurement took too long to repeat it now."""
+        began = monotonic()
+        if began < self._due_at:
+            return
+        with self._engine.begin() as connection:
+            demands, workers = read_demands(connection), read_workers(connection, self._alive_s)
+            signals = {}
+            for model in demands.keys() | workers.keys():
+                demand, of_model = demands.get(model, NOTHING), workers.get(model, ())
+                wanted = workers_wanted(demand, of_model, self._target_s)
+                signals[model] = ScalingSignal(round(work_s(demand, of_model), 3), wanted)
+            write_signals(connection, signals)
+        self._due_at = began + (monotonic() - began) / READING_SHARE

@@ -1,0 +1,35 @@
+"""When each row of an engine got its first token, seen from outside after each step: the same for every engine."""
+
+from collections.abc import Iterable
+
+from inference.sequences import FinishedSequence, Sequence
+from inference.serving_engine import ServingEngine
+
+
+class FirstTokens:
+    """The rows that wait for their first token, and the instants of the others' ones until they are taken.
+
+    A row that was resumed had its first token before, and has none here. A step costs one comparison once no row waits.
+    """
+
+    def __init__(self, engine: ServingEngine) -> None:
+        self._engine = engine
+        self._awaited: set[str] = set()
+        self._at: dict[str, float] = {}
+
+    def expect(self, rows: Iterable[Sequence]) -> None:
+        """Wait for the first tokens of rows that enter the engine."""
+        self._awaited.update(row.id for row in rows if not row.generated_ids)
+
+    def look(self, at: float, ended: Iterable[FinishedSequence] = ()) -> None:
+        """Note the rows that have a token at this instant, those that `ended` in the last step included."""
+        if self._awaited:
+            tokens = self._engine.rows | {row.id: row.tokens for row in ended}
+            came = {row_id for row_id in self._awaited if tokens.get(row_id)}
+            self._awaited -= came
+            self._at |= dict.fromkeys(came, at)
+
+    def take(self, row_id: str) -> float | None:
+        """Return the instant of a row that leaves; None if it got no first token here."""
+        self._awaited.discard(row_id)
+        return self._at.pop(row_id, None)
