@@ -10,7 +10,7 @@ from models.planning.planner_state import planner_inputs
 from models.sql import text
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts
-from scheduling.simulation.policy_lab import LabFigures, ServedTimes, ServedWork, figures_of
+from scheduling.simulation.policy_lab import AnswerTimes, LabFigures, ServedTimes, ServedWork, figures_of
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival
 
@@ -33,10 +33,11 @@ class MeasuredWork:
     window_s: float  # shorter than asked for if more than MOST_REQUESTS were answered in it
 
 
-def measured_work(connection: Connection, window_s: float, alive_s: float) -> MeasuredWork:
+def measured_work(connection: Connection, window_s: float, alive_s: float, most: int = MOST_REQUESTS) -> MeasuredWork:
     """Returns the work of the last `window_s` seconds for the live workers' model that answered most requests then.
 
-    Requests that had arrived before the window arrive at its beginning and are not counted. Raises NothingToPlay.
+    Of more than `most` answers, only the newest count. Requests that had arrived before the window arrive at its
+    beginning and are not counted. Raises NothingToPlay.
     """
     inputs = planner_inputs(connection)
     rows = connection.execute(
@@ -50,7 +51,7 @@ def measured_work(connection: Connection, window_s: float, alive_s: float) -> Me
                 and status in ('completed', 'incomplete')
             order by finished_at desc limit :most
         """),
-        {"window_s": window_s, "most": MOST_REQUESTS},
+        {"window_s": window_s, "most": most},
     ).all()
     known = [row for row in rows if row.predicted_tokens is not None and row.output_tokens]
     if not known:
@@ -62,7 +63,7 @@ def measured_work(connection: Connection, window_s: float, alive_s: float) -> Me
         raise NothingToPlay(f"no live worker of {named} has learned how long its steps take")
     model = max(sorted(set(models)), key=models.count)
     fleet = [(worker, engine) for worker, engine in engines if worker.model == model]
-    began_at = inputs.now - window_s if len(rows) < MOST_REQUESTS else rows[-1].finished_at
+    began_at = inputs.now - window_s if len(rows) < most else rows[-1].finished_at
     of_model = [row for row in known if row.model == model]
     counted = sorted((row for row in of_model if row.arrived_at >= began_at), key=lambda row: (row.arrived_at, row.id))
     if not counted:
@@ -76,7 +77,8 @@ def measured_work(connection: Connection, window_s: float, alive_s: float) -> Me
         tau=inputs.tau,
         weights=inputs.weights,
     )
-    measured = figures_of(((row.arrived_at, row.finished_at) for row in counted), len(counted))
+    answered = (AnswerTimes(row.arrived_at, _started_at(row), row.finished_at, row.output_tokens) for row in counted)
+    measured = figures_of(answered, len(counted))
     return MeasuredWork(model, inputs.policy, work, measured, inputs.now - began_at)
 
 
@@ -97,8 +99,12 @@ def _arrival(row: Row[Any], began_at: float) -> Arrival:
 
 
 def _times(row: Row[Any]) -> ServedTimes:
-    started_at = row.arrived_at if row.started_at is None else row.started_at
+    started_at = _started_at(row)
     return ServedTimes(max(0.0, started_at - row.arrived_at), max(0.0, row.finished_at - started_at))
+
+
+def _started_at(row: Row[Any]) -> float:
+    return float(row.arrived_at if row.started_at is None else row.started_at)
 
 
 def _engine(worker: LiveWorker) -> EngineCosts | None:

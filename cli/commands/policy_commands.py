@@ -12,11 +12,8 @@ from cli.output import CommandFailed, json_option, print_result, table
 from cli.service_access import POLICIES, settings_with, state_dir_option, transaction
 from models.planning import planner_state
 from models.served_work import MeasuredWork, NothingToPlay, measured_work
-from scheduling.simulation.policy_lab import LabFigures, Overheads, calibrate, play
+from scheduling.simulation.policy_lab import FEW, LabFigures, Overheads, calibrate, play, policies_to_play
 from tasks.planning.planner_rules import planner_rules
-
-FEW = 50  # requests: with fewer, hardly any wait, and all policies look alike; not tuned
-QUANTIZED = "vsq"  # `vs` with a quantized engine, whose costs are known only while such an engine serves
 
 
 @click.group()
@@ -66,7 +63,7 @@ def lab(minutes: float, only: tuple[str, ...], seconds: float, as_json: bool, st
     except NothingToPlay as error:
         raise CommandFailed(f"nothing to play: {error}") from error
     in_force = served.policy or settings.policy
-    names = only or tuple(name for name in POLICIES if name != QUANTIZED or name == in_force)
+    names = only or policies_to_play(in_force)
     bounds = planner_rules(settings).settings
     until = monotonic() + seconds
     overheads = calibrate(in_force, served.work, bounds, _share(until, len(names) + 1))

@@ -6,10 +6,11 @@ Other costs (messages, transactions, other work on the machine) are calibrated: 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.policies.policy_factory import PolicySettings, make_policy
+from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
@@ -21,6 +22,9 @@ TICK_S = 0.06
 ROUNDS = 5  # rounds of the calibration: service times change batch sizes, which change service times. Not tuned
 # most service time as a multiple of the engine's steps; any value above that of a working service works
 MOST_SLOWDOWN = 20.0
+
+FEW = 50  # requests: with fewer, hardly any wait, and all policies look alike; not tuned
+QUANTIZED = "vsq"  # `vs` with a quantized engine, whose costs are known only while such an engine serves
 
 GoesOn = Callable[[], bool]
 
@@ -58,11 +62,21 @@ class Overheads:
     delay_s: float = 0.0
 
 
+class AnswerTimes(NamedTuple):
+    """An answered request: its instants in seconds, and the tokens of its answer."""
+
+    arrived_at: float
+    started_at: float
+    finished_at: float
+    tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class LabFigures:
     """The results of a policy: answers a second from the first arrival to the last answer, and response times.
 
-    `unanswered` were not served before the simulation had to end, or fit no worker.
+    `unanswered` were not served before the simulation had to end, or fit no worker. `waited_s` is the mean time until
+    service, `short_s` and `long_s` the mean response times of the shorter and the longer half of the answers.
     """
 
     answered: int
@@ -71,14 +85,58 @@ class LabFigures:
     mean_s: float
     p50_s: float
     p99_s: float
+    waited_s: float = 0.0
+    short_s: float = 0.0
+    long_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The fastest policy for some work, by how much its answers come sooner than those of the one in force, and why.
+
+    `error` is how far the simulated mean response time of the policy in force is from the measured one, as a share.
+    """
+
+    best: str
+    gain: float
+    why: str
+    error: float
+
+
+def policies_to_play(in_force: str) -> list[str]:
+    """Return the names of the policies that can be simulated while this one is in force."""
+    return [name for name in POLICIES if name != QUANTIZED or name == in_force]
 
 
 def play(policy: str, work: ServedWork, settings: PolicySettings, overheads: Overheads, goes_on: GoesOn) -> LabFigures:
     """Simulate the work under this policy while `goes_on()` is true; raise UnknownPolicy for an unknown name."""
     answers = _simulated(policy, work, settings, overheads, goes_on).answers
     counted = [answers[one] for one in work.counted if one in answers]
-    times = ((answer.arrived_at - overheads.delay_s, answer.finished_at) for answer in counted)
+    times = (
+        AnswerTimes(one.arrived_at - overheads.delay_s, one.started_at, one.finished_at, one.generated)
+        for one in counted
+    )
     return figures_of(times, len(work.counted))
+
+
+def advise(in_force: str, measured: LabFigures, played: Mapping[str, LabFigures]) -> Advice:
+    """Compare the policy in force with the others: of those that answered as many requests, the fastest is the best."""
+    now = played[in_force]
+    best = min(
+        (name for name in played if played[name].answered >= now.answered),
+        key=lambda name: (played[name].mean_s, name != in_force),
+    )
+    gain = 1 - played[best].mean_s / now.mean_s if now.mean_s else 0.0
+    error = abs(now.mean_s / measured.mean_s - 1) if measured.mean_s else 0.0
+    return Advice(best, gain, _why_sooner(now, played[best]), error)
+
+
+def _why_sooner(now: LabFigures, best: LabFigures) -> str:
+    if now.waited_s - best.waited_s < (now.mean_s - best.mean_s) / 2:
+        return "answers were held up by others in their batches"
+    if now.short_s - best.short_s > 2 * (now.long_s - best.long_s):
+        return "short requests waited behind long ones"
+    return "requests waited though workers had room"
 
 
 def calibrate(policy: str, work: ServedWork, settings: PolicySettings, goes_on: GoesOn) -> Overheads:
@@ -102,15 +160,26 @@ def calibrate(policy: str, work: ServedWork, settings: PolicySettings, goes_on: 
     return overheads
 
 
-def figures_of(answered: Iterable[tuple[float, float]], requests: int) -> LabFigures:
-    """Compute the figures of `requests` requests, whose answers are pairs (arrived at, finished at)."""
-    times = np.array(list(answered), dtype=np.float64).reshape(-1, 2)
+def figures_of(answered: Iterable[AnswerTimes], requests: int) -> LabFigures:
+    """Compute the figures of `requests` requests, of which these were answered."""
+    times = np.array(list(answered), dtype=np.float64).reshape(-1, 4)
     if len(times) == 0:
         return LabFigures(0, requests, 0.0, 0.0, 0.0, 0.0)
-    response_s = times[:, 1] - times[:, 0]
+    arrived_at, started_at, finished_at, tokens = times.T
+    response_s = finished_at - arrived_at
     p50, p99 = np.percentile(response_s, (50, 99)).tolist()
-    span_s = float(times[:, 1].max() - times[:, 0].min())
-    return LabFigures(len(times), requests - len(times), len(times) / span_s, float(response_s.mean()), p50, p99)
+    by_length = response_s[np.argsort(tokens, kind="stable")]
+    return LabFigures(
+        len(times),
+        requests - len(times),
+        len(times) / float(finished_at.max() - arrived_at.min()),
+        float(response_s.mean()),
+        p50,
+        p99,
+        waited_s=float((started_at - arrived_at).mean()),
+        short_s=float(by_length[: (len(times) + 1) // 2].mean()),
+        long_s=float(by_length[len(times) // 2 :].mean()),
+    )
 
 
 def _simulated(policy: str, work: ServedWork, settings: PolicySettings, overheads: Overheads, goes_on: GoesOn) -> Trace:

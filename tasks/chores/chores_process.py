@@ -16,9 +16,11 @@ from tasks.bounded_events import BoundedEvents
 from tasks.chores.job_progress import update_jobs
 from tasks.chores.line_feeder import LineFeeder
 from tasks.chores.scaling_signals import ScalingMeter
+from tasks.chores.shadow_policy import ShadowPolicy
 from tasks.chores.trace_export import export_traces
 from tasks.chores.upkeep import do_upkeep
 from tasks.chores.webhook_sender import WebhookSender
+from tasks.planning.planner_rules import planner_rules
 from webapp.limits.prompt_limits import PromptLimits, prompt_limits_of
 
 # Seconds between two checks of bulk jobs while one has not ended: its next lines and counts wait this long. Not tuned.
@@ -92,6 +94,7 @@ host(
                 make_engine(database_url, pool_size=1, name="magnus webhooks", autocommit=True),
                 settings.private_webhooks,
             ),
+            ShadowPolicy(upkeep_database, settings.policy, planner_rules(settings).settings, settings.lease_s),
             Heartbeat("chores", database_url, lambda: max(upkeep_loop.busy_s, bulk_loop.busy_s)),
         ]
     )

@@ -17,9 +17,11 @@ from models.operations import (
     request_histograms,
     scaling_signals,
     service_history,
+    shadow_round,
 )
 from models.operations.operator_jobs import JobFilter
 from models.operations.scaling_signals import ScalingSignal
+from models.operations.shadow_round import ShadowRound
 from models.planning import planner_state
 from models.tables import RequestStatus
 from models.webhooks import webhook_deliveries, webhook_endpoints
@@ -29,6 +31,7 @@ from tests.integration.query_cases import A_MINUTE, COUNTED, ENDED_ID, FEW, OPEN
 WEEK_OF_MINUTES, SAMPLES = 7 * 1440, 360
 DIGEST = b"\x00" * 32
 QUEUED_IDS = [f"resp_f{n:031x}" for n in range(QUEUED // 2, QUEUED // 2 + 500)]
+A_ROUND = ShadowRound("small", "vs", 60, 900.0, 9.6, {"vs": 10.0}, "vs", 0.0, "", 0.04)
 FAILED_IDS = [f"resp_{n:032x}" for n in range(50, 25_050, 50)]  # every fiftieth failed
 
 
@@ -58,6 +61,8 @@ OPERATION_CASES = [
     Case("scaling_signals.read_workers", lambda c: scaling_signals.read_workers(c, 10.0)),
     Case("scaling_signals.write_signals", lambda c: scaling_signals.write_signals(c, {"m": ScalingSignal(1.0, 1)})),
     Case("scaling_signals.read_signals", on_session(scaling_signals.read_signals)),
+    Case("shadow_round.read_shadow_round", on_session(shadow_round.read_shadow_round)),
+    Case("shadow_round.write_shadow_round", lambda c: shadow_round.write_shadow_round(c, A_ROUND)),
     Case("service_history.take_samples", on_session(service_history.take_samples), 2 * COUNTED + 2 * A_MINUTE),
     Case("service_history.history", on_session(service_history.history, 900, 10), 90 + FEW, "of 15 minutes"),
     Case("service_history.history", on_session(service_history.history, 6 * 3600, 300), 360 + SAMPLES, "of 6 hours"),

@@ -20,6 +20,7 @@ PASSWORD = "open sesame, please"
 JOB = f"resp_{1:032x}"
 # Every form of the dashboard, with what it sends. A route of another method than GET that is missing here fails a test.
 FORMS: dict[str, dict[str, str]] = {
+    "/policy": {"policy": "vs"},
     "/queue/pause": {},
     "/queue/resume": {},
     "/workers/drain": {"worker": "w1"},
@@ -110,7 +111,7 @@ def test_to_act_needs_the_scope_submit(api: Api, rule: str) -> None:
     assert audited(api) == []
 
 
-@pytest.mark.parametrize("rule", ["/queue/pause", "/queue/resume", "/jobs/act", "/jobs/<id>/act"])
+@pytest.mark.parametrize("rule", ["/policy", "/queue/pause", "/queue/resume", "/jobs/act", "/jobs/<id>/act"])
 def test_every_action_is_audited_with_who_did_it(api: Api, rule: str) -> None:
     client = sign_in(api, a_key(api, Scope.operate, Scope.submit))
     assert client.post(path_of(rule), data=FORMS[rule] | {"token": token_of(client)}).status_code in (200, 303)

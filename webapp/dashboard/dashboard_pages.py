@@ -32,6 +32,7 @@ for template_filter in (count, duration, instant, memory, plural):
     pages.add_app_template_filter(template_filter)
 
 pages.add_url_rule("/", view_func=service_pages.index)
+pages.add_url_rule("/policy", view_func=service_pages.set_policy, methods=["POST"])
 pages.add_url_rule("/queue", view_func=queue_page.queue)
 pages.add_url_rule("/queue/pause", view_func=queue_page.pause, methods=["POST"])
 pages.add_url_rule("/queue/resume", view_func=queue_page.resume, methods=["POST"])

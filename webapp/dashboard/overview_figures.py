@@ -20,6 +20,7 @@ from models.operations.application_figures import Application
 from models.operations.fleet_use import WorkerUse
 from models.operations.operator_overview import RequestCounts
 from models.operations.service_history import HistoryPoint
+from models.operations.shadow_round import ShadowRound, read_shadow_round
 from models.planning.queue_snapshot import QueueSnapshot, read_queue_snapshot
 from models.upkeep import invariants
 from models.upkeep.invariants import Violation
@@ -143,6 +144,7 @@ class Overview:
     applications: list[Application]
     answers: Sequence[RequestView]
     response_s: tuple[float | None, ...]  # P50, P95 and P99: the maxima of the last minute's samples
+    shadow: ShadowRound | None  # the last requests under every policy; None before they were simulated
 
 
 def read_overview(session: Session, worker_alive_s: float) -> Overview:
@@ -189,6 +191,7 @@ def read_overview(session: Session, worker_alive_s: float) -> Overview:
         applications=application_figures.applications(session),
         answers=answers,
         response_s=_response_s(lately[-SAMPLES_A_MINUTE:]),
+        shadow=read_shadow_round(session),
     )
 
 

@@ -1,4 +1,7 @@
-"""The pages of the whole service: overview, workers, predictions; drains and resumes workers, activates versions."""
+"""The pages of the whole service: overview, workers, predictions.
+
+Drains and resumes workers, activates versions, puts a policy in force.
+"""
 
 from operator import attrgetter
 
@@ -8,6 +11,8 @@ from werkzeug.wrappers import Response
 from models import model_versions
 from models.model_versions import UnknownVersion
 from models.operations import fleet_use, operator_access
+from models.planning import planner_state
+from scheduling.policies.policy_factory import POLICIES
 from webapp.app_context import current_context
 from webapp.charts.page_charts import RANGES, SHORTEST, length_scatter
 from webapp.charts.timelines import worker_strip
@@ -48,6 +53,19 @@ def index() -> str:
         ranges=RANGES,
         sort=sort,
     )
+
+
+def set_policy() -> Response:
+    """Puts another policy in force; the planner gives it all waiting requests at its next step."""
+    name = request.form.get("policy", "")
+    if name not in POLICIES:
+        abort(404, "There is no policy of this name.")
+    with current_context().sessions() as session:
+        operator_access.record_action(session, current_operator().name, "set", f"policy {name}")
+        planner_state.set_policy(session.connection(), name)
+        session.commit()
+    current_context().page_reads.forget()
+    return redirect(url_for("dashboard.index"), 303)
 
 
 def chosen_range() -> str:

@@ -7,10 +7,12 @@ import pytest
 from scheduling.policies.policy_factory import POLICIES, PolicySettings, UnknownPolicy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.policy_lab import (
+    AnswerTimes,
     LabFigures,
     Overheads,
     ServedTimes,
     ServedWork,
+    advise,
     calibrate,
     figures_of,
     play,
@@ -96,6 +98,38 @@ def test_figures_of_nothing_are_zero() -> None:
 
 
 def test_figures_are_from_the_first_arrival_to_the_last_answer() -> None:
-    # 3 answers in 10 s after 2, 4 and 9 s
-    figures = figures_of([(0.0, 2.0), (1.0, 5.0), (1.0, 10.0)], 3)
+    # 3 answers in 10 s after 2, 4 and 9 s, of which they waited 1, 2 and 3 s
+    answers = [(0.0, 1.0, 2.0, 5), (1.0, 3.0, 5.0, 9), (1.0, 4.0, 10.0, 7)]
+    figures = figures_of([AnswerTimes(*one) for one in answers], 3)
     assert [figures.requests_per_s, figures.mean_s, figures.p50_s] == pytest.approx([0.3, 5.0, 4.0])
+    assert figures.waited_s == pytest.approx(2.0)
+    # by length: 2, 9 and 4 s, of which the middle one is in both halves
+    assert [figures.short_s, figures.long_s] == pytest.approx([5.5, 6.5])
+
+
+def figures(mean_s: float, waited_s: float, short_s: float, long_s: float, answered: int = 100) -> LabFigures:
+    return LabFigures(answered, 100 - answered, 1.0, mean_s, mean_s, mean_s, waited_s, short_s, long_s)
+
+
+NOW = figures(10.0, waited_s=6.0, short_s=8.0, long_s=12.0)
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (figures(8.0, waited_s=4.0, short_s=4.0, long_s=12.0), "short requests waited behind long ones"),
+        (figures(8.0, waited_s=4.0, short_s=3.0, long_s=13.0), "short requests waited behind long ones"),
+        (figures(8.0, waited_s=4.0, short_s=6.0, long_s=10.0), "requests waited though workers had room"),
+        (figures(8.0, waited_s=5.5, short_s=6.0, long_s=10.0), "answers were held up by others in their batches"),
+    ],
+)
+def test_the_advice_says_by_how_much_another_policy_is_faster_and_why(other: LabFigures, why: str) -> None:
+    said = advise("vs", figures(9.0, 6.0, 8.0, 10.0), {"vs": NOW, "fusion": other})
+    assert (said.best, said.gain, said.why) == ("fusion", pytest.approx(0.2), why)
+    assert said.error == pytest.approx(1 / 9)
+
+
+def test_the_policy_in_force_stays_the_best_if_no_other_is_faster_or_the_faster_ones_answer_less() -> None:
+    less = figures(5.0, 1.0, 5.0, 5.0, answered=90)
+    said = advise("vs", NOW, {"fusion": NOW, "vs": NOW, "scls": less})
+    assert (said.best, said.gain, said.error) == ("vs", 0.0, 0.0)
