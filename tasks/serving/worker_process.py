@@ -99,9 +99,9 @@ def serve_until_signal(
         prepare_format=prepare_format,
     )
     process = HostedProcess([publisher, asks, runner], works=lambda: runner.works)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until Celery handles signals
     process.start()
     try:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until Celery handles signals
         log.info(
             "ready",
             model=announcement.model,
@@ -120,6 +120,12 @@ def _exit_at_once(reason: str) -> None:
     os._exit(1)
 
 
+def _end_late() -> None:
+    """End a process that something keeps from ending, such as a frozen server: what it still holds goes back later."""
+    log.critical("worker given up", why="it has not ended in MAGNUS_STOP_S")
+    os._exit(1)
+
+
 def _consume(name: str, runner: BatchRunner) -> int:
     """Run Celery's worker on this process's main thread; returns its exit status."""
 
@@ -129,7 +135,7 @@ def _consume(name: str, runner: BatchRunner) -> int:
 
     def drain(**_: Any) -> None:
         runner.drain(LEAVING_SHARE * settings.stop_s, RUNNING_ON_SHARE * settings.stop_s)
-        last_resort = Timer(settings.stop_s, _exit_at_once, ["it has not ended in time"])
+        last_resort = Timer(settings.stop_s, _end_late)
         last_resort.daemon = True
         last_resort.start()
 
