@@ -281,7 +281,7 @@ def test_what_a_stopping_worker_cannot_finish_goes_on_elsewhere_and_no_token_is_
     assert answers == {"r1": (leaving.alone("abc", 1500), 1500), "r2": (leaving.alone("abc", 20), 20)}
     assert stage.sql("select sum(valid_tokens) from batches") == [(1520,)]
     assert stage.requests("first_token_at")["r1"] == first_token["r1"]
-    assert stage.sql("select bool_and(first_token_at between started_at and finished_at) from requests") == [(True,)]
+    assert stage.sql("select bool_and(first_token_at between arrived_at and finished_at) from requests") == [(True,)]
 
 
 def test_a_worker_that_starts_again_gives_back_what_its_earlier_process_left(stage: Stage, make_serving):

@@ -116,7 +116,8 @@ def test_old_signals_are_not_shown(stage: Stage) -> None:
 
 def answered(stage: Stage, id: str, ended_ago_s: float = 30.0, **columns: Any) -> None:
     """A request that waited for 2 s, had its first token 0.5 s later, and the last of its 11 tokens 5 s after that."""
-    columns = {"status": "completed", "output_tokens": 11, "predicted_tokens": 11, "finished_at": "now"} | columns
+    usual: dict[str, Any] = {"status": "completed", "output_tokens": 11, "predicted_tokens": 11, "finished_at": "now"}
+    columns = usual | columns
     stage.request(id, **columns)
     stage.sql(
         """update requests set arrived_at = ends.at - interval '7.5 s', started_at = ends.at - interval '5.5 s',

@@ -114,7 +114,7 @@ def test_a_request_is_exported_once_and_none_is_left_out(marked: Stage, collecto
     )  # which all ended at the same instant
     for _ in range(2):
         export_traces(marked.database, collector.url)
-    assert sorted(span["traceId"] for span in collector.spans if span["name"] == "request") == [
+    assert sorted(span["traceId"] for span in collector.spans if span["name"] == "chat small") == [
         trace_id(one) for one in ids
     ]
 

@@ -125,8 +125,8 @@ NOW = figures(10.0, waited_s=6.0, short_s=8.0, long_s=12.0)
 )
 def test_the_advice_says_by_how_much_another_policy_is_faster_and_why(other: LabFigures, why: str) -> None:
     said = advise("vs", figures(9.0, 6.0, 8.0, 10.0), {"vs": NOW, "fusion": other})
-    assert (said.best, said.gain, said.why) == ("fusion", pytest.approx(0.2), why)
-    assert said.error == pytest.approx(1 / 9)
+    assert (said.best, said.why) == ("fusion", why)
+    assert [said.gain, said.error] == pytest.approx([0.2, 1 / 9])
 
 
 def test_the_policy_in_force_stays_the_best_if_no_other_is_faster_or_the_faster_ones_answer_less() -> None:
