@@ -34,9 +34,13 @@ UNFINISHED = text("""
         coalesce(sum(remaining) filter (where status = 'queued'), 0)::bigint as remaining,
         coalesce(max(remaining) filter (where status = 'queued'), 0) as longest
     from (
-        select model, priority, status, prompt_tokens + cardinality(generated_ids) as prefill, greatest(1,
-            least(coalesce(predicted_tokens, limit_tokens), limit_tokens) - cardinality(generated_ids)) as remaining
-        from requests where status in ('queued', 'in_progress') and not held and job_id is null
+        select r.model, r.priority, r.status, r.prompt_tokens + cardinality(r.generated_ids) as prefill, greatest(1,
+            least(coalesce(r.predicted_tokens, r.limit_tokens), r.limit_tokens) - cardinality(r.generated_ids))
+            as remaining
+        -- the ids from an index and each row by its id, whatever the statistics say of how many are unfinished
+        from (select id from requests where status in ('queued', 'in_progress')) as found cross join lateral (
+            select * from requests where id = found.id offset 0
+        ) as r where not r.held and r.job_id is null
     ) unfinished group by 1, 2
 """)
 ARRIVED = text("""
