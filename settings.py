@@ -154,6 +154,12 @@ class Settings(BaseSettings):
     prefix_cache: bool = Field(
         True, description="Equal beginnings of a tenant's prompts are computed once, as far as the KV budget has memory"
     )
+    guess_tokens: int = Field(
+        16,
+        ge=0,
+        le=31,
+        description="Most tokens guessed at once where an answer copies its prompt or itself, while that pays; 0: none",
+    )
 
     # engines that are servers of other projects
     engine_urls: str | None = Field(

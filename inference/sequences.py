@@ -121,7 +121,7 @@ class RunFigures:
 
     size: int  # the most rows in the batch at once
     length: int  # batch length: the longest prefill
-    iterations: int  # forward passes that gave each row a token, prefills included
+    iterations: int  # forward passes that gave each row a token, prefills included; several if they gave several
     generation_length: int  # batch generation length: the most tokens that one row gained in this run
     valid_tokens: int
     pad_tokens: int  # tokens of padding computed in prefills
@@ -129,3 +129,5 @@ class RunFigures:
     peak_kv_bytes: int
     prefill_s: float
     decode_s: float
+    guessed_tokens: int = 0  # tokens that passes computed as guesses of what an answer copies next
+    right_guesses: int = 0  # those that came true

@@ -7,6 +7,7 @@ from torch import Tensor
 from inference.answer_text import Detokenizer, ends_in_stop_string
 from inference.engine_errors import SequenceTooLong
 from inference.local.format_masks import RowFormat
+from inference.local.guessed_tokens import CopiedText
 from inference.local.sampling import uniform_numbers
 from inference.sequences import FinishedSequence, FinishReason, Sequence, TokenLogprob
 from scheduling.batch_partition import groups_by_padding
@@ -19,6 +20,7 @@ class BatchRow:
     """A sequence being generated; `finish_reason` is None while it runs."""
 
     __slots__ = (
+        "_copied",
         "asks_of_logits",
         "block_keys",
         "cached_prompt_tokens",
@@ -72,6 +74,7 @@ class BatchRow:
         # tokens of the prompt that the first prefill found in the cache; None before it
         self.cached_prompt_tokens: int | None = 0 if sequence.generated_ids else None
         self.vacated = False  # its memory is free, or another row's
+        self._copied: CopiedText | None = None
         self.finish_reason: FinishReason | None = None
         self.refusal = ""
 
@@ -89,6 +92,13 @@ class BatchRow:
     def cached_tokens(self) -> int:
         """The number of the row's tokens in the KV cache: all but the newest, which the next forward pass writes."""
         return len(self.sequence.prompt_ids) + len(self.generated) - 1
+
+    def copied_text(self) -> CopiedText:
+        """Returns what the answer so far tells of the text that it copies."""
+        if self._copied is None:
+            self._copied = CopiedText(self.sequence.prompt_ids)
+        self._copied.follow(self.generated)
+        return self._copied
 
     def ends(self, eos_ids: frozenset[int]) -> frozenset[int]:
         """Returns the tokens that end the answer: the request's stop tokens, and `eos_ids` unless it ignores them."""

@@ -11,12 +11,13 @@ class RunTally:
     """Sums over a run, from which `figures` makes RunFigures."""
 
     def __init__(self) -> None:
-        self.iterations = 0
+        self.iterations = 0.0
+        self.guessed_tokens = self.right_guesses = 0
         self._generation_length = 0
         self.prefill_s = 0.0
         self.prefilled_tokens = 0
         self._size = self._length = self._valid_tokens = self._pad_tokens = 0
-        self._computed_tokens = 0  # valid and invalid tokens
+        self._computed_tokens = 0  # valid and invalid tokens, but for wrong guesses
         self._peak_kv_bytes = 0
         self._decode_s = 0.0
 
@@ -33,10 +34,20 @@ class RunTally:
         self.prefill_s += seconds
         self._count_iteration(len(lengths), len(lengths))
 
-    def count_decode(self, rows: int, running: int, seconds: float) -> None:
-        """Counts a decoding step of `rows` rows, of which `running` had not finished."""
+    def count_decode(self, rows: int, running: int, seconds: float, guessed: int = 0, right: int = 0) -> None:
+        """Counts a decoding step of `rows` rows, of which `running` had not finished and got a token each.
+
+        They also got `right` of the tokens that were `guessed`. For each row that is as many iterations as it got
+        tokens on average.
+        """
         self._decode_s += seconds
+        self.guessed_tokens += guessed
+        self.right_guesses += right
         self._count_iteration(rows, running)
+        if right:
+            self.iterations += right / running
+            self._computed_tokens += right
+            self._valid_tokens += right
 
     def count_finished(self, new_tokens: int) -> None:
         """Counts a row that finished after `new_tokens` tokens."""
@@ -53,7 +64,7 @@ class RunTally:
         return RunFigures(
             size=self._size,
             length=self._length,
-            iterations=self.iterations,
+            iterations=round(self.iterations),
             generation_length=self._generation_length,
             valid_tokens=self._valid_tokens,
             pad_tokens=self._pad_tokens,
@@ -61,6 +72,8 @@ class RunTally:
             peak_kv_bytes=self._peak_kv_bytes,
             prefill_s=self.prefill_s,
             decode_s=self._decode_s,
+            guessed_tokens=self.guessed_tokens,
+            right_guesses=self.right_guesses,
         )
 
 
@@ -82,9 +95,9 @@ class StepSums:
     prefilled_lengths: int = 0
     prefills: int = 0
     row_reads: float = 0  # sum over steps: rows times `reads` of the step
-    row_steps: int = 0  # sum over steps: rows
+    row_steps: float = 0  # sum over steps: rows
     reads: float = 0  # sum over steps: cached tokens of the longest row, or of the mean row if memory is paged
-    steps: int = 0
+    steps: float = 0
 
 
 class StepLog:
@@ -109,16 +122,20 @@ class StepLog:
         self._end_of_step(window, now)
         self._close()
 
-    def count_decode(self, rows: int, cached: float, began_at: float, now: float) -> None:
-        """Counts an iteration of `rows` rows, each of which read `cached` tokens of the cache."""
+    def count_decode(self, rows: int, cached: float, began_at: float, now: float, tokens: float = 1) -> None:
+        """Counts an iteration of `rows` rows, each of which read `cached` tokens of the cache.
+
+        If guesses came true, so that the mean row got more `tokens` than one, it counts as that many iterations: the
+        costs are those of a row's token, from which the end of an answer is foreseen.
+        """
         if rows != self._rows:
             self._close()
         window = self._window or self._begin(began_at)
         self._rows = rows
-        window.row_reads += rows * cached
-        window.row_steps += rows
-        window.reads += cached
-        window.steps += 1
+        window.row_reads += tokens * rows * cached
+        window.row_steps += tokens * rows
+        window.reads += tokens * cached
+        window.steps += tokens
         self._end_of_step(window, now)
         if window.steps >= MOST_STEPS or window.seconds >= MOST_S:
             self._close()

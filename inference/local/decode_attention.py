@@ -14,7 +14,8 @@ The fastest way for a rectangle is measured on each CPU when a model loads:
   hidden columns, and sums the values with `embedding_bag`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from statistics import median
 from time import perf_counter
@@ -25,6 +26,7 @@ from torch.nn import functional
 
 from inference.local.kv.block_tables import BlockIndex
 from inference.local.kv.kv_budget import KvLayout
+from inference.local.kv.query_groups import QueryGroup
 
 TRIAL_ROWS, TRIAL_COLUMNS, TRIAL_WIDTH = 16, 256, 224  # a typical decoding step; not tuned
 TRIALS = 9  # timings of each way in turn; their median resists the load of other processes; not tuned
@@ -130,8 +132,8 @@ def _medians_s(calls: list[Callable[[], Tensor]]) -> list[float]:
 def by_blocks(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, index: BlockIndex) -> Tensor:
     """Returns attention [rows, heads * dim] for queries [rows, key heads, queries of a key head, dim].
 
-    Keys and values are [blocks, key heads, block tokens, dim], the mask is [rows, 1, 1, most * block tokens]. NaN in
-    one row does not reach other rows.
+    Keys and values are [blocks, key heads, block tokens, dim], the mask is [rows, 1, 1 or queries, most * block
+    tokens]. NaN in one row does not reach other rows.
     """
     rows, key_heads, queries, dim = query.shape
     blocks, _, tokens, _ = keys.shape
@@ -162,3 +164,35 @@ def _times_shared(of_readers: Tensor, matrices: Tensor) -> Tensor:
     by_head = of_readers.view(entries, readers, key_heads, -1).transpose(1, 2).reshape(entries, key_heads, -1, m)
     product = torch.matmul(by_head, matrices).view(entries, key_heads, readers, -1)
     return product.transpose(1, 2).reshape(len(of_readers), -1)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedGroup:
+    """A group of tokens with its mask."""
+
+    group: QueryGroup
+    mask: Tensor  # [rows, 1, queries of a key head, columns]
+
+    @classmethod
+    def of(cls, group: QueryGroup, mask: Tensor, shared: int) -> "MaskedGroup":
+        """Takes the group's part of a pass's mask, [tokens, 1, 1, columns]; `shared` query heads share a key head."""
+        by_place = mask[..., : group.columns].index_select(0, group.tokens)
+        return cls(group, by_place.view(-1, 1, group.queries, group.columns).repeat_interleave(shared, 2))
+
+
+def by_groups(query: Tensor, keys: Tensor, values: Tensor, groups: Sequence[MaskedGroup]) -> Tensor:
+    """Returns attention [tokens, heads * dim] for a pass's queries [tokens, key heads, queries of a key head, dim].
+
+    Those of a row's tokens in a group become queries of its key heads, so that each block is read once.
+    """
+    return torch.cat([_of_group(query, keys, values, each.group, each.mask) for each in groups])
+
+
+def _of_group(query: Tensor, keys: Tensor, values: Tensor, group: QueryGroup, mask: Tensor) -> Tensor:
+    _, key_heads, shared, dim = query.shape
+    at_places = query.index_select(0, group.tokens).view(-1, group.queries, key_heads, shared, dim)
+    of_rows = at_places.transpose(1, 2).reshape(-1, key_heads, group.queries * shared, dim)
+    if group.blocks is not None:
+        keys, values = keys.index_select(0, group.blocks), values.index_select(0, group.blocks)
+    attended = by_blocks(of_rows, keys, values, mask, group.index).view(len(mask), key_heads, group.queries, -1)
+    return attended.transpose(1, 2).reshape(len(group.tokens), -1).index_select(0, group.places)

@@ -18,6 +18,7 @@ import torch
 from inference.engine_errors import OutOfMemory
 from inference.local.batch_rows import BatchRow
 from inference.local.cost_counters import StepLog
+from inference.local.guessed_tokens import Guessing
 from inference.local.kv.kv_cache import BLOCK_TOKENS, BudgetExceeded, KvCache
 from inference.local.kv.prefill_pool import PooledRow
 from inference.local.kv.row_offload import OffloadedRows
@@ -53,18 +54,23 @@ class Engine:
         thread_trials: ThreadTrials | None = None,
         probe: RowProbe | None = None,
         prefix_cache: bool = False,
+        guessing: Guessing | None = None,
     ) -> None:
         """Writes the seconds of each step to `step_log`, from which a worker learns its costs.
 
         While rows run, at most `prefill_tokens` tokens of joiners are prefilled between two steps; None: all of them.
         With `thread_trials` the engine's own steps decide how many CPU threads it takes. With `prefix_cache`, rows of a
-        continuous batch share the beginnings of their prompts, and those of earlier rows while there is memory.
+        continuous batch share the beginnings of their prompts, and those of earlier rows while there is memory. With
+        `guessing`, passes over blocks verify what it guesses of the rows' next tokens.
         """
         self.loaded, self.kv_budget_bytes = loaded, kv_budget_bytes
         self._threshold_bytes = int(memory_threshold * kv_budget_bytes)
         self._kv = KvCache(loaded.layout, kv_budget_bytes, block_tokens=block_tokens)
         shares = prefix_cache and shares_prefixes(loaded)
-        self._batch, self._probe = RunningBatch(loaded, self._kv, step_log, thread_trials, probe, shares), probe
+        self._batch, self._probe = (
+            RunningBatch(loaded, self._kv, step_log, thread_trials, probe, shares, guessing),
+            probe,
+        )
         # the rows of a model that keeps states are neither prefilled in pieces nor offloaded
         self._prefill_tokens = sys.maxsize if loaded.layout.state_bytes else prefill_tokens or sys.maxsize
         self._waiting: list[BatchRow] = []  # preempted rows and pooled joiners, in the order in which they join
@@ -114,7 +120,7 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[FinishedSequence]:
-        """Computes one token for each running row, or raises OutOfMemory.
+        """Computes a token for each running row, and those that were guessed right, or raises OutOfMemory.
 
         That is raised if a single row exceeds the budget, or if the device itself has no memory left. The rows then
         stay in the engine, where they can be preempted or removed; rows that remain are prefilled again.

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from inference.local.kv.kv_budget import KvLayout
 from inference.local.kv.kv_cache import KvCache
+from inference.local.kv.query_groups import token_rows
 
 # The most values of the mask with which rows attend to cached tokens in front of them: 16 MB in float32. Without a mask
 # the attention of the cached tokens is computed, too, which costs less than their other operations, unless they are
@@ -116,4 +117,26 @@ def decode_one_token(model: Any, kv: KvCache, cursor: Cursor) -> Tensor:
         cursor.tokens, attention_mask=mask, position_ids=cursor.positions, past_key_values=kv, use_cache=True
     )
     cursor.advance()
+    return cast(Tensor, output.logits)[:, -1]
+
+
+def decode_several_tokens(model: Any, kv: KvCache, tokens: Sequence[Sequence[int]], positions: Sequence[int]) -> Tensor:
+    """Computes tokens[i], of which the first is at positions[i], for each row of blocks; returns logits, [tokens, ...].
+
+    Those behind the rows' first tokens come first, then those behind the others of row 0, of row 1, ... What is cached
+    of tokens that turn out to be wrong is hidden behind the end of its row until other tokens are written over it.
+    """
+    device, dtype, counts = kv.layout.device, kv.layout.dtype, [*map(len, tokens)]
+    numbered = token_rows(counts)
+    at = [positions[row] + place for row, place in numbered]
+    slots = kv.arrangement.slots_at(at, [row for row, _ in numbered])
+    columns = torch.tensor(at, device=device)[:, None]
+    hidden = torch.arange(kv.prepare_decode(slots, counts, 0, counts), device=device) > columns
+    output = model(
+        torch.tensor([[tokens[row][place]] for row, place in numbered], device=device),
+        attention_mask=hidden.to(dtype).mul_(torch.finfo(dtype).min)[:, None, None, :],
+        position_ids=columns,
+        past_key_values=kv,
+        use_cache=True,
+    )
     return cast(Tensor, output.logits)[:, -1]

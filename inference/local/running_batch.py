@@ -1,12 +1,14 @@
 """The rows of the running batch and the steps of the decode loop on them.
 
 Rows that join pass through `prefill`, `next_tokens` and `_retire`; running rows pass through `decode_one_token`,
-`next_tokens` and `_retire`. `Engine` decides which rows join and leave, and when.
+`next_tokens` and `_retire`. `Engine` decides which rows join and leave, and when. The file is long because every change
+of `rows` must change the cache and the cursor with it.
 """
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from dataclasses import replace
+from itertools import accumulate
 from time import perf_counter
 
 import torch
@@ -15,7 +17,8 @@ from torch import Tensor
 from inference.local.batch_rows import BatchRow, format_refusal
 from inference.local.cost_counters import RunTally, StepLog
 from inference.local.format_masks import RowFormat
-from inference.local.forward_pass import Cursor, decode_one_token, prefill, prefill_alone
+from inference.local.forward_pass import Cursor, decode_one_token, decode_several_tokens, prefill, prefill_alone
+from inference.local.guessed_tokens import Guessing
 from inference.local.kv.kv_cache import KvCache
 from inference.local.kv.prefill_pool import PooledRow
 from inference.local.loading.model_loading import LoadedModel
@@ -57,10 +60,12 @@ class RunningBatch:
         thread_trials: ThreadTrials | None = None,
         probe: RowProbe | None = None,
         shares_prefixes: bool = False,
+        guessing: Guessing | None = None,
     ) -> None:
         self.sharing = PrefixSharing(kv, shares_prefixes)
         self.loaded, self.kv, self._step_log, self._thread_trials = loaded, kv, step_log or StepLog(), thread_trials
         self._probe = probe
+        self._guessing = guessing if loaded.takes_guesses else None
         self.rows: list[BatchRow] = []
         self.tally = RunTally()
         self.finished: list[FinishedSequence] = []  # since the last call of take_finished
@@ -138,21 +143,72 @@ class RunningBatch:
         self._pause_if_done()
 
     def decode(self) -> None:
-        """Computes a token for every row; the tokens of finished rows are dropped."""
+        """Computes a token for every row, or several if guesses come true; the tokens of finished rows are dropped."""
         self._compute_again()
         started = perf_counter()
-        cursor = self._prepare_decode()
-        logits = decode_one_token(self.loaded.decoder, self.kv, cursor)
-        if self._probe is not None:
-            self._probe.after_pass(self.rows)
-        cursor.tokens = self._next_tokens(logits, self.rows)[:, None]
-        running = self._retire(self.rows, cursor.tokens[:, 0])
+        self.reserve({index: row.cached_tokens + 1 for index, row in enumerate(self.rows)})
+        if self._cursor is None:
+            self.kv.close_gaps()
+        guesses = self._guesses()
+        guessed, right, width = sum(map(len, guesses)), 0, 0
+        if guessed:
+            running, right = self._verify(guesses)
+        else:
+            cursor = self._cursor = self._cursor or self._first_cursor()
+            logits = decode_one_token(self.loaded.decoder, self.kv, cursor)
+            if self._probe is not None:
+                self._probe.after_pass(self.rows)
+            cursor.tokens = self._next_tokens(logits, self.rows)[:, None]
+            running, width = self._retire(self.rows, cursor.tokens[:, 0]), cursor.width
         ended = perf_counter()
-        self.tally.count_decode(len(self.rows), running, ended - started)
-        self._step_log.count_decode(len(self.rows), self._read_tokens(cursor), started, ended)
+        rows, seconds = len(self.rows), ended - started
+        self.tally.count_decode(rows, running, seconds, guessed, right)
+        tokens = 1 + right / running if right else 1
+        self._step_log.count_decode(rows, self._read_tokens(width), started, ended, tokens)
+        if self._guessing is not None and self.kv.in_blocks:
+            self._guessing.count(rows + guessed, guessed, seconds)
         if self._thread_trials is not None:
-            self._thread_trials.count(len(self.rows), ended - started, ended)
+            self._thread_trials.count(rows + guessed, seconds, ended)
         self._pause_if_done()
+
+    def _guesses(self) -> list[list[int]]:
+        """Returns guesses of each row's next tokens; its limit and its blocks have room for them and one more."""
+        tables = self.kv.arrangement.tables
+        if self._guessing is None or tables is None:
+            return []
+        left = [
+            min(row.limit - len(row.generated), tables.room(index) - row.cached_tokens) - 1
+            for index, row in enumerate(self.rows)
+        ]
+        return self._guessing.guesses([row.copied_text() if row.running else None for row in self.rows], left)
+
+    def _verify(self, guesses: Several[Several[int]]) -> tuple[int, int]:
+        """Computes the rows' newest tokens and guesses behind them, and appends tokens until one is not the guess.
+
+        A token is chosen only once those before it are appended, so that each row gets what it would get without
+        guesses. Returns how many rows were running, and how many guesses were right.
+        """
+        rows, first = self.rows, len(self.rows)
+        tokens = [[row.generated[-1], *guess] for row, guess in zip(rows, guesses, strict=True)]
+        logits = decode_several_tokens(self.loaded.decoder, self.kv, tokens, [row.cached_tokens for row in rows])
+        self._cursor = None
+        if self._probe is not None:
+            self._probe.after_pass(rows)
+        running, right = self._retire(rows, self._next_tokens(logits[:first], rows)), 0
+        starts = accumulate(map(len, guesses), initial=first)
+        verified = [(row, guess, start) for row, guess, start in zip(rows, guesses, starts, strict=False) if guess]
+        for place in range(max(map(len, guesses))):
+            verified = [
+                (row, guess, start)
+                for row, guess, start in verified
+                if place < len(guess) and row.running and row.generated[-1] == guess[place]
+            ]
+            if not verified:
+                break
+            behind = logits[[start + place for _, _, start in verified]]
+            going_on = [row for row, _, _ in verified]
+            right += self._retire(going_on, self._next_tokens(behind, going_on))
+        return running, right
 
     def _compute_again(self) -> None:
         """Prefills the rows that grow beyond longrope's original context now; each of them gets a token by this."""
@@ -166,28 +222,23 @@ class RunningBatch:
         for row, index in passing:
             self.prefill([row], [index])
 
-    def _read_tokens(self, cursor: Cursor) -> float:
+    def _read_tokens(self, width: int) -> float:
         """Returns the cached tokens that a step reads for each row: the longest row's, or in blocks the mean."""
         if not self.kv.in_blocks:
-            return cursor.width
+            return width
         return sum(row.cached_tokens for row in self.rows) / len(self.rows)
 
     def _pause_if_done(self) -> None:
         if not self.any_running():
             self._step_log.pause()
 
-    def _prepare_decode(self) -> Cursor:
-        """Reserves memory for one more token of each row, without large gaps; returns the rows' cursor."""
-        self.reserve({index: row.cached_tokens + 1 for index, row in enumerate(self.rows)})
-        if self._cursor is None:
-            self.kv.close_gaps()
-            self._cursor = Cursor.from_host(
-                self.kv,
-                tokens=[row.generated[-1] for row in self.rows],
-                positions=[row.cached_tokens for row in self.rows],
-                running=[row.running for row in self.rows],
-            )
-        return self._cursor
+    def _first_cursor(self) -> Cursor:
+        return Cursor.from_host(
+            self.kv,
+            tokens=[row.generated[-1] for row in self.rows],
+            positions=[row.cached_tokens for row in self.rows],
+            running=[row.running for row in self.rows],
+        )
 
     def _retire(self, rows: Several[BatchRow], tokens: Tensor) -> int:
         """Appends the tokens to running rows and collects the rows that finish; returns how many rows were running."""

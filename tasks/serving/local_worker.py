@@ -11,6 +11,7 @@ import torch
 from inference.local.cost_counters import StepLog
 from inference.local.engine import Engine
 from inference.local.engine_profile import QUICK, measure, tolerated_slowdown, worthwhile_threads
+from inference.local.guessed_tokens import Guessing
 from inference.local.kv.kv_budget import GPU_SHARE, kv_budget_bytes, require_a_row
 from inference.local.kv.kv_cache import BLOCK_TOKENS
 from inference.local.loading.model_loading import LoadedModel, load_model
@@ -75,6 +76,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
             thread_trials=thread_trials,
             probe=probe,
             prefix_cache=settings.prefix_cache,
+            guessing=Guessing(settings.guess_tokens) if settings.guess_tokens else None,
         ),
         load_prompt_format(settings.model),
         announcement,

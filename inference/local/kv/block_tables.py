@@ -193,6 +193,10 @@ class BlockTables:
         """Returns the index tensors for attention; every row must have a block."""
         return index_of_blocks(self.rows, device)
 
+    def room(self, row: int) -> int:
+        """Returns the number of tokens that fit in a row's blocks."""
+        return len(self.rows[row]) * self.block_tokens
+
     def _share(self, row: int, blocks: Sequence[int]) -> None:
         for block in blocks:
             if block not in self._readers:

@@ -99,13 +99,14 @@ class Arrangement:
         held = tensor[: self.blocks * heads * self.block_tokens]
         return held.view(self.blocks, heads, self.block_tokens, tensor.shape[-1])
 
-    def slots_at(self, positions: Sequence[int]) -> dict[int, Tensor]:
-        """Returns by head count the slots, [rows * heads], of row i's token at positions[i].
+    def slots_at(self, positions: Sequence[int], rows: Sequence[int] | None = None) -> dict[int, Tensor]:
+        """Returns by head count the slots, [tokens * heads], of tokens at these positions of rows[i], or of row i.
 
         A block's next token has slot + 1.
         """
         size, slots = self.block_tokens, {}
-        places = [(self._block_of(row, at), at % size) for row, at in enumerate(positions)]
+        of_rows = range(len(positions)) if rows is None else rows
+        places = [(self._block_of(row, at), at % size) for row, at in zip(of_rows, positions, strict=True)]
         for count in self.head_counts:
             first = torch.tensor([block * count * size + column for block, column in places], device=self.device)
             slots[count] = (first[:, None] + torch.arange(count, device=self.device) * size).view(-1)

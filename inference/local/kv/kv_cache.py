@@ -23,6 +23,7 @@ from torch import Tensor
 from inference.local.kv.block_tables import BlockChanges, BlockIndex, BlockTables
 from inference.local.kv.kv_arrangement import Arrangement, Piece, enlarged_rectangle, split_into_pieces
 from inference.local.kv.kv_budget import KvLayout, zeroed_memory
+from inference.local.kv.query_groups import QueryGroup, query_groups
 from inference.local.kv.row_states import RowStates
 
 # The width that attention reads is rounded up to a multiple of this, so that views last for several tokens and stay
@@ -72,6 +73,7 @@ class KvCache(RowStates):
         self._views: list[tuple[Tensor, Tensor]] = []  # the keys and values that decoding reads; empty in a prefill
         self._viewed_for: tuple[Sequence[int], int] = (), 0  # lengths and width for which the views were made
         self.block_index: BlockIndex | None = None  # how decoding reads blocks
+        self.query_groups: list[QueryGroup] = []  # how a pass with several tokens of a row reads them; empty: one each
         self.pieces: list[Piece] = []  # how decoding divides the rows of a rectangle
         self._piece_views: list[list[tuple[Tensor, Tensor]]] = []
 
@@ -160,24 +162,28 @@ class KvCache(RowStates):
         """
         starts, at = cached or [0] * len(rows), self.arrangement
         self._read_columns, self._slots = 0, at.token_slots(rows, starts, lengths)
-        self._unpadded = at.token_indices(starts, lengths)
+        self._unpadded, self.query_groups = at.token_indices(starts, lengths), []
         self.begin_states(rows)
         self._drop_views()
         self._prefixes = at.blocks_before(rows, starts) if any(starts) else None
 
-    def prepare_decode(self, slots: dict[int, Tensor], lengths: Sequence[int], width: int) -> int:
+    def prepare_decode(
+        self, slots: dict[int, Tensor], lengths: Sequence[int], width: int, counts: Sequence[int] = ()
+    ) -> int:
         """Prepares a forward pass that writes `slots`; returns the width that it reads, at least `width`.
 
         `lengths` are the numbers of cached tokens at an earlier step. Each row has since grown by at most
-        `width - max(lengths)` tokens.
+        `width - max(lengths)` tokens. In blocks row i may have counts[i] tokens, numbered as `query_groups` says.
         """
-        self._slots, self._unpadded, self._prefixes = slots, {}, None
+        self._slots, self._unpadded, self._prefixes, self.query_groups = slots, {}, None, []
         self.continue_states(len(lengths))
         columns, tables = self.arrangement.columns, self.arrangement.tables
         if tables is not None:
             if self.block_index is None:
                 self.block_index = tables.index(self.layout.device)
                 self._views = self._layer_views(Piece(0, self.block_index.blocks, tables.block_tokens))
+            if counts:
+                self.query_groups = query_groups(tables, self.block_index, counts)
             return columns
         rows, wanted = len(lengths), -(-width // VIEW_STEP) * VIEW_STEP
         width = min(wanted, columns)  # `width` grows also when the longest row has ended, so it may exceed the columns

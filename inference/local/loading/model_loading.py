@@ -66,6 +66,11 @@ class LoadedModel:
         """Whether a FusedModel runs the forward passes; only that reads a KV cache in blocks."""
         return self.decoder is not self.model
 
+    @property
+    def takes_guesses(self) -> bool:
+        """Whether a pass over blocks may compute several tokens of a row: not with windows or longrope's two ranges."""
+        return self.fused and not self.layout.windows and self.longrope is None
+
 
 def load_model(model: str, device: str = "cpu", dtype: str = "auto", quantize: Quantize | None = None) -> LoadedModel:
     """Loads a model directory or hub id; raises UnsupportedModel, UnreadableModel or QuantizationUnavailable.

@@ -26,6 +26,17 @@ def test_tokens_of_finished_rows_are_invalid():
     assert (figures.valid_tokens, figures.invalid_tokens) == (3 + 2 + 1, 0 + 1 + 2)
 
 
+def test_right_guesses_are_valid_tokens_and_more_iterations_and_wrong_ones_are_neither():
+    tally = RunTally()
+    tally.count_prefill([4, 4], 0.1)
+    tally.count_decode(rows=2, running=2, seconds=0.1, guessed=9, right=2)
+    tally.count_decode(rows=2, running=1, seconds=0.1, guessed=3, right=3)
+    figures = tally.figures()
+    assert (figures.valid_tokens, figures.invalid_tokens) == (2 + 4 + 4, 1)
+    assert figures.iterations == 1 + 2 + 4
+    assert (figures.guessed_tokens, figures.right_guesses) == (12, 5)
+
+
 def test_the_longest_row_and_the_largest_cache_are_kept():
     tally = RunTally()
     for new_tokens, kv_bytes in ((5, 100), (9, 300), (2, 200)):
@@ -52,6 +63,14 @@ def test_iterations_of_as_many_rows_share_a_window_until_it_is_full() -> None:
     assert [window.steps for window in log.take()] == [MOST_STEPS]
     log.count_decode(4, 5, began_at=0.17, now=0.18)
     assert [(window.steps, window.row_steps) for window in log.take()] == [(1, 3)]
+
+
+def test_an_iteration_that_gives_rows_two_tokens_counts_as_two() -> None:
+    log = StepLog()
+    log.count_decode(4, 10, began_at=0.0, now=0.3, tokens=2)
+    log.pause()
+    [window] = log.take()
+    assert (window.steps, window.row_steps, window.reads, window.row_reads) == (2, 8, 20, 80)
 
 
 def test_time_without_rows_is_in_no_window() -> None:

@@ -5,9 +5,18 @@ from functools import partial
 import pytest
 import torch
 
-from inference.local.decode_attention import by_bags, by_blocks, by_kernel, by_products, fastest_attention
+from inference.local.decode_attention import (
+    MaskedGroup,
+    by_bags,
+    by_blocks,
+    by_groups,
+    by_kernel,
+    by_products,
+    fastest_attention,
+)
 from inference.local.kv.block_tables import BlockTables
 from inference.local.kv.kv_budget import KvLayout, LayerShape
+from inference.local.kv.query_groups import query_groups, token_rows
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -56,6 +65,7 @@ def test_a_gpu_keeps_its_kernel():
     assert fastest_attention(layout, heads=4) is by_kernel
 
 
+CPU = torch.device("cpu")
 LENGTHS, BLOCK_TOKENS, KEY_HEADS, KEY_DIM, VALUE_DIM = (5, 12, 1), 4, 2, 16, 8
 
 
@@ -74,7 +84,7 @@ def in_both(dtype, queries=3):
         for number, block in enumerate(blocks):
             for side, of_rows in zip(pool, rectangle, strict=True):
                 side[block] = of_rows[row, :, number * BLOCK_TOKENS : (number + 1) * BLOCK_TOKENS]
-    return query, rectangle, pool, mask, tables.index(torch.device("cpu"))
+    return query, rectangle, pool, mask, tables.index(CPU)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -114,3 +124,44 @@ def test_rows_attend_to_shared_blocks_as_to_their_own(dtype, queries):
     tolerance = 1e-5 if dtype == torch.float32 else 0.05
     expected = by_kernel(query.float(), keys, values, mask.float())
     torch.testing.assert_close(attended.float(), expected, rtol=tolerance, atol=tolerance)
+
+
+def several_tokens(counts, dtype=torch.float32, shared=3):
+    """Rows with these numbers of newest tokens: their queries, mask and groups, and the blocks' keys and values."""
+    _, _, pool, _, _ = in_both(dtype)
+    tables = BlockTables(blocks=9, block_tokens=BLOCK_TOKENS)
+    tables.rows = [[7, 2], [0, 5, 3], [4]]
+    numbered = token_rows(counts)
+    query = torch.randn(len(numbered), KEY_HEADS, shared, KEY_DIM).to(dtype)
+    ends = torch.tensor([LENGTHS[row] - counts[row] + place + 1 for row, place in numbered])
+    hidden = torch.arange(tables.columns) >= ends[:, None]
+    mask = hidden.to(dtype).mul_(torch.finfo(dtype).min)[:, None, None, :]
+    groups = [MaskedGroup.of(one, mask, shared) for one in query_groups(tables, tables.index(CPU), counts)]
+    return numbered, query, mask, groups, pool, tables
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shared", [1, 3])
+@pytest.mark.parametrize("counts", [(3, 1, 1), (1, 4, 1), (2, 5, 1)])
+def test_each_of_a_rows_tokens_attends_as_it_would_alone(dtype, shared, counts):
+    numbered, query, mask, groups, pool, tables = several_tokens(counts, dtype, shared)
+    attended = by_groups(query, pool[0], pool[1], groups)
+    tolerance = 1e-5 if dtype == torch.float32 else 0.05
+    for number, (row, _) in enumerate(numbered):
+        alone = BlockTables(blocks=9, block_tokens=BLOCK_TOKENS)
+        alone.rows = [tables.rows[row]]
+        index, own_mask = alone.index(CPU), mask[number, None, ..., : alone.columns]
+        keys, values = (side[: len(index.row_of)] for side in pool)
+        own = by_blocks(query[number, None], keys, values, own_mask, index)
+        torch.testing.assert_close(attended[number], own[0], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("counts", [(1, 4, 1), (3, 1, 1)])
+def test_a_row_of_several_tokens_that_has_no_numbers_keeps_them_from_the_others(counts):
+    numbered, query, _, groups, pool, _ = several_tokens(counts)
+    before = by_groups(query, pool[0], pool[1], groups)
+    for side in pool:
+        side[[0, 5, 3, 1, 6]] = torch.nan  # the blocks of row 1, and of no row
+    after = by_groups(query, pool[0], pool[1], groups)
+    others = [number for number, (row, _) in enumerate(numbered) if row != 1]
+    assert torch.equal(after[others], before[others])

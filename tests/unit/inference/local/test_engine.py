@@ -12,6 +12,7 @@ from inference.engine_errors import OutOfMemory, SequenceTooLong
 from inference.local.engine import Engine
 from inference.sequences import FinishedSequence, Sequence
 from request_body import Sampling
+from tests.unit.inference.foreseen_tokens import Foreseen
 from tests.unit.inference.tiny_models import AMPLE, ANSWER, MAKERS, POSITIONS, drain, known
 
 
@@ -68,13 +69,18 @@ OPERATION = st.one_of(
     budget_tokens=st.sampled_from([80, 130, 200, 10_000]),
     block_tokens=st.sampled_from([1, 5, 32]),
     prefill_tokens=st.sampled_from([None, 1, 7, 30]),
+    right=st.sampled_from([None, 0.5, 0.9]),
 )
 def test_any_schedule_of_joins_steps_removals_and_preemptions_changes_no_answer(
-    architecture, schedule, budget_tokens, block_tokens, prefill_tokens
+    architecture, schedule, budget_tokens, block_tokens, prefill_tokens, right
 ):
     here = known(architecture)
     budget_bytes = budget_tokens * here.loaded.delta_bytes
-    engine = Engine(here.loaded, budget_bytes, block_tokens=block_tokens, prefill_tokens=prefill_tokens)
+    foreseen = [(*answered.prompt_ids, *answered.answer) for answered in here.pool]
+    guessing = None if right is None else Foreseen(foreseen, right=right)
+    engine = Engine(
+        here.loaded, budget_bytes, block_tokens=block_tokens, prefill_tokens=prefill_tokens, guessing=guessing
+    )
     expected, preempted, numbers = {}, [], count()
     results: dict[str, FinishedSequence] = {}
 

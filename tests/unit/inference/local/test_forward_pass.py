@@ -1,9 +1,9 @@
-"""The cursor of a decoding step, and prefills behind cached tokens."""
+"""The cursor of a decoding step, prefills behind cached tokens, and passes of several tokens."""
 
 import pytest
 import torch
 
-from inference.local.forward_pass import MOST_MASK, Cursor, prefill
+from inference.local.forward_pass import MOST_MASK, Cursor, decode_one_token, decode_several_tokens, prefill
 from inference.local.kv.kv_cache import KvCache
 
 
@@ -54,3 +54,30 @@ def test_a_prefill_behind_cached_tokens_computes_what_a_whole_one_does(llama, le
             for sides in zip(whole.row_to_host(row, length), behind.row_to_host(row, length), strict=True):
                 for one, other in zip(*sides, strict=True):
                     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("counts", [(1, 3, 1), (4, 2, 1), (3, 3, 3)])
+def test_one_pass_of_several_tokens_gives_what_as_many_passes_give(llama, counts):
+    prompts = [list(answered.prompt_ids) for answered in llama.pool[:3]]
+    coming = [[9, 10, 11, 12], [13, 14, 15, 16], [17, 18, 19, 20]]
+    logits = []
+    with torch.inference_mode():
+        for several in (True, False):
+            kv = KvCache(llama.loaded.layout, 2**20, block_tokens=4, in_blocks=True)
+            kv.reserve([len(prompt) + 4 for prompt in prompts])
+            prefill(llama.loaded.decoder, kv, range(3), prompts, 0)
+            begun = [*map(len, prompts)]
+            if several:
+                tokens = [own[:count] for own, count in zip(coming, counts, strict=True)]
+                logits.append(decode_several_tokens(llama.loaded.decoder, kv, tokens, begun))
+            else:
+                cursor = Cursor.from_host(kv, [own[0] for own in coming], begun, [True] * 3)
+                steps = []
+                for place in range(4):
+                    cursor.tokens = torch.tensor([[own[place]] for own in coming])
+                    steps.append(decode_one_token(llama.loaded.decoder, kv, cursor))
+                logits.append(torch.stack(steps))
+    found, one_by_one = logits
+    numbered = [(row, 0) for row in range(3)] + [(row, n) for row in range(3) for n in range(1, counts[row])]
+    for own, (row, place) in zip(found, numbered, strict=True):
+        torch.testing.assert_close(own, one_by_one[place, row], rtol=1e-3, atol=1e-3)

@@ -18,6 +18,7 @@ from inference.local.kv.kv_cache import KvCache
 from inference.local.prefix_sharing import MOST_GATHERED, PrefixSharing, shares_prefixes
 from inference.sequences import Sequence
 from request_body import Sampling
+from tests.unit.inference.foreseen_tokens import Foreseen
 from tests.unit.inference.tiny_models import AMPLE, VOCABULARY, Known, answers, drain, known
 
 BLOCK = 4
@@ -266,14 +267,19 @@ def cached_contents(engine):
     budget_tokens=st.sampled_from([80, 120, 200, 10_000]),
     prefill_tokens=st.sampled_from([None, None, 5]),
     threshold=st.sampled_from([1.0, 0.7]),
+    guessed=st.booleans(),
 )
-def test_answers_with_shared_prefixes_are_those_without(schedule, budget_tokens, prefill_tokens, threshold):
+def test_answers_with_shared_prefixes_are_those_without(schedule, budget_tokens, prefill_tokens, threshold, guessed):
     here = instructed()
+    foreseen = [
+        (*one.prompt_ids, *(sampled_answer(index), one.answer)[index % 2]) for index, one in enumerate(here.pool)
+    ]
     engine, _ = sharing_engine(
         here,
         budget_tokens * here.loaded.delta_bytes,
         prefill_tokens=prefill_tokens,
         memory_threshold=threshold,
+        guessing=Foreseen(foreseen) if guessed else None,
     )
     sampling = Sampling(temperature=1.3, seed=5)
     expected, preempted, numbers, results = {}, [], count(), {}

@@ -1,0 +1,145 @@
+"""Measures what guessing of copied text gains: tokens a second with and without it, by application and number of rows.
+
+    python -m benchmarks.engines.guessed_copies --model smollm2 --data DIR --json F [--guess 16] [--clock cpu]
+    python -m benchmarks.engines.guessed_copies --model inference/bundled --json F
+
+Greedy answers of a real model to the papers' tasks in DIR/requests/*.jsonl, or of the bundled model to the toy
+applications. Rows join as others end. Both ways take turns, each with an engine of its own, and must give the same
+answers in float32.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from collections.abc import Sequence as Several
+from pathlib import Path
+from statistics import median
+
+import click
+import torch
+
+from benchmarks.engines.step_profile import CLOCKS
+from benchmarks.generated_answers import choose_instructions
+from benchmarks.harness import Column, Json, Results, json_option, print_table
+from cli.option_types import CommaSeparated
+from cli.service_access import settings_with
+from inference.local.engine import Engine
+from inference.local.guessed_tokens import Guessing
+from inference.local.loading.model_loading import LoadedModel, load_model
+from inference.prompt_format import PromptFormat, load_prompt_format
+from inference.sequences import Sequence
+from inference.toy.toy_applications import toy_requests
+
+KV_BUDGET_BYTES = 2**31  # more than any of these batches takes
+READ = 4  # instructions that are read for each one that is used: applications have different shares of the files
+COLUMNS: dict[str, Column] = {
+    "application": "application",
+    "rows": "rows",
+    "tokens/s": "tokens_per_s:.1f",
+    "guessed": "guessed_tokens_per_s:.1f",
+    "×": "times:.2f",
+    "of each": lambda line: " ".join(f"{one:.2f}" for one in line["times_of_each"]),
+    "guesses a token": "guesses_a_token:.2f",
+    "right": "right_share:.0%",
+    "same answers": "same",
+}
+
+
+@click.command(help=__doc__)
+@click.option("--model", required=True, help="A fetched model's name or a directory.")
+@click.option("--data", type=click.Path(exists=True, path_type=Path), help="Directory of the papers' tasks.")
+@click.option("--applications", type=CommaSeparated(str), default="", help="Their names; all if empty.")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
+@click.option("--rows", "sizes", type=CommaSeparated(int), default="1,8,32", show_default=True)
+@click.option("--requests", default=2, show_default=True, help="Of an application, for each row at once.")
+@click.option("--fewest", default=6, show_default=True, help="Of an application, for few rows.")
+@click.option("--limit", default=128, show_default=True, help="Most tokens of an answer.")
+@click.option("--guess", default=16, show_default=True, help="MAGNUS_GUESS_TOKENS.")
+@click.option("--repeats", default=3, show_default=True)
+@click.option("--threads", default=0, show_default=True, help="CPU threads; 0: torch's own number.")
+@click.option("--clock", type=click.Choice([*CLOCKS]), default="wall", show_default=True, help="cpu: of the process.")
+@json_option
+def main(
+    model: str,
+    data: Path | None,
+    applications: list[str],
+    dtype: str,
+    sizes: list[int],
+    requests: int,
+    fewest: int,
+    limit: int,
+    guess: int,
+    repeats: int,
+    threads: int,
+    clock: str,
+    results: Results,
+) -> None:
+    """Print what guessing gains in each application with each number of rows."""
+    if threads:
+        torch.set_num_threads(threads)
+    directory = settings_with(model=model).model
+    loaded, prompt_format = load_model(directory, dtype=dtype), load_prompt_format(directory)
+    prompts = _prompts(data, prompt_format, READ * max(fewest, requests * max(sizes)))
+    lines: list[Json] = []
+    for application in applications or sorted(prompts):
+        for rows in sizes:
+            of_size = prompts[application][: max(fewest, requests * rows)]
+            sequences = [Sequence(str(number), prompt, limit) for number, prompt in enumerate(of_size)]
+            line = compared(loaded, sequences, rows, guess, repeats, CLOCKS[clock])
+            lines.append({"application": application, "rows": rows, "prompts": len(sequences), **line})
+            results.write(lines)
+    print_table(lines, COLUMNS, f"{Path(directory).name}, {dtype}, {torch.get_num_threads()} threads, {clock} clock")
+
+
+def _prompts(data: Path | None, prompt_format: PromptFormat, each: int) -> dict[str, list[tuple[int, ...]]]:
+    """Encode prompts of every application: of the papers' tasks, or of the toy applications without data."""
+    found: dict[str, list[tuple[int, ...]]] = defaultdict(list)
+    if data is None:
+        asked = [(one.application, one.instruction, one.input) for one in toy_requests(6 * each, seed=5)]
+    else:
+        asked = choose_instructions(data, 6 * each, prompt_format.count, papers_only=True)
+    for application, instruction, text in asked:
+        found[application].append(tuple(prompt_format.encode(instruction, text)))
+    return found
+
+
+def compared(
+    loaded: LoadedModel, sequences: Several[Sequence], rows: int, guess: int, repeats: int, clock: Callable[[], float]
+) -> Json:
+    """Serve the sequences with and without guesses in turns, after one turn that is not measured."""
+    seconds: tuple[list[float], list[float]] = [], []
+    engines = [Engine(loaded, KV_BUDGET_BYTES, guessing=guessing) for guessing in (None, Guessing(guess))]
+    for turn in range(repeats + 1):
+        served = []
+        for engine, of_engine in zip(engines, seconds, strict=True):
+            began = clock()
+            served.append(_served(engine, sequences if turn else sequences[:rows], rows))
+            if turn:
+                of_engine.append(clock() - began)
+    (plain_answers, *_), (answers, guesses, right) = served
+    tokens = sum(map(len, plain_answers.values()))
+    return {
+        "tokens": tokens,
+        "tokens_per_s": tokens / median(seconds[0]),
+        "guessed_tokens_per_s": sum(map(len, answers.values())) / median(seconds[1]),
+        "times": median(plain / guessed for plain, guessed in zip(*seconds, strict=True)),
+        "times_of_each": [plain / guessed for plain, guessed in zip(*seconds, strict=True)],
+        "seconds_of_each": seconds,
+        "guesses_a_token": guesses / tokens,
+        "right_share": right / guesses if guesses else None,
+        "same": answers == plain_answers,
+    }
+
+
+def _served(engine: Engine, sequences: Several[Sequence], rows: int) -> tuple[dict[str, tuple[int, ...]], int, int]:
+    """Serve the sequences with at most `rows` at once; returns their answers, and all guesses and right ones."""
+    waiting, answers, guesses, right = deque(sequences), dict[str, tuple[int, ...]](), 0, 0
+    while waiting or engine.rows:
+        engine.insert([waiting.popleft() for _ in range(min(rows - len(engine.rows), len(waiting)))])
+        answers |= {row.id: row.generated_ids for row in engine.step()}
+        if not engine.rows:  # the next row begins new figures
+            guesses, right = guesses + engine.figures.guessed_tokens, right + engine.figures.right_guesses
+    return answers, guesses, right
+
+
+if __name__ == "__main__":
+    main()

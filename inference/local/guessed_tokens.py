@@ -1,0 +1,167 @@
+"""Guesses a row's next tokens where its answer copies its prompt or itself (prompt-lookup decoding).
+
+A pass that computes a row's newest token can verify guesses of the next ones as well, in less time than a pass for each
+would take. Where an answer copies a text, they stand there behind its last tokens. Whether guesses pay follows from two
+figures that are observed whether or not anything is guessed: how often a row's next token was the foreseen one, and
+the seconds of passes by their number of tokens.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate, cycle, islice
+from operator import mul
+
+import numpy as np
+
+# The first estimates of the chance that the foreseen token comes, once 1, 2 to 3, 4 to 7, 8 or more tokens in a row
+# were copied. The row's own tokens soon outweigh them.
+FIRST_CHANCES = (0.3, 0.5, 0.7, 0.8)
+REMEMBERED = 32  # foreseen tokens over which a chance is averaged; not tuned
+# A pass that verifies guesses must promise this many times the tokens a second of one that does not: its promise is
+# uncertain, and the rows beside wait for it. Not tuned.
+LEAST_GAIN = 1.05
+ROUNDS = 4  # of the search for the most tokens a second, which converges in two or three
+
+KEPT = 0.99  # weight of each pass relative to the next one: the last hundred count. Not tuned
+# What is expected before any measurement, as shares of the mean pass: a pass of twice its tokens costs this much more
+# (measured with 16 rows of SmolLM2), and verifying costs this much beside its tokens.
+TWICE_SHARE, VERIFYING_SHARE = 0.4, 0.02
+# The number of passes as which the second expectation counts; the first counts as one. A pass that guesses has more
+# tokens, too, so that passes of one kind do not tell the two costs apart. Not tuned.
+VERIFYING_WEIGHT = 4.0
+
+Line = tuple[float, float, float]  # seconds of a pass without tokens, of each token, of verifying
+
+
+class CopiedText:
+    """A row's tokens, the place that its answer seems to copy, and how often the token there came next."""
+
+    __slots__ = ("_behind", "_chances", "_copied", "_followed", "_place", "_tried", "tokens")
+
+    def __init__(self, prompt_ids: Sequence[int]) -> None:
+        self.tokens: list[int] = []
+        self._followed = 0  # tokens of the answer
+        self._behind: dict[
+            int | tuple[int, int], int
+        ] = {}  # the place behind the last occurrence of a token, or of two
+        self._place: int | None = None  # of the token that is foreseen to come next
+        self._copied = 0  # tokens in a row that were the same before that place
+        self._chances, self._tried = list(FIRST_CHANCES), [1] * len(FIRST_CHANCES)
+        for token in prompt_ids:
+            self._place = None
+            self._append(token)
+
+    def follow(self, answer: Sequence[int]) -> None:
+        """Adds what the answer has gained, and counts how often it was foreseen."""
+        for token in answer[self._followed :]:
+            if self._place is not None:
+                comes, kind = self.tokens[self._place] == token, _kind(self._copied)
+                self._tried[kind] = min(self._tried[kind] + 1, REMEMBERED)
+                self._chances[kind] += (comes - self._chances[kind]) / (self._tried[kind] + 1)
+                self._place, self._copied = (self._place + 1, self._copied + 1) if comes else (None, 0)
+            self._append(token)
+        self._followed = len(answer)
+
+    def chances(self, most: int) -> list[float]:
+        """Returns the chances that the next token, the next two, ... up to `most` are those that `guess` returns."""
+        if self._place is None:
+            return []
+        return [*accumulate((self._chances[_kind(self._copied + n)] for n in range(most)), mul)]
+
+    def guess(self, count: int) -> list[int]:
+        """Returns the foreseen `count` tokens; a text that repeats itself is expected to go on so."""
+        if self._place is None:
+            return []
+        return list(islice(cycle(self.tokens[self._place : self._place + count]), count))
+
+    def _append(self, token: int) -> None:
+        """Adds a token; if none is foreseen, the place behind the last two is found, or else that behind the last one.
+
+        On the real answers to the papers' tasks, two tokens or three alone foresaw up to a tenth less.
+        """
+        behind, pair = self._behind, (self.tokens[-1] if self.tokens else -1, token)
+        if self._place is None:
+            self._place, self._copied = behind.get(pair), 2
+            if self._place is None:
+                self._place, self._copied = behind.get(token), 1
+        self.tokens.append(token)
+        behind[pair] = behind[token] = len(self.tokens)
+
+
+def _kind(copied: int) -> int:
+    return min(copied.bit_length(), len(FIRST_CHANCES)) - 1
+
+
+class PassCosts:
+    """The seconds of the engine's passes: a line over their tokens, and a fixed part of those that verify guesses."""
+
+    def __init__(self) -> None:
+        # decayed sums over passes: 1, tokens, tokens², verifies, verifies · tokens, and seconds · (1, tokens, verifies)
+        self._sums = np.zeros(8)
+
+    def count(self, tokens: int, verifies: bool, seconds: float) -> None:
+        """Counts a pass that computed `tokens` tokens of all rows together."""
+        by_tokens = verifies * tokens
+        self._sums *= KEPT
+        self._sums += (1, tokens, tokens**2, verifies, by_tokens, seconds, seconds * tokens, seconds * verifies)
+
+    def line(self) -> Line | None:
+        """Returns the line by least squares; None before the first pass."""
+        passes, tokens, squares, verifying, of_those, seconds, by_tokens, of_verifying = self._sums
+        if not passes:
+            return None
+        mean, mean_s = tokens / passes, seconds / passes
+        products = [
+            [passes, tokens, verifying],
+            [tokens, squares + mean**2, of_those],
+            [verifying, of_those, verifying + VERIFYING_WEIGHT],
+        ]
+        expected = mean * TWICE_SHARE * mean_s, VERIFYING_WEIGHT * VERIFYING_SHARE * mean_s
+        sums = [seconds, by_tokens + expected[0], of_verifying + expected[1]]
+        base_s, token_s, verifying_s = np.linalg.solve(products, sums).tolist()
+        return base_s, max(0.0, token_s), max(0.0, verifying_s)
+
+
+def most_worthwhile(chances: Sequence[Sequence[float]], rows: int, line: Line) -> list[int]:
+    """Returns the number of guesses for each row with which a pass gives most tokens a second; all are 0 if none pay.
+
+    chances[i] falls: the chances that the first guess of row i, the first two, ... come true. `rows` rows get a token
+    anyway. A guess pays while it promises more tokens than the engine generates in its time (Dinkelbach, 1967: with the
+    best ratio of tokens to seconds, the maximum of tokens - ratio * seconds is 0).
+    """
+    base_s, token_s, verifying_s = line
+    plain_s = base_s + rows * token_s
+    best = [0] * len(chances)
+    if plain_s <= 0:
+        return best
+    rate = LEAST_GAIN * rows / plain_s
+    for _ in range(ROUNDS):
+        price = rate * token_s
+        counts = [sum(chance > price for chance in of_row) for of_row in chances]
+        gained = sum(sum(of_row[:count]) for of_row, count in zip(chances, counts, strict=True))
+        reached = (rows + gained) / (plain_s + verifying_s + token_s * sum(counts))
+        if reached <= rate:
+            break
+        best, rate = counts, reached
+    return best
+
+
+class Guessing:
+    """Decides before each pass of an engine what is guessed; `most` is the largest number of a row's guesses."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self._costs = most, PassCosts()
+
+    def guesses(self, texts: Sequence[CopiedText | None], rooms: Sequence[int]) -> list[list[int]]:
+        """Returns guesses of each row's next tokens, at most rooms[i]; a finished row has no text."""
+        running = sum(text is not None for text in texts)
+        limits = [min(self.most, room) for room in rooms]
+        chances = [[] if text is None else text.chances(most) for text, most in zip(texts, limits, strict=True)]
+        line = self._costs.line() if any(chances) else None
+        if line is None:
+            return [[] for _ in texts]
+        counts = most_worthwhile(chances, running, line)
+        return [[] if text is None else text.guess(count) for text, count in zip(texts, counts, strict=True)]
+
+    def count(self, tokens: int, guessed: int, seconds: float) -> None:
+        """Counts a pass over `tokens` tokens, of which `guessed` were guesses."""
+        self._costs.count(tokens, guessed > 0, seconds)
