@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 from urllib.parse import quote
 
+import click
 import httpx
 from tenacity import RetryCallState, Retrying, retry_if_exception, retry_if_result, stop_after_attempt
 
@@ -18,6 +19,7 @@ OPEN_STATES = ("queued", "in_progress")  # of a response
 RETRIED_STATUSES = frozenset({408, 429, 502, 503, 504})  # timeouts, rate limits, a service that restarts
 # The longest pause. Those between 8 attempts then add up to 26 s, enough for a service to restart; not tuned.
 MAX_PAUSE_S = 10.0
+SAID_AT = 3  # the attempt after which somebody may wonder why nothing happens, one second after the first; not tuned
 WEBHOOKS = "/v1/magnus/webhooks"
 
 Json = dict[str, Any]
@@ -50,6 +52,7 @@ class Client:
             sleep=sleep,
             stop=stop_after_attempt(attempts),
             wait=_pause_s,
+            before_sleep=self._say_that_it_waits,
             retry=retry_if_exception(_is_temporary) | retry_if_result(lambda one: one.status_code in RETRIED_STATUSES),
             retry_error_callback=_last_outcome,  # the last answer, or its exception
         )
@@ -205,6 +208,10 @@ class Client:
                 return response
             self._sleep(pause_s)
             pause_s = min(pause_s * 1.5, 1.0)
+
+    def _say_that_it_waits(self, call: RetryCallState) -> None:
+        if call.attempt_number == SAID_AT and call.outcome is not None and call.outcome.failed:
+            click.echo(f"no answer from {self.url} yet, trying again for half a minute", err=True)
 
     def _call(self, method: str, path: str, **arguments: Any) -> Json:
         return _content(self._answer(method, path, **arguments))

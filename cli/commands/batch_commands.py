@@ -20,14 +20,17 @@ from webapp.charts.quantities import count, duration
 
 
 @contextmanager
-def progress_shown(quiet: bool) -> Iterator[Callable[[Json], None]]:
-    """Gives a function that shows a batch's state as a bar, with its failed lines and its predicted end."""
+def progress_shown(quiet: bool, begins: str) -> Iterator[Callable[[Json], None]]:
+    """Gives a function that shows a batch's state as a bar, with its failed lines and its predicted end.
+
+    Before its first call the bar says what `begins`.
+    """
     columns = (
         *(TextColumn("{task.description:>11}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
         TextColumn("{task.fields[notes]}"),
     )
     with Progress(*columns, console=Console(stderr=True), disable=quiet) as bars:
-        bar = bars.add_task("uploading", total=None, notes="")
+        bar = bars.add_task(begins, total=None, notes="")
 
         def show(now: Json) -> None:
             counts = now["request_counts"]
@@ -102,7 +105,7 @@ def _try(client: Client, input: Path, endpoint: str | None, window: str, as_json
 
 def _serve(bulk_run: BulkRun, output: Path, endpoint: str | None, window: str, as_json: bool) -> None:
     try:
-        with progress_shown(as_json) as shown:
+        with progress_shown(as_json, "uploading") as shown:
             ended = bulk_run.wait(bulk_run.start(endpoint, window), shown, time.sleep)
     except KeyboardInterrupt:
         if bulk_run.batch_id:
@@ -178,7 +181,7 @@ def watch(client: Client, id: str, as_json: bool) -> None:
 
     With its predicted end; a restart of the service is waited for.
     """
-    with progress_shown(as_json) as shown:
+    with progress_shown(as_json, "") as shown:
         ended = follow(client, client.batch(id), shown, time.sleep)
     print_result([ended], as_json, _batches, lines=True)
 
@@ -256,5 +259,7 @@ def retry(client: Client, ids: tuple[str, ...]) -> list[Json]:
 @with_client
 def change(client: Client, ids: tuple[str, ...], window: str | None, tier: str | None) -> list[Json]:
     """Give batches another completion window or service tier."""
+    if window is None and tier is None:
+        raise click.UsageError("give --window, --tier or both")
     asked = {"completion_window": window, "service_tier": tier}
     return [client.change_batch(one, {name: value for name, value in asked.items() if value}) for one in ids]

@@ -166,3 +166,12 @@ def test_an_id_stays_within_its_part_of_the_address() -> None:
         b"/v1/responses/a%2F..%2Fb%3Fc/cancel",
         b"/v1/batches/a%2F..%2Fb%3Fc",
     ]
+
+
+def test_a_command_says_once_that_it_waits_for_a_service(capsys: pytest.CaptureFixture[str]) -> None:
+    with (
+        Client("http://127.0.0.1:9", "key", attempts=6, sleep=lambda _: None) as client,
+        pytest.raises(Unreachable, match="no answer from http://127"),
+    ):
+        client.model()
+    assert capsys.readouterr().err == "no answer from http://127.0.0.1:9 yet, trying again for half a minute\n"

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from cli.api_client import Json
-from cli.commands.batch_commands import _batches, _estimate, predicted_end, run
+from cli.commands.batch_commands import _batches, _estimate, change, predicted_end, run
 from cli.output import PIPE_WIDTH
 
 
@@ -40,6 +40,12 @@ def test_the_table_of_batches_keeps_each_in_one_line_of_a_pipe() -> None:
     row = next(line for line in shown.get().splitlines() if batch["id"] in line)
     for text in ("in_progress", "default", "50,000", "12,345", "1,234", "too late"):
         assert text in row
+
+
+def test_a_change_of_nothing_names_the_options() -> None:
+    said = CliRunner().invoke(change, ["batch_1", "--url", "http://127.0.0.1:1", "--api-key", "key"])
+    assert said.exit_code == 2
+    assert "give --window, --tier or both" in said.output
 
 
 def test_a_run_without_a_file_for_the_answers_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
