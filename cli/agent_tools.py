@@ -20,8 +20,9 @@ from anyio import from_thread
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
 from mcp.types import ToolAnnotations
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
 from cli.api_client import OPEN_STATES, Client, Json, lines_of, output_text
 from cli.bulk_run import ENDED
@@ -256,7 +257,6 @@ def explained(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def make_server(client: Client) -> MCPServer[Any]:
     """Returns the server of the tools; `run` serves them on standard input and output."""
-    server: MCPServer[Any] = MCPServer("magnus", instructions=INSTRUCTIONS, version=VERSION, log_level="WARNING")
     tools = AgentTools(client)
     annotated: dict[Callable[..., Any], ToolAnnotations] = {
         tools.submit: SUBMITS,
@@ -264,6 +264,13 @@ def make_server(client: Client) -> MCPServer[Any]:
         tools.cancel: CANCELS,
         **dict.fromkeys((tools.wait, tools.status, tools.answers, tools.usage), READS),
     }
-    for tool, annotations in annotated.items():
-        server.add_tool(explained(tool), annotations=annotations)
-    return server
+    made = [strict(Tool.from_function(explained(tool), annotations=hints)) for tool, hints in annotated.items()]
+    return MCPServer("magnus", instructions=INSTRUCTIONS, version=VERSION, tools=made, log_level="WARNING")
+
+
+def strict(tool: Tool) -> Tool:
+    """Returns the tool, which now refuses arguments that it does not have; the package would ignore them."""
+    accepted = tool.fn_metadata.arg_model
+    refusing = create_model(accepted.__name__, __base__=accepted, __cls_kwargs__={"extra": "forbid"})
+    tool.fn_metadata.arg_model, tool.parameters = refusing, refusing.model_json_schema()
+    return tool

@@ -105,7 +105,8 @@ def chat(client: Client, model: str | None, **options: Any) -> None:
 
     def show(piece: str, thinking: bool) -> None:
         if terminal:
-            click.secho(CONTROLS.sub("", piece), nl=False, dim=thinking)
+            text = CONTROLS.sub("", piece)
+            click.echo(click.style(text, dim=True) if thinking else text, nl=False)
         elif not thinking:
             click.echo(piece, nl=False)
 

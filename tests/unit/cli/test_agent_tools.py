@@ -40,12 +40,18 @@ def test_an_error_of_the_api_is_told_in_its_own_words(status: int, error: Json, 
 
 @pytest.mark.parametrize(
     ("tool", "name", "value"),
-    [("submit", "max_output_tokens", 0), ("wait", "timeout_s", 601), ("answers", "limit", 101), ("usage", "days", 0)],
+    [
+        ("submit", "max_output_tokens", 0),
+        ("submit", "max_tokens", 10),
+        ("wait", "timeout_s", 601),
+        ("answers", "limit", 101),
+        ("usage", "days", 0),
+    ],
 )
-def test_an_argument_out_of_its_bounds_is_named(tool: str, name: str, value: int) -> None:
-    needed = {"input": "a", "id": "a", "batch_id": "a"}
+def test_an_argument_that_is_unknown_or_out_of_its_bounds_is_named(tool: str, name: str, value: int) -> None:
+    needed = {"submit": {"input": "a"}, "wait": {"id": "a"}, "answers": {"batch_id": "a"}, "usage": {}}
     with pytest.raises(ToolError, match=name):
-        anyio.run(server_that_answers(200, {}).call_tool, tool, {**needed, name: value})
+        anyio.run(server_that_answers(200, {}).call_tool, tool, {**needed[tool], name: value})
 
 
 @pytest.mark.parametrize(
