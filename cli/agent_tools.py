@@ -271,6 +271,6 @@ def make_server(client: Client) -> MCPServer[Any]:
 def strict(tool: Tool) -> Tool:
     """Returns the tool, which now refuses arguments that it does not have; the package would ignore them."""
     accepted = tool.fn_metadata.arg_model
-    refusing = create_model(accepted.__name__, __base__=accepted, __cls_kwargs__={"extra": "forbid"})
+    refusing: Any = create_model(accepted.__name__, __base__=accepted, __cls_kwargs__={"extra": "forbid"})
     tool.fn_metadata.arg_model, tool.parameters = refusing, refusing.model_json_schema()
     return tool
