@@ -270,7 +270,8 @@ def make_server(client: Client) -> MCPServer[Any]:
 
 def strict(tool: Tool) -> Tool:
     """Returns the tool, which now refuses arguments that it does not have; the package would ignore them."""
-    accepted = tool.fn_metadata.arg_model
-    refusing: Any = create_model(accepted.__name__, __base__=accepted, __cls_kwargs__={"extra": "forbid"})
-    tool.fn_metadata.arg_model, tool.parameters = refusing, refusing.model_json_schema()
+    facts = tool.fn_metadata
+    name, refuse = facts.arg_model.__name__, {"extra": "forbid"}
+    facts.arg_model = create_model(name, __base__=facts.arg_model, __cls_kwargs__=refuse)
+    tool.parameters = facts.arg_model.model_json_schema()
     return tool
