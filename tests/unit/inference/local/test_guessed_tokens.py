@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from inference.local.guessed_tokens import (
     FIRST_CHANCES,
     LEAST_GAIN,
+    MOST_ROWS,
     TWICE_SHARE,
     VERIFYING_SHARE,
     CopiedText,
@@ -162,3 +163,11 @@ def test_guessing_stops_where_a_pass_takes_longer_by_as_much_as_it_has_more_toke
     for n in range(100):
         guessing.count(1 + n % 8, n % 8, 0.05 * (1 + n % 8))
     assert guessing.guesses([text], [9]) == [[]]
+
+
+def test_nothing_is_guessed_beside_many_rows():
+    guessing, text = Guessing(4), followed(range(20), [0, 1, 2, 3, 4, 5, 6, 7])
+    for tokens in range(1, 9):
+        guessing.count(tokens, tokens - 1, 0.05)
+    assert all(guessing.guesses([text] * MOST_ROWS + [None], [9] * (MOST_ROWS + 1))[:MOST_ROWS])
+    assert not any(guessing.guesses([text] * (MOST_ROWS + 1), [9] * (MOST_ROWS + 1)))
