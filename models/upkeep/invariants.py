@@ -149,7 +149,7 @@ def violations(connection: Connection, grace_s: float, *, only_cheap: bool = Fal
         if only_cheap and not invariant.cheap:
             continue
         used = {name: value for name, value in parameters.items() if f":{name}" in invariant.query}
-        names = [str(name) for (name,) in connection.execute(text(invariant.query), used)]
+        names = [str(name).rstrip(".") for (name,) in connection.execute(text(invariant.query), used)]
         if names:
             yield Violation(invariant.name, len(names), tuple(sorted(names)[:SHOWN]), invariant.remedy)
     for problem in process_heartbeats.missing(process_heartbeats.processes(connection)):

@@ -73,6 +73,13 @@ def test_what_breaks_an_invariant_is_found_by_its_name(healthy: Stage, invariant
     assert found(healthy) == [invariant]
 
 
+def test_the_words_of_others_end_without_a_full_stop_of_their_own(healthy: Stage):
+    healthy.sql(SNAPSHOT.format('{"broker_error": "OOM command not allowed."}').replace(":", "\\:"))
+    with healthy.database.begin() as connection:
+        (violation,) = violations(connection, grace_s=20.0)
+    assert violation.examples == ("OOM command not allowed",)
+
+
 def test_a_request_in_a_batch_beyond_the_batchs_size_is_found(healthy: Stage):
     healthy.request("r2")
     healthy.sql("update requests set status = 'in_progress', batch_id = (select id from batches)")
