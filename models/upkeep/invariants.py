@@ -64,7 +64,7 @@ INVARIANTS = (
         """select 'no worker is alive, or each is drained or set aside' where not exists (
             select from workers where stopped_at is null and drained_at is null and fault is null
                 and heartbeat_at > statement_timestamp() - make_interval(secs => :grace_s))""",
-        "start one with `magnus worker`, or everything with `magnus up`",
+        "start one with `magnus worker`, or everything with `magnus up`; drained ones are resumed on the page Workers",
     ),
     Invariant(
         "every engine works",
