@@ -5,15 +5,28 @@ More than 300 lines, because each setting has its bounds and its description her
 
 import difflib
 import os
-import re
 import sys
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn, Self
-from urllib.parse import urlsplit
+from typing import Literal, NoReturn, Self
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic.functional_validators import BeforeValidator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from setting_formats import (
+    ByteSize,
+    DeviceList,
+    HeaderName,
+    HttpUrls,
+    Network,
+    NetworkList,
+    PostgresUrl,
+    RedisUrl,
+    RoleList,
+    SecureOrigin,
+    SecureUrl,
+    networks_in,
+    roles_in,
+)
 
 VERSION = "1.0.0"
 PREFIX = "MAGNUS_"
@@ -25,6 +38,15 @@ LABSE = "sentence-transformers/LaBSE"  # Magnus's encoder (III-B), by the name `
 DASHBOARD_USER = "magnus"  # the only user of dashboard and Flower
 
 PolicyName = Literal["vs", "vsq", "ccb", "glp", "abp", "magnus", "sequence", "scls", "baton", "fusion"]
+
+# What each of these settings is useless without.
+NEEDS: dict[str, tuple[str, ...]] = {
+    "oidc_issuer": ("oidc_client_id", "public_url", "operator_roles"),
+    "oidc_client_id": ("oidc_issuer",),
+    "proxy_user_header": ("trusted_proxies", "operator_roles"),
+    "proxy_groups_header": ("proxy_user_header",),
+    "trusted_proxies": ("proxy_user_header",),
+}
 
 PredictorName = Literal["uilo", "raft", "inst", "usin", "forest", "pooled", "perception", "pia"]
 
@@ -41,12 +63,14 @@ class UnknownSetting(Exception):
 class Settings(BaseSettings):
     """The service's settings; durations are seconds, sizes bytes, lengths tokens."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
 
     # where things are
     state_dir: Path = Field(Path(".magnus"), description="Data of the embedded servers, logs, processes.json")
-    database_url: str | None = Field(None, description="A Postgres of your own; otherwise `magnus up` starts one")
-    redis_url: str | None = Field(None, description="A Redis of your own; otherwise `magnus up` starts one")
+    database_url: PostgresUrl | None = Field(
+        None, description="A Postgres of your own; otherwise `magnus up` starts one"
+    )
+    redis_url: RedisUrl | None = Field(None, description="A Redis of your own; otherwise `magnus up` starts one")
 
     # the outside
     host: str = Field("127.0.0.1", description="Address of the API and the dashboard")
@@ -87,10 +111,36 @@ class Settings(BaseSettings):
     private_webhooks: bool = Field(
         False, description="Webhooks may go to private, loopback and link-local addresses too, and by http://"
     )
+
+    # signing in to the dashboard
     # At least 12 characters, because the number of sign-in attempts is not limited: a limit would let anybody lock the
-    # operators out. An empty value counts as unset.
-    dashboard_password: Annotated[SecretStr | None, BeforeValidator(lambda given: given or None)] = Field(
+    # operators out.
+    dashboard_password: SecretStr | None = Field(
         None, min_length=12, description="Password of dashboard and Flower, 12 characters at least; generated if unset"
+    )
+    operator_roles: RoleList | None = Field(
+        None, description="Scopes by group of those who sign in elsewhere: ops=operate,submit,read; staff=operate"
+    )
+    public_url: SecureOrigin | None = Field(
+        None, description="Address at which browsers reach the dashboard; the OpenID provider sends them back there"
+    )
+    oidc_issuer: SecureUrl | None = Field(
+        None, description="OpenID provider whose people may sign in, as https://sso.example.com/realms/company"
+    )
+    oidc_client_id: str | None = Field(None, description="The client id that this provider gave Magnus")
+    oidc_client_secret: SecretStr | None = Field(None, description="The client's secret; unset for a public client")
+    oidc_scope: str = Field(
+        "openid email profile", pattern=r"\bopenid\b", description="The scopes that the provider is asked for"
+    )
+    oidc_claim: str = Field("groups", description="Claim of the ID token with the groups of MAGNUS_OPERATOR_ROLES")
+    proxy_user_header: HeaderName | None = Field(
+        None, description="Header in which a trusted proxy names the person who signed in there"
+    )
+    proxy_groups_header: HeaderName | None = Field(
+        None, description="Header with this person's groups; if unset, the name is the only group"
+    )
+    trusted_proxies: NetworkList | None = Field(
+        None, description="Comma-separated addresses and networks from which these headers are believed"
     )
 
     # the client commands: submit, status, cancel, demo
@@ -137,11 +187,11 @@ class Settings(BaseSettings):
         ge=0,
         description="Workers that `magnus up` starts; if unset, one a GPU; on a CPU 2, or 1 for a large model",
     )
-    devices: str = Field(
+    devices: DeviceList = Field(
         "auto",
         description="Comma-separated devices for the workers, for example cuda:0,cuda:1; auto: every GPU, else cpu",
     )
-    kv_budget: str = Field(
+    kv_budget: ByteSize = Field(
         "auto",
         description="KV cache budget a worker, as 20GiB; auto: 70 % of free GPU memory; on CPU 64MiB or a full context",
     )
@@ -162,7 +212,7 @@ class Settings(BaseSettings):
     )
 
     # engines that are servers of other projects
-    engine_urls: str | None = Field(
+    engine_urls: HttpUrls | None = Field(
         None, description="Comma-separated addresses of engine servers, such as vLLM's, that `magnus up` uses"
     )
     engine_key: SecretStr | None = Field(None, description="API key of those servers")
@@ -247,7 +297,7 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log line that is written"
     )
-    traces_url: str | None = Field(
+    traces_url: HttpUrls | None = Field(
         None, description="An OpenTelemetry collector for a trace of each request, as http://HOST:4318/v1/traces"
     )
 
@@ -272,47 +322,6 @@ class Settings(BaseSettings):
             raise ValueError(f"{value} is not in {directory.parent}: run `magnus model fetch {value}` first")
         return value
 
-    @field_validator("database_url")
-    @classmethod
-    def _is_postgres(cls, value: str | None) -> str | None:
-        if value is not None and not re.match(r"postgres(ql)?(\+psycopg2?)?://", value):
-            raise ValueError("only Postgres will do: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
-        return None if value is None else _with_port(value)
-
-    @field_validator("redis_url")
-    @classmethod
-    def _is_redis(cls, value: str | None) -> str | None:
-        scheme = (value or "redis").partition(":")[0]
-        if scheme in ("sentinel", "redis+sentinel"):
-            raise ValueError("Sentinel is not supported: give the address of the primary, for example a proxy's")
-        if value is not None and not re.match(r"(rediss?://.|unix:///.)", value):
-            raise ValueError("write redis://:PASSWORD@HOST:PORT/NUMBER, rediss://… for TLS, or unix:///PATH")
-        return None if value is None else _with_port(value)
-
-    @field_validator("engine_urls", "traces_url")
-    @classmethod
-    def _are_http(cls, value: str | None) -> str | None:
-        for url in (value or "").split(","):
-            if url.strip() and not re.match(r"https?://[^/]", url.strip()):
-                raise ValueError("write the addresses with http:// or https://, separated by commas")
-            _with_port(url.strip())
-        return value
-
-    @field_validator("kv_budget")
-    @classmethod
-    def _has_a_unit(cls, value: str) -> str:
-        if value != "auto" and not re.fullmatch(r"(?i)\s*0*[1-9]\d*(\.\d+)?\s*[kmgt]i?b\s*", value):
-            unit = f": did you mean {value.strip()}GiB?" if value.strip().isdigit() else ""
-            raise ValueError(f"write a size with its unit, for example 20GiB or 512MiB, or auto{unit}")
-        return value
-
-    @field_validator("devices")
-    @classmethod
-    def _are_devices(cls, value: str) -> str:
-        if not re.fullmatch(r"\s*auto\s*|(\s*(cpu|mps|cuda(:\d+)?)\s*(,|$))+", value):
-            raise ValueError("write auto, cpu, or CUDA devices, for example cuda:0,cuda:1")
-        return value
-
     @model_validator(mode="after")
     def _leases_outlive_heartbeats(self) -> Self:
         if self.lease_s < 2 * self.heartbeat_s:
@@ -322,10 +331,28 @@ class Settings(BaseSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _nothing_is_useless(self) -> Self:
+        for name, others in NEEDS.items():
+            missing = [PREFIX + other.upper() for other in others if getattr(self, other) is None]
+            if getattr(self, name) is not None and missing:
+                raise ValueError(f"{PREFIX}{name.upper()} needs {' and '.join(missing)} as well")
+        return self
+
     @property
     def cors_origin_list(self) -> list[str]:
         """The origins whose pages may use the API."""
         return [one.strip().rstrip("/") for one in (self.cors_origins or "").split(",") if one.strip()]
+
+    @property
+    def role_scopes(self) -> dict[str, frozenset[str]]:
+        """The scopes of each group of people who sign in elsewhere."""
+        return roles_in(self.operator_roles or "")
+
+    @property
+    def proxy_networks(self) -> tuple[Network, ...]:
+        """The networks from which the proxy's headers are believed."""
+        return networks_in(self.trusted_proxies or "")
 
     @property
     def further_model_names(self) -> tuple[str, ...]:
@@ -362,16 +389,6 @@ class Settings(BaseSettings):
         return [url.strip() for url in (self.engine_urls or "").split(",") if url.strip()]
 
 
-def _with_port(url: str) -> str:
-    """Returns the URL; raises ValueError if its port is not a number. The driver checks a list of hosts."""
-    if "," not in url:
-        try:
-            urlsplit(url).port  # noqa: B018
-        except ValueError as error:
-            raise ValueError(f"its port is no number between 0 and 65535: {error}") from error
-    return url
-
-
 def read_settings(**overrides: object) -> Settings:
     """Returns the environment's settings; raises UnknownSetting for an unknown name, ValidationError for a value."""
     known = {PREFIX + name.upper() for name in Settings.model_fields}
@@ -390,7 +407,7 @@ def problems_of(error: ValidationError | UnknownSetting) -> list[str]:
     for problem in error.errors(include_url=False, include_context=False):
         name = PREFIX + "_".join(str(part) for part in problem["loc"]).upper() if problem["loc"] else None
         reason = problem["msg"].removeprefix("Value error, ")
-        secret = name is None or name.endswith(("_URL", "_KEY", "_PASSWORD"))
+        secret = name is None or name.endswith(("_URL", "_KEY", "_PASSWORD", "_SECRET"))
         shown = "" if secret else f" (it is {problem['input']!r})"
         lines.append(f"{name}: {reason}{shown}" if name else reason)
     return lines

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Index, LargeBinary
+from sqlalchemy import ARRAY, BigInteger, Index, LargeBinary, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.sql import text
@@ -161,13 +161,16 @@ class HistogramBucket(Base):
 
 
 class OperatorSession(Base):
-    """A sign-in to the dashboard: by an API key, or by the password, whose digest is then stored."""
+    """A sign-in to the dashboard: by an API key, by the password, whose digest is then stored, or at a provider."""
 
     __tablename__ = "operator_sessions"
 
     sha256: Mapped[bytes] = mapped_column(LargeBinary, primary_key=True)  # the digest of the cookie's value
     key_id: Mapped[int | None]  # the session ends with its key
     password_sha256: Mapped[bytes | None] = mapped_column(LargeBinary)  # the session ends with the password
+    person: Mapped[str | None]  # who signed in at the provider `issuer`, as the audit shows it
+    issuer: Mapped[str | None]  # the session ends when MAGNUS_OIDC_ISSUER is another one
+    person_groups: Mapped[list[str] | None] = mapped_column(ARRAY(Text))  # those that MAGNUS_OPERATOR_ROLES named
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     expires_at: Mapped[datetime]
 
@@ -179,7 +182,7 @@ class AuditEntry(Base):
 
     id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     at: Mapped[datetime] = mapped_column(server_default=NOW)
-    actor: Mapped[str]  # first characters, name and tenant of the key, or the dashboard's password
+    actor: Mapped[str]  # first characters, name and tenant of the key; the dashboard's password; or the person
     action: Mapped[str]
     target: Mapped[str]
     details: Mapped[dict[str, Any]]

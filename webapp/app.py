@@ -42,7 +42,8 @@ from webapp.app_context import AppContext
 from webapp.bulk import batches_api, files_api
 from webapp.bulk.file_upload import UploadLimits
 from webapp.chat import chat_api
-from webapp.dashboard import dashboard_pages, operator_sign_in
+from webapp.dashboard import dashboard_pages, sign_in_pages
+from webapp.dashboard.company_sign_in import company_sign_in_of
 from webapp.dashboard.page_reads import PageReads
 from webapp.limits.backlog_limits import BacklogLimit
 from webapp.limits.prompt_limits import prompt_limits_of
@@ -158,7 +159,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     for blueprint in (
         *apis,
         monitoring.health_pages,
-        operator_sign_in.sign_in_pages,
+        sign_in_pages.sign_in_pages,
         dashboard_pages.pages,
         openapi_reference.pages,
     ):
@@ -238,6 +239,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         priority_requests=settings.tenant_priority_requests,
         wait_s=settings.wait_s,
         dashboard_password=password.get_secret_value() if password else None,
+        company=company_sign_in_of(settings),
         worker_alive_s=settings.lease_s,
         private_webhooks=settings.private_webhooks,
         close=close,

@@ -10,6 +10,7 @@ from models.bulk.bulk_outlook import BulkOutlook
 from models.planning.queue_snapshot import QueueSnapshot
 from models.planning.response_time_estimate import ResponseTimeEstimate
 from webapp.bulk.file_upload import UploadLimits
+from webapp.dashboard.company_sign_in import CompanySignIn
 from webapp.dashboard.page_reads import PageReads
 from webapp.limits.backlog_limits import BacklogLimit
 from webapp.limits.prompt_limits import PromptLimits
@@ -39,6 +40,7 @@ class AppContext:
     priority_requests: int  # unfinished requests of the tier `priority` of a tenant without a quota of its own
     wait_s: float  # longest time in seconds that a call waits for its answer
     dashboard_password: str | None
+    company: CompanySignIn  # sign-in by the company's accounts
     worker_alive_s: float  # a worker with an older heartbeat counts as lost
     private_webhooks: bool  # whether webhooks may go to addresses that only this network reaches
     close: Callable[[], None]  # closes the database connections

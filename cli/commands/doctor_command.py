@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, astuple
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -11,6 +12,7 @@ from cli.doctor_checks import Finding, engine_findings, findings
 from cli.fetching.gguf_directories import convert_once
 from cli.output import json_option, print_result, table
 from cli.service_access import settings_with, state_dir_option
+from cli.sign_in_findings import sign_in_findings
 
 
 @click.command()
@@ -33,7 +35,11 @@ def doctor(as_json: bool, state_dir: Path | None, engine_url: str | None, model:
 
         found = list(model_findings(settings))
     else:
-        found = list(findings(settings) if engine_url is None else engine_findings(settings, engine_url))
+        found = list(
+            chain(findings(settings), sign_in_findings(settings))
+            if engine_url is None
+            else engine_findings(settings, engine_url)
+        )
     print_result([asdict(finding) for finding in found], as_json, lambda _: _findings_table(found))
     if any(finding.remedy for finding in found):
         raise SystemExit(2 if any(finding.check == "model" and finding.remedy for finding in found) else 1)

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from pydantic import SecretStr
+
 from cli.entry_point import OUR_MODULES
 from cli.hosting.child_process import ChildProgram
 from cli.hosting.signs_of_life import ALIVE_WITHIN_S, http_question
@@ -152,8 +154,5 @@ def _absolute(path: str) -> str:
 
 def export_settings(settings: Settings) -> None:
     """Write the settings into this process's environment, which every child inherits and reads."""
-    values = settings.model_dump(exclude={"dashboard_password", "engine_key", "api_key", "url"}, exclude_none=True)
-    for name, secret in (("dashboard_password", settings.dashboard_password), ("engine_key", settings.engine_key)):
-        if secret is not None:
-            values[name] = secret.get_secret_value()
-    os.environ.update({PREFIX + name.upper(): str(value) for name, value in values.items()})
+    for name, value in settings.model_dump(exclude={"api_key", "url"}, exclude_none=True).items():
+        os.environ[PREFIX + name.upper()] = value.get_secret_value() if isinstance(value, SecretStr) else str(value)

@@ -13,26 +13,49 @@ from models.sql import text
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """The owner of a session: a key's readable characters, name, tenant and scopes, or the password's digest."""
+    """The owner of a session: a key's readable characters, name, tenant and scopes; the password's digest; or a person.
+
+    A person has signed in at the provider `issuer` and has these groups there.
+    """
 
     prefix: str | None
     name: str | None
     tenant: str | None
     scopes: list[str] | None
     password_sha256: bytes | None
+    person: str | None
+    issuer: str | None
+    person_groups: list[str] | None
 
 
 def begin_session(
-    session: Session, sha256: bytes, lasts_s: float, *, key_id: int | None = None, password_sha256: bytes | None = None
+    session: Session,
+    sha256: bytes,
+    lasts_s: float,
+    *,
+    key_id: int | None = None,
+    password_sha256: bytes | None = None,
+    person: str | None = None,
+    issuer: str | None = None,
+    person_groups: Sequence[str] | None = None,
 ) -> None:
     """Stores a session under the digest of its cookie, and deletes expired sessions."""
     session.execute(text("delete from operator_sessions where expires_at < statement_timestamp()"))
     session.execute(
         text("""
-            insert into operator_sessions (sha256, key_id, password_sha256, expires_at)
-            values (:sha256, :key_id, :password_sha256, clock_timestamp() + make_interval(secs => :lasts_s))
+            insert into operator_sessions (sha256, key_id, password_sha256, person, issuer, person_groups, expires_at)
+            values (:sha256, :key_id, :password_sha256, :person, :issuer, :person_groups,
+                clock_timestamp() + make_interval(secs => :lasts_s))
         """),
-        {"sha256": sha256, "key_id": key_id, "password_sha256": password_sha256, "lasts_s": lasts_s},
+        {
+            "sha256": sha256,
+            "key_id": key_id,
+            "password_sha256": password_sha256,
+            "person": person,
+            "issuer": issuer,
+            "person_groups": person_groups,
+            "lasts_s": lasts_s,
+        },
     )
     session.commit()
 
@@ -41,7 +64,7 @@ def find_session(session: Session, sha256: bytes) -> SignedIn | None:
     """Returns the owner of a session; None if it is unknown or expired, or if its key is revoked or expired."""
     row = session.execute(
         text("""
-            select k.prefix, k.name, k.tenant, k.scopes, s.password_sha256
+            select k.prefix, k.name, k.tenant, k.scopes, s.password_sha256, s.person, s.issuer, s.person_groups
             from operator_sessions s left join api_keys k on k.id = s.key_id and k.revoked_at is null
                 and (k.expires_at is null or k.expires_at > statement_timestamp())
             where s.sha256 = :sha256 and s.expires_at > statement_timestamp() and (s.key_id is null or k.id is not null)

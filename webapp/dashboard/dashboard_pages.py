@@ -9,7 +9,7 @@ from sqlalchemy.exc import DataError, OperationalError
 from werkzeug.exceptions import HTTPException
 
 from webapp.charts.quantities import count, duration, instant, memory, plural
-from webapp.dashboard import bulk_pages, job_pages, operator_sign_in, queue_page, record_pages, service_pages
+from webapp.dashboard import bulk_pages, job_pages, queue_page, record_pages, service_pages, sign_in_pages
 from webapp.dashboard.operator_sign_in import require_operator
 
 # The endpoint and the name of each page in the navigation, and the endpoints of the pages below it.
@@ -55,7 +55,7 @@ pages.add_url_rule("/webhooks/<id>", view_func=record_pages.webhook)
 pages.add_url_rule("/webhooks/<id>/redeliver", view_func=record_pages.redeliver, methods=["POST"])
 pages.add_url_rule("/usage", view_func=record_pages.usage)
 pages.add_url_rule("/audit", view_func=record_pages.audit)
-pages.add_url_rule("/sign-out", view_func=operator_sign_in.sign_out, methods=["POST"])
+pages.add_url_rule("/sign-out", view_func=sign_in_pages.sign_out, methods=["POST"])
 
 
 @pages.errorhandler(HTTPException)

@@ -1,18 +1,16 @@
-"""Signs operators in by a key or the password, and identifies who sent a call: by its session or by the password.
+"""Begins and ends operators' sessions, and identifies who sent a call: by its session, a trusted proxy or the password.
 
-A key needs the scope `operate` to see pages, `submit` as well to act, and `read` as well to see texts. A call with the
-password itself (HTTP Basic, for scripts) may see pages but not act, because a browser also sends the password with
-requests that other sites make.
+The scope `operate` shows pages, `submit` beside it allows actions, and `read` shows texts. A call with the password
+itself (HTTP Basic, for scripts) may see pages but not act, because a browser also sends the password with requests that
+other sites make. A proxy's header comes with those as well, so a form must have a token that only our pages know.
 """
 
 import hashlib
 import hmac
 import secrets
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
-from apiflask import APIBlueprint
-from flask import Response, abort, g, make_response, redirect, render_template, request, url_for
+from flask import Response, abort, g, redirect, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from models.operations import operator_access
@@ -20,9 +18,11 @@ from models.tenants import api_keys
 from models.tenants.api_keys import Scope
 from settings import DASHBOARD_USER
 from webapp.app_context import current_context
+from webapp.dashboard.company_sign_in import Person
 
 COOKIE = "magnus_session"
 SESSION_S = 12 * 3600  # a working day; not tuned
+SHARED_ACCESS = "the dashboard's password"  # its name in the audit
 FOR_EVERYBODY = ("dashboard.sign_out", "dashboard.job_texts")  # forms that change nothing in the service
 LIVE = "X-Magnus-Live"  # header of the script that refreshes pages; it gets no sign-in page
 
@@ -34,6 +34,7 @@ class Operator:
     name: str
     scopes: frozenset[str]
     form_token: str | None
+    signs_out: bool = True  # a proxy's person signs out at the proxy
 
     @property
     def may_act(self) -> bool:
@@ -54,14 +55,14 @@ def current_operator() -> Operator:
 
 def require_operator() -> BaseResponse | None:
     """Runs before each page: asks for a sign-in, and admits forms only from this site and with the right to act."""
-    operator = _of_session(request.cookies.get(COOKIE, "")) or _of_password()
+    operator = _of_session(request.cookies.get(COOKIE, "")) or _of_proxy() or _of_password()
     if operator is None:
         return _ask_to_sign_in()
     g.operator = operator
     if request.method not in ("GET", "HEAD"):
         require_own_form(operator.form_token)
         if request.endpoint not in FOR_EVERYBODY and not operator.may_act:
-            abort(403, "Actions need a key with the scopes `operate` and `submit`.")
+            abort(403, "Actions need the scopes `operate` and `submit`, of your key or of your groups.")
     return None
 
 
@@ -95,6 +96,28 @@ def begin_session(secret: str) -> str | None:
         return cookie
 
 
+def begin_session_of(person: Person, issuer: str) -> str | None:
+    """Begins a session of somebody who signed in at this provider; returns the cookie's value.
+
+    Returns None if the groups have not the scope `operate`.
+    """
+    context, cookie = current_context(), secrets.token_urlsafe(32)
+    if Scope.operate not in context.company.scopes_of(person.groups):
+        return None
+    groups = [group for group in person.groups if group in context.company.roles]
+    with context.sessions() as session:
+        operator_access.begin_session(
+            session, _digest(cookie), SESSION_S, person=person.name, issuer=issuer, person_groups=groups
+        )
+    return cookie
+
+
+def person_of_proxy() -> Person | None:
+    """Returns the person whom a trusted proxy names in the current call."""
+    proxy = current_context().company.proxy
+    return None if proxy is None else proxy.person(request.remote_addr, request.headers)
+
+
 def end_session() -> None:
     """Deletes the session of the current request."""
     with current_context().sessions() as session:
@@ -107,17 +130,33 @@ def _of_session(cookie: str) -> Operator | None:
     context = current_context()
     with context.sessions() as session:
         found = operator_access.find_session(session, _digest(cookie))
-    token = hmac.new(cookie.encode(), b"form", "sha256").hexdigest()
     if found is None:
         return None
     if found.password_sha256 is not None:
         password = context.dashboard_password
         if password is None or not hmac.compare_digest(found.password_sha256, _digest(password)):
             return None
-        return Operator("the dashboard's password", frozenset(Scope), token)
-    if Scope.operate not in (found.scopes or ()):
+        name, scopes = SHARED_ACCESS, frozenset(map(str, Scope))
+    elif found.person is not None:
+        company = context.company
+        if company.provider is None or company.provider.issuer != found.issuer:
+            return None
+        name, scopes = found.person, company.scopes_of(found.person_groups or ())
+    else:
+        name, scopes = f"{found.prefix}… ({found.name}, tenant {found.tenant})", frozenset(found.scopes or ())
+    if Scope.operate not in scopes:
         return None
-    return Operator(f"{found.prefix}… ({found.name}, tenant {found.tenant})", frozenset(found.scopes or ()), token)
+    return Operator(name, scopes, hmac.new(cookie.encode(), b"form", "sha256").hexdigest())
+
+
+def _of_proxy() -> Operator | None:
+    person, context = person_of_proxy(), current_context()
+    scopes = frozenset() if person is None else context.company.scopes_of(person.groups)
+    if person is None or Scope.operate not in scopes:
+        return None
+    secret = context.token_feed.installation().secret
+    token = hmac.new(secret.encode(), f"form of {person.name}".encode(), "sha256").hexdigest()
+    return Operator(person.name, scopes, token, signs_out=False)
 
 
 def _of_password() -> Operator | None:
@@ -129,7 +168,7 @@ def _of_password() -> Operator | None:
         or not _is_password(given.password or "")
     ):
         return None
-    return Operator("the dashboard's password", frozenset(Scope), None)
+    return Operator(SHARED_ACCESS, frozenset(Scope), None)
 
 
 def _is_password(secret: str) -> bool:
@@ -152,41 +191,3 @@ def _ask_to_sign_in() -> BaseResponse:
 
 def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
-
-
-sign_in_pages = APIBlueprint("sign_in", __name__, enable_openapi=False)
-
-
-@sign_in_pages.get("/sign-in")
-def form() -> str:
-    """Shows the form; `next` is the address to which signing in leads."""
-    return render_template("sign_in.html", next=own_path(request.args.get("next", "/")), refused=False)
-
-
-@sign_in_pages.post("/sign-in")
-def sign_in() -> BaseResponse:
-    """Begins a session; its cookie is hidden from scripts and not sent with forms of other sites."""
-    require_own_site()
-    after = own_path(request.form.get("next", "/"))
-    cookie = begin_session(request.form.get("secret", "").strip())
-    if cookie is None:
-        return make_response(render_template("sign_in.html", next=after, refused=True), 401)
-    answer = redirect(after, 303)
-    secure = request.is_secure or request.headers.get("X-Forwarded-Proto") == "https"  # behind a proxy that ends TLS
-    answer.set_cookie(COOKIE, cookie, max_age=SESSION_S, httponly=True, secure=secure, samesite="Lax")
-    return answer
-
-
-def sign_out() -> BaseResponse:
-    """Ends the session."""
-    end_session()
-    answer = redirect(url_for("sign_in.form"), 303)
-    answer.delete_cookie(COOKIE)
-    return answer
-
-
-def own_path(address: str) -> str:
-    """Returns the address if it is a path of this site, else the overview's, so that no link leads to another site."""
-    parts = urlsplit(address)
-    own = not parts.scheme and not parts.netloc and address.startswith("/") and not address.startswith(("//", "/\\"))
-    return address if own else "/"

@@ -1,0 +1,122 @@
+"""Who an OpenID provider or a trusted proxy says that somebody is, and the scopes of this person's groups."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from typing import TYPE_CHECKING
+
+import structlog
+
+from setting_formats import Network
+from settings import Settings
+
+if TYPE_CHECKING:
+    from webapp.dashboard.openid_provider import OpenIdProvider
+
+MOST_CHARACTERS = 255  # of a name in the audit; a provider's subjects have no more
+SHOWN_GROUPS = 10  # on the page that refuses; not tuned
+
+log = structlog.get_logger()
+
+
+class ProviderAway(Exception):
+    """The provider does not answer, or not as a provider does; the message is for the person."""
+
+
+class SignInRefused(Exception):
+    """The provider refused the code, or its token is not for this sign-in; the message is for the person."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignInAttempt:
+    """A sign-in at the provider that has begun: only the browser with these values may finish it."""
+
+    state: str
+    nonce: str
+    verifier: str
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody who signed in elsewhere: the name for the audit, and the groups there."""
+
+    name: str
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedProxy:
+    """A proxy at which people sign in, and which names them in a header of each call that it passes on."""
+
+    networks: tuple[Network, ...]
+    user_header: str
+    groups_header: str | None
+
+    def person(self, peer: str | None, headers: Mapping[str, str]) -> Person | None:
+        """Returns the person of a call from the address `peer`; None without the header or from another address."""
+        user = _text(headers.get(self.user_header, ""))
+        if not user:
+            return None
+        if not self._trusts(peer):
+            log.warning("proxy header ignored", peer=peer, header=self.user_header)
+            return None
+        if "," in user:  # the header came twice: the proxy adds its own to one that a client made up
+            log.warning("proxy header ignored", peer=peer, header=self.user_header, reason="several names")
+            return None
+        given = user if self.groups_header is None else _text(headers.get(self.groups_header, ""))
+        groups = tuple(group.strip() for group in given.split(",") if group.strip())
+        return Person(f"{printable(user)} (by the proxy)", groups)
+
+    def _trusts(self, peer: str | None) -> bool:
+        try:
+            address = ip_address(peer or "")
+        except ValueError:
+            return False
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:  # of a socket that listens on ::
+            address = address.ipv4_mapped
+        return any(address in network for network in self.networks)
+
+
+@dataclass(frozen=True, slots=True)
+class CompanySignIn:
+    """The ways of signing in with an account of the company's, and the scopes by group."""
+
+    provider: "OpenIdProvider | None"
+    proxy: TrustedProxy | None
+    roles: Mapping[str, frozenset[str]]
+
+    def scopes_of(self, groups: Iterable[str]) -> frozenset[str]:
+        """Returns the scopes that these groups have together."""
+        return frozenset().union(*(self.roles.get(group, frozenset()) for group in groups))
+
+    def refusal(self, person: Person) -> str:
+        """Says what to ask for to somebody whose groups have not the scope `operate`."""
+        shown = ", ".join(printable(group) for group in person.groups[:SHOWN_GROUPS]) or "none"
+        more = ", …" if len(person.groups) > SHOWN_GROUPS else ""
+        return (
+            f"You are {person.name}, and none of your groups ({shown}{more}) may see this dashboard. Ask for one that "
+            "MAGNUS_OPERATOR_ROLES gives the scope operate, or for an entry of yours there."
+        )
+
+
+def company_sign_in_of(settings: Settings) -> CompanySignIn:
+    """Returns the ways of signing in that are configured."""
+    provider, proxy = None, None
+    if settings.oidc_issuer is not None:
+        # imported here because authlib and its cryptography take 0.3 s and 20 MB, which others need not spend
+        from webapp.dashboard.openid_provider import OpenIdProvider
+
+        provider = OpenIdProvider(settings)
+    if settings.proxy_user_header is not None:
+        proxy = TrustedProxy(settings.proxy_networks, settings.proxy_user_header, settings.proxy_groups_header)
+    return CompanySignIn(provider, proxy, settings.role_scopes)
+
+
+def printable(text: str) -> str:
+    """Returns a text of others as one bounded line without control characters."""
+    return "".join(one for one in text if one.isprintable())[:MOST_CHARACTERS]
+
+
+def _text(header: str) -> str:
+    """Returns a header's value, which WSGI passes as Latin-1, as the UTF-8 that proxies send."""
+    return header.encode("latin-1", "replace").decode("utf-8", "replace").strip()
