@@ -407,7 +407,7 @@ def problems_of(error: ValidationError | UnknownSetting) -> list[str]:
     for problem in error.errors(include_url=False, include_context=False):
         name = PREFIX + "_".join(str(part) for part in problem["loc"]).upper() if problem["loc"] else None
         reason = problem["msg"].removeprefix("Value error, ")
-        secret = name is None or name.endswith(("_URL", "_KEY", "_PASSWORD", "_SECRET"))
+        secret = name is None or name.endswith(("_URL", "_ISSUER", "_KEY", "_PASSWORD", "_SECRET"))
         shown = "" if secret else f" (it is {problem['input']!r})"
         lines.append(f"{name}: {reason}{shown}" if name else reason)
     return lines

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
@@ -39,22 +40,29 @@ class PatientForSeconds(WSGIRequestHandler):
     timeout = 5
 
 
-@pytest.fixture
-def site(database_url: str) -> Iterator[Site]:
-    """The dashboard on an empty database."""
-    app = create_app(Settings(database_url=database_url, dashboard_password=SecretStr(PASSWORD), log_level="error"))
-    server = ThreadedWSGIServer("127.0.0.1", 0, app, PatientForSeconds)
+@contextmanager
+def running_site(settings: Settings, port: int = 0) -> Iterator[Site]:
+    """The dashboard with these settings, on an empty database."""
+    app = create_app(settings)
+    server = ThreadedWSGIServer("127.0.0.1", port, app, PatientForSeconds)
     server.daemon_threads = False  # `server_close` waits for requests that still use the database
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    engine = make_engine(database_url)
-    site = Site(f"http://127.0.0.1:{server.server_port}", Stage(engine), server.shutdown)
-    yield site
+    engine = make_engine(str(settings.database_url))
+    yield Site(f"http://127.0.0.1:{server.server_port}", Stage(engine), server.shutdown)
     server.shutdown()
     thread.join()
     server.server_close()
     app.extensions["magnus"].close()
     engine.dispose()
+
+
+@pytest.fixture
+def site(database_url: str) -> Iterator[Site]:
+    """The dashboard on an empty database."""
+    settings = Settings(database_url=database_url, dashboard_password=SecretStr(PASSWORD), log_level="error")
+    with running_site(settings) as site:
+        yield site
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ def running_provider() -> Iterator[str]:
     ]
     options = [part for one in claims for part in ("--user-claims", json.dumps(one))]
     command = [sys.executable, "-W", "ignore", "-m", "oidc_provider_mock", "--port", str(port), *options]
-    issuer = f"http://127.0.0.1:{port}"
+    issuer = f"http://localhost:{port}"  # for browsers another site than 127.0.0.1, where the tests have the dashboard
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             pause = Event()

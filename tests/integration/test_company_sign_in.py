@@ -2,6 +2,8 @@
 
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -96,7 +98,7 @@ def test_somebody_signs_in_at_the_provider_acts_and_the_audit_says_who(company_a
     assert "SameSite=Lax" in cookie
     page = visitor.get("/queue")
     assert visitor.post("/queue/pause", data={"token": token_of(page)}).status_code == 303
-    who = "alice@example.com (127.0.0.1, subject alice)"
+    who = "alice@example.com (localhost, subject alice)"
     assert company_api.sql("select actor from audit_entries order by id desc limit 1")[0].actor == who
     assert who in visitor.get("/audit").text
     stored = company_api.sql("select sha256, person_groups from operator_sessions where person = :who", who=who)
@@ -221,6 +223,13 @@ def test_a_person_of_the_proxy_without_a_role_is_told_what_to_ask_for(visitor: F
     assert 'name="secret"' in page.text
     assert visitor.post("/sign-in", data={"secret": PASSWORD}, headers=bob).status_code == 303
     assert visitor.get("/queue", headers=bob, environ_base=at_proxy).status_code == 200
+
+
+def test_without_a_provider_a_web_process_loads_no_authlib(company_api: Api) -> None:
+    environment = {"MAGNUS_DATABASE_URL": str(company_api.engine.url.render_as_string(False)), "PATH": ""}
+    script = "import sys, webapp.app; webapp.app.create_app(); print('authlib' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert said.stdout.splitlines()[-1:] == ["False"], said.stderr
 
 
 def test_without_a_provider_there_is_none_to_go_to(company_api: Api, visitor: FlaskClient) -> None:

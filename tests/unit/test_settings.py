@@ -67,6 +67,18 @@ def test_an_override_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
         ("LEASE_S", "0.4", "MAGNUS_HEARTBEAT_S"),
         ("POLICY", "fastest", "MAGNUS_POLICY"),
         ("RATE_LIMIT", "many", "MAGNUS_RATE_LIMIT"),
+        ("OIDC_ISSUER", "http://sso.example.com/secret", "https://"),
+        ("OIDC_ISSUER", "https://magnus:secret@sso.example.com", "https://"),
+        ("OIDC_ISSUER", "https://sso.example.com", "MAGNUS_PUBLIC_URL"),
+        ("OIDC_SCOPE", "email", "openid"),
+        ("PUBLIC_URL", "https://example.com/magnus", "root of its site"),
+        ("OPERATOR_ROLES", "ops", "GROUP=SCOPES"),
+        ("OPERATOR_ROLES", "ops=operate,rule", "GROUP=SCOPES"),
+        ("OPERATOR_ROLES", "ops=submit,read", "scope operate"),
+        ("PROXY_USER_HEADER", "X User", "MAGNUS_PROXY_USER_HEADER"),
+        ("PROXY_USER_HEADER", "X-User", "MAGNUS_TRUSTED_PROXIES"),
+        ("TRUSTED_PROXIES", "proxy.local", "10.1.0.0/24"),
+        ("TRUSTED_PROXIES", "10.0.0.7/8", "10.1.0.0/24"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name_with_the_remedy_and_no_password(
@@ -93,11 +105,19 @@ def test_a_wrong_value_is_refused_by_name_with_the_remedy_and_no_password(
         ("DATABASE_URL", "postgres://postgres@/magnus?host=/run/postgresql"),
         ("REDIS_URL", "rediss://:p@h/0"),
         ("REDIS_URL", "unix:///run/redis.sock"),
+        ("OPERATOR_ROLES", "cn=ops,dc=example=operate, submit; staff=operate;"),
+        ("PUBLIC_URL", "http://localhost:8000"),
     ],
 )
 def test_a_right_value_is_taken(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"MAGNUS_{name}", value)
     assert getattr(read_settings(), name.lower()) == value
+
+
+def test_an_empty_value_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OIDC_ISSUER", "DASHBOARD_PASSWORD", "MAX_PROMPT_TOKENS", "DATABASE_URL"):
+        monkeypatch.setenv(f"MAGNUS_{name}", "")
+    assert read_settings() == Settings()
 
 
 def test_labse_is_the_papers_encoder_from_the_hub_or_from_a_directory_of_its_name(tmp_path: Path) -> None:

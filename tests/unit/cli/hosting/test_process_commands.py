@@ -1,5 +1,6 @@
 """The processes: the Procfile starts those of `magnus up`, each where no module of others is found first."""
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from cli.commands.run_commands import PROCESSES, program_of, worker
 from cli.hosting.child_process import ChildProgram
+from cli.hosting.process_commands import export_settings
 from settings import Settings
 
 ROOT = Path(__file__).parents[4]
@@ -42,3 +44,12 @@ def test_our_modules_come_first_and_the_working_directory_does_not(program: Chil
 
 def test_no_password_is_in_the_process_table() -> None:
     assert "secret" not in " ".join(part for program in CONTROL for part in program.command)
+
+
+def test_every_process_gets_the_secrets_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment: dict[str, str] = {}
+    monkeypatch.setattr(os, "environ", environment)
+    given = {"dashboard_password": "a long secret", "engine_key": "theirs", "oidc_client_secret": "ours"}
+    export_settings(Settings(**given))
+    assert {name: environment[f"MAGNUS_{name.upper()}"] for name in given} == given
+    assert "MAGNUS_API_KEY" not in environment
