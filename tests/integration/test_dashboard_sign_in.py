@@ -181,10 +181,10 @@ def test_the_password_in_a_call_shows_pages_and_acts_on_nothing(api: Api) -> Non
     assert api.client.get("/queue", headers=wrong).status_code == 401
 
 
-@pytest.mark.parametrize("elsewhere", ["https://evil.example/", "//evil.example/", "/\\evil.example", "javascript:x"])
-def test_signing_in_leads_nowhere_else(api: Api, elsewhere: str) -> None:
-    answer = api.client.post("/sign-in", data={"secret": PASSWORD, "next": elsewhere})
-    assert answer.headers["Location"] == "/"
+def test_signing_in_leads_nowhere_else(api: Api) -> None:
+    for elsewhere in ("https://x.example/", "//x.example/", "/\\x.example", "/\t/x.example", "javascript:x", "//["):
+        answer = api.client.post("/sign-in", data={"secret": PASSWORD, "next": elsewhere})
+        assert answer.headers["Location"] == "/"
 
 
 def test_a_browser_is_sent_to_the_form_and_a_script_gets_a_401(api: Api) -> None:

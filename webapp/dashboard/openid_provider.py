@@ -4,7 +4,6 @@ Only imported if MAGNUS_OIDC_ISSUER is set. Each call of the provider is bounded
 the database; the sign-in page itself makes none.
 """
 
-import ssl
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -59,9 +58,7 @@ class OpenIdProvider:
         self.public_url = str(settings.public_url)
         self._claim, self._scope = settings.oidc_claim, settings.oidc_scope
         self._id, self._secret = settings.oidc_client_id, secret.get_secret_value() if secret else None
-        # with a context of its own, because truststore's, httpx2's default, fails on gevent's sockets
-        tls = http.pop("verify", None) or ssl.create_default_context()
-        self._http = {"timeout": WITHIN_S, "verify": tls} | http
+        self._http = {"timeout": WITHIN_S} | http
         self._known: tuple[float, OpenIdClient] | None = None  # when its metadata were read
 
     def begin(self) -> tuple[str, SignInAttempt]:
@@ -124,9 +121,8 @@ class OpenIdProvider:
         )
 
     def _away(self, error: Exception) -> ProviderAway:
-        return ProviderAway(
-            f"{self.name} does not answer as it should ({type(error).__name__}): try again, or use a key."
-        )
+        reason = printable(str(error)) if isinstance(error, httpx2.HTTPError) else type(error).__name__
+        return ProviderAway(f"{self.name} does not answer as it should: {reason}. Try again, or use a key.")
 
     def _name_in(self, claims: Mapping[str, Any]) -> str:
         """Returns what people call the person, and the subject, which alone is sure to be nobody else's."""

@@ -61,6 +61,7 @@ def go_to_provider() -> BaseResponse:
     try:
         address, attempt = provider.begin()
     except ProviderAway as error:
+        log.warning("sign-in failed", reason=str(error))
         return _page(after, str(error), 503)
     answer = redirect(address, 303)
     path = quote(after)
@@ -89,11 +90,9 @@ def _signed_in(attempt: SignInAttempt, after: str) -> BaseResponse:
         return _page(after, f"{provider.name} did not sign you in: {reason}.", 401)
     try:
         person = provider.finish(code, attempt)
-    except ProviderAway as error:
-        return _page(after, str(error), 503)
-    except SignInRefused as error:
-        log.warning("sign-in refused", reason=str(error))
-        return _page(after, str(error), 401)
+    except (ProviderAway, SignInRefused) as error:
+        log.warning("sign-in failed", reason=str(error))
+        return _page(after, str(error), 503 if isinstance(error, ProviderAway) else 401)
     cookie = begin_session_of(person, provider.issuer)
     if cookie is None:
         return _page(after, company.refusal(person), 403)
@@ -112,7 +111,10 @@ def sign_out() -> BaseResponse:
 
 def own_path(address: str) -> str:
     """Returns the address if it is a path of this site, else the overview's, so that no link leads to another site."""
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError:  # of brackets that hold no IPv6 address
+        return "/"
     own = not parts.scheme and not parts.netloc and address.startswith("/") and not address.startswith(("//", "/\\"))
     return address if own else "/"
 

@@ -66,7 +66,7 @@ class SignIn:
             operator_roles="ops=operate",
             **settings,
         )
-        self.provider = OpenIdProvider(given, verify=True, transport=httpx2.MockTransport(self.other))
+        self.provider = OpenIdProvider(given, transport=httpx2.MockTransport(self.other))
         address, self.attempt = self.provider.begin()
         self.query = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
         self.other.challenge = self.query["code_challenge"]
@@ -217,7 +217,6 @@ def test_a_provider_that_is_away_is_told_by_name_and_asked_again_next_time(answe
         Settings(
             oidc_issuer=ISSUER, oidc_client_id=CLIENT, public_url="https://m.example.com", operator_roles="ops=operate"
         ),
-        verify=True,
         transport=httpx2.MockTransport(lambda request: calls.pop(0)(request)),
     )
     calls = [answers, begun.other]
