@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 import pytest
@@ -72,7 +72,7 @@ def proxy(company_api: Api) -> Iterator[None]:
 
 def sent_back(visitor: FlaskClient, person: str | None, after: str = "/audit") -> str:
     """Begins a sign-in and signs in as this person at the provider, or says no; the path that leads back."""
-    begun = visitor.get(f"/sign-in/provider?next={after}", headers={"Host": "evil.example"})
+    begun = visitor.get(f"/sign-in/provider?next={after}")
     assert begun.status_code == 303
     form = {"action": "deny"} if person is None else {"sub": person}
     address = httpx.post(begun.headers["Location"], data=form).headers["Location"]
@@ -152,6 +152,12 @@ def test_who_says_no_at_the_provider_is_not_signed_in(visitor: FlaskClient) -> N
     answer = visitor.get(sent_back(visitor, None))
     assert answer.status_code == 401
     assert "access_denied" in answer.text
+
+
+def test_the_way_back_is_the_public_address_whatever_host_a_call_names(visitor: FlaskClient) -> None:
+    begun = visitor.get("/sign-in/provider", headers={"Host": "evil.example", "X-Forwarded-Host": "evil.example"})
+    assert "evil.example" not in begun.headers["Location"]
+    assert quote(f"{PUBLIC}/sign-in/callback", safe="") in begun.headers["Location"]
 
 
 def test_signing_in_at_the_provider_leads_nowhere_else(visitor: FlaskClient) -> None:

@@ -6,6 +6,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING
 
 import structlog
+from werkzeug.datastructures import Headers
 
 from setting_formats import Network
 from settings import Settings
@@ -52,7 +53,7 @@ class TrustedProxy:
     user_header: str
     groups_header: str | None
 
-    def person(self, peer: str | None, headers: Mapping[str, str]) -> Person | None:
+    def person(self, peer: str | None, headers: Headers) -> Person | None:
         """Returns the person of a call from the address `peer`; None without the header or from another address."""
         user = _text(headers.get(self.user_header, ""))
         if not user:

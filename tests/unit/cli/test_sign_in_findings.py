@@ -1,11 +1,13 @@
 """The doctor warns of a trust that is too wide, and of a provider that does not answer."""
 
+from typing import Any
+
 import pytest
 
 from cli.sign_in_findings import sign_in_findings
 from settings import Settings
 
-PROXY = {"proxy_user_header": "X-Forwarded-Email", "operator_roles": "ops=operate"}
+PROXY: dict[str, Any] = {"proxy_user_header": "X-Forwarded-Email", "operator_roles": "ops=operate"}
 
 
 @pytest.mark.parametrize("wide", ["0.0.0.0/0", "::/0", "10.0.0.7, 0.0.0.0/1, 128.0.0.0/1"])

@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -49,7 +50,7 @@ def test_no_password_is_in_the_process_table() -> None:
 def test_every_process_gets_the_secrets_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     environment: dict[str, str] = {}
     monkeypatch.setattr(os, "environ", environment)
-    given = {"dashboard_password": "a long secret", "engine_key": "theirs", "oidc_client_secret": "ours"}
+    given: dict[str, Any] = dict.fromkeys(("dashboard_password", "engine_key", "oidc_client_secret"), "a long secret")
     export_settings(Settings(**given))
     assert {name: environment[f"MAGNUS_{name.upper()}"] for name in given} == given
     assert "MAGNUS_API_KEY" not in environment

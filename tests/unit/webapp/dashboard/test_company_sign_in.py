@@ -1,6 +1,7 @@
 """A proxy's header counts from the proxy's own addresses alone; groups give scopes; a refusal says what to ask for."""
 
 import pytest
+from werkzeug.datastructures import Headers
 
 from setting_formats import networks_in, roles_in
 from webapp.dashboard.company_sign_in import CompanySignIn, Person, TrustedProxy
@@ -8,7 +9,7 @@ from webapp.dashboard.company_sign_in import CompanySignIn, Person, TrustedProxy
 USER, GROUPS = "X-Forwarded-Email", "X-Forwarded-Groups"
 NETWORKS = networks_in("10.0.0.7, 10.1.0.0/24, fd00::/64")
 PROXY = TrustedProxy(NETWORKS, USER, GROUPS)
-HEADERS = {USER: "alice@example.com", GROUPS: "ops, staff"}
+HEADERS = Headers({USER: "alice@example.com", GROUPS: "ops, staff"})
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.7", "10.1.0.200", "::ffff:10.0.0.7", "fd00::1"])
@@ -25,7 +26,7 @@ def test_the_header_of_anybody_else_is_ignored(peer: str | None) -> None:
 
 @pytest.mark.parametrize("user", ["", "  ", "mallory@example.com,alice@example.com"])
 def test_a_call_without_one_single_name_has_no_person(user: str) -> None:
-    assert PROXY.person("10.0.0.7", {USER: user, GROUPS: "ops"}) is None
+    assert PROXY.person("10.0.0.7", Headers({USER: user, GROUPS: "ops"})) is None
 
 
 def test_without_a_header_for_groups_the_name_is_the_only_group() -> None:
@@ -33,13 +34,13 @@ def test_without_a_header_for_groups_the_name_is_the_only_group() -> None:
     person = by_name.person("10.0.0.7", HEADERS)
     assert person is not None
     assert person.groups == ("alice@example.com",)
-    nobodys = PROXY.person("10.0.0.7", {USER: "ops"})  # a name that is a group's gives nothing
+    nobodys = PROXY.person("10.0.0.7", Headers({USER: "ops"}))  # a name that is a group's gives nothing
     assert nobodys is not None
     assert nobodys.groups == ()
 
 
 def test_names_are_utf8_without_control_characters() -> None:
-    person = PROXY.person("10.0.0.7", {USER: "Zo\u00c3\u00ab\x00\x1b[31m", GROUPS: "k\u00c3\u00bcche"})
+    person = PROXY.person("10.0.0.7", Headers({USER: "Zo\u00c3\u00ab\x00\x1b[31m", GROUPS: "k\u00c3\u00bcche"}))
     assert person == Person("Zoë[31m (by the proxy)", ("küche",))
 
 

@@ -213,13 +213,13 @@ def down(request: httpx2.Request) -> httpx2.Response:
 )
 def test_a_provider_that_is_away_is_told_by_name_and_asked_again_next_time(answers: Any) -> None:
     begun = SignIn()
+    calls = [answers, begun.other]
     provider = OpenIdProvider(
         Settings(
             oidc_issuer=ISSUER, oidc_client_id=CLIENT, public_url="https://m.example.com", operator_roles="ops=operate"
         ),
         transport=httpx2.MockTransport(lambda request: calls.pop(0)(request)),
     )
-    calls = [answers, begun.other]
     with pytest.raises(ProviderAway, match=r"^sso\.example\.com"):
         provider.begin()
     provider.begin()
