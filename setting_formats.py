@@ -11,6 +11,15 @@ from pydantic.functional_validators import AfterValidator
 ROLE_SCOPES = frozenset({"operate", "submit", "read"})  # as `magnus keys create --scopes` takes them
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
+# What each of these settings is useless without.
+NEEDS: dict[str, tuple[str, ...]] = {
+    "oidc_issuer": ("oidc_client_id", "public_url", "operator_roles"),
+    "oidc_client_id": ("oidc_issuer",),
+    "proxy_user_header": ("trusted_proxies", "operator_roles"),
+    "proxy_groups_header": ("proxy_user_header",),
+    "trusted_proxies": ("proxy_user_header",),
+}
+
 Network = IPv4Network | IPv6Network
 
 

@@ -12,21 +12,7 @@ from typing import Literal, NoReturn, Self
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from setting_formats import (
-    ByteSize,
-    DeviceList,
-    HeaderName,
-    HttpUrls,
-    Network,
-    NetworkList,
-    PostgresUrl,
-    RedisUrl,
-    RoleList,
-    SecureOrigin,
-    SecureUrl,
-    networks_in,
-    roles_in,
-)
+import setting_formats as formats
 
 VERSION = "1.0.0"
 PREFIX = "MAGNUS_"
@@ -38,15 +24,6 @@ LABSE = "sentence-transformers/LaBSE"  # Magnus's encoder (III-B), by the name `
 DASHBOARD_USER = "magnus"  # the only user of dashboard and Flower
 
 PolicyName = Literal["vs", "vsq", "ccb", "glp", "abp", "magnus", "sequence", "scls", "baton", "fusion"]
-
-# What each of these settings is useless without.
-NEEDS: dict[str, tuple[str, ...]] = {
-    "oidc_issuer": ("oidc_client_id", "public_url", "operator_roles"),
-    "oidc_client_id": ("oidc_issuer",),
-    "proxy_user_header": ("trusted_proxies", "operator_roles"),
-    "proxy_groups_header": ("proxy_user_header",),
-    "trusted_proxies": ("proxy_user_header",),
-}
 
 PredictorName = Literal["uilo", "raft", "inst", "usin", "forest", "pooled", "perception", "pia"]
 
@@ -67,10 +44,12 @@ class Settings(BaseSettings):
 
     # where things are
     state_dir: Path = Field(Path(".magnus"), description="Data of the embedded servers, logs, processes.json")
-    database_url: PostgresUrl | None = Field(
+    database_url: formats.PostgresUrl | None = Field(
         None, description="A Postgres of your own; otherwise `magnus up` starts one"
     )
-    redis_url: RedisUrl | None = Field(None, description="A Redis of your own; otherwise `magnus up` starts one")
+    redis_url: formats.RedisUrl | None = Field(
+        None, description="A Redis of your own; otherwise `magnus up` starts one"
+    )
 
     # the outside
     host: str = Field("127.0.0.1", description="Address of the API and the dashboard")
@@ -118,13 +97,13 @@ class Settings(BaseSettings):
     dashboard_password: SecretStr | None = Field(
         None, min_length=12, description="Password of dashboard and Flower, 12 characters at least; generated if unset"
     )
-    operator_roles: RoleList | None = Field(
+    operator_roles: formats.RoleList | None = Field(
         None, description="Scopes by group of those who sign in elsewhere: ops=operate,submit,read; staff=operate"
     )
-    public_url: SecureOrigin | None = Field(
+    public_url: formats.SecureOrigin | None = Field(
         None, description="Address at which browsers reach the dashboard; the OpenID provider sends them back there"
     )
-    oidc_issuer: SecureUrl | None = Field(
+    oidc_issuer: formats.SecureUrl | None = Field(
         None, description="OpenID provider whose people may sign in, as https://sso.example.com/realms/company"
     )
     oidc_client_id: str | None = Field(None, description="The client id that this provider gave Magnus")
@@ -133,13 +112,13 @@ class Settings(BaseSettings):
         "openid email profile", pattern=r"\bopenid\b", description="The scopes that the provider is asked for"
     )
     oidc_claim: str = Field("groups", description="Claim of the ID token with the groups of MAGNUS_OPERATOR_ROLES")
-    proxy_user_header: HeaderName | None = Field(
+    proxy_user_header: formats.HeaderName | None = Field(
         None, description="Header in which a trusted proxy names the person who signed in there"
     )
-    proxy_groups_header: HeaderName | None = Field(
+    proxy_groups_header: formats.HeaderName | None = Field(
         None, description="Header with this person's groups; if unset, the name is the only group"
     )
-    trusted_proxies: NetworkList | None = Field(
+    trusted_proxies: formats.NetworkList | None = Field(
         None, description="Comma-separated addresses and networks from which these headers are believed"
     )
 
@@ -187,11 +166,11 @@ class Settings(BaseSettings):
         ge=0,
         description="Workers that `magnus up` starts; if unset, one a GPU; on a CPU 2, or 1 for a large model",
     )
-    devices: DeviceList = Field(
+    devices: formats.DeviceList = Field(
         "auto",
         description="Comma-separated devices for the workers, for example cuda:0,cuda:1; auto: every GPU, else cpu",
     )
-    kv_budget: ByteSize = Field(
+    kv_budget: formats.ByteSize = Field(
         "auto",
         description="KV cache budget a worker, as 20GiB; auto: 70 % of free GPU memory; on CPU 64MiB or a full context",
     )
@@ -212,7 +191,7 @@ class Settings(BaseSettings):
     )
 
     # engines that are servers of other projects
-    engine_urls: HttpUrls | None = Field(
+    engine_urls: formats.HttpUrls | None = Field(
         None, description="Comma-separated addresses of engine servers, such as vLLM's, that `magnus up` uses"
     )
     engine_key: SecretStr | None = Field(None, description="API key of those servers")
@@ -297,7 +276,7 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log line that is written"
     )
-    traces_url: HttpUrls | None = Field(
+    traces_url: formats.HttpUrls | None = Field(
         None, description="An OpenTelemetry collector for a trace of each request, as http://HOST:4318/v1/traces"
     )
 
@@ -333,7 +312,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _nothing_is_useless(self) -> Self:
-        for name, others in NEEDS.items():
+        for name, others in formats.NEEDS.items():
             missing = [PREFIX + other.upper() for other in others if getattr(self, other) is None]
             if getattr(self, name) is not None and missing:
                 raise ValueError(f"{PREFIX}{name.upper()} needs {' and '.join(missing)} as well")
@@ -343,16 +322,6 @@ class Settings(BaseSettings):
     def cors_origin_list(self) -> list[str]:
         """The origins whose pages may use the API."""
         return [one.strip().rstrip("/") for one in (self.cors_origins or "").split(",") if one.strip()]
-
-    @property
-    def role_scopes(self) -> dict[str, frozenset[str]]:
-        """The scopes of each group of people who sign in elsewhere."""
-        return roles_in(self.operator_roles or "")
-
-    @property
-    def proxy_networks(self) -> tuple[Network, ...]:
-        """The networks from which the proxy's headers are believed."""
-        return networks_in(self.trusted_proxies or "")
 
     @property
     def further_model_names(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 from werkzeug.datastructures import Headers
 
-from setting_formats import Network
+from setting_formats import Network, networks_in, roles_in
 from settings import Settings
 
 if TYPE_CHECKING:
@@ -109,8 +109,10 @@ def company_sign_in_of(settings: Settings) -> CompanySignIn:
 
         provider = OpenIdProvider(settings)
     if settings.proxy_user_header is not None:
-        proxy = TrustedProxy(settings.proxy_networks, settings.proxy_user_header, settings.proxy_groups_header)
-    return CompanySignIn(provider, proxy, settings.role_scopes)
+        proxy = TrustedProxy(
+            networks_in(settings.trusted_proxies or ""), settings.proxy_user_header, settings.proxy_groups_header
+        )
+    return CompanySignIn(provider, proxy, roles_in(settings.operator_roles or ""))
 
 
 def printable(text: str) -> str:
