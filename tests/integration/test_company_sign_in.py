@@ -149,7 +149,10 @@ def test_a_code_works_once(company_api: Api, visitor: FlaskClient) -> None:
 
 
 def test_who_says_no_at_the_provider_is_not_signed_in(visitor: FlaskClient) -> None:
-    answer = visitor.get(sent_back(visitor, None))
+    path = sent_back(visitor, None)  # without the state, which RFC 6749 4.1.2.1 asks for and this provider leaves out
+    attempt = visitor.get_cookie(ATTEMPT_COOKIE, path=ATTEMPT_PATH)
+    assert attempt is not None
+    answer = visitor.get(f"{path}&state={attempt.value.partition('.')[0]}")
     assert answer.status_code == 401
     assert "access_denied" in answer.text
 
