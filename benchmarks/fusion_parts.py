@@ -87,7 +87,8 @@ VARIANTS: dict[str, list[Patch]] = {
     "order of arrival": [(fusion_policy, "delay_s", by_arrival)],
     "worker with the fewest rows": [(fusion_policy, "delay_s", by_rows)],
     "reserves the median": spread(0.0),
-    "reserves the whole spread": spread(2.0),
+    "reserves half of the spread": spread(2.0),
+    "reserves the whole spread": spread(4.0),
     "reserves the whole quantile": [(module, "reserved", whole_quantile) for module in (fleet_arrays, matching)],
 }
 

@@ -33,7 +33,7 @@ BUSY_SHARE = 7 / 8
 LEAST_ROWS = 16  # always allowed, because fitted costs may be wrong
 # The share of a row's spread above its median that is reserved. Simulated (docs/results/paper.md): with useless
 # predictions the whole spread leaves so much memory unused that `baton` is ahead; otherwise both serve alike.
-RESERVED_SPREAD = 0.5
+RESERVED_SPREAD = 0.25
 TINY_S = 1e-12  # least divisor, for fitted costs in which a further row costs nothing
 
 
