@@ -57,13 +57,14 @@ print(json.dumps(seconds))
 @click.command(help=__doc__)
 @click.option("--model", required=True, type=click.Path(exists=True, path_type=Path), help="Directory of the model.")
 @click.option("--texts", default=10_000, show_default=True)
+@click.option("--at-once", multiple=True, default=BATCH_SIZES, show_default=True, help="Batch sizes of the library.")
 @click.option("--clients", default=4, show_default=True, help="That send interactive calls.")
 @json_option
-def main(model: Path, texts: int, clients: int, results: Results) -> None:
+def main(model: Path, texts: int, at_once: tuple[int, ...], clients: int, results: Results) -> None:
     """Measure, print and write."""
     rng = random.Random(1)
     made = [" ".join(rng.choices(WORDS, k=min(200, round(rng.lognormvariate(3.2, 0.7)) + 1))) for _ in range(texts)]
-    command = [sys.executable, "-c", LIBRARY, str(model), *map(str, BATCH_SIZES)]
+    command = [sys.executable, "-c", LIBRARY, str(model), *map(str, at_once)]
     done = subprocess.run(command, input=json.dumps(made), capture_output=True, text=True, check=True)
     rows: list[Json] = [{"run": f"library, {n} at once", "s": s} for n, s in json.loads(done.stdout).items()]
     best_s = min(row["s"] for row in rows)
