@@ -75,11 +75,12 @@ def main(model: Path, texts: int, at_once: tuple[int, ...], clients: int, result
         with running(program, Path(directory) / "log"):
             url, key = api_address(read_settings(state_dir=state_dir))
             client = OpenAI(base_url=f"{url}/v1", api_key=key)
-            quiet = _interactive(client, model.name, clients, seconds=5.0)
             for size in TEXTS_A_LINE:
                 began, job = time.perf_counter(), _start_batch(client, model.name, made, size)
                 until(partial(_completed, client, job), 3600.0)
                 rows.append({"run": f"service, {size} a line", "s": time.perf_counter() - began})
+            # after the batches, which have the worker for themselves once no interactive call came for a minute
+            quiet = _interactive(client, model.name, clients, seconds=5.0)
             _start_batch(client, model.name, made, 1)
             time.sleep(5.0)
             beside = _interactive(client, model.name, clients, seconds=20.0)
