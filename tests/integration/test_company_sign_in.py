@@ -70,11 +70,12 @@ def proxy(company_api: Api) -> Iterator[None]:
         yield
 
 
-def sent_back(visitor: FlaskClient, person: str, after: str = "/audit") -> str:
-    """Begins a sign-in and signs in as this person at the provider; the path that leads back."""
+def sent_back(visitor: FlaskClient, person: str | None, after: str = "/audit") -> str:
+    """Begins a sign-in and signs in as this person at the provider, or says no; the path that leads back."""
     begun = visitor.get(f"/sign-in/provider?next={after}")
     assert begun.status_code == 303
-    address = httpx.post(begun.headers["Location"], data={"sub": person}).headers["Location"]
+    form = {"action": "deny"} if person is None else {"sub": person}
+    address = httpx.post(begun.headers["Location"], data=form).headers["Location"]
     assert address.startswith(f"{PUBLIC}/sign-in/callback?")
     return address.removeprefix(PUBLIC)
 
@@ -145,6 +146,15 @@ def test_a_code_works_once(company_api: Api, visitor: FlaskClient) -> None:
     assert again.status_code == 401
     assert "invalid_grant" in again.text
     assert other.get_cookie(COOKIE) is None
+
+
+def test_who_says_no_at_the_provider_is_not_signed_in(visitor: FlaskClient) -> None:
+    path = sent_back(visitor, None)  # without the state, which RFC 6749 4.1.2.1 asks for and this provider leaves out
+    attempt = visitor.get_cookie(ATTEMPT_COOKIE, path=ATTEMPT_PATH)
+    assert attempt is not None
+    answer = visitor.get(f"{path}&state={attempt.value.partition('.')[0]}")
+    assert answer.status_code == 401
+    assert "access_denied" in answer.text
 
 
 def test_the_way_back_is_the_public_address_whatever_host_a_call_names(visitor: FlaskClient) -> None:
