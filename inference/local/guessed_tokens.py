@@ -155,11 +155,13 @@ class Guessing:
     def __init__(self, most: int) -> None:
         self.most, self._costs = most, PassCosts()
 
+    def begins(self, rows: int) -> bool:
+        """Returns whether anything may be guessed while `rows` rows run; otherwise nobody need follow their texts."""
+        return rows <= MOST_ROWS
+
     def guesses(self, texts: Sequence[CopiedText | None], rooms: Sequence[int]) -> list[list[int]]:
         """Returns guesses of each row's next tokens, at most rooms[i]; a finished row has no text."""
         running = sum(text is not None for text in texts)
-        if running > MOST_ROWS:
-            return [[] for _ in texts]
         limits = [min(self.most, room) for room in rooms]
         chances = [[] if text is None else text.chances(most) for text, most in zip(texts, limits, strict=True)]
         line = self._costs.line() if any(chances) else None

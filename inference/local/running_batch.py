@@ -174,7 +174,7 @@ class RunningBatch:
     def _guesses(self) -> list[list[int]]:
         """Returns guesses of each row's next tokens; its limit and its blocks have room for them and one more."""
         tables = self.kv.arrangement.tables
-        if self._guessing is None or tables is None:
+        if self._guessing is None or tables is None or not self._guessing.begins(sum(row.running for row in self.rows)):
             return []
         left = [
             min(row.limit - len(row.generated), tables.room(index) - row.cached_tokens) - 1

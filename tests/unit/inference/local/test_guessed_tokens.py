@@ -166,8 +166,4 @@ def test_guessing_stops_where_a_pass_takes_longer_by_as_much_as_it_has_more_toke
 
 
 def test_nothing_is_guessed_beside_many_rows():
-    guessing, text = Guessing(4), followed(range(20), [0, 1, 2, 3, 4, 5, 6, 7])
-    for tokens in range(1, 9):
-        guessing.count(tokens, tokens - 1, 0.05)
-    assert all(guessing.guesses([text] * MOST_ROWS + [None], [9] * (MOST_ROWS + 1))[:MOST_ROWS])
-    assert not any(guessing.guesses([text] * (MOST_ROWS + 1), [9] * (MOST_ROWS + 1)))
+    assert [Guessing(4).begins(rows) for rows in (1, MOST_ROWS, MOST_ROWS + 1)] == [True, True, False]
