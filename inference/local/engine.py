@@ -4,6 +4,8 @@ Static batching keeps finished rows in the batch until the whole batch is done, 
 batching (BATON) gives the index of a finished row at once to the next row that joins, or to the last row. Joiners are
 prefilled when they are inserted, or in pieces between steps, so that running rows wait less for their tokens.
 An engine belongs to one thread. `OutOfMemory` is raised in one place, `_typed_out_of_memory`.
+
+More than 300 lines, because both ways share its rows.
 """
 
 import sys

@@ -10,6 +10,8 @@ In blocks of BLOCK_TOKENS each row has only the blocks that its own tokens need,
 share the blocks of a common prefix, which stay after their last row until a row needs the memory.
 
 Other memory that no row uses is zero: attention multiplies hidden columns by 0, and 0 times an old NaN would be NaN.
+
+More than 300 lines, because rectangle and blocks are two forms of one memory.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
