@@ -200,6 +200,18 @@ def test_a_retry_with_the_same_key_gets_the_same_answer_from_the_same_request(ap
     assert (stored["status"], stored["metadata"]) == ("completed", {"application": "embeddings"})
 
 
+@pytest.mark.usefixtures("workers")
+def test_vectors_are_their_tenants_own(api: Api) -> None:
+    asked, headers = {"model": "sentence-model", "input": "river"}, {"Idempotency-Key": "shared"}
+    other = api.other_tenant()
+    for one in (api, other):
+        assert one.call("POST", "/v1/embeddings", json=asked, headers=headers).status_code == 200
+    rows = dict(api.sql("select tenant, id from requests"))
+    assert len(rows) == 2  # one key of two tenants
+    assert other.call("GET", f"/v1/responses/{rows['acme']}").status_code == 404
+    assert len(other.call("GET", "/v1/responses").json["data"]) == 1
+
+
 def test_models_are_listed_with_what_they_compute(client: OpenAI) -> None:
     listed = {one.id: one.to_dict()["magnus"] for one in client.models.list()}
     assert {name: (one["task"], one["dimensions"], one["max_prompt_tokens"]) for name, one in listed.items()} == {  # type: ignore[index]
