@@ -16,6 +16,7 @@ from scheduling.simulation.policy_lab import (
     calibrate,
     figures_of,
     play,
+    policies_to_play,
 )
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival
@@ -133,3 +134,8 @@ def test_the_policy_in_force_stays_the_best_if_no_other_is_faster_or_the_faster_
     less = figures(5.0, 1.0, 5.0, 5.0, answered=90)
     said = advise("vs", NOW, {"fusion": NOW, "vs": NOW, "scls": less})
     assert (said.best, said.gain, said.error) == ("vs", 0.0, 0.0)
+
+
+def test_the_policy_of_a_quantized_model_is_played_only_where_it_is_in_force() -> None:
+    assert set(POLICIES) - set(policies_to_play("fusion")) == {"vsq"}
+    assert policies_to_play("vsq") == list(POLICIES)
