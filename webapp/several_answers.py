@@ -5,11 +5,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from flask import request
+
 from models.client_requests import NewRequest, RequestView
-from webapp.app_context import AppContext
-from webapp.client_errors import InvalidRequest
-from webapp.submission import Submission, cancel_request, find_request, new_request, store, wait_for_ends
-from webapp.waiting.patience import Patience
+from webapp.app_context import AppContext, current_context
+from webapp.client_errors import InvalidRequest, NotInTime
+from webapp.submission import (
+    Submission,
+    cancel_request,
+    find_request,
+    forget_unstored,
+    new_request,
+    require_answer,
+    store,
+    wait_for_ends,
+)
+from webapp.waiting.patience import Patience, patience_of
 
 # The most log probabilities in all answers to one call, those of the likeliest tokens included: each takes 3 us to be
 # read and written, while other calls wait. Streams send them piece by piece and have no bound. Not tuned.
@@ -99,3 +110,24 @@ def submit_all_and_wait(
         for call in calls:
             cancel_request(context, tenant, call.id)
     return [call.view or find_request(context, tenant, call.id) for call in calls]
+
+
+def wait_for_answers(submissions: Sequence[Submission]) -> list[RequestView]:
+    """Returns the answered requests; raises NotInTime, NotAnswered, or InvalidRequest if one was cancelled."""
+    context, first = current_context(), submissions[0]
+    patience = patience_of(request, context.wait_s)
+    views = submit_all_and_wait(context, submissions, patience)
+    late = [view.request.id for view in views if not view.request.status.final]
+    if late and first.idempotency_key is not None:
+        raise NotInTime(f"No answer within {patience.wait_s:g} s. The same Idempotency-Key goes on waiting for it.")
+    if late:
+        for late_id in late:
+            cancel_request(context, first.tenant, late_id)
+        raise NotInTime(
+            f"No answer within {patience.wait_s:g} s; {late[0]} was cancelled. "
+            "For long work send POST /v1/responses with background=true and poll, or an Idempotency-Key and try again."
+        )
+    for view in views:
+        require_answer(view)
+    forget_unstored(context, views)
+    return views

@@ -3,6 +3,7 @@
 import copy
 import random
 from collections.abc import Sequence as Several
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,12 @@ def model_of(directory: Path, device: str, dtype: str) -> Any:
 def load_for_serving(model: Any, size: str) -> LoadedModel:
     """Load the model as our engine does; on a CPU from a copy, because loading changes the layout of the weights."""
     return prepare_model(copy.deepcopy(model) if model.device.type == "cpu" else model, None, size)
+
+
+def endless_model(directory: Path | None, size: str, dtype: str) -> LoadedModel:
+    """Load a directory's model, or without one random weights of this size, for the CPU and without ends."""
+    made = random_model(size, "cpu", getattr(torch, dtype)) if directory is None else model_of(directory, "cpu", dtype)
+    return replace(load_for_serving(made, size), eos_ids=frozenset())
 
 
 def mixed_lengths(prompts: int, seed: int) -> list[tuple[int, int]]:

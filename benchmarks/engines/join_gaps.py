@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import torch
 
-from benchmarks.engines.engine_workload import SHAPES, load_for_serving, model_of, random_model, sequences
+from benchmarks.engines.engine_workload import SHAPES, endless_model, sequences
 from benchmarks.engines.step_profile import CLOCKS
 from benchmarks.harness import Json, Results, json_option, print_table, spread
 from cli.option_types import CommaSeparated
@@ -65,8 +65,7 @@ def main(
     """Print the gaps between two tokens of running rows, with the joiners' time to their first token."""
     if threads:
         torch.set_num_threads(threads)
-    made = random_model(size, "cpu", getattr(torch, dtype)) if model is None else model_of(model, "cpu", dtype)
-    loaded = replace(load_for_serving(made, size), eos_ids=frozenset())
+    loaded = endless_model(model, size, dtype)
     figures: list[Json] = []
     for _ in range(repeats):
         for bound in bounds:

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import torch
 
-from benchmarks.engines.engine_workload import SHAPES, load_for_serving, model_of, random_model, sequences
+from benchmarks.engines.engine_workload import SHAPES, endless_model, sequences
 from benchmarks.engines.step_profile import CLOCKS
 from benchmarks.harness import Json, Results, json_option, print_table
 from inference.local.engine import Engine
@@ -64,8 +64,7 @@ def main(
     """Print the seconds of prefills and decoding with the cache and without it."""
     if threads:
         torch.set_num_threads(threads)
-    made = random_model(size, "cpu", getattr(torch, dtype)) if model is None else model_of(model, "cpu", dtype)
-    loaded = replace(load_for_serving(made, size), eos_ids=frozenset())
+    loaded = endless_model(model, size, dtype)
     vocabulary = loaded.model.config.get_text_config().vocab_size
     (instruction,) = sequences([(shared, 1)], vocabulary, seed=0)
     asked = [

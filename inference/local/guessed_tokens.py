@@ -44,9 +44,8 @@ class CopiedText:
     def __init__(self, prompt_ids: Sequence[int]) -> None:
         self.tokens: list[int] = []
         self._followed = 0  # tokens of the answer
-        self._behind: dict[
-            int | tuple[int, int], int
-        ] = {}  # the place behind the last occurrence of a token, or of two
+        # the place behind the last occurrence of a token, or of two
+        self._behind: dict[int | tuple[int, int], int] = {}
         self._place: int | None = None  # of the token that is foreseen to come next
         self._copied = 0  # tokens in a row that were the same before that place
         self._chances, self._tried = list(FIRST_CHANCES), [1] * len(FIRST_CHANCES)

@@ -31,7 +31,6 @@ UNENDED_WORK = text(f"""
     ) as model
     from bulk_jobs
     where {UNENDED} and status <> 'cancelling' and left_work is not null and paused_at is null
-        and endpoint not in {POOLING_ENDPOINTS}
 """)  # noqa: S608  # a constant
 ENDED_JOBS = text("""
     select forecast_s, extract(epoch from completed_at - created_at)::float8 as real_s from bulk_jobs
@@ -59,7 +58,7 @@ def unended_work(connection: Connection) -> list[UnendedWork]:
 
 @dataclass(frozen=True)
 class BulkOutlook:
-    """The workers of a model, the work that is left of all bulk jobs, and how well earlier forecasts were met."""
+    """The workers of a model, the work that is left of its bulk jobs, and how well earlier forecasts were met."""
 
     workers: Sequence[Worker]
     left: Mapping[Job, Work]
@@ -94,13 +93,14 @@ class BulkOutlook:
 
 
 def read_bulk_outlook(session: Session, model: str, alive_s: float) -> BulkOutlook:
-    """Reads the workers of this model with a heartbeat within `alive_s`, and the jobs."""
+    """Reads the workers of this model with a heartbeat within `alive_s`, and its jobs."""
     connection = session.connection()
     calibration = IntervalCalibration()
     for row in reversed(connection.execute(ENDED_JOBS, {"most": RECENT_JOBS}).all()):
         calibration.learn("waiting", row.forecast_s, SPREAD, row.real_s)
     workers = costed_workers(live_workers(connection, alive_s)).get(model, ())
-    left = {one.job: one.work for one in unended_work(connection)}
+    # a job whose lines are still being read may be of any model
+    left = {one.job: one.work for one in unended_work(connection) if one.model in (None, model)}
     weights = connection.execute(text("select name, weight from tenants where weight <> 1"))
     now = connection.execute(text("select clock_timestamp()")).scalar_one()
     return BulkOutlook(workers, left, {row.name: row.weight for row in weights}, calibration, now)

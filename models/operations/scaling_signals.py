@@ -15,6 +15,7 @@ from models.planning.live_fleet import costed_workers, known_workers, live_worke
 from models.planning.planner_state import write_service_state
 from models.sql import text
 from models.tables import RequestStatus
+from models.tenants.usage import FLEX
 from scheduling.forecast.wanted_workers import SHORTEST_ROW, Demand
 from scheduling.policies.wrapping.deadlines import Work
 from scheduling.policy import Worker
@@ -27,8 +28,8 @@ FLEX_WITHIN_S = 86_400.0
 STALE_S = 120.0  # older signals are not shown: an autoscaler then keeps what it has. Several times their usual age
 
 # Requests that are no lines of bulk jobs, by model: unfinished ones by tier, and those that arrived lately.
-UNFINISHED = text("""
-    select model, priority < -500 as flex, count(*) filter (where status = 'in_progress') as running,
+UNFINISHED = text(f"""
+    select model, {FLEX} as flex, count(*) filter (where status = 'in_progress') as running,
         count(*) filter (where status = 'queued') as requests,
         coalesce(sum(prefill) filter (where status = 'queued'), 0)::bigint as prefill,
         coalesce(sum(remaining) filter (where status = 'queued'), 0)::bigint as remaining,
@@ -42,15 +43,15 @@ UNFINISHED = text("""
             select * from requests where id = found.id offset 0
         ) as r where not r.held and r.job_id is null
     ) unfinished group by 1, 2
-""")
-ARRIVED = text("""
+""")  # noqa: S608  # a constant
+ARRIVED = text(f"""
     select model, count(*) as requests, sum(prompt_tokens)::bigint as prompts, sum(answer)::bigint as answers
     from unnest(cast(:statuses as text[])) as state, lateral (
         select model, prompt_tokens, coalesce(output_tokens, predicted_tokens, limit_tokens) as answer
         from requests where status = state and arrived_at > statement_timestamp() - make_interval(secs => :back_s)
-            and job_id is null and priority >= -500
+            and job_id is null and not ({FLEX})
     ) arrived group by 1
-""")
+""")  # noqa: S608  # a constant
 
 
 @dataclass(frozen=True, slots=True)

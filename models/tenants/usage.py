@@ -13,8 +13,9 @@ from sqlalchemy.orm import Session
 from models.sql import text
 
 DIMENSIONS = ("day", "tenant", "model", "tier")
+FLEX = "priority < -500"  # whether a row of requests has the service tier `flex`, or is a line of a bulk job
 # The tier of a row of requests: its service tier, and `batch` for a line of a bulk job.
-TIER = """case when job_id is not null then 'batch' when priority < -500 then 'flex' when priority > 500 then 'priority'
+TIER = f"""case when job_id is not null then 'batch' when {FLEX} then 'flex' when priority > 500 then 'priority'
     else 'default' end"""
 
 FOLD = text("""

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from models.bulk.bulk_outlook import read_bulk_outlook
 from models.operations import request_histograms
 from models.operations.request_histograms import HISTOGRAMS
 from models.operations.scaling_signals import ScalingSignal, read_signals
@@ -69,19 +70,25 @@ def test_requests_of_a_model_without_any_known_worker_want_one(stage: Stage) -> 
     assert signals(stage) == {MODEL: ScalingSignal(0.0, 1), "another": ScalingSignal(0.0, 0)}
 
 
-def test_lines_of_bulk_jobs_that_were_not_read_yet_are_work_that_has_until_the_jobs_end(stage: Stage) -> None:
+@pytest.mark.parametrize("endpoint", ["/v1/responses", "/v1/embeddings"])
+def test_lines_of_bulk_jobs_that_were_not_read_yet_are_work_that_has_until_the_jobs_end(
+    stage: Stage, endpoint: str
+) -> None:
     stage.worker(kv_tokens=200)
     stage.sql(
         """insert into bulk_jobs (id, tenant, endpoint, input_file_id, completion_window, status, lines, last_line,
-            expires_at, left_work) values ('batch_1', 'acme', '/v1/responses', 'f', '24h', 'in_progress', 2000, 2000,
+            expires_at, left_work) values ('batch_1', 'acme', :endpoint, 'f', '24h', 'in_progress', 2000, 2000,
             clock_timestamp() + interval '1 day', '{"requests": 2000, "prefill": 120000, "remaining": 80000,
-            "longest": 60}')"""
+            "longest": 60}')""",
+        endpoint=endpoint,
     )
     waits(stage, 1, job_id="batch_1")
     stage.sql("insert into bulk_lines (job_id, line, custom_id, request_id) values ('batch_1', 1, 'one', 'r0')")
     found = signals(stage)[MODEL]
     assert found.work_s > 100
     assert found.wanted == 1
+    with make_sessions(stage.database)() as session:  # batches of another model do not wait for it
+        assert [len(read_bulk_outlook(session, model, 10.0).left) for model in (MODEL, "another")] == [1, 0]
     stage.sql("update bulk_jobs set expires_at = clock_timestamp() + interval '30 s'")
     assert signals(stage)[MODEL].wanted > 4
     stage.sql("update bulk_jobs set paused_at = clock_timestamp()")

@@ -28,26 +28,23 @@ from webapp.chat.chat_objects import (
     CompletionChoice,
 )
 from webapp.chat.chat_schemas import MOST_ANSWERS, CommonFields, CreateChatCompletion, CreateCompletion
-from webapp.client_errors import InvalidRequest, NotInTime
+from webapp.client_errors import InvalidRequest
 from webapp.client_prompt import client_prompts, prompt_of_turns
 from webapp.limits.prompt_limits import PromptLimits
 from webapp.options import stored_format
 from webapp.responses.output_items import logprobs_of
 from webapp.responses.response_objects import magnus_of
-from webapp.several_answers import one_by_one, several, submit_all_and_wait
+from webapp.several_answers import one_by_one, several, wait_for_answers
 from webapp.streaming.answer_stream import event_stream, submit_and_stream_all
 from webapp.streaming.chat_chunks import ChunkKind, ShownUsage, chunks
 from webapp.submission import (
     FieldNames,
     Submission,
-    cancel_request,
-    forget_unstored,
-    require_answer,
     served_tier,
     tier_of_answers,
 )
 from webapp.tools import answer_parts, function_fields, stored_choice
-from webapp.waiting.patience import connection_of, patience_of
+from webapp.waiting.patience import connection_of
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
 
@@ -209,27 +206,6 @@ def submission_of(
         deadline_s=body.magnus.deadline_s,
         names=names,
     )
-
-
-def wait_for_answers(submissions: Sequence[Submission]) -> list[RequestView]:
-    """Returns the answered requests; raises NotInTime, NotAnswered, or InvalidRequest if one was cancelled."""
-    context, first = current_context(), submissions[0]
-    patience = patience_of(request, context.wait_s)
-    views = submit_all_and_wait(context, submissions, patience)
-    late = [view.request.id for view in views if not view.request.status.final]
-    if late and first.idempotency_key is not None:
-        raise NotInTime(f"No answer within {patience.wait_s:g} s. The same Idempotency-Key goes on waiting for it.")
-    if late:
-        for late_id in late:
-            cancel_request(context, first.tenant, late_id)
-        raise NotInTime(
-            f"No answer within {patience.wait_s:g} s; {late[0]} was cancelled. "
-            "For long work send POST /v1/responses with background=true and poll, or an Idempotency-Key and try again."
-        )
-    for view in views:
-        require_answer(view)
-    forget_unstored(context, views)
-    return views
 
 
 def stream_chunks(

@@ -9,8 +9,8 @@ from flask import request
 from models.client_requests import RequestView
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
-from webapp.chat.chat_api import wait_for_answers
 from webapp.limits.prompt_limits import PromptLimits
+from webapp.several_answers import wait_for_answers
 from webapp.submission import Submission
 from webapp.texts.text_objects import EmbeddingList, Ranking, ScoreList, embeddings_of, ranking_of, scores_of
 from webapp.texts.text_schemas import CreateEmbeddings, CreateRerank, CreateScore
