@@ -8,7 +8,7 @@ import json
 import os
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Several
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +22,6 @@ from inference.local.loading.model_loading import load_model
 from inference.local.row_probe import RowProbe
 from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.sequences import FinishedSequence, Sequence
-from learning.predictors.language_model import STATEMENT_TOKENS
 from learning.predictors.length_predictor import Outcome, Prompt
 
 LIMIT = 256  # tokens of an answer
@@ -174,46 +173,6 @@ def replace_file(path: Path, content: dict[str, Any]) -> None:
     written = path.with_suffix(".part")
     written.write_text(json.dumps(content, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
     os.replace(written, path)
-
-
-@dataclass(frozen=True, slots=True)
-class GeneratedText:
-    """The text generated after a prompt; a length that the model states must be in the `opening`."""
-
-    text: str
-    opening: str
-    tokens: int
-    cut: bool
-
-
-def load_texts(
-    cache: Path, model: str, limits: Mapping[str, int], report: Callable[[str], None]
-) -> dict[str, GeneratedText]:
-    """Read or generate the text after each prompt, greedily and in bfloat16; returns texts by prompt.
-
-    Limits of prompts that are in the file already are not compared with the limits that were used.
-    """
-    settings = {"model": Path(model).name, "dtype": "bfloat16"}
-    known: dict[str, GeneratedText] = {}
-    if cache.exists():
-        stored = json.loads(cache.read_text(encoding="utf-8"))
-        if stored["settings"] != settings:
-            raise ValueError(f"{cache} has texts of {stored['settings']}, not of {settings}: name another file")
-        known = {prompt: GeneratedText(**text) for prompt, text in stored["texts"].items()}
-    missing = [prompt for prompt in limits if prompt not in known]
-    if not missing:
-        return known
-    prompt_format = load_prompt_format(model)
-    prompts = [(prompt_format.encode_raw(prompt), limits[prompt]) for prompt in missing]
-    for number, (row, finished) in enumerate(generate(model, prompts), 1):
-        ids = finished.generated_ids
-        opening = prompt_format.decode(ids[:STATEMENT_TOKENS])
-        known[missing[row]] = GeneratedText(prompt_format.decode(ids), opening, len(ids), finished.reason == "limit")
-        if number % SAVE_EVERY == 0 or number == len(missing):
-            texts = {prompt: asdict(text) for prompt, text in known.items()}
-            replace_file(cache, {"settings": settings, "texts": texts})
-            report(f"{number} of {len(missing)} texts")
-    return known
 
 
 @click.command(help=__doc__)

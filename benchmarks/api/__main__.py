@@ -11,7 +11,7 @@ from time import monotonic
 
 import click
 
-from benchmarks.api import large_amounts, refused_bodies, submissions, waiting_chats, weighted_tenants
+from benchmarks.api import idle_service, large_amounts, refused_bodies, submissions, waiting_chats, weighted_tenants
 from benchmarks.api.measured_service import MeasuredFigure
 from benchmarks.harness import Results, json_option, print_table
 
@@ -22,6 +22,7 @@ FIGURES: dict[str, Callable[[bool], MeasuredFigure]] = {
     "intake": large_amounts.measure_intake,
     "tenants": weighted_tenants.measure,
     "refused": refused_bodies.measure,
+    "idle": idle_service.measure,
 }
 
 

@@ -8,18 +8,21 @@ are read by the tenant that has half of them, and by the dashboard, one call at 
 import tempfile
 import time
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import httpx
 from sqlalchemy import text
 
-from benchmarks.accept import fill_database, time_reads, timed
 from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
+from benchmarks.harness import spread
+from benchmarks.inputs.filled_database import fill_service
 from benchmarks.inputs.request_sources import write_bulk_file
 from cli.api_client import Client
 from inference.toy.toy_applications import toy_requests
 from models.session import make_sessions
 from models.tenants import api_keys
+from settings import DASHBOARD_USER
 
 LINES, QUEUED_WITHIN_S = 50_000, 20
 FLAT_MIB = 32  # the most memory that an upload may add: little beside 200 MB, and more than chance growth
@@ -92,6 +95,27 @@ def measure_intake(short: bool) -> MeasuredFigure:
 JOBS, PAGE_MS = 1_000_000, 20  # jobs in the database; the bound on a page's 95th percentile
 LARGEST_TENANT = "tenant-0"  # has every second job (`benchmarks/inputs/filled_database.py`)
 NO_PAGES = ("one request", "stats", "metrics")  # are also read, but the bound does not include them
+READS = 50  # reads of each kind: enough for a 95th percentile
+API_READS = {
+    "list": "/v1/responses",
+    "list, one status": "/v1/responses?status=failed",
+    "list, unknown application": "/v1/responses?application=unknown",
+    "stats": "/v1/magnus/stats",
+    "metrics": "/metrics",
+}
+PAGES = {
+    "overview": "/",
+    "overview, 7 days": "/?over=7d",
+    "queue": "/queue",
+    "workers": "/workers",
+    "predictions": "/predictions",
+    "jobs": "/jobs",
+    "jobs, failed": "/jobs?status=failed",
+    "jobs, slowest": "/jobs?order=slowest",
+    "jobs, unknown application": "/jobs?application=unknown",
+    "webhooks": "/webhooks",
+    "usage": "/usage?days=90",
+}
 
 
 def measure_million(short: bool) -> MeasuredFigure:
@@ -99,7 +123,7 @@ def measure_million(short: bool) -> MeasuredFigure:
     measured, jobs = MeasuredFigure(), 20_000 if short else JOBS
     with measured_service("--workers", "0") as service:
         with Client(service.url, service.key) as client:
-            fill_database(service.facts.database_url, client.model(), finished=jobs, queued=0)
+            fill_service(service.facts.database_url, client.model(), jobs)
         with make_sessions(service.database).begin() as session:
             _, key = api_keys.create(session, name="benchmark", tenant=LARGEST_TENANT)
         reads = time_reads(service.url, key, service.facts.dashboard_password)
@@ -112,3 +136,26 @@ def measure_million(short: bool) -> MeasuredFigure:
         if name not in NO_PAGES:
             measured.below(f"{name}: P95", PAGE_MS, ms["p95"], "ms", f" (P50 {ms['p50']:.3g}, longest {ms['max']:.3g})")
     return measured
+
+
+def time_reads(url: str, key: str, dashboard_password: str) -> dict[str, dict[str, float]]:
+    """Time each kind of read, one call at a time, in milliseconds."""
+    times: dict[str, dict[str, float]] = {}
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=30.0) as client:
+        newest = client.get("/v1/responses?limit=1").raise_for_status().json()["first_id"]
+        reads = {"one request": f"/v1/responses/{newest}", **API_READS}
+        times |= {name: timed(client, path) for name, path in reads.items()}
+    with httpx.Client(base_url=url, auth=(DASHBOARD_USER, dashboard_password), timeout=30.0) as client:
+        times |= {name: timed(client, path) for name, path in PAGES.items()}
+    return times
+
+
+def timed(client: httpx.Client, path: str) -> dict[str, float]:
+    """Read a path READS times; returns the median, 95th percentile and maximum in milliseconds."""
+    ms = []
+    for _ in range(READS):
+        started = perf_counter()
+        client.get(path).raise_for_status()
+        ms.append(1000 * (perf_counter() - started))
+    of_all = spread(ms)
+    return {name: of_all[name] or 0.0 for name in ("p50", "p95", "max")}

@@ -4,7 +4,6 @@ With `paced`, the workers compute nothing and keep a published GPU's pace: as on
 for itself.
 """
 
-import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -17,7 +16,7 @@ from sqlalchemy import Engine
 
 from benchmarks.chaos.promise_rows import Row
 from benchmarks.live.fresh_service import paced_workers
-from benchmarks.service_start import facts_of, running, up_program
+from benchmarks.service_start import facts_of, process_ids, running, up_program
 from cli.hosting.service_files import RunningService
 from models.session import make_engine
 
@@ -42,10 +41,13 @@ class MeasuredService:
         """gunicorn's parent process and the web processes below it."""
         return self.processes("web")
 
+    def process_names(self) -> list[str]:
+        """The names of all processes."""
+        return list(process_ids(self.state_dir))
+
     def processes(self, name: str) -> list[psutil.Process]:
         """The process of this name with all of its descendants."""
-        entries = json.loads((self.state_dir / "processes.json").read_text())
-        parents = [psutil.Process(entry["pid"]) for entry in entries if entry["name"] == name]
+        parents = [psutil.Process(pid) for own, pid in process_ids(self.state_dir).items() if own == name]
         return [process for parent in parents for process in (parent, *parent.children(recursive=True))]
 
     def memory_mib(self, name: str = "web") -> float:

@@ -5,16 +5,18 @@ the web process runs on, as on a laptop. Submissions count from the instants at 
 """
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from benchmarks.accept import figures, submit_all
+import httpx
+
 from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
-from benchmarks.api.submissions import connect, post, status_of
-from benchmarks.harness import Json
+from benchmarks.api.submissions import body, connect, post, status_of
+from benchmarks.harness import Json, spread
 from cli.api_client import Client
 from inference.toy.toy_applications import APPLICATIONS
 
@@ -93,6 +95,47 @@ class HeldChats:
             if whole:
                 break
         return int(status[9:12]) if whole else "cut off"
+
+
+async def submit_all(url: str, key: str, rate: float, seconds: float, seed: int) -> tuple[list[float], list[str]]:
+    """Submit Poisson arrivals; returns the seconds of accepted ones since they were due, and the others' errors."""
+    rng = random.Random(seed)
+    latencies: list[float] = []
+    failures: list[str] = []
+    limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
+    headers = {"Authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(base_url=url, headers=headers, limits=limits, timeout=30.0) as client:
+        model = (await client.get("/v1/models")).raise_for_status().json()["data"][0]["id"]
+        start, due = perf_counter(), 0.0
+
+        async def submit(due: float) -> None:
+            try:
+                answer = await client.post("/v1/responses", json=body(model, rng))
+            except httpx.HTTPError as error:
+                failures.append(type(error).__name__)
+                return
+            if answer.status_code == 200:
+                latencies.append(perf_counter() - start - due)
+            else:
+                failures.append(str(answer.status_code))
+
+        async with asyncio.TaskGroup() as group:
+            while (due := due + rng.expovariate(rate)) < seconds:
+                await asyncio.sleep(max(0.0, start + due - perf_counter()))
+                group.create_task(submit(due))
+    return latencies, failures
+
+
+def figures(latencies: list[float], failures: list[str], rate: float, seconds: float) -> dict[str, Any]:
+    """Summarize the submissions for the JSON, with latencies in milliseconds."""
+    return {
+        "rate": rate,
+        "seconds": seconds,
+        "accepted": len(latencies),
+        "failed": len(failures),
+        "failures": sorted(set(failures)),
+        "latency_ms": spread([1000 * latency for latency in latencies]),
+    }
 
 
 async def hold_and_submit(service: MeasuredService, model: str, load: Load, seconds: float) -> Json:

@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any, Protocol, get_args
 
 import click
 import torch
 
+from benchmarks.engines.bandwidth_floor import bandwidth, floor_share, synchronized
 from benchmarks.engines.baton_baselines import BatonBaseline, PrefillDecode
 from benchmarks.engines.compared_engines import (
     Continuous,
@@ -31,6 +32,7 @@ from benchmarks.engines.compared_engines import (
     RunToCompletion,
     VllmEngine,
 )
+from benchmarks.engines.engine_options import Clock, clock_option, threads_option
 from benchmarks.engines.engine_workload import (
     SHAPES,
     chat_lengths,
@@ -40,7 +42,6 @@ from benchmarks.engines.engine_workload import (
     random_model,
     sequences,
 )
-from benchmarks.engines.step_profile import bandwidth, floor_share, synchronized
 from benchmarks.harness import Column, Json, Results, json_option, print_table
 from benchmarks.inputs.changed_models import MODEL_SIZES, ModelSize, enlarged_model
 from benchmarks.outside_engines.server_processes import Dtype
@@ -73,8 +74,6 @@ COLUMNS: dict[str, Column] = {
     "identical": "identical",
 }
 ENGINES = CommaSeparated(click.Choice(list(SHORT_NAMES)))
-CLOCKS = {"wall": perf_counter, "cpu": process_time}
-CLOCK_HELP = "cpu: the process's own seconds, for a machine that others use as well"
 
 
 class ComparedEngine(Protocol):
@@ -220,8 +219,8 @@ def compare(
 @click.option("--batch", "batches", type=int, multiple=True, default=(8, 16, 32), show_default=True)
 @click.option("--prompts", default=96, show_default=True)
 @click.option("--repeats", default=3, show_default=True)
-@click.option("--threads", default=1, show_default=True, help="Of torch, the same for all")
-@click.option("--clock", type=click.Choice(["wall", "cpu"]), default="wall", show_default=True, help=CLOCK_HELP)
+@threads_option
+@clock_option
 @click.option("--checked", default=16, show_default=True, help="Prompts whose answers are compared with generate alone")
 def main(
     results: Results,
@@ -236,15 +235,14 @@ def main(
     batches: tuple[int, ...],
     prompts: int,
     repeats: int,
-    threads: int,
-    clock: str,
+    clock: Clock,
     checked: int,
 ) -> None:
     """Compare the engines at each size and batch."""
     names = [SHORT_NAMES[name] for name in only]
-    if peers and clock != "wall":
+    if peers and clock is not perf_counter:
         raise click.BadParameter("vLLM's processes have CPU seconds of their own: --clock wall", param_hint="--clock")
-    torch.set_num_threads(threads)
+    threads = torch.get_num_threads()
     on_gpu = device.startswith("cuda")
     machine = torch.cuda.get_device_name() if on_gpu else f"{platform.machine()}, {threads} threads"
     drawn = chat_lengths if mix == "chat" else mixed_lengths
@@ -265,14 +263,14 @@ def main(
             causal_lm = model_of(directory, device, dtype)
             loaded = load_for_serving(causal_lm, size)
             work = sequences(lengths, causal_lm.config.vocab_size, 0)
-            trials = [Trial(work, batch, repeats, min(checked, prompts), CLOCKS[clock]) for batch in batches]
+            trials = [Trial(work, batch, repeats, min(checked, prompts), clock) for batch in batches]
             lines = []
             for trial in trials:
                 terms = (directory, dtype, trial.batch, trial.longest, threads, made_in / "vllm.log")
                 with VllmEngine(*terms) if peers else nullcontext() as vllm:
                     lines += compare(causal_lm, loaded, trial, names, vllm)
-        bytes_per_s = bandwidth(loaded.device, CLOCKS[clock])
-        shares = {batch: floor_share(loaded, batch, bytes_per_s, CLOCKS[clock]) for batch in batches}
+        bytes_per_s = bandwidth(loaded.device, clock)
+        shares = {batch: floor_share(loaded, batch, bytes_per_s, clock) for batch in batches}
         for line in lines:
             share = shares[line["batch"]] if line["engine"] == CONTINUOUS else None
             everything.append({"size": size, "dtype": dtype, "device": machine, **line, "bandwidth_floor_share": share})

@@ -9,7 +9,6 @@ answers in float32.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable
 from collections.abc import Sequence as Several
 from pathlib import Path
 from statistics import median
@@ -17,7 +16,7 @@ from statistics import median
 import click
 import torch
 
-from benchmarks.engines.step_profile import CLOCKS
+from benchmarks.engines.engine_options import Clock, clock_option, threads_option
 from benchmarks.generated_answers import choose_instructions
 from benchmarks.harness import Column, Json, Results, json_option, print_table
 from cli.option_types import CommaSeparated
@@ -55,8 +54,8 @@ COLUMNS: dict[str, Column] = {
 @click.option("--limit", default=128, show_default=True, help="Most tokens of an answer.")
 @click.option("--guess", default=16, show_default=True, help="MAGNUS_GUESS_TOKENS.")
 @click.option("--repeats", default=3, show_default=True)
-@click.option("--threads", default=0, show_default=True, help="CPU threads; 0: torch's own number.")
-@click.option("--clock", type=click.Choice([*CLOCKS]), default="wall", show_default=True, help="cpu: of the process.")
+@threads_option
+@clock_option
 @json_option
 def main(
     model: str,
@@ -69,13 +68,10 @@ def main(
     limit: int,
     guess: int,
     repeats: int,
-    threads: int,
-    clock: str,
+    clock: Clock,
     results: Results,
 ) -> None:
     """Print what guessing gains in each application with each number of rows."""
-    if threads:
-        torch.set_num_threads(threads)
     directory = settings_with(model=model).model
     loaded, prompt_format = load_model(directory, dtype=dtype), load_prompt_format(directory)
     prompts = _prompts(data, prompt_format, READ * max(fewest, requests * max(sizes)))
@@ -84,10 +80,10 @@ def main(
         for rows in sizes:
             of_size = prompts[application][: max(fewest, requests * rows)]
             sequences = [Sequence(str(number), prompt, limit) for number, prompt in enumerate(of_size)]
-            line = compared(loaded, sequences, rows, guess, repeats, CLOCKS[clock])
+            line = compared(loaded, sequences, rows, guess, repeats, clock)
             lines.append({"application": application, "rows": rows, "prompts": len(sequences), **line})
             results.write(lines)
-    print_table(lines, COLUMNS, f"{Path(directory).name}, {dtype}, {torch.get_num_threads()} threads, {clock} clock")
+    print_table(lines, COLUMNS, f"{Path(directory).name}, {dtype}, {torch.get_num_threads()} threads, {clock.__name__}")
 
 
 def _prompts(data: Path | None, prompt_format: PromptFormat, each: int) -> dict[str, list[tuple[int, ...]]]:
@@ -103,7 +99,7 @@ def _prompts(data: Path | None, prompt_format: PromptFormat, each: int) -> dict[
 
 
 def compared(
-    loaded: LoadedModel, sequences: Several[Sequence], rows: int, guess: int, repeats: int, clock: Callable[[], float]
+    loaded: LoadedModel, sequences: Several[Sequence], rows: int, guess: int, repeats: int, clock: Clock
 ) -> Json:
     """Serve the sequences with and without guesses in turns, after one turn that is not measured."""
     seconds: tuple[list[float], list[float]] = [], []

@@ -7,15 +7,12 @@ Rows run without end while others join at once. The sizes take turns, each with 
 joiners as they come (MAGNUS_PREFILL_TOKENS unset), a number is the most tokens that are prefilled between two steps.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import click
-import torch
 
-from benchmarks.engines.engine_workload import SHAPES, endless_model, sequences
-from benchmarks.engines.step_profile import CLOCKS
+from benchmarks.engines.engine_options import Clock, clock_option, endless_model_options, threads_option
+from benchmarks.engines.engine_workload import sequences
 from benchmarks.harness import Json, Results, json_option, print_table, spread
 from cli.option_types import CommaSeparated
 from inference.local.engine import Engine
@@ -36,40 +33,32 @@ COLUMNS = {
 
 
 @click.command(help=__doc__)
-@click.option("--model", type=click.Path(path_type=Path), help="Directory of a model.")
-@click.option("--size", type=click.Choice([*SHAPES]), default="tiny", show_default=True, help="Or random weights.")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
+@endless_model_options
 @click.option("--rows", default=8, show_default=True, help="Running rows.")
 @click.option("--joiners", default=4, show_default=True, help="Rows of a join.")
 @click.option("--joins", default=2, show_default=True, help="Joins, one after the other.")
 @click.option("--prompt", default=400, show_default=True, help="Tokens of a joiner's prompt.")
 @click.option("--prefill-tokens", "bounds", type=CommaSeparated(int), default="0,32,64,128", help="0: whole prompts.")
 @click.option("--repeats", default=1, show_default=True)
-@click.option("--threads", default=0, show_default=True, help="CPU threads; 0: torch's own number.")
-@click.option("--clock", type=click.Choice([*CLOCKS]), default="wall", show_default=True, help="cpu: of the process.")
+@threads_option
+@clock_option
 @json_option
 def main(
-    model: Path | None,
-    size: str,
-    dtype: str,
+    loaded: LoadedModel,
     rows: int,
     joiners: int,
     joins: int,
     prompt: int,
     bounds: list[int],
     repeats: int,
-    threads: int,
-    clock: str,
+    clock: Clock,
     results: Results,
 ) -> None:
     """Print the gaps between two tokens of running rows, with the joiners' time to their first token."""
-    if threads:
-        torch.set_num_threads(threads)
-    loaded = endless_model(model, size, dtype)
     figures: list[Json] = []
     for _ in range(repeats):
         for bound in bounds:
-            found = gaps(loaded, rows, [(prompt, ANSWER)] * joiners, joins, bound, CLOCKS[clock])
+            found = gaps(loaded, rows, [(prompt, ANSWER)] * joiners, joins, bound, clock)
             figures.append({"prefill_tokens": bound or "whole", **found})
     print_table(figures, COLUMNS)
     results.write(figures)
@@ -81,7 +70,7 @@ def gaps(
     lengths: list[tuple[int, int]],
     joins: int,
     bound: int,
-    clock: Callable[[], float],
+    clock: Clock,
 ) -> Json:
     """Let rows of these lengths join `rows` running ones, `joins` times; measure from step to step."""
     engine = Engine(loaded, KV_BUDGET_BYTES, prefill_tokens=bound or None)

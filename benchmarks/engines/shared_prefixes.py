@@ -8,15 +8,12 @@ turn, each time with an engine that has seen nothing before.
 """
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import click
-import torch
 
-from benchmarks.engines.engine_workload import SHAPES, endless_model, sequences
-from benchmarks.engines.step_profile import CLOCKS
+from benchmarks.engines.engine_options import Clock, clock_option, endless_model_options, threads_option
+from benchmarks.engines.engine_workload import sequences
 from benchmarks.harness import Json, Results, json_option, print_table
 from inference.local.engine import Engine
 from inference.local.loading.model_loading import LoadedModel
@@ -35,48 +32,40 @@ COLUMNS = {
 
 
 @click.command(help=__doc__)
-@click.option("--model", type=click.Path(path_type=Path), help="Directory of a model.")
-@click.option("--size", type=click.Choice([*SHAPES]), default="tiny", show_default=True, help="Or random weights.")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
+@endless_model_options
 @click.option("--requests", default=32, show_default=True)
 @click.option("--rows", default=8, show_default=True, help="Requests that run at once.")
 @click.option("--shared", default=200, show_default=True, help="Tokens of the instruction.")
 @click.option("--own", default=45, show_default=True, help="Tokens of each input.")
 @click.option("--answer", default=45, show_default=True, help="Tokens of each answer.")
 @click.option("--repeats", default=3, show_default=True)
-@click.option("--threads", default=0, show_default=True, help="CPU threads; 0: torch's own number.")
-@click.option("--clock", type=click.Choice([*CLOCKS]), default="wall", show_default=True, help="cpu: of the process.")
+@threads_option
+@clock_option
 @json_option
 def main(
-    model: Path | None,
-    size: str,
-    dtype: str,
+    loaded: LoadedModel,
     requests: int,
     rows: int,
     shared: int,
     own: int,
     answer: int,
     repeats: int,
-    threads: int,
-    clock: str,
+    clock: Clock,
     results: Results,
 ) -> None:
     """Print the seconds of prefills and decoding with the cache and without it."""
-    if threads:
-        torch.set_num_threads(threads)
-    loaded = endless_model(model, size, dtype)
     vocabulary = loaded.model.config.get_text_config().vocab_size
     (instruction,) = sequences([(shared, 1)], vocabulary, seed=0)
     asked = [
         replace(one, prompt_ids=(*instruction.prompt_ids, *one.prompt_ids))
         for one in sequences([(own, answer)] * requests, vocabulary, seed=1)
     ]
-    _served(loaded, asked[:rows], rows, prefix_cache=False, clock=CLOCKS[clock])  # warms up
+    _served(loaded, asked[:rows], rows, prefix_cache=False, clock=clock)  # warms up
     figures: list[Json] = []
     for _ in range(repeats):
         answers: dict[bool, dict[str, FinishedSequence]] = {}
         for prefix_cache in (False, True):
-            found, answers[prefix_cache] = _served(loaded, asked, rows, prefix_cache, CLOCKS[clock])
+            found, answers[prefix_cache] = _served(loaded, asked, rows, prefix_cache, clock)
             figures.append({"cache": "on" if prefix_cache else "off", **found})
         same = [answers[True][one.id].generated_ids == answers[False][one.id].generated_ids for one in asked]
         figures[-1]["equal"] = sum(same) / len(same)
@@ -85,7 +74,7 @@ def main(
 
 
 def _served(
-    loaded: LoadedModel, asked: list[Sequence], rows: int, prefix_cache: bool, clock: Callable[[], float]
+    loaded: LoadedModel, asked: list[Sequence], rows: int, prefix_cache: bool, clock: Clock
 ) -> tuple[Json, dict[str, FinishedSequence]]:
     """Serve the requests, `rows` at once; return what that took, and the answers."""
     engine, waiting = Engine(loaded, KV_BUDGET_BYTES, prefix_cache=prefix_cache), deque(asked)

@@ -4,6 +4,10 @@
 """
 
 from sqlalchemy import Connection, text
+from sqlalchemy.orm import Session
+
+from models.operations.minute_history import close_minutes
+from models.session import make_engine
 
 TENANTS = 100  # the first has half of the requests, so that those of other tenants lie between its own
 APPLICATIONS = 20  # applications of each tenant; the dashboard shows 50 at most
@@ -91,3 +95,17 @@ def fill(connection: Connection, finished: int, queued: int, model: str) -> None
     for index in indexes:
         connection.execute(text(index.indexdef))
     connection.commit()
+
+
+def fill_service(url: str, model: str, finished: int) -> None:
+    """Fill a service's empty database with ended requests, close their minutes, and vacuum it."""
+    engine = make_engine(url, answer_within_s=None, pool_size=1, name="benchmark")
+    with engine.connect() as connection:
+        fill(connection, finished, 0, model)
+    with Session(engine) as session:
+        while close_minutes(session):
+            pass
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("vacuum analyze"))
+        connection.execute(text("checkpoint"))
+    engine.dispose()

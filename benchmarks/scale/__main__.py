@@ -21,11 +21,9 @@ from time import monotonic, process_time
 
 import click
 import psutil
-from sqlalchemy import text
-from sqlalchemy.orm import Session
 
 from benchmarks.harness import Column, Json, Results, json_option, print_table, say
-from benchmarks.inputs.filled_database import fill
+from benchmarks.inputs.filled_database import fill_service
 from benchmarks.inputs.request_sources import arrivals_of
 from benchmarks.live.fresh_service import ServiceOptions, add_process, fresh_service, roomy_postgres
 from benchmarks.live.live_figures import ServiceMonitor
@@ -36,8 +34,6 @@ from cli.hosting.service_files import RunningService
 from cli.option_types import CommaSeparated
 from cli.service_access import POLICIES
 from inference.prompt_format import load_prompt_format
-from models.operations.minute_history import close_minutes
-from models.session import make_engine
 from settings import BUNDLED_MODEL
 
 POLL_S = 0.5  # between two samples; a shorter time takes CPU from the service. Not tuned
@@ -108,7 +104,9 @@ def run_fleet(policy: str, machine: str, size: int, arrivals: list[DemoArrival],
         Path(directory).chmod(0o755)  # Postgres runs as another user if we are root
         with roomy_postgres(Path(directory) / "postgres", size) as (url, postgres_pid):
             if finished:
-                fill_database(url, finished)
+                filling = monotonic()
+                fill_service(url, load_prompt_format(str(BUNDLED_MODEL)).name, finished)
+                say(f"{finished} ended requests after {monotonic() - filling:.0f} s")
             began, options = monotonic(), ServiceOptions(size, "40MiB", paced=machine, database_url=url)
             with fresh_service(policy, options) as (service, state_dir):
                 add_process(state_dir, "postgres", postgres_pid)
@@ -125,22 +123,6 @@ def run_fleet(policy: str, machine: str, size: int, arrivals: list[DemoArrival],
                 for name in ended:  # the CPU time of its first process is lost
                     run["cpu_ms_a_request"].pop(name)
                 return {"start_s": round(start_s, 1), "worker_mib": round(own_mib, 1), "ended": sorted(ended), **run}
-
-
-def fill_database(url: str, finished: int) -> None:
-    """Fill the database with ended requests of a day, vacuum it and close its minutes."""
-    began, database = monotonic(), make_engine(url, answer_within_s=None, pool_size=1, name="benchmark")
-    with database.connect() as connection:
-        fill(connection, finished, 0, load_prompt_format(str(BUNDLED_MODEL)).name)
-    with Session(database) as session:
-        while close_minutes(session):
-            pass
-    with database.connect() as connection:
-        settled = connection.execution_options(isolation_level="AUTOCOMMIT")
-        settled.execute(text("vacuum analyze"))
-        settled.execute(text("checkpoint"))
-    database.dispose()
-    say(f"{finished} ended requests after {monotonic() - began:.0f} s")
 
 
 def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival], workers: int) -> Json:

@@ -1,0 +1,59 @@
+"""How close a decoding step comes to reading weights and cache at the device's full bandwidth."""
+
+from collections.abc import Callable
+from statistics import median
+
+import torch
+
+from benchmarks.engines.compared_engines import KV_BUDGET_BYTES
+from inference.local.engine import Engine
+from inference.local.loading.model_loading import LoadedModel
+from inference.sequences import Sequence
+
+# Tokens of each prompt, decoding steps that are timed, and steps before them; enough for a stable median, not tuned.
+FLOOR_TOKENS, FLOOR_STEPS, FLOOR_WARM_UP = 128, 32, 4
+
+
+def synchronized(clock: Callable[[], float]) -> Callable[[], float]:
+    """Make a clock that is read after the device has finished its queued work."""
+
+    def now() -> float:
+        if torch.cuda.is_available() and not torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize()
+        return clock()
+
+    return now
+
+
+def bandwidth(device: torch.device, clock: Callable[[], float]) -> float:
+    """Measure the bytes a second that the device reads: the best of six sums over a tensor larger than its caches."""
+    now = synchronized(clock)
+    numbers = torch.ones(2**26 if device.type == "cpu" else 2**29, device=device)
+    seconds = []
+    for _ in range(6):
+        started = now()
+        numbers.sum()
+        seconds.append(now() - started)
+    return numbers.nbytes / min(seconds)
+
+
+@torch.inference_mode()
+def floor_share(loaded: LoadedModel, batch: int, bytes_per_s: float, clock: Callable[[], float]) -> float:
+    """Measure the share of a decoding step that reading weights and cache at full bandwidth would take."""
+    now, engine = synchronized(clock), Engine(loaded, KV_BUDGET_BYTES)
+    engine.insert(
+        [Sequence(str(row), (1 + row,) * FLOOR_TOKENS, FLOOR_WARM_UP + FLOOR_STEPS + 2) for row in range(batch)]
+    )
+    for _ in range(FLOOR_WARM_UP):
+        engine.step()
+    seconds = []
+    for _ in range(FLOOR_STEPS):
+        started = now()
+        engine.step()
+        seconds.append(now() - started)
+    model = loaded.model
+    looked_up = model.get_input_embeddings().weight
+    tied = looked_up is model.get_output_embeddings().weight
+    weights = loaded.weight_bytes - (0 if tied else looked_up.nbytes)
+    cached = batch * (FLOOR_TOKENS + FLOOR_WARM_UP + FLOOR_STEPS // 2) * loaded.delta_bytes
+    return (weights + cached) / bytes_per_s / median(seconds)

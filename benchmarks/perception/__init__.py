@@ -1,1 +1,0 @@
-"""How well a real language model perceives its own answers' lengths (Sequence Scheduling, Tables 1 to 3)."""
