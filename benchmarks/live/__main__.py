@@ -20,11 +20,11 @@ simulator's.
 import statistics
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 
@@ -111,31 +111,20 @@ def main(
     policies: list[str],
     peers: list[str],
     rates: list[float],
-    workers: int,
-    requests: int,
-    warm_requests: int,
-    warm_seconds: float,
-    estimator_s: float,
-    workload: Workload,
     data: Path | None,
     answers: Path | None,
     model: str | None,
     model_size: ModelSize,
-    max_prompt_tokens: int,
-    max_output_tokens: int,
-    paced: str | None,
-    headroom: float,
     kv_budget: str | None,
-    predictor: str | None,
-    encoder: str | None,
     repeats: int,
-    seed: int,
     resume: bool,
     minutes: float | None,
     results: Results,
     plot_dir: Path | None,
+    **recorded: Any,
 ) -> None:
-    """Run each policy and peer at each rate on a fresh stack and compare."""
+    """Run each policy and peer at each rate on a fresh stack and compare; each run records the other options."""
+    workload: Workload = recorded["workload"]
     if model and model_size != "1x":
         raise click.BadParameter("only the bundled model can be enlarged", param_hint="--model-size")
     if workload == "tasks" and data is None:
@@ -145,41 +134,16 @@ def main(
         made_in = click.get_current_context().with_resource(tempfile.TemporaryDirectory(prefix="magnus-enlarged-"))
         directory = str(enlarged_model(model_size, Path(made_in)))
     served = directory or str(BUNDLED_MODEL)
-    options = ServiceOptions(
-        workers,
-        kv_budget or f"{SIX_ROWS_MIB * kv_growth(model_size):.0f}MiB",
-        directory,
-        max_prompt_tokens,
-        max_output_tokens,
-        paced=paced,
-        headroom=headroom,
-        predictor=predictor,
-        encoder=encoder,
-    )
+    kv_budget = kv_budget or f"{SIX_ROWS_MIB * kv_growth(model_size):.0f}MiB"
+    of_service = {field.name: recorded[field.name] for field in fields(ServiceOptions) if field.name in recorded}
+    options = ServiceOptions(kv_budget=kv_budget, model=directory, **of_service)
     prompts = load_prompt_format(served)
-    sent = make_workload(workload, prompts, served, data, answers, max_prompt_tokens, max_output_tokens)
+    limits = recorded["max_prompt_tokens"], recorded["max_output_tokens"]
+    sent = make_workload(workload, prompts, served, data, answers, *limits)
     records = RunRecords(results, resume, minutes)
     for repeat, rate, name in product(range(repeats), rates, [*policies, *peers]):
-        terms = RunTerms(
-            name,
-            rate,
-            repeat,
-            requests,
-            warm_requests,
-            warm_seconds,
-            estimator_s,
-            workload,
-            Path(model).name if model else f"bundled-{model_size}",
-            workers,
-            options.kv_budget,
-            max_prompt_tokens,
-            max_output_tokens,
-            paced,
-            headroom,
-            predictor,
-            encoder,
-            seed,
-        )
+        named = Path(model).name if model else f"bundled-{model_size}"
+        terms = RunTerms(name, rate, repeat, model=named, kv_budget=kv_budget, **recorded)
         run = records.run(terms, partial(measured, terms, options, sent))
         if run and "requests_per_s" in run:
             say(f"{name} at {rate:g}/s: {run['requests_per_s']} requests/s, mean {run['response_s']['mean']} s")
