@@ -31,7 +31,7 @@ from benchmarks.harness import Json, Results, json_option, print_table
 from benchmarks.inputs.request_sources import Workload, arrivals_of
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.service_start import client_of_service, connection_to
-from cli.demo_workload import TRAINING_EXAMPLES, DemoArrival, send_all, training_examples
+from cli.demo.demo_workload import TRAINING_EXAMPLES, DemoArrival, send_all, training_examples
 from cli.hosting.service_files import RunningService
 from cli.option_types import CommaSeparated
 from cli.service_access import POLICIES, settings_with

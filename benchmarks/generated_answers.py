@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
-from cli.demo_workload import real_requests
+from cli.demo.demo_workload import real_requests
 from inference.local.engine import Engine
 from inference.local.loading.model_loading import load_model
 from inference.local.row_probe import RowProbe

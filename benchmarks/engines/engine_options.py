@@ -15,6 +15,12 @@ Clock = Callable[[], float]
 Command = Callable[..., Any]
 CLOCKS: dict[str, Clock] = {"wall": perf_counter, "cpu": process_time}
 
+
+def _set_threads(number: int) -> None:
+    if number:
+        torch.set_num_threads(number)
+
+
 clock_option = click.option(
     "--clock",
     type=click.Choice([*CLOCKS]),
@@ -27,7 +33,7 @@ threads_option = click.option(
     "--threads",
     default=0,
     expose_value=False,
-    callback=lambda *given: given[-1] and torch.set_num_threads(given[-1]),
+    callback=lambda *given: _set_threads(given[-1]),
     help="CPU threads of torch; its own number if unset.",
 )
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer
 
 from cli.api_client import Client, Json
-from cli.demo_workload import DemoArrival, RealRequest, poisson_arrivals, real_arrivals
+from cli.demo.demo_workload import DemoArrival, RealRequest, poisson_arrivals, real_arrivals
 from inference.toy.toy_applications import ToyRequest, toy_requests
 from learning.predictors.length_predictor import Outcome, Prompt
 from settings import read_settings

@@ -41,7 +41,7 @@ from benchmarks.pictures import plot_over_rate
 from benchmarks.scale.paced_engine import MACHINES, machine_of
 from benchmarks.scale.run_figures import compared
 from benchmarks.service_start import connection_to
-from cli.demo_workload import DemoArrival
+from cli.demo.demo_workload import DemoArrival
 from cli.option_types import CommaSeparated
 from cli.service_access import POLICIES, VARIANTS, settings_with
 from inference.prompt_format import load_prompt_format

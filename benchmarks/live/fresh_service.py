@@ -22,7 +22,7 @@ from benchmarks.service_start import (
     running,
     up_program,
 )
-from cli.demo_service import train_predictor
+from cli.demo.demo_service import train_predictor
 from cli.hosting.child_process import ChildProgram
 from cli.hosting.embedded_servers import create_database, embedded_postgres
 from cli.hosting.process_commands import ONE_THREAD

@@ -22,7 +22,7 @@ from benchmarks.inputs.request_sources import (
     token_counter,
 )
 from benchmarks.inputs.simulated_workloads import magnus_task
-from cli.demo_workload import TRAINING_EXAMPLES, DemoArrival, RealRequest, spaced, training_examples
+from cli.demo.demo_workload import TRAINING_EXAMPLES, DemoArrival, RealRequest, spaced, training_examples
 from inference.prompt_format import PromptFormat
 from inference.toy.toy_applications import ToyRequest
 from learning.predictors.length_predictor import Outcome, Prompt

@@ -12,9 +12,9 @@ import numpy as np
 from benchmarks.harness import Json
 from benchmarks.live.live_figures import ServiceMonitor
 from benchmarks.service_start import client_of_service
-from cli.demo_workload import DemoArrival, DemoRequest, send_all
+from cli.demo.demo_workload import DemoArrival, DemoRequest, send_all
+from cli.demo.run_report import WHOLE_OR_CUT_OFF, summary
 from cli.hosting.service_files import RunningService
-from cli.run_report import WHOLE_OR_CUT_OFF, summary
 
 # Seconds between two samples of the service; a shorter interval takes CPU from the service on a small machine. Not
 # tuned.

@@ -26,7 +26,7 @@ from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.mixed.simulated_mix import bulk_lines, run
 from benchmarks.service_start import client_of_service, connection_to
 from cli.api_client import Client, Json
-from cli.demo_workload import DemoRequest, poisson_arrivals, send_all
+from cli.demo.demo_workload import DemoRequest, poisson_arrivals, send_all
 from inference.toy.toy_applications import toy_requests
 
 ANSWERED = ("completed", "incomplete")

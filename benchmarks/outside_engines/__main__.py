@@ -31,7 +31,7 @@ from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.outside_engines.open_loop import LoadSampler, Target, TimedAnswer, figures, replay
 from benchmarks.outside_engines.server_processes import Dtype, EngineKind, ServerTerms, running_engine
 from benchmarks.service_start import client_of_service, facts_of
-from cli.demo_workload import DemoArrival
+from cli.demo.demo_workload import DemoArrival
 from cli.option_types import CommaSeparated
 from cli.service_access import settings_with
 

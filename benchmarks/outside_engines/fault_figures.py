@@ -27,7 +27,7 @@ from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.outside_engines.server_processes import EngineKind, EngineServer, ServerTerms, running_engine
 from benchmarks.service_start import client_of_service
 from cli.api_client import Client
-from cli.demo_workload import DemoArrival
+from cli.demo.demo_workload import DemoArrival
 from cli.option_types import CommaSeparated
 from inference.prompt_format import load_prompt_format
 from inference.remote.remote_engine import RemoteEngine

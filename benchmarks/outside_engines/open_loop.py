@@ -22,7 +22,7 @@ from benchmarks.harness import in_thread, percentile, spread
 from benchmarks.live.fresh_service import ServiceOptions
 from benchmarks.outside_engines.server_processes import ServerTerms, running_engine
 from cli.api_client import Json
-from cli.demo_workload import DemoArrival
+from cli.demo.demo_workload import DemoArrival
 from inference.local.kv.kv_budget import kv_budget_bytes
 from inference.local.loading.model_loading import load_model
 from inference.model_directory.model_weights import count_parameters, cpu_dtype

@@ -29,7 +29,7 @@ from benchmarks.live.fresh_service import ServiceOptions, add_process, fresh_ser
 from benchmarks.live.live_figures import ServiceMonitor
 from benchmarks.scale.run_figures import idle_since, served_since
 from benchmarks.service_start import client_of_service, connection_to, process_ids
-from cli.demo_workload import DemoArrival, send_all
+from cli.demo.demo_workload import DemoArrival, send_all
 from cli.hosting.service_files import RunningService
 from cli.option_types import CommaSeparated
 from cli.service_access import POLICIES

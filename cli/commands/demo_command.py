@@ -13,10 +13,11 @@ import click
 from rich.console import Console
 
 from cli.api_client import Client, Json
-from cli.demo_comparison import compare_real, compare_toy, print_comparison
-from cli.demo_run import run_workload
-from cli.demo_service import DemoService, empty_state_dir, own_service
-from cli.demo_workload import (
+from cli.checks.startup_checks import with_engines
+from cli.demo.demo_comparison import compare_real, compare_toy, print_comparison
+from cli.demo.demo_run import run_workload
+from cli.demo.demo_service import DemoService, empty_state_dir, own_service
+from cli.demo.demo_workload import (
     TRAINING_EXAMPLES,
     DemoArrival,
     poisson_arrivals,
@@ -24,13 +25,12 @@ from cli.demo_workload import (
     real_requests,
     training_examples,
 )
+from cli.demo.run_report import WHOLE, WHOLE_OR_CUT_OFF, print_report
 from cli.hosting.service_files import api_address, running_service
 from cli.hosting.supervisor import stop_signals
 from cli.option_types import CommaSeparated
 from cli.output import CommandFailed, make_console
-from cli.run_report import WHOLE, WHOLE_OR_CUT_OFF, print_report
 from cli.service_access import POLICIES, VARIANTS, service_options, settings_with
-from cli.startup_checks import with_engines
 from inference.remote.server_errors import ServerUnusable
 from settings import Settings
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from cli.doctor_checks import Finding, engine_findings, findings
+from cli.checks.doctor_checks import Finding, findings
+from cli.checks.server_findings import engine_findings
+from cli.checks.sign_in_findings import sign_in_findings
 from cli.fetching.gguf_directories import convert_once
 from cli.output import json_option, print_result, table
 from cli.service_access import settings_with, state_dir_option
-from cli.sign_in_findings import sign_in_findings
 
 
 @click.command()
@@ -31,7 +32,7 @@ def doctor(as_json: bool, state_dir: Path | None, engine_url: str | None, model:
     if engine_url is None:
         convert_once(settings.model)
     if model is not None:
-        from cli.model_findings import model_findings  # imported here because it loads torch
+        from cli.checks.model_findings import model_findings  # imported here because it loads torch
 
         found = list(model_findings(settings))
     else:

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import click
 
-from cli import startup_checks
+from cli.checks import startup_checks
 from cli.entry_point import OUR_MODULES
 from cli.fetching.gguf_directories import convert_once
 from cli.hosting import process_commands

@@ -14,7 +14,8 @@ from pydantic import SecretStr
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
-from cli import startup_checks
+from cli.checks import startup_checks
+from cli.checks.startup_checks import with_engines
 from cli.fetching.gguf_directories import convert_once
 from cli.hosting import process_commands
 from cli.hosting.child_process import ChildProgram, ProgramFailed, SettingRefused
@@ -34,7 +35,6 @@ from cli.hosting.supervisor import Stopped, Supervisor
 from cli.hosting.worker_devices import gpu_count, threads_each, worker_devices
 from cli.output import CommandFailed, Unreachable, WrongSetting, json_option, print_result
 from cli.service_access import POLICIES, settings_with, state_dir_option
-from cli.startup_checks import with_engines
 from inference.model_directory.model_weights import LARGE_MODEL_PARAMETERS, count_parameters
 from inference.remote.server_errors import ServerUnusable
 from models.connections.connection_slots import MOST_OF, connection_shortage

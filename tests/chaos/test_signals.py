@@ -18,7 +18,7 @@ import yaml
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from cli.startup_checks import broker_problem
+from cli.checks.startup_checks import broker_problem
 from models.operations import operator_jobs, operator_overview
 from models.session import make_sessions
 from models.tenants import api_keys

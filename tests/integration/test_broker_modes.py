@@ -7,8 +7,8 @@ from pathlib import Path
 
 import redis
 
+from cli.checks.startup_checks import broker_problem
 from cli.hosting.embedded_servers import valkey_binary
-from cli.startup_checks import broker_problem
 from tests.integration.database_stage import eventually
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sqlalchemy import make_url
 
-from cli.doctor_checks import findings
+from cli.checks.doctor_checks import findings
 from models.connections.connection_slots import FOR_COMMANDS, MOST_OF, connection_shortage
 from settings import Settings
 from tests.integration.api_service import Api

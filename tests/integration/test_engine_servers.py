@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cli.doctor_checks import engine_findings
-from cli.startup_checks import with_engines
+from cli.checks.server_findings import engine_findings
+from cli.checks.startup_checks import with_engines
 from inference.remote.server_errors import ServerUnusable
 from settings import BUNDLED_MODEL, Settings
 from tests.integration.stub_engine_server import StubServer

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
+from cli.checks.startup_checks import broker_problem
 from cli.hosting.process_commands import BIN
-from cli.startup_checks import broker_problem
 from tests.integration.database_stage import Stage, eventually
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"

@@ -21,8 +21,8 @@ from benchmarks.chaos.recording_client import RecordingClient, bodies, client_of
 from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_test
 from benchmarks.harness import until
 from benchmarks.service_start import up_program
-from cli.demo_service import train_predictor
-from cli.demo_workload import TRAINING_EXAMPLES, training_examples
+from cli.demo.demo_service import train_predictor
+from cli.demo.demo_workload import TRAINING_EXAMPLES, training_examples
 from cli.hosting.child_process import start, stop
 from cli.hosting.embedded_servers import create_database
 from cli.hosting.process_commands import BIN

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from benchmarks.outside_engines.open_loop import Target, replay
-from cli.demo_workload import DemoArrival, RealRequest
+from cli.demo.demo_workload import DemoArrival, RealRequest
 
 Json = dict[str, Any]
 

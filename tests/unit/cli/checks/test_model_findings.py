@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.doctor_checks import Finding
-from cli.model_findings import model_findings
+from cli.checks.doctor_checks import Finding
+from cli.checks.model_findings import model_findings
 from settings import Settings
 from tests.unit.inference.model_directories import Change, removed, setting, whole_model
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from cli.checks.startup_checks import embedding_problems
 from cli.commands.run_commands import worker
-from cli.startup_checks import embedding_problems
 from tests.unit.inference.embedding.text_directories import write_pair_model, write_text_model
 
 

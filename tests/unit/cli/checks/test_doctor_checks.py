@@ -7,7 +7,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from cli.doctor_checks import Finding, answer_findings, findings
+from cli.checks.doctor_checks import Finding, answer_findings, findings
 from settings import BUNDLED_MODEL, Settings
 from tests.unit.inference.published_templates import QWEN3
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 import torch
 from pydantic import ByteSize
 
-from cli.doctor_checks import Finding, answer_findings, split_finding
-from cli.startup_checks import device_problems, model_problem
+from cli.checks.doctor_checks import Finding, answer_findings, split_finding
+from cli.checks.startup_checks import device_problems, model_problem
 from inference.engine_errors import InferenceError, ShownByLoading
 from inference.local.kv.kv_budget import kv_budget_bytes, require_a_row
 from inference.local.loading.decoding_check import ELSEWHERE

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cli.run_report import print_report, summary
+from cli.demo.run_report import print_report, summary
 
 STATS = {
     "policy": "magnus",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from cli.doctor_checks import Finding
+from cli.checks.doctor_checks import Finding
 from settings import Settings
 from webapp.dashboard.company_sign_in import ProviderAway, company_sign_in_of
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from cli.demo_workload import poisson_arrivals, training_examples
+from cli.demo.demo_workload import poisson_arrivals, training_examples
 
 
 def test_the_same_seed_gives_the_same_arrivals() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cli.sign_in_findings import sign_in_findings
+from cli.checks.sign_in_findings import sign_in_findings
 from settings import Settings
 
 PROXY: dict[str, Any] = {"proxy_user_header": "X-Forwarded-Email", "operator_roles": "ops=operate"}

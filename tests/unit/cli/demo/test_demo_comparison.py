@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from cli.demo_comparison import print_comparison
+from cli.demo.demo_comparison import print_comparison
 
 TERMS = {"kind": "toy requests", "requests": 1500, "rate": 180.0, "examples": 1490, "options": "--kv-budget 40MiB"}
 

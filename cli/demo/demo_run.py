@@ -8,8 +8,8 @@ from itertools import takewhile
 from rich.console import Console
 
 from cli.api_client import OPEN_STATES, Client, Json
-from cli.demo_workload import DemoArrival, DemoRequest, send_all
-from cli.run_report import WHOLE_OR_CUT_OFF, RunProgress, print_answer, summary
+from cli.demo.demo_workload import DemoArrival, DemoRequest, send_all
+from cli.demo.run_report import WHOLE_OR_CUT_OFF, RunProgress, print_answer, summary
 
 # Seconds between updates of the progress bars, each of which costs the service a call; not tuned.
 POLL_S = 0.4

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from cli.api_client import Client, Json
-from cli.demo_run import run_workload, send_and_wait
-from cli.demo_service import DemoService, empty_directory, own_service
-from cli.demo_workload import (
+from cli.demo.demo_run import run_workload, send_and_wait
+from cli.demo.demo_service import DemoService, empty_directory, own_service
+from cli.demo.demo_workload import (
     TRAINING_EXAMPLES,
     DemoArrival,
     DemoRequest,
@@ -21,7 +21,7 @@ from cli.demo_workload import (
     real_requests,
     training_examples,
 )
-from cli.run_report import WHOLE, WHOLE_OR_CUT_OFF
+from cli.demo.run_report import WHOLE, WHOLE_OR_CUT_OFF
 
 # The load of the first table of docs/results/live.md: over twice what `vs` serves on two cores, so that there is a
 # queue to order, and a KV cache of six rows of Eq. (1), about as many as on the paper's GPUs. There `vs`, `magnus` and
