@@ -78,6 +78,10 @@ class VirtualTokenCounters:
 
 
 def service_tokens(request: Request, iteration_limit: int | None = None) -> int:
-    """Return the tokens to compute for a request now: its prefill, and those that it should generate."""
-    remaining = request.remaining if iteration_limit is None else min(request.remaining, iteration_limit)
-    return request.prefill + remaining
+    """Return the tokens to charge for a request now: its prefill, and those that it should generate.
+
+    Without an iteration limit all of the latter are charged at once, and not again when a preempted request returns.
+    """
+    if iteration_limit is None:
+        return request.prefill + (0 if request.generated else request.remaining)
+    return request.prefill + min(request.remaining, iteration_limit)

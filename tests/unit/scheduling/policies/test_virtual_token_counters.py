@@ -1,11 +1,13 @@
 """Who has been served least, relative to weight."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.policies.virtual_token_counters import VirtualTokenCounters
-from scheduling.request import PREFERRED, PRIORITY_WEIGHT
+from scheduling.policies.virtual_token_counters import VirtualTokenCounters, service_tokens
+from scheduling.request import PREFERRED, PRIORITY_WEIGHT, Request
 
 WEIGHT = st.floats(0.25, 8.0)
 
@@ -77,3 +79,11 @@ def test_tenants_that_always_wait_get_shares_like_their_weights(
         served[tenant] += service
     relative = [served[tenant] / weight for tenant, weight in weights.items()]
     assert max(relative) - min(relative) <= max(services) / min(weights.values()) + 1e-9
+
+
+def test_a_preempted_request_is_charged_for_its_new_prefill_and_not_again_for_its_answer() -> None:
+    request = Request("a", 0.0, length=100, limit=500, predicted=200, predicted_upper=300)
+    preempted = replace(request, generated=50)
+    assert service_tokens(request) == 100 + 200
+    assert service_tokens(preempted) == 100 + 50
+    assert service_tokens(preempted, iteration_limit=64) == 100 + 50 + 64  # slices are charged one by one
