@@ -60,7 +60,7 @@ def real_arrivals(
 ) -> list[DemoArrival]:
     """Return real instructions in random order, repeated once all are used, with gaps as in `poisson_arrivals`.
 
-    They are drawn from `drawn`, by default from all of the repository's.
+    `drawn` are the instructions to choose from, by default all of the repository's.
     """
     generator = random.Random(seed)
     drawn = list(real_requests() if drawn is None else drawn)

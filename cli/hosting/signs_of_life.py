@@ -17,7 +17,7 @@ ALIVE_WITHIN_S = 10.0
 # Before the first sign a process may load libraries and a model, on a machine that starts many at once. Not tuned.
 START_WITHIN_S = 300.0
 ASK_EVERY_S = 3.0  # less than a third of ALIVE_WITHIN_S. Not tuned otherwise.
-ANSWER_WITHIN_S = ALIVE_WITHIN_S - ASK_EVERY_S  # on an overloaded machine an answer may take as long as it counts
+ANSWER_WITHIN_S = ALIVE_WITHIN_S - ASK_EVERY_S  # an overloaded machine may take until the next question
 
 
 @dataclass(frozen=True)

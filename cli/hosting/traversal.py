@@ -1,6 +1,6 @@
 """Lets one other user pass through the directories above a path, by an access control list (Linux).
 
-The embedded Postgres refuses to run as root, so that root starts it as another user, who must reach its files.
+The embedded Postgres refuses to run as root, so root starts it as another user, who must reach its files.
 """
 
 import errno

@@ -53,7 +53,7 @@ class WorkerUse:
         return self.delta_bytes == 1
 
     def state(self, alive_s: float) -> str:
-        """Returns the worker's state in a word or two; only in those of TAKES_BATCHES does it get batches."""
+        """Returns the worker's state in a word or two; it gets batches only in the states of TAKES_BATCHES."""
         states = {
             "stopped": self.stopped,
             "lost": self.heartbeat_age_s > alive_s,

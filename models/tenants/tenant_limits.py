@@ -40,7 +40,7 @@ def change_tenant(session: Session, name: str, changes: Mapping[str, float | int
 
 
 def list_tenants(session: Session) -> Sequence[Tenant]:
-    """Returns every tenant that has a key or a setting, by name; a setting that was never made has its default."""
+    """Returns every tenant that has a key or a setting, by name; one with a key alone has the default settings."""
     stored = {tenant.name: tenant for tenant in session.scalars(select(Tenant))}
     names = {*stored, *session.scalars(select(ApiKey.tenant).distinct())}
     return [stored.get(name) or Tenant(name=name, weight=1.0) for name in sorted(names)]

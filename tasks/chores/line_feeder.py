@@ -81,7 +81,7 @@ class LineFeeder:
         self._others_at = -math.inf  # when others were last seen
 
     def feed(self, for_s: float) -> int:
-        """Read lines until none can be read or it rests, for at most `for_s` seconds; returns their number."""
+        """Read lines for `for_s` seconds, or until none can be read or others need the time; returns their number."""
         until, total = monotonic() + for_s, 0
         budgets: dict[str, QueueBudget] = {}
         while monotonic() < until:
@@ -94,15 +94,15 @@ class LineFeeder:
             if read is None:
                 break
             total += read
-            if self._rests(budgets.values()):
+            if self._leaves_time(budgets.values()):
                 break
         if total:
             with self._engine.begin() as connection, Session(connection) as session:
                 notifications.notify_submitted(session)
         return total
 
-    def _rests(self, budgets: Iterable[QueueBudget]) -> bool:
-        """Returns whether others were served lately and the tenants have a step's lines queued."""
+    def _leaves_time(self, budgets: Iterable[QueueBudget]) -> bool:
+        """Returns whether others were served lately, and each tenant has a step's lines queued."""
         if any(budget.queued < LINES_AT_ONCE for budget in budgets):
             return False
         with self._engine.begin() as connection:

@@ -144,7 +144,7 @@ class PredictorInService:
         return len(chunk)
 
     def _predict(self, requests: Sequence[UnpredictedRequest]) -> dict[str, tuple[int, int]]:
-        """Predict these requests; a limit of one token, as of those that generate nothing, is its own prediction."""
+        """Predict these requests; those with a limit of one token, such as calls for vectors, get that limit."""
         known = {one.id: (1, 1) for one in requests if one.limit_tokens == 1}
         others = [one for one in requests if one.id not in known]
         return known | self._predict_lengths(others) if others else known

@@ -22,7 +22,7 @@ class FirstTokens:
         self._awaited.update(row.id for row in rows if not row.generated_ids)
 
     def look(self, at: float, ended: Iterable[FinishedSequence] = ()) -> None:
-        """Note the rows that have a token at this instant, those that `ended` in the last step included."""
+        """Record first tokens that came by the instant `at`, also of the rows that `ended` in the last step."""
         if self._awaited:
             tokens = self._engine.rows | {row.id: row.tokens for row in ended}
             came = {row_id for row_id in self._awaited if tokens.get(row_id)}

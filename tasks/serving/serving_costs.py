@@ -88,7 +88,7 @@ def window_of_sums(sums: StepSums, at: float) -> StepWindow:
 
 
 def window_of_sample(sample: StepSample, at: float) -> StepWindow:
-    """Return a server's window: each row reads its own tokens; prefills beside iterations are not priced separately."""
+    """Return a server's window: rows read only their own tokens, and prefills beside iterations have no own price."""
     row_steps = sample.steps * sample.rows
     return StepWindow(
         sample.seconds,

@@ -25,7 +25,7 @@ from webapp.dashboard.operator_sign_in import (
 ATTEMPT_COOKIE = "magnus_sign_in"  # what finishes a sign-in at the provider, and the page to which it leads
 ATTEMPT_S = 600  # longest that somebody takes to sign in there; not tuned
 ATTEMPT_PATH = "/sign-in"
-LONGEST_PATH = 2000  # characters of this page's address, because browsers keep cookies of 4,096; not tuned
+LONGEST_PATH = 2000  # most characters of that page's address, because a cookie has at most 4,096; not tuned
 
 log = structlog.get_logger()
 sign_in_pages = APIBlueprint("sign_in", __name__, enable_openapi=False)

@@ -32,7 +32,7 @@ RETRY_UNKNOWN_S = 5  # seconds to wait while no planner predicts how long the qu
 LONGEST_RETRY_S = 120  # OpenAI's clients honour Retry-After up to 120 s
 
 
-# What a tenant's queue is limited in, as a client that exceeds it is told.
+# What the error says of the limit that a tenant's queue would exceed.
 LIMITS = {
     "requests": "{:,} of your requests are queued",
     "tokens": "The prompts of your queued requests have {:,} tokens",

@@ -153,7 +153,7 @@ class SpareCapacity(WrappingPolicy):
         every = {worker.name: without_background(worker) for worker in workers}
         theirs = [worker for name, worker in every.items() if name not in part.own]
         assignments = self._others.assign(theirs, now)
-        # a policy that wants to be asked again has chosen joiners that wait for others to join with them
+        # a policy that names an instant holds joiners back until others can join together with them
         if part.own and len(self._others) and self._others.wake_at(now) is None:
             every = with_these(every.values(), assignments, now)
             assignments = [*assignments, *self._others.assign(list(every.values()), now)]
@@ -223,7 +223,7 @@ class SpareCapacity(WrappingPolicy):
         if len(jobs) < 2:
             return
         rows = [row for worker in workers for row in worker.rows if row.request.background]
-        # a policy that wants to be asked again has chosen joiners that wait for others to join with them
+        # a policy that names an instant holds joiners back until others can join together with them
         if self._leaving or self._background.wake_at(now) is not None:
             return
         shares = shares_of(jobs, self._queue.tenants.weight_of)

@@ -31,7 +31,8 @@ from scheduling.request import Request
 # Least served tenants that are asked until one has work for the free workers. With more tenants, one that is not asked
 # may have a fitting request; each costs a decision. As in fusion. Not tuned.
 TENANTS_TRIED = 8
-# Policies after which those without a waiting request are forgotten, with what they learned of lengths. Not tuned.
+# If there are more policies, those of tenants without a waiting request are dropped, with what they learned of lengths.
+# Not tuned.
 POLICIES_KEPT = 64
 
 
