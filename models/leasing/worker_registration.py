@@ -1,6 +1,6 @@
 """Registers and deregisters workers, and requeues the batches that they leave open."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
@@ -59,20 +59,7 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
                 stopping = false, not_consuming_since = null, drained_at = null
             returning extract(epoch from started_at)::float8
         """).bindparams(bindparam("curves", type_=JSONB(none_as_null=True))),
-        {
-            "name": worker.name,
-            "model": worker.model,
-            "device": worker.device,
-            "theta_bytes": worker.theta_bytes,
-            "delta_bytes": worker.delta_bytes,
-            "curves": curves_to_store(worker.curves),
-            "paged": worker.paged,
-            "block_tokens": worker.block_tokens,
-            "lacks": list(worker.lacks),
-            "prefix_cache": worker.prefix_cache,
-            "version": worker.version,
-            "instance": worker.instance,
-        },
+        asdict(worker) | {"curves": curves_to_store(worker.curves), "lacks": list(worker.lacks)},
     ).scalar_one()
     _lose_open_batches(connection, worker.name, failed=True, max_attempts=max_attempts, died=True)
     return float(incarnation)

@@ -8,13 +8,12 @@ from werkzeug.wrappers import Response
 from models.bulk import bulk_jobs as stored_jobs
 from models.bulk.bulk_jobs import FileDeleted, TooManyJobs
 from models.bulk.bulk_tables import ENDED, BulkJob
-from models.operations import operator_access
 from webapp.app_context import current_context
 from webapp.bulk.bulk_schemas import window_s
 from webapp.bulk.retried_lines import retry_of
 from webapp.charts.burn_down import burn_down
 from webapp.client_errors import InvalidRequest
-from webapp.dashboard.operator_sign_in import current_operator
+from webapp.dashboard.operator_actions import operator_action
 
 SHOWN_BULK_JOBS = 100  # the newest bulk jobs; not tuned
 
@@ -63,8 +62,7 @@ def act_on_bulk_job(id: str, action: str) -> Response:
         again = retry_of(context.sessions, job, context.upload_limits) if action == "retry" else None
     except InvalidRequest as error:
         abort(400, str(error))
-    with context.sessions() as session:
-        operator_access.record_action(session, current_operator().name, action, f"batch {id} {window}".strip())
+    with operator_action(action, f"batch {id} {window}".strip()) as session:
         if action == "window" and not stored_jobs.change_job(session, job.tenant, id, window, seconds):
             abort(400, "The batch has ended, or this window, which is counted from its creation, is over.")
         if action in ACTIONS:
@@ -74,7 +72,6 @@ def act_on_bulk_job(id: str, action: str) -> Response:
                 shown = stored_jobs.create_job(session, again, stored_jobs.MOST_UNENDED).id
             except (TooManyJobs, FileDeleted) as error:
                 abort(400, str(error) or "The tenant has as many batches that have not ended as it may have.")
-    context.page_reads.forget()
     return redirect(url_for("dashboard.bulk_job", id=shown), 303)
 
 

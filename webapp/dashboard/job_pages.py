@@ -17,6 +17,7 @@ from models.tables import RequestStatus
 from webapp.app_context import current_context
 from webapp.charts.timelines import job_life
 from webapp.dashboard.application_names import names_for_operator
+from webapp.dashboard.operator_actions import operator_action
 from webapp.dashboard.operator_sign_in import current_operator
 from webapp.submission import RESPONSE_ID
 
@@ -107,10 +108,9 @@ def act_on_jobs() -> str:
     query = _filter(request.form)
     with current_context().sessions() as session:
         ids = operator_jobs.matching_jobs(session, query.which(action))[:MOST_AT_ONCE]
-        details = {"matching": len(ids), "said": request.form.get("number", ""), **query.model_dump(exclude_none=True)}
-        operator_access.record_action(session, current_operator().name, f"{action} jobs", "all that match", details)
+    details = {"matching": len(ids), "said": request.form.get("number", ""), **query.model_dump(exclude_none=True)}
+    with operator_action(f"{action} jobs", "all that match", details) as session:
         done = _act(session, action, ids)
-    current_context().page_reads.forget()
     return render_template("jobs_done.html", action=action, done=len(done), matched=len(ids), query=query)
 
 
@@ -119,8 +119,7 @@ def act_on_job(id: str) -> Response:
     action = _action(request.form)
     if not RESPONSE_ID.fullmatch(id):
         abort(404)
-    with current_context().sessions() as session:
-        operator_access.record_action(session, current_operator().name, action, f"job {id}")
+    with operator_action(action, f"job {id}") as session:
         done = _act(session, action, [id])
     if action == "retry" and not done:
         abort(409, "Only a failed or cancelled job whose texts are still stored can be submitted again.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
 
-from models.operations import operator_access, operator_overview
+from models.operations import operator_overview
 from models.operations.operator_jobs import QueuedJob
 from models.planning.queue_snapshot import BatchInQueue
 from scheduling.policies.policy_factory import POLICIES, PolicySettings
@@ -14,7 +14,7 @@ from scheduling.policy import Policy
 from webapp.app_context import current_context
 from webapp.charts.timelines import queue_timeline
 from webapp.dashboard.application_names import names_for_operator
-from webapp.dashboard.operator_sign_in import current_operator
+from webapp.dashboard.operator_actions import operator_action
 
 DRAWN_BATCHES, LISTED_BATCHES = 24, 100  # most in the picture and in the table, to keep both readable
 
@@ -59,10 +59,8 @@ def resume() -> Response:
 
 
 def _set_paused(paused: bool) -> Response:
-    with current_context().sessions() as session:
-        operator_access.record_action(session, current_operator().name, "pause" if paused else "resume", "planning")
+    with operator_action("pause" if paused else "resume", "planning") as session:
         operator_overview.set_paused(session, paused)
-    current_context().page_reads.forget()
     return redirect(url_for("dashboard.queue"), 303)
 
 

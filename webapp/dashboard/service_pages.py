@@ -10,14 +10,14 @@ from werkzeug.wrappers import Response
 
 from models import model_versions
 from models.model_versions import UnknownVersion
-from models.operations import fleet_use, operator_access
+from models.operations import fleet_use
 from models.planning import planner_state
 from scheduling.policies.policy_factory import POLICIES
 from webapp.app_context import current_context
 from webapp.charts.page_charts import RANGES, SHORTEST, length_scatter
 from webapp.charts.timelines import worker_strip
 from webapp.dashboard.application_names import names_for_operator
-from webapp.dashboard.operator_sign_in import current_operator
+from webapp.dashboard.operator_actions import operator_action
 from webapp.dashboard.page_reads import BACK_S
 
 SORT_COLUMNS = (
@@ -60,11 +60,8 @@ def set_policy() -> Response:
     name = request.form.get("policy", "")
     if name not in POLICIES:
         abort(404, "There is no policy of this name.")
-    with current_context().sessions() as session:
-        operator_access.record_action(session, current_operator().name, "set", f"policy {name}")
+    with operator_action("set", f"policy {name}") as session:
         planner_state.set_policy(session.connection(), name)
-        session.commit()
-    current_context().page_reads.forget()
     return redirect(url_for("dashboard.index"), 303)
 
 
@@ -112,13 +109,9 @@ def undrain() -> Response:
 
 def _set_drained(drained: bool) -> Response:
     name = request.form.get("worker", "")
-    with current_context().sessions() as session:
-        operator_access.record_action(
-            session, current_operator().name, "drain" if drained else "resume", f"worker {name}"
-        )
+    with operator_action("drain" if drained else "resume", f"worker {name}") as session:
         if not fleet_use.set_drained(session, name, drained):
             abort(404, "There is no worker of this name.")
-    current_context().page_reads.forget()
     return redirect(url_for("dashboard.workers"), 303)
 
 
@@ -144,12 +137,9 @@ def predictions() -> str:
 def activate() -> Response:
     """Puts an earlier version back into service; predictors and planner use it within seconds."""
     version = request.form.get("version", "")
-    with current_context().sessions() as session:
-        operator_access.record_action(session, current_operator().name, "activate", f"model {version}")
+    with operator_action("activate", f"model {version}") as session:
         try:
             model_versions.activate(session, version)
         except UnknownVersion as error:
             abort(404, str(error))
-        session.commit()
-    current_context().page_reads.forget()
     return redirect(url_for("dashboard.predictions"), 303)
