@@ -31,6 +31,7 @@ class ProcessHeartbeat(Base):
     started_at: Mapped[datetime] = mapped_column(server_default=NOW)
     heartbeat_at: Mapped[datetime] = mapped_column(server_default=NOW)
     clock_ahead_s: Mapped[float]  # its host's clock minus the database's, at the last heartbeat
+    failure: Mapped[str | None]  # why its steps fail; null if they do not
 
 
 class ModelVersion(Base):

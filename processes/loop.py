@@ -41,6 +41,8 @@ class Loop:
         self._due_at = monotonic() + every_s
         self._sooner = Event()  # set if the next step is due sooner, or the loop should stop
         self._busy_since: float | None = None
+        self._failures = 0  # of the last steps, one after another
+        self._error = ""  # of the last one
         self._stopping = False
 
     def start(self) -> None:
@@ -82,6 +84,11 @@ class Loop:
         return 0.0 if since is None else monotonic() - since
 
     @property
+    def failure(self) -> str | None:
+        """The last step's error in one line, if the step before failed as well: one alone may be a lost connection."""
+        return self._error if self._failures > 1 else None
+
+    @property
     def hangs(self) -> bool:
         """Whether the running step has made no progress for HANGS_AFTER_S."""
         return self.busy_s > HANGS_AFTER_S
@@ -91,7 +98,10 @@ class Loop:
         self._busy_since, self._due_at = now, now + self._every_s
         try:
             self._work()
+            self._failures = 0
         except Exception as error:  # an error must not prevent the next step
+            self._error = next(iter(str(error).splitlines()), "") or type(error).__name__
+            self._failures += 1
             if isinstance(error, self._expected):
                 log.error(f"{self._name} failed", error=str(error))
             else:

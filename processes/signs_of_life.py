@@ -6,7 +6,7 @@ A frozen process gives neither; a process whose step is stuck stops both, althou
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Event, Thread
 
 import structlog
@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from models.operations import process_heartbeats
 from models.process_identity import this_process
 from models.session import make_engine
+from processes.loop import Loop
 
 HEARTBEAT_EVERY_S = 3.0  # a third of the age at which a process counts as silent; a small write each. Not tuned
 # One step of planner, predictor or beat takes milliseconds, at most the few seconds of a time-out of database or
@@ -30,15 +31,22 @@ log = structlog.get_logger()
 class Heartbeat(Thread):
     """A thread that writes the heartbeat of one process of this kind, for example the planner's, to the database."""
 
-    def __init__(self, kind: str, database_url: str, busy_s: Callable[[], float] = lambda: 0.0) -> None:
-        """`busy_s` returns the seconds for which the process's present step has lasted."""
+    def __init__(
+        self,
+        kind: str,
+        database_url: str,
+        loops: Sequence[Loop] = (),
+        busy_s: Callable[[], float] | None = None,
+    ) -> None:
+        """`busy_s` returns the seconds for which the process's present step has lasted: by default that of `loops`."""
         super().__init__(name="heartbeat", daemon=True)
         self._kind, self._instance = kind, this_process()
         # a heartbeat is one statement: without round trips for begin and end
         self._database: Engine = make_engine(
             database_url, pool_size=1, name=f"magnus {kind} heartbeat", autocommit=True
         )
-        self._busy_s = busy_s
+        self._loops = loops
+        self._busy_s = busy_s or (lambda: max((loop.busy_s for loop in loops), default=0.0))
         self._stopping = Event()
 
     def run(self) -> None:
@@ -61,9 +69,10 @@ class Heartbeat(Thread):
         self._database.dispose()
 
     def _write(self) -> None:
+        failure = next((loop.failure for loop in self._loops if loop.failure), None)
         try:
             with self._database.begin() as connection:
-                process_heartbeats.write(connection, self._kind, self._instance, time.time())
+                process_heartbeats.write(connection, self._kind, self._instance, time.time(), failure)
         except SQLAlchemyError as error:
             log.warning("heartbeat not written", error=type(error).__name__)
 

@@ -22,7 +22,7 @@ HANGS_AFTER_S = 30.0
 @signals.beat_init.connect  # type: ignore[untyped-decorator]  # celery is untyped
 def _begin(sender: Any, **_: Any) -> None:
     scheduler = sender.scheduler
-    heartbeat = Heartbeat("beat", database_url, lambda: scheduler.turn_s)
+    heartbeat = Heartbeat("beat", database_url, busy_s=lambda: scheduler.turn_s)
     process = HostedProcess([heartbeat], works=lambda: scheduler.turn_s < HANGS_AFTER_S)
     process.start()
     atexit.register(process.stop)

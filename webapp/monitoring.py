@@ -183,6 +183,7 @@ def _histograms(series: Iterable[RequestSeries]) -> Iterator[Metric]:
 
 def _processes(found: Iterable[Process]) -> Iterator[Metric]:
     alive = GaugeMetricFamily("magnus_processes_alive", "Processes with a fresh heartbeat", labels=["process"])
+    failing = GaugeMetricFamily("magnus_processes_failing", "Those whose steps fail", labels=["process"])
     silent = GaugeMetricFamily(
         "magnus_heartbeat_age_seconds", "Age of the newest heartbeat of this kind of process", labels=["process"]
     )
@@ -192,10 +193,11 @@ def _processes(found: Iterable[Process]) -> Iterator[Metric]:
     for kind in process_heartbeats.NEEDED:
         of_kind = [process for process in found if process.kind == kind]
         alive.add_metric([kind], sum(not process.silent for process in of_kind))
+        failing.add_metric([kind], len(process_heartbeats.failing(of_kind)))
         if of_kind:
             silent.add_metric([kind], min(process.heartbeat_age_s for process in of_kind))
             ahead.add_metric([kind], max((process.clock_ahead_s for process in of_kind), key=abs))
-    yield from (alive, silent, ahead)
+    yield from (alive, failing, silent, ahead)
 
 
 def _planner(snapshot: QueueSnapshot | None, tau: float | None) -> Iterator[Metric]:

@@ -150,6 +150,11 @@ def what_is_missing(session: Session, worker_alive_s: float) -> list[str]:
     """Returns the problems that keep requests from being accepted and served as usual, each with its consequence."""
     processes, workers = process_heartbeats.processes(session.connection()), workers_alive(session, worker_alive_s)
     missing = process_heartbeats.missing(processes)
+    # without the reason: it is for operators alone
+    missing += [
+        f"the steps of a process {one.kind} fail, see its log: {process_heartbeats.WHAT_IS_MISSING[one.kind]}"
+        for one in process_heartbeats.failing(processes)
+    ]
     running = Counter(process.kind for process in processes if not process.silent)
     shortage = connection_shortage(session.connection(), {**running, "web": 1, "worker": workers})
     if shortage is not None:
@@ -160,7 +165,7 @@ def what_is_missing(session: Session, worker_alive_s: float) -> list[str]:
         missing += fleet_findings(session, worker_alive_s)
     if paused_since(session):
         missing.append("planning is paused: requests are accepted and kept, and none is given to a worker")
-    if running["planner"]:
+    if any(process.works for process in processes if process.kind == "planner"):
         missing += planner_findings(session)
     missing += [
         f"worker {name} takes no messages: compare its MAGNUS_REDIS_URL" for name in workers_not_consuming(session)

@@ -1,4 +1,4 @@
-"""Heartbeats of processes by the database's clock, each with the offset of its host's clock.
+"""Heartbeats of processes by the database's clock, each with the offset of its host's clock and why its steps fail.
 
 The heartbeats of workers are in the table `workers`, because leases depend on them.
 """
@@ -31,23 +31,29 @@ class Process:
     instance: str
     heartbeat_age_s: float
     clock_ahead_s: float
+    failure: str | None = None  # the error of its steps; None if they succeed
 
     @property
     def silent(self) -> bool:
         """Whether its heartbeat is older than SILENT_AFTER_S."""
         return self.heartbeat_age_s > SILENT_AFTER_S
 
+    @property
+    def works(self) -> bool:
+        """Whether it has a fresh heartbeat, and its steps succeed."""
+        return not self.silent and self.failure is None
 
-def write(connection: Connection, kind: str, instance: str, own_clock: float) -> None:
-    """Records that this process works now; `own_clock` is its host's time, seconds since the epoch."""
+
+def write(connection: Connection, kind: str, instance: str, own_clock: float, failure: str | None = None) -> None:
+    """Records that this process lives, and why its steps fail; `own_clock` is its host's time since the epoch."""
     connection.execute(
         text("""
-            insert into process_heartbeats (kind, instance, clock_ahead_s)
-            values (:kind, :instance, :own_clock - extract(epoch from clock_timestamp())::float8)
-            on conflict (kind, instance) do update
-                set heartbeat_at = clock_timestamp(), clock_ahead_s = excluded.clock_ahead_s
+            insert into process_heartbeats (kind, instance, clock_ahead_s, failure)
+            values (:kind, :instance, :own_clock - extract(epoch from clock_timestamp())::float8, :failure)
+            on conflict (kind, instance) do update set heartbeat_at = clock_timestamp(),
+                clock_ahead_s = excluded.clock_ahead_s, failure = excluded.failure
         """),
-        {"kind": kind, "instance": instance, "own_clock": own_clock},
+        {"kind": kind, "instance": instance, "own_clock": own_clock, "failure": failure},
     )
 
 
@@ -64,7 +70,7 @@ def processes(connection: Connection) -> list[Process]:
     rows = connection.execute(
         text("""
             select kind, instance, extract(epoch from clock_timestamp() - heartbeat_at)::float8 as heartbeat_age_s,
-                clock_ahead_s
+                clock_ahead_s, failure
             from process_heartbeats order by kind, instance
         """)
     )
@@ -72,6 +78,11 @@ def processes(connection: Connection) -> list[Process]:
 
 
 def missing(found: list[Process]) -> list[str]:
-    """Returns the needed kinds without a working process, each with the consequence: `no beat runs: …`."""
+    """Returns the needed kinds without a living process, each with the consequence: `no beat runs: …`."""
     alive = {process.kind for process in found if not process.silent}
     return [f"no {kind} runs: {WHAT_IS_MISSING[kind]}" for kind in NEEDED if kind not in alive]
+
+
+def failing(found: list[Process]) -> list[Process]:
+    """Returns the living processes whose steps fail."""
+    return [process for process in found if not process.silent and process.failure is not None]

@@ -50,7 +50,7 @@ INVARIANTS = (
         "the planner plans",
         # one that does not run is missing as a process
         f"""select 'a planner runs and has planned nothing for ten seconds' where not exists (select from {LATELY})
-            and exists (select from process_heartbeats where kind = 'planner'
+            and exists (select from process_heartbeats where kind = 'planner' and failure is null
                 and heartbeat_at > clock_timestamp() - interval '{process_heartbeats.SILENT_AFTER_S} s')""",  # noqa: S608  # constants
         "look for `step failed` in its log, which has the reason",
     ),
@@ -152,6 +152,10 @@ def violations(connection: Connection, grace_s: float, *, only_cheap: bool = Fal
         names = [str(name).rstrip(".") for (name,) in connection.execute(text(invariant.query), used)]
         if names:
             yield Violation(invariant.name, len(names), tuple(sorted(names)[:SHOWN]), invariant.remedy)
-    for problem in process_heartbeats.missing(process_heartbeats.processes(connection)):
+    processes = process_heartbeats.processes(connection)
+    for problem in process_heartbeats.missing(processes):
         kind = problem.split()[1]
         yield Violation("every process runs", 1, (problem,), f"start a {kind} process, or look into its log")
+    for one in process_heartbeats.failing(processes):
+        problem = f"the steps of {one.kind} {one.instance} fail: {one.failure}"
+        yield Violation("every process works", 1, (problem,), "remove the cause; the traceback is in its log")

@@ -95,7 +95,7 @@ host(
                 settings.private_webhooks,
             ),
             ShadowPolicy(upkeep_database, settings.policy, planner_rules(settings).settings, settings.lease_s),
-            Heartbeat("chores", database_url, lambda: max(upkeep_loop.busy_s, bulk_loop.busy_s)),
+            Heartbeat("chores", database_url, [upkeep_loop, bulk_loop]),
         ]
     )
 )

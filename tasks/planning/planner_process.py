@@ -41,7 +41,7 @@ host(
         [
             planner.loop,
             Listener("kicks", kicks, lambda _: planner.on_kick(), wait_s=PING_AFTER_S),
-            Heartbeat("planner", database_url, lambda: planner.loop.busy_s),
+            Heartbeat("planner", database_url, [planner.loop]),
         ],
         on_stopped=leader.resign,
     )

@@ -88,7 +88,7 @@ host(
                 look_at_submissions,
                 partial(loop.step_every, POLL_BEHIND_POOLER_S),
             ),
-            Heartbeat("predictor", database_url, lambda: loop.busy_s),
+            Heartbeat("predictor", database_url, [loop]),
         ]
     )
 )

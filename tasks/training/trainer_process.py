@@ -5,7 +5,6 @@ Among several trainers only the one that holds the trainer's lead runs its jobs;
 
 import signal
 import sys
-from collections.abc import Callable
 from threading import Event
 
 import structlog
@@ -21,6 +20,7 @@ from models.planning.leadership import Lead, LeadLost
 from models.session import make_engine
 from processes import json_logs
 from processes.hosted_process import HostedProcess
+from processes.loop import Loop
 from processes.signs_of_life import Heartbeat
 from settings import end_with
 from tasks.app import database_url, settings
@@ -61,12 +61,20 @@ def main() -> int:
         job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         executors={"default": {"type": "threadpool", "max_workers": 1}},
     )
-    for each in early if settings.magnus != "published" else []:  # the paper refits at its intervals alone
-        scheduler.add_job(_guarded(each.refit_if_due), "interval", seconds=EARLY_CHECK_S)
-    scheduler.add_job(_guarded(refits.refit_length), "interval", seconds=settings.train_length_every_s)
-    scheduler.add_job(_guarded(refits.refit_serving_time), "interval", seconds=settings.train_serving_every_s)
+    jobs = [
+        (refits.refit_length, settings.train_length_every_s),
+        (refits.refit_serving_time, settings.train_serving_every_s),
+    ]
+    if settings.magnus != "published":  # the paper refits at its intervals alone
+        jobs += [(each.refit_if_due, EARLY_CHECK_S) for each in early]
+    loops = []
+    for job, every_s in jobs:
+        loop = Loop("refit", job, every_s)  # only its `step` is used: an error ends one refit, and is known
+        scheduler.add_job(loop.step, "interval", seconds=every_s)
+        loops.append(loop)
     scheduler.start(paused=True)
-    process = HostedProcess([Heartbeat("trainer", database_url)])
+    # a refit may take minutes
+    process = HostedProcess([Heartbeat("trainer", database_url, loops, busy_s=lambda: 0.0)])
     process.start()
     while not stopping.is_set():
         _run_while_leading(database, refits, scheduler, stopping)
@@ -100,18 +108,6 @@ def _run_while_leading(
 def _take_the_lead(database: Engine, mine: Lead | None) -> Lead | None:
     with database.begin() as connection:
         return leadership.take(connection, "trainer", LEAD_S, mine=mine)
-
-
-def _guarded(job: Callable[[], None]) -> Callable[[], None]:
-    """Returns the job with its errors logged, so that an error ends only one run of it."""
-
-    def run() -> None:
-        try:
-            job()
-        except Exception:
-            log.exception("refit failed")
-
-    return run
 
 
 if __name__ == "__main__":

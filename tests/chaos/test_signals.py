@@ -194,7 +194,7 @@ FAULTS: dict[str, tuple[Callable[[Service], AbstractContextManager[None]], Told]
     "the planner is dead": (lambda service: dead(service, "planner"), without("planner", ("stuck", "planner"))),
     "the planner's steps fail": (
         refused_batches,
-        Told(("stuck", "planner"), "the planner plans nothing", "planned nothing", None),
+        Told(("stuck", "planner"), "the steps of a process planner fail", "fail: ", "MagnusProcessFails"),
     ),
     "every worker is frozen": (lambda service: frozen(service, "w1", "w2"), NO_WORKER),
     "every worker is dead": (lambda service: dead(service, "w1", "w2"), NO_WORKER),

@@ -30,6 +30,7 @@ BREAKS = {
     "every model in service has its bytes": """insert into model_versions (kind, version, active, sha256, stored,
         scores, data) values ('length', 'length-1', true, 'x', 'y', '{}', '{}')""",
     "every process runs": "delete from process_heartbeats where kind = 'beat'",
+    "every process works": "update process_heartbeats set failure = 'permission denied' where kind = 'planner'",
 }
 
 
@@ -54,7 +55,8 @@ def found(stage: Stage) -> list[str]:
 
 
 def test_every_invariant_has_a_test_that_breaks_it():
-    assert {invariant.name for invariant in INVARIANTS} | {"every process runs"} == set(BREAKS)
+    of_processes = {"every process runs", "every process works"}
+    assert {invariant.name for invariant in INVARIANTS} | of_processes == set(BREAKS)
 
 
 def test_a_healthy_service_breaks_none(healthy: Stage):
@@ -71,6 +73,14 @@ def test_no_worker_is_blamed_for_what_the_broker_refuses(healthy: Stage):
 def test_what_breaks_an_invariant_is_found_by_its_name(healthy: Stage, invariant: str):
     healthy.sql(BREAKS[invariant].replace(":", "\\:"))
     assert found(healthy) == [invariant]
+
+
+def test_a_planner_whose_steps_fail_is_named_once_with_its_error(healthy: Stage):
+    healthy.sql(BREAKS["every process works"])
+    healthy.sql(BREAKS["the planner plans"])
+    with healthy.database.begin() as connection:
+        (violation,) = violations(connection, grace_s=20.0)
+    assert violation.examples == ("the steps of planner host:1 fail: permission denied",)
 
 
 def test_the_words_of_others_end_without_a_full_stop_of_their_own(healthy: Stage):

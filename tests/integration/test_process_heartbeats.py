@@ -39,7 +39,7 @@ def test_a_process_stuck_in_its_work_falls_silent(stage: Stage, database_url: st
         done.wait(60)
 
     work = Loop("plan", wait, every_s=60.0)
-    planner, stuck = Heartbeat("planner", database_url, lambda: work.busy_s), Thread(target=work.step)
+    planner, stuck = Heartbeat("planner", database_url, [work]), Thread(target=work.step)
     planner.start()
     eventually(lambda: stage.sql("select 1 from process_heartbeats"))
     stuck.start()
@@ -47,6 +47,32 @@ def test_a_process_stuck_in_its_work_falls_silent(stage: Stage, database_url: st
     done.set()
     eventually(lambda: age_s(stage) < 0.3)
     planner.stop()
+
+
+def test_a_process_whose_steps_fail_says_so_until_one_succeeds(
+    api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(signs_of_life, "HEARTBEAT_EVERY_S", 0.02)
+    refused = [True]
+
+    def work() -> None:
+        if refused:
+            raise PermissionError("no right on table requests")
+
+    loop = Loop("prediction", work, every_s=60.0, expected=(PermissionError,))
+    predictor = Heartbeat("predictor", database_url, [loop])
+    predictor.start()
+    loop.step()
+    loop.step()
+    said = "the steps of a process predictor fail, see its log: answers' lengths are guessed"
+    ready = eventually(lambda: [one for one in api.call("GET", "/readyz").json["missing"] if one.startswith(said)])
+    assert "no right" not in ready[0]  # the page is open to all
+    metrics = api.client.get("/metrics").get_data(as_text=True)
+    assert 'magnus_processes_failing{process="predictor"} 1.0' in metrics
+    refused.clear()
+    loop.step()
+    eventually(lambda: not any(one.startswith(said) for one in api.call("GET", "/readyz").json["missing"]))
+    predictor.stop()
 
 
 def test_a_service_without_beat_is_ready_and_degraded_and_beat_alone_is_blamed(api: Api):

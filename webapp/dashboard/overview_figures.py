@@ -51,6 +51,7 @@ class ServiceFigures:
     workers: int  # workers that get batches
     paused: bool
     planner: bool
+    planner_failure: str | None  # why no step of a planner succeeds
     broker_error: str | None  # why the broker takes no messages
     unserved: tuple[str, ...]  # models with waiting requests and without a worker
     predictor: bool
@@ -115,8 +116,11 @@ def _why_stuck(figures: ServiceFigures) -> str:
         return f"{who}: the broker takes no messages. It says: {figures.broker_error.rstrip('.')}."
     if not figures.workers:
         return f"{who}: no worker takes batches."
-    if figures.paused or not figures.planner:
-        return f"{who}: planning is paused." if figures.paused else f"{who}: no planner works."
+    if figures.paused:
+        return f"{who}: planning is paused."
+    if not figures.planner:
+        failure = figures.planner_failure
+        return f"{who}: the planner's steps fail: {failure}." if failure else f"{who}: no planner works."
     return f"Requests wait: no worker serves {', '.join(figures.unserved)}."
 
 
@@ -153,6 +157,7 @@ def read_overview(session: Session, worker_alive_s: float) -> Overview:
     snapshot = read_queue_snapshot(session)
     workers = fleet_use.workers_in_use(session)
     processes = process_heartbeats.processes(session.connection())
+    failing = process_heartbeats.failing(processes)
     lately = service_history.history(session, LATELY_S, 10)
     paused = operator_overview.paused_since(session) is not None
     answers = ended_requests.last_ended(session, SHOWN_ANSWERS)
@@ -166,9 +171,10 @@ def read_overview(session: Session, worker_alive_s: float) -> Overview:
         workers=len(taking),
         paused=paused,
         planner=snapshot is not None,
+        planner_failure=next((one.failure for one in failing if one.kind == "planner"), None),
         broker_error=snapshot.broker_error if snapshot else None,
         unserved=tuple(snapshot.unserved) if snapshot else (),
-        predictor=any(one.kind == "predictor" and not one.silent for one in processes),
+        predictor=any(one.kind == "predictor" and one.works for one in processes),
         memory_share=_reserved_share(taking),
         ended_lately=sum(point.answers + point.failed for point in lately),
         failed_lately=sum(point.failed for point in lately),

@@ -36,6 +36,31 @@ def test_what_is_due_later_does_not_delay_what_is_due_sooner():
     assert done.wait(20)
 
 
+def test_steps_that_fail_one_after_the_other_are_told_until_one_succeeds():
+    ends = iter([False, False, True, False])
+
+    def do() -> None:
+        if not next(ends):
+            raise ValueError("no right\nto write")
+
+    work = Loop("work", do, every_s=60.0, expected=(ValueError,))
+    told = []
+    for _ in range(4):
+        work.step()
+        told.append(work.failure)
+    assert told == [None, "no right", None, None]
+
+
+def test_a_failure_without_words_is_told_by_its_type():
+    def do() -> None:
+        raise TimeoutError
+
+    work = Loop("work", do, every_s=60.0, expected=(TimeoutError,))
+    work.step()
+    work.step()
+    assert work.failure == "TimeoutError"
+
+
 def test_once_stopped_it_begins_nothing():
     done = Event()
     work = Loop("work", done.set, every_s=600.0, stop_within_s=1.0)

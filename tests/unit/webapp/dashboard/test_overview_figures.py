@@ -15,6 +15,7 @@ QUIET = ServiceFigures(
     workers=2,
     paused=False,
     planner=True,
+    planner_failure=None,
     broker_error=None,
     unserved=(),
     predictor=True,
@@ -55,6 +56,13 @@ def test_the_worst_that_holds_is_said(figures: ServiceFigures, word: str, limit:
     verdict = verdict_on(figures)
     assert (verdict.word, verdict.limit) == (word, limit)
     assert verdict.sentence.endswith(".")
+
+
+def test_why_the_planner_plans_nothing_is_said() -> None:
+    silent = replace(BUSY, planner=False)
+    assert verdict_on(silent).sentence == "Requests wait: no planner works."
+    refused = replace(silent, planner_failure="permission denied")
+    assert verdict_on(refused).sentence == "Requests wait: the planner's steps fail: permission denied."
 
 
 def test_a_service_that_has_just_got_its_first_requests_is_not_stuck() -> None:
