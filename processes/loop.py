@@ -9,6 +9,8 @@ from time import monotonic
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from models.connections.database_errors import is_away
+
 # A step that takes longer than this counts as hanging: the process stops its pulses, and its supervisor restarts it.
 # Longer than the planner's first step with 100,000 queued rows and than the slowest encoder needs for one chunk. Not
 # tuned.
@@ -85,7 +87,7 @@ class Loop:
 
     @property
     def failure(self) -> str | None:
-        """The last step's error in one line, if the step before failed as well: one alone may be a lost connection."""
+        """The last error in one line, if two steps in a row failed: one alone may be a lead that was lost."""
         return self._error if self._failures > 1 else None
 
     @property
@@ -100,8 +102,9 @@ class Loop:
             self._work()
             self._failures = 0
         except Exception as error:  # an error must not prevent the next step
-            self._error = next(iter(str(error).splitlines()), "") or type(error).__name__
-            self._failures += 1
+            if not is_away(error):  # that the database is away is told of the database
+                self._error = next(iter(str(error).splitlines()), "") or type(error).__name__
+                self._failures += 1
             if isinstance(error, self._expected):
                 log.error(f"{self._name} failed", error=str(error))
             else:

@@ -120,7 +120,7 @@ def _why_stuck(figures: ServiceFigures) -> str:
         return f"{who}: planning is paused."
     if not figures.planner:
         failure = figures.planner_failure
-        return f"{who}: the planner's steps fail: {failure}." if failure else f"{who}: no planner works."
+        return f"{who}: no planner works." if failure is None else f"{who}: the planner's steps fail: {failure}."
     return f"Requests wait: no worker serves {', '.join(figures.unserved)}."
 
 

@@ -2,6 +2,9 @@
 
 from threading import Event
 
+import psycopg
+from sqlalchemy.exc import OperationalError
+
 from processes.loop import Loop
 
 
@@ -49,6 +52,16 @@ def test_steps_that_fail_one_after_the_other_are_told_until_one_succeeds():
         work.step()
         told.append(work.failure)
     assert told == [None, "no right", None, None]
+
+
+def test_steps_without_a_database_are_no_failure_of_the_process():
+    def do() -> None:
+        raise OperationalError("select 1", {}, psycopg.OperationalError("connection refused"))
+
+    work = Loop("work", do, every_s=60.0)
+    work.step()
+    work.step()
+    assert work.failure is None
 
 
 def test_a_failure_without_words_is_told_by_its_type():
