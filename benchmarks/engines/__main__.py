@@ -32,7 +32,7 @@ from benchmarks.engines.compared_engines import (
     RunToCompletion,
     VllmEngine,
 )
-from benchmarks.engines.engine_options import Clock, clock_option, threads_option
+from benchmarks.engines.engine_options import Clock, clock_option
 from benchmarks.engines.engine_workload import (
     SHAPES,
     chat_lengths,
@@ -219,7 +219,7 @@ def compare(
 @click.option("--batch", "batches", type=int, multiple=True, default=(8, 16, 32), show_default=True)
 @click.option("--prompts", default=96, show_default=True)
 @click.option("--repeats", default=3, show_default=True)
-@threads_option
+@click.option("--threads", default=1, show_default=True, help="Of torch, the same for all")
 @clock_option
 @click.option("--checked", default=16, show_default=True, help="Prompts whose answers are compared with generate alone")
 def main(
@@ -235,6 +235,7 @@ def main(
     batches: tuple[int, ...],
     prompts: int,
     repeats: int,
+    threads: int,
     clock: Clock,
     checked: int,
 ) -> None:
@@ -242,7 +243,7 @@ def main(
     names = [SHORT_NAMES[name] for name in only]
     if peers and clock is not perf_counter:
         raise click.BadParameter("vLLM's processes have CPU seconds of their own: --clock wall", param_hint="--clock")
-    threads = torch.get_num_threads()
+    torch.set_num_threads(threads)
     on_gpu = device.startswith("cuda")
     machine = torch.cuda.get_device_name() if on_gpu else f"{platform.machine()}, {threads} threads"
     drawn = chat_lengths if mix == "chat" else mixed_lengths
