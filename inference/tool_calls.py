@@ -179,7 +179,7 @@ def _named(text: str, at: int, tools: OfferedTools) -> tuple[list[ToolCall], int
 
 
 def _functions(text: str, at: int, tools: OfferedTools) -> tuple[list[ToolCall], int] | None:
-    """Reads calls in the tags of Qwen3-Coder; a value is a text where its parameter is, and JSON elsewhere."""
+    """Reads calls in the tags of Qwen3-Coder; values of text parameters are kept as they are, others are JSON."""
     calls: list[ToolCall] = []
     while function := FUNCTION.match(text, at):
         name, at, arguments = function[1], function.end(), dict[str, Any]()

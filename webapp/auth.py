@@ -15,7 +15,7 @@ from webapp.client_errors import InvalidKey, MissingScope, RateLimited
 from webapp.limits.backlog_limits import TokenStanding
 from webapp.limits.rate_limits import add_limit_headers
 
-# characters that an error shows of a refused key: if it has our prefix, otherwise
+# How many characters of a refused key an error shows: of a key with our prefix, and of any other.
 OUR_CHARACTERS, FOREIGN_CHARACTERS = api_keys.READABLE_CHARACTERS, 3
 
 NEED_A_KEY = ("/v1/", "/tokenize", "/detokenize")  # prefixes of the addresses
