@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session, defer
 
 from models.service_tables import ModelVersion
-from models.sql import text
+from models.sql import run, text
 
 
 class UnknownVersion(Exception):
@@ -89,10 +89,8 @@ def set_aside(connection: Connection, version: str, reason: str) -> None:
 
 def active_name(connection: Connection, kind: str) -> str | None:
     """Returns the name of the version in service without its bytes, which is cheap enough for every step."""
-    row = connection.execute(
-        text("select version from model_versions where kind = :kind and active"), {"kind": kind}
-    ).one_or_none()
-    return row.version if row else None
+    rows = run(connection, "select version from model_versions where kind = :kind and active", {"kind": kind})
+    return next((row.version for row in rows), None)
 
 
 def active_version(connection: Connection, kind: str) -> Version | None:

@@ -11,18 +11,17 @@ from typing import cast
 import psycopg
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 
 from models.planning.planner_state import write_service_state
 from models.session import is_pooled
-from models.sql import text
+from models.sql import run
 
 SUBMITTED, ENDED = "magnus_submitted", "magnus_ended"  # channels of Postgres's NOTIFY
 ERRORS = (SQLAlchemyError, psycopg.Error)  # raised by Notifications while Postgres is unreachable
 MOST_IDS = 200  # ids in one notification, which may carry 8,000 bytes; an id has 37
 # Sent in a transaction of its own: the commit of a notification holds a lock that all of them share, so it must neither
 # be a submission's commit nor wait for the disk.
-NOTIFY = text("select set_config('synchronous_commit', 'off', true), pg_notify(:channel, :payload)")
+NOTIFY = "select set_config('synchronous_commit', 'off', true), pg_notify(:channel, :payload)"
 
 # Ends of requests are notified only while a web process listens, because each notification is a transaction of its own.
 # A web process that listens writes a row every SAY_EVERY_S, and processes notify until that row is AWAITED_S old. A
@@ -36,15 +35,15 @@ class NotificationsUnavailable(Exception):
     """A connection pooler is between us and Postgres, and passes no notifications on."""
 
 
-def notify_submitted(session: Session) -> None:
-    """Say that requests were stored; the session commits each statement."""
-    session.execute(NOTIFY, {"channel": SUBMITTED, "payload": ""})
+def notify_submitted(connection: Connection) -> None:
+    """Say that requests were stored, once the connection commits."""
+    run(connection, NOTIFY, {"channel": SUBMITTED, "payload": ""})
 
 
 def notify_ended(connection: Connection, ids: Sequence[str]) -> None:
     """Say that these requests may have ended, after the commit that ended them."""
     for start in range(0, len(ids), MOST_IDS):
-        connection.execute(NOTIFY, {"channel": ENDED, "payload": " ".join(ids[start : start + MOST_IDS])})
+        run(connection, NOTIFY, {"channel": ENDED, "payload": " ".join(ids[start : start + MOST_IDS])})
 
 
 class Notifications:

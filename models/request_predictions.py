@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from models.planning.planner_state import write_service_state
-from models.sql import text
+from models.sql import run
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +28,16 @@ def claim_unpredicted(connection: Connection, limit: int) -> list[UnpredictedReq
 
     Skips requests that another predictor has locked.
     """
-    rows = connection.execute(
-        text("""
+    rows = run(
+        connection,
+        """
             select id, tenant || '/' || application, instructions,
                 case when limit_tokens > 1 then input else '' end, -- an answer of one token needs no prediction
                 input_tokens, prompt_tokens, limit_tokens, priority
             from requests
             where status = 'queued' and predicted_tokens is null
             order by priority desc, arrived_at limit :limit for update skip locked
-        """),
+        """,
         {"limit": limit},
     )
     return [UnpredictedRequest(*row) for row in rows]
@@ -48,15 +49,16 @@ def claim_outdated(connection: Connection, before: str, limit: int) -> list[Unpr
     The oldest version comes first, then the oldest request. Skips requests that have run already, and those that
     another transaction has locked.
     """
-    rows = connection.execute(
-        text("""
+    rows = run(
+        connection,
+        """
             select id, tenant || '/' || application, instructions, input, input_tokens, prompt_tokens, limit_tokens,
                 priority
             from requests
             where status = 'queued' and predictor_version like 'running-%' and predictor_version < :before
                 and generated_ids = '{}' and sealed_group is null and suspect_group is null
             order by predictor_version, arrived_at limit :limit for update skip locked
-        """),
+        """,
         {"before": before, "limit": limit},
     )
     return [UnpredictedRequest(*row) for row in rows]
@@ -67,14 +69,15 @@ def write_predictions(connection: Connection, lengths: Mapping[str, tuple[int, i
 
     `lengths` are the median and the upper quantile in tokens.
     """
-    connection.execute(
-        text("""
+    run(
+        connection,
+        """
             update requests r set predicted_tokens = p.tokens, predicted_upper_tokens = p.upper_tokens,
                 predictor_version = :version, planner_epoch = 0
             from unnest(cast(:ids as text[]), cast(:tokens as int[]), cast(:upper_tokens as int[]))
                 as p (id, tokens, upper_tokens)
             where r.id = p.id
-        """),
+        """,
         {
             "version": version,
             "ids": list(lengths),

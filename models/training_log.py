@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from models.planning.worker_costs import curves_from_store
-from models.sql import text
+from models.sql import run, text
 from scheduling.costs import ServingCurves
 
 
@@ -73,8 +73,9 @@ def finished_requests(
     Reads the `limit` newest that are no older than `max_age_s`, without empty answers. `after` is in seconds since the
     epoch.
     """
-    rows = connection.execute(
-        text("""
+    rows = run(
+        connection,
+        """
             select * from (
                 select id, tenant || '/' || application, instructions, input, input_tokens, prompt_tokens, limit_tokens,
                     predicted_tokens, predicted_upper_tokens, output_tokens, status <> 'completed' as cut_off,
@@ -88,7 +89,7 @@ def finished_requests(
                     and status in ('completed', 'incomplete') and limit_tokens > 1
                 order by finished_at desc limit :limit
             ) answers where output_tokens > 0 and input <> '' order by at desc
-        """),
+        """,
         {"limit": limit, "max_age_s": max_age_s, "after": after, "known_ids": list(known_ids)},
     )
     return [FinishedRequest(*row) for row in rows][::-1]

@@ -10,6 +10,7 @@ import structlog
 from apiflask import APIFlask
 from flask import Response, g, request
 from pydantic import ValidationError
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import NotSupportedError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -186,7 +187,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
     sessions = make_sessions(engine)
 
     listening = make_engine(database_url, pool_size=1, name="magnus web listens")
-    announcer = Announcer(in_session(sessions, notifications.notify_submitted))
+    announcer = Announcer(in_connection(engine, notifications.notify_submitted))
     queue_snapshots = TtlCache(in_session(sessions, read_queue_snapshot), SNAPSHOT_TTL_S)
     backlog_limit = BacklogLimit(
         in_session(sessions, tenant_limits.read_backlog),
@@ -217,6 +218,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
 
     password, prompt_limits = settings.dashboard_password, prompt_limits_of(settings)
     return AppContext(
+        database=engine,
         sessions=sessions,
         prompt_limits=prompt_limits,
         upload_limits=UploadLimits(
@@ -233,7 +235,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         page_reads=PageReads(sessions, settings.lease_s),
         waiting_calls=waiting_calls,
         token_feed=token_feed,
-        rate_limit=RateLimit(settings.rate_limit, in_session(sessions, tenant_limits.count_requests)),
+        rate_limit=RateLimit(settings.rate_limit, in_connection(engine, tenant_limits.count_requests)),
         backlog_limit=backlog_limit,
         announcer=announcer,
         priority_requests=settings.tenant_priority_requests,
@@ -260,6 +262,16 @@ def in_session(
     def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         with sessions() as session:
             return query(session, *args, **kwargs)
+
+    return run
+
+
+def in_connection(engine: Engine, query: Callable[Concatenate[Connection, Given], Result]) -> Callable[Given, Result]:
+    """Returns the query as a function that takes a connection for each call, which commits each statement."""
+
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        with engine.connect() as connection:
+            return query(connection, *args, **kwargs)
 
     return run
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flask import current_app
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from models.bulk.bulk_outlook import BulkOutlook
@@ -25,6 +26,7 @@ from webapp.waiting.waiting_calls import WaitingCalls
 class AppContext:
     """The app's shared objects and the plain settings that its views need."""
 
+    database: Engine
     sessions: sessionmaker[Session]
     prompt_limits: PromptLimits
     upload_limits: UploadLimits

@@ -99,10 +99,8 @@ def store(context: AppContext, submission: Submission, new: NewRequest, part: st
     key = None if key is None else key + part
     one = TenantBacklog(1, new.prompt_tokens, new.size_bytes)
     admitted = context.backlog_limit.admit(new.tenant, one, time.monotonic())
-    with admitted, context.sessions() as session:
-        if service_tier(new.priority) == "priority":
-            new = within_quota(session, new, context.priority_requests)
-        view = client_requests.submit(session, new, idempotency_key=key, digest=digest)
+    with admitted:
+        view = _insert(context, new, key, digest)
     context.announcer.announce()
     deleted = view.request.status.final and not view.request.input and not readable_body(view.request.body).store
     if deleted:
@@ -112,6 +110,17 @@ def store(context: AppContext, submission: Submission, new: NewRequest, part: st
             param="Idempotency-Key",
             code="response_not_stored",
         )
+    return view
+
+
+def _insert(context: AppContext, new: NewRequest, key: str | None, digest: bytes | None) -> RequestView:
+    if service_tier(new.priority) != "priority":
+        with context.database.connect() as connection:
+            return client_requests.submit(connection, new, idempotency_key=key, digest=digest)
+    with context.sessions() as session:
+        admitted = within_quota(session, new, context.priority_requests)
+        view = client_requests.submit(session.connection(), admitted, idempotency_key=key, digest=digest)
+        session.commit()
     return view
 
 

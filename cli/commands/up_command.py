@@ -188,7 +188,7 @@ def _create_first_key(engine: Engine, state_dir: Path) -> str | None:
     path = state_dir / "api-key"
     with make_sessions(engine).begin() as session:
         kept = read_secret(path)
-        if kept is not None and api_keys.find(session, kept) is not None:
+        if kept is not None and api_keys.find(session.connection(), kept) is not None:
             return None
         name = f"magnus up {secrets.token_hex(2)}"  # shown by `magnus keys list` for the key with all scopes
         _, key = api_keys.create(session, name=name, tenant="default", scopes=frozenset(Scope))

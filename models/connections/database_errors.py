@@ -76,13 +76,16 @@ def hide_values(engine: Engine) -> None:
     """Shortens every database error of this engine to a message without values, before it is raised."""
 
     @event.listens_for(engine, "handle_error")
-    def shorten(context: ExceptionContext) -> None:
-        original, raised = context.original_exception, context.sqlalchemy_exception
-        if not isinstance(original, psycopg.Error):
-            return
-        original.args = (message_without_values(original),)
-        if raised is not None:
-            raised.args = (f"({type(original).__module__}.{type(original).__name__}) {original}",)
+    def shorten_both(context: ExceptionContext) -> None:
+        if isinstance(context.original_exception, psycopg.Error):
+            shorten(context.original_exception, context.sqlalchemy_exception)
+
+
+def shorten(original: psycopg.Error, raised: SQLAlchemyError | None) -> None:
+    """Replaces the messages of a driver's error and of SQLAlchemy's by one without values."""
+    original.args = (message_without_values(original),)
+    if raised is not None:
+        raised.args = (f"({type(original).__module__}.{type(original).__name__}) {original}",)
 
 
 def message_without_values(error: psycopg.Error) -> str:

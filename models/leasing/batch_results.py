@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from models.leasing.leases import Lease
 from models.leasing.requeue import Failure, UnfinishedBatch, requeue
-from models.sql import text
+from models.sql import run
 from models.tables import BatchStatus, RequestStatus
 from models.tenants.usage import TIER
 
@@ -89,8 +89,9 @@ class Closed:
 
 def write_started(connection: Connection, started: Sequence[Started]) -> None:
     """Write start times of batches, and of those requests that no earlier slice has started."""
-    connection.execute(
-        text("""
+    run(
+        connection,
+        """
             with begun as (
                 update batches b set started_at = clock_timestamp() - make_interval(secs => s.ago_s)
                 from unnest(cast(:ids as bigint[]), cast(:ago_s as float8[])) as s (id, ago_s)
@@ -98,7 +99,7 @@ def write_started(connection: Connection, started: Sequence[Started]) -> None:
             )
             update requests r set started_at = begun.started_at from begun
             where r.batch_id = begun.id and r.status = 'in_progress' and r.started_at is null
-        """),
+        """,
         {"ids": [batch.lease.batch_id for batch in started], "ago_s": [batch.ago_s for batch in started]},
     )
 
@@ -108,8 +109,9 @@ def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
 
     Adds tokens and GPU-seconds to the tenants' usage; a failed request adds only GPU-seconds.
     """
-    connection.execute(
-        text(f"""
+    run(
+        connection,
+        f"""
             with ended as (
             update requests r set
                 status = case when r.cancel_requested_at is null then a.status else 'cancelled' end,
@@ -134,7 +136,7 @@ def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
             select day, tenant, model, tier, count(prompt_tokens), coalesce(sum(prompt_tokens), 0), sum(output_tokens),
                 sum(gpu_s)
             from ended group by day, tenant, model, tier
-        """),  # noqa: S608  # a constant
+        """,  # noqa: S608  # a constant
         {
             "batch_ids": [answer.lease.batch_id for answer in answers],
             "ids": [answer.request_id for answer in answers],
@@ -158,8 +160,9 @@ def write_returned(connection: Connection, returned: Sequence[Returned]) -> None
 
     Adds their GPU-seconds to their tenants' usage now; requests and tokens are added when they end.
     """
-    connection.execute(
-        text(f"""
+    run(
+        connection,
+        f"""
             with back as (
             update requests r set
                 status = case when r.cancel_requested_at is null then 'queued' else 'cancelled' end,
@@ -182,7 +185,7 @@ def write_returned(connection: Connection, returned: Sequence[Returned]) -> None
             insert into usage_entries (day, tenant, model, tier, requests, prompt_tokens, answer_tokens, gpu_s)
             select (statement_timestamp() at time zone 'UTC')::date, tenant, model, tier, 0, 0, 0, sum(gpu_s)
             from back group by tenant, model, tier having sum(gpu_s) > 0
-        """),  # noqa: S608  # a constant
+        """,  # noqa: S608  # a constant
         {
             "batch_ids": [row.lease.batch_id for row in returned],
             "ids": [row.request_id for row in returned],
@@ -198,8 +201,9 @@ def write_returned(connection: Connection, returned: Sequence[Returned]) -> None
 def write_closed(connection: Connection, closed: Sequence[Closed], max_attempts: int) -> None:
     """Write the ends of batches with their figures; put requests that are still in them back into the queue."""
     figures = [batch.figures for batch in closed]
-    rows = connection.execute(
-        text("""
+    rows = run(
+        connection,
+        """
             update batches b set status = c.status, lease_until = null,
                 finished_at = clock_timestamp() - make_interval(secs => c.ago_s),
                 serving_s = c.serving_s, iterations = c.iterations, generation_length = c.generation_length,
@@ -215,7 +219,7 @@ def write_closed(connection: Connection, closed: Sequence[Closed], max_attempts:
             returning b.id, exists(
                 select from requests r where r.batch_id = b.id and r.status = 'in_progress'
             ) as unfinished
-        """),
+        """,
         {
             "ids": [batch.lease.batch_id for batch in closed],
             "statuses": [batch.status.value for batch in closed],

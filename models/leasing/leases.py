@@ -5,16 +5,16 @@ leased; a write under an old number changes nothing. Every transaction locks bat
 order of their ids, so that no two can deadlock.
 """
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, bindparam
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import Connection
 
 from models.notifications import AWAITED, AWAITED_S
 from models.planning.worker_costs import curves_to_store
-from models.sql import text
+from models.sql import run
 from scheduling.costs import LearnedCurves
 from scheduling.request import RowLength
 
@@ -99,19 +99,22 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
 
     Requests with a cancel requested end cancelled instead.
     """
-    batch = connection.execute(
-        text("""
+    leased = run(
+        connection,
+        """
             update batches set status = 'running', fence = fence + 1,
                 lease_until = clock_timestamp() + make_interval(secs => :lease_s)
             where id = :batch_id and worker = :worker and status = 'assigned'
             returning fence, joins, iteration_limit, preempts, most_rows
-        """),
+        """,
         {"batch_id": batch_id, "worker": worker, "lease_s": lease_s},
-    ).one_or_none()
-    if batch is None:
+    )
+    if not leased:
         return None
-    rows = connection.execute(
-        text("""
+    (batch,) = leased
+    rows = run(
+        connection,
+        """
             with cancelled as (
                 update requests set status = 'cancelled', finished_at = clock_timestamp()
                 where batch_id = :batch_id and status = 'in_progress' and cancel_requested_at is not null
@@ -122,7 +125,7 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
             from requests
             where batch_id = :batch_id and status = 'in_progress' and cancel_requested_at is null
             order by arrived_at, id
-        """),
+        """,
         {"batch_id": batch_id},
     )
     return TakenBatch(
@@ -132,7 +135,7 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
         preempts=tuple(batch.preempts),
         most_rows=batch.most_rows,
         prompts=tuple(
-            TakenRequest(**{**row._mapping, "generated_ids": tuple(row.generated_ids), "needs": tuple(row.needs)})
+            TakenRequest(**{**row._asdict(), "generated_ids": tuple(row.generated_ids), "needs": tuple(row.needs)})
             for row in rows
         ),
     )
@@ -140,16 +143,11 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
 
 def prove_consuming(connection: Connection, worker: str) -> bool:
     """Record that the worker has taken a message; returns whether it had been kept from batches until then."""
-    return (
-        connection.execute(
-            text("""
-                update workers set not_consuming_since = null
-                where name = :worker and not_consuming_since is not null returning name
-            """),
-            {"worker": worker},
-        ).one_or_none()
-        is not None
-    )
+    proved = """
+        update workers set not_consuming_since = null
+        where name = :worker and not_consuming_since is not null returning name
+    """
+    return bool(run(connection, proved, {"worker": worker}))
 
 
 def renew(
@@ -165,12 +163,13 @@ def renew(
 
     `progress` is the number of tokens that each row has generated, by lease. A `stopping` worker gets no further batch.
     """
-    row = connection.execute(
-        text("""
+    (row,) = run(
+        connection,
+        """
             with mine as (
                 update workers set heartbeat_at = clock_timestamp(),
                     stopping = stopping or :stopping, max_rows = :max_rows, fault = :fault,
-                    curves = coalesce(:curves, curves), row_lengths = :row_lengths
+                    curves = coalesce(cast(:curves as jsonb), curves), row_lengths = cast(:row_lengths as jsonb)
                 where name = :name and extract(epoch from started_at)::float8 = :incarnation
                 returning not_consuming_since is not null as unreachable
             ), locked as (
@@ -187,7 +186,7 @@ def renew(
                 array(select id from renewed) as held,
                 array(select id from requests where batch_id = any(cast(:ids as bigint[]))
                     and status = 'in_progress' and cancel_requested_at is not null) as cancels
-        """).bindparams(bindparam("curves", type_=JSONB(none_as_null=True)), bindparam("row_lengths", type_=JSONB)),
+        """,
         {
             "name": name,
             "incarnation": incarnation,
@@ -195,13 +194,13 @@ def renew(
             "stopping": stopping,
             "max_rows": offer.max_rows,
             "fault": offer.fault,
-            "curves": curves_to_store(offer.curves),
-            "row_lengths": offer.row_lengths,
+            "curves": None if offer.curves is None else json.dumps(curves_to_store(offer.curves)),
+            "row_lengths": json.dumps(offer.row_lengths),
             "ids": [lease.batch_id for lease in progress],
             "fences": [lease.fence for lease in progress],
             "tokens": list(progress.values()),
         },
-    ).one()
+    )
     held = frozenset(row.held)
     closed = _closed(connection, [lease for lease in progress if lease.batch_id not in held])
     return Renewal(row.registered, row.unreachable, held, closed, frozenset(row.cancels))
@@ -215,12 +214,13 @@ def _closed(connection: Connection, leases: Collection[Lease]) -> frozenset[int]
     """
     if not leases:
         return frozenset()
-    rows = connection.execute(
-        text("""
+    rows = run(
+        connection,
+        """
             select b.id from batches b
             join unnest(cast(:ids as bigint[]), cast(:fences as int[])) as l (id, fence) using (id, fence)
             where b.status in ('finished', 'out_of_memory')
-        """),
+        """,
         {"ids": [lease.batch_id for lease in leases], "fences": [lease.fence for lease in leases]},
     )
     return frozenset(row.id for row in rows)
@@ -228,8 +228,9 @@ def _closed(connection: Connection, leases: Collection[Lease]) -> frozenset[int]
 
 def lock_held(connection: Connection, leases: Collection[Lease]) -> HeldLeases:
     """Return the leases that are still valid; their batches stay locked until the transaction ends."""
-    rows = connection.execute(
-        text("""
+    rows = run(
+        connection,
+        """
             select b.id, b.fence, exists(
                 select from service_state where name = :awaited
                     and updated_at > statement_timestamp() - make_interval(secs => :awaited_s)
@@ -237,12 +238,12 @@ def lock_held(connection: Connection, leases: Collection[Lease]) -> HeldLeases:
             from batches b
             join unnest(cast(:ids as bigint[]), cast(:fences as int[])) as l (id, fence) using (id, fence)
             where b.status = 'running' order by b.id for update of b
-        """),
+        """,
         {
             "ids": [lease.batch_id for lease in leases],
             "fences": [lease.fence for lease in leases],
             "awaited": AWAITED,
             "awaited_s": AWAITED_S,
         },
-    ).all()
+    )
     return HeldLeases(frozenset(Lease(row.id, row.fence) for row in rows), any(row.awaited for row in rows))

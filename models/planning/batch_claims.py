@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from models.sql import text
+from models.sql import run
 from scheduling.policy import Assignment
 
 
@@ -24,8 +24,9 @@ def claim_batches(connection: Connection, assignments: Sequence[Assignment], pol
     requests. An assignment that only preempts becomes a batch of size 0. Claims are in the order of the assignments.
     """
     wanted = [(n, request) for n, assignment in enumerate(assignments) for request in assignment.requests]
-    rows = connection.execute(
-        text("""
+    rows = run(
+        connection,
+        """
             with wanted as (
                 select * from unnest(
                     cast(:request_ids as text[]), cast(:request_n as int[]), cast(:generated as int[]),
@@ -62,7 +63,7 @@ def claim_batches(connection: Connection, assignments: Sequence[Assignment], pol
             )
             select m.n, m.batch_id, array(select id from taken t where t.n = m.n) as request_ids
             from made m order by m.n
-        """),
+        """,
         {
             "epoch": epoch,
             "policy": policy,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from models.process_identity import has_ended, this_process
-from models.sql import text
+from models.sql import run, text
 
 
 class LeadLost(Exception):
@@ -76,24 +76,26 @@ def renew(connection: Connection, lead: Lead, lead_s: float) -> None:
 
     Raises LeadLost.
     """
-    renewed = connection.execute(
-        text("""
+    renewed = run(
+        connection,
+        """
             update leaderships set expires_at = clock_timestamp() + make_interval(secs => :lead_s)
             where name = :name and fence = :fence returning name
-        """),
+        """,
         {"name": lead.name, "fence": lead.fence, "lead_s": lead_s},
-    ).one_or_none()
-    if renewed is None:
+    )
+    if not renewed:
         raise LeadLost(lead.name)
 
 
 def hold(connection: Connection, lead: Lead) -> None:
     """Lock the lead until the transaction ends, for writes that rely on it. Raises LeadLost."""
-    held = connection.execute(
-        text("select 1 from leaderships where name = :name and fence = :fence for share"),
+    held = run(
+        connection,
+        "select 1 from leaderships where name = :name and fence = :fence for share",
         {"name": lead.name, "fence": lead.fence},
-    ).one_or_none()
-    if held is None:
+    )
+    if not held:
         raise LeadLost(lead.name)
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
 
 from models.planning.worker_costs import curves_from_store, curves_to_store
-from models.sql import text
+from models.sql import run, text
 from models.tables import BatchStatus
 from scheduling.costs import ProfiledCurves, WorkerCurves
 from scheduling.kv_memory import KvMemory
@@ -101,30 +101,28 @@ def costed_workers(found: Iterable[LiveWorker]) -> dict[str, list[Worker]]:
 def _workers(connection: Connection, condition: str, **parameters: float) -> list[LiveWorker]:
     columns = """name, model, theta_bytes, delta_bytes, curves, paged, block_tokens, max_rows, lacks, prefix_cache,
         row_lengths"""
-    rows = connection.execute(
-        text(f"select {columns} from workers where {condition} order by name"),  # noqa: S608  # constants
-        parameters,
-    )
+    select = f"select {columns} from workers where {condition} order by name"  # noqa: S608  # constants
     return [
         LiveWorker(
             **{
-                **row._mapping,
+                **row._asdict(),
                 "lacks": frozenset(row.lacks),
                 "curves": curves_from_store(row.curves),
                 "row_lengths": {name: RowLength(*length) for name, length in row.row_lengths.items()},
             }
         )
-        for row in rows
+        for row in run(connection, select, parameters)
     ]
 
 
 def largest_workers(connection: Connection, within_s: float) -> dict[str, int]:
     """Returns the KV cache tokens of each model's largest worker, among workers heard of in the last `within_s`."""
-    rows = connection.execute(
-        text("""
+    rows = run(
+        connection,
+        """
             select model, max(theta_bytes / delta_bytes) as tokens from workers
             where heartbeat_at > statement_timestamp() - make_interval(secs => :within_s) group by model
-        """),
+        """,
         {"within_s": within_s},
     )
     return {row.model: row.tokens for row in rows}
@@ -132,8 +130,9 @@ def largest_workers(connection: Connection, within_s: float) -> dict[str, int]:
 
 def lacking(connection: Connection, within_s: float) -> dict[str, Lacking]:
     """Returns, by model, the abilities that workers with a heartbeat in the last `within_s` lack, if they lack any."""
-    rows = connection.execute(
-        text("""
+    rows = run(
+        connection,
+        """
             with heard as (
                 select model, lacks from workers
                 where heartbeat_at > statement_timestamp() - make_interval(secs => :within_s)
@@ -141,7 +140,7 @@ def lacking(connection: Connection, within_s: float) -> dict[str, Lacking]:
             select model, ability,
                 count(*) = (select count(*) from heard of_model where of_model.model = heard.model) as by_all
             from heard, unnest(lacks) as ability group by model, ability
-        """),
+        """,
         {"within_s": within_s},
     )
     found = [(row.model, row.ability, row.by_all) for row in rows]
@@ -163,21 +162,23 @@ def set_curves(connection: Connection, worker: str, curves: ProfiledCurves) -> b
 
 def open_batches(connection: Connection) -> list[OpenBatch]:
     """Returns every batch that is assigned or running, in the order of assignment."""
-    rows = connection.execute(
-        text("""
+    rows = run(
+        connection,
+        """
             select b.id, b.worker, b.joins, b.estimated_s, extract(epoch from b.started_at)::float8 as started_at,
                 b.progress_tokens,
                 array(select r.id from requests r where r.batch_id = b.id and r.status = 'in_progress') as request_ids
             from batches b where b.status in ('assigned', 'running') order by b.id
-        """)
+        """,
     )
-    return [OpenBatch(**{**row._mapping, "request_ids": tuple(row.request_ids)}) for row in rows]
+    return [OpenBatch(**{**row._asdict(), "request_ids": tuple(row.request_ids)}) for row in rows]
 
 
 def batch_endings(connection: Connection, batch_ids: Collection[int]) -> dict[int, BatchEnding]:
     """Returns the status and serving time of these batches by id; leaves out deleted batches."""
-    rows = connection.execute(
-        text("select id, status, serving_s from batches where id = any(cast(:ids as bigint[]))"),
+    rows = run(
+        connection,
+        "select id, status, serving_s from batches where id = any(cast(:ids as bigint[]))",
         {"ids": list(batch_ids)},
     )
     return {row.id: BatchEnding(BatchStatus(row.status), row.serving_s) for row in rows}

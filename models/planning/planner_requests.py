@@ -4,50 +4,49 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Row, bindparam, extract, func, literal_column, select, update
-from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION
+from sqlalchemy import Connection
 
-from models.sql import text
-from models.tables import StoredRequest
+from models.sql import run
 from scheduling.request import Request
 
-REQUEST_COLUMNS = (
-    StoredRequest.id,
-    StoredRequest.model,
-    extract("epoch", StoredRequest.arrived_at).cast(DOUBLE_PRECISION).label("arrived_at"),
-    StoredRequest.prompt_tokens,
-    StoredRequest.limit_tokens,
-    StoredRequest.predicted_tokens,
-    StoredRequest.predicted_upper_tokens,
-    func.cardinality(StoredRequest.generated_ids).label("generated"),
-    StoredRequest.priority,
-    StoredRequest.tenant,
-    extract("epoch", StoredRequest.deadline_at).cast(DOUBLE_PRECISION).label("deadline_at"),
-    StoredRequest.application,
-    StoredRequest.needs,
-    StoredRequest.outgrew_tokens,
-    StoredRequest.sealed_group,
-    StoredRequest.suspect_group,
-    func.coalesce(StoredRequest.job_id, "").label("job"),
-    StoredRequest.held,
-)
+# the columns of a request for a policy, by their names in its row
+REQUEST_COLUMNS = {
+    "id": "r.id",
+    "model": "r.model",
+    "arrived_at": "extract(epoch from r.arrived_at)::float8",
+    "prompt_tokens": "r.prompt_tokens",
+    "limit_tokens": "r.limit_tokens",
+    "predicted_tokens": "r.predicted_tokens",
+    "predicted_upper_tokens": "r.predicted_upper_tokens",
+    "generated": "cardinality(r.generated_ids)",
+    "priority": "r.priority",
+    "tenant": "r.tenant",
+    "deadline_at": "extract(epoch from r.deadline_at)::float8",
+    "application": "r.application",
+    "needs": "r.needs",
+    "outgrew_tokens": "r.outgrew_tokens",
+    "sealed_group": "r.sealed_group",
+    "suspect_group": "r.suspect_group",
+    "job": "coalesce(r.job_id, '')",
+    "held": "r.held",
+}
+COLUMNS = ", ".join(f"{sql} as {name}" for name, sql in REQUEST_COLUMNS.items())
 
-# Literals, not parameters, because a generic plan can use the partial indexes only with literals.
-QUEUED = StoredRequest.status == literal_column("'queued'")
-IN_PROGRESS = StoredRequest.status == literal_column("'in_progress'")
-NEW_REQUESTS = select(StoredRequest.id).where(
-    QUEUED,
-    StoredRequest.planner_epoch < bindparam("epoch", type_=BigInteger),
-    StoredRequest.predicted_tokens.is_not(None),
-)
 # An array makes Postgres look the rows up one by one. Postgres cannot estimate how many requests are new, since ended
 # ones keep the epochs of earlier planners: with a join it read all requests at every step behind a queue of 100,000.
-FETCH_NEW_REQUESTS = (
-    update(StoredRequest)
-    .where(StoredRequest.id == func.any(func.array(NEW_REQUESTS.with_for_update(skip_locked=True).scalar_subquery())))
-    .values(planner_epoch=bindparam("epoch", type_=BigInteger))
-    .returning(*REQUEST_COLUMNS)
-)
+FETCH_NEW_REQUESTS = f"""
+    update requests r set planner_epoch = cast(:epoch as bigint)
+    where r.id = any(array(
+        select id from requests
+        where status = 'queued' and planner_epoch < cast(:epoch as bigint) and predicted_tokens is not null
+        for update skip locked
+    ))
+    returning {COLUMNS}
+"""  # noqa: S608  # constants
+REQUESTS_OF_BATCHES = f"""
+    select {COLUMNS}, r.batch_id from requests r
+    where r.batch_id = any(cast(:ids as bigint[])) and r.status = 'in_progress' order by r.arrived_at, r.id
+"""  # noqa: S608  # constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ def fetch_new_requests(connection: Connection, epoch: int) -> list[QueuedRequest
     Marks them with the epoch, so that the next call does not return them again. Rows that another transaction has
     locked, such as a predictor's, are skipped; a later call returns them.
     """
-    rows = connection.execute(FETCH_NEW_REQUESTS, {"epoch": epoch})
+    rows = run(connection, FETCH_NEW_REQUESTS, {"epoch": epoch})
     fetched = [QueuedRequest(to_request(row), row.model, row.sealed_group, row.suspect_group, row.held) for row in rows]
     return sorted(fetched, key=lambda queued: (queued.request.arrived_at, queued.request.id))
 
@@ -81,12 +80,13 @@ def ends_of(connection: Connection, request_ids: Sequence[str]) -> dict[str, flo
 
     Leaves out requests that have not ended or were deleted.
     """
-    rows = connection.execute(
-        text("""
+    rows = run(
+        connection,
+        """
             select id, case when status in ('completed', 'incomplete') then extract(epoch from finished_at)::float8 end
                 as answered_at
             from requests where id = any(cast(:ids as text[])) and finished_at is not null
-        """),
+        """,
         {"ids": list(request_ids)},
     )
     return {row.id: row.answered_at for row in rows}
@@ -95,20 +95,12 @@ def ends_of(connection: Connection, request_ids: Sequence[str]) -> dict[str, flo
 def requests_of_batches(connection: Connection, batch_ids: Sequence[int]) -> dict[int, list[Request]]:
     """Returns the unfinished requests of these batches by batch id, in order of arrival; a list may be empty."""
     found: dict[int, list[Request]] = {batch_id: [] for batch_id in batch_ids}
-    rows = connection.execute(
-        select(*REQUEST_COLUMNS, StoredRequest.batch_id)
-        .where(
-            StoredRequest.batch_id.in_(batch_ids),
-            IN_PROGRESS,
-        )
-        .order_by(StoredRequest.arrived_at, StoredRequest.id)
-    )
-    for row in rows:
+    for row in run(connection, REQUESTS_OF_BATCHES, {"ids": list(batch_ids)}):
         found[row.batch_id].append(to_request(row))
     return found
 
 
-def to_request(row: Row[Any]) -> Request:
+def to_request(row: Any) -> Request:
     """Makes the scheduling request of a row of REQUEST_COLUMNS."""
     return Request(
         id=row.id,

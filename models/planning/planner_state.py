@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, bindparam
-from sqlalchemy.dialects.postgresql import JSONB
+from pydantic_core import to_json
+from sqlalchemy import Connection
 
-from models.sql import text
+from models.sql import run, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,9 @@ def next_epoch(connection: Connection) -> int:
 
 def planner_inputs(connection: Connection) -> PlannerInputs:
     """Read the clock, the policy in force, the predictor's state and the version of the serving time estimator."""
-    row = connection.execute(
-        text("""
+    (row,) = run(
+        connection,
+        """
             select extract(epoch from clock_timestamp())::float8 as now,
                 max(value->>'name') filter (where name = 'policy') as policy,
                 extract(epoch from clock_timestamp() - max(updated_at) filter (where name = 'predictor'))::float8
@@ -44,9 +45,9 @@ def planner_inputs(connection: Connection) -> PlannerInputs:
                 (select version from model_versions where kind = 'serving_time' and active) as serving_time_version,
                 (select coalesce(jsonb_object_agg(name, weight), '{}') from tenants where weight <> 1) as weights
             from service_state where name in ('policy', 'predictor', 'prediction', 'pause')
-        """)
-    ).one()
-    return PlannerInputs(**row._mapping)
+        """,
+    )
+    return PlannerInputs(**row._asdict())
 
 
 def set_policy(connection: Connection, name: str) -> None:
@@ -56,10 +57,11 @@ def set_policy(connection: Connection, name: str) -> None:
 
 def write_service_state(connection: Connection, name: str, value: dict[str, Any]) -> None:
     """Insert or replace the row `name` of `service_state`, with the database's time."""
-    connection.execute(
-        text("""
-            insert into service_state (name, value, updated_at) values (:name, :value, clock_timestamp())
+    run(
+        connection,
+        """
+            insert into service_state (name, value, updated_at) values (:name, cast(:value as jsonb), clock_timestamp())
             on conflict (name) do update set value = excluded.value, updated_at = excluded.updated_at
-        """).bindparams(bindparam("value", type_=JSONB)),
-        {"name": name, "value": value},
+        """,
+        {"name": name, "value": to_json(value).decode()},
     )

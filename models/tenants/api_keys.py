@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, select, update
+from sqlalchemy import Connection, func, select, update
 from sqlalchemy.orm import Session
 
-from models.sql import text
+from models.sql import run, text
 from models.tables import ApiKey
 from models.tenants.tenant_limits import NO_LIMITS, TenantLimits
 
@@ -33,11 +33,11 @@ PREFIX = "magnus-"  # lets people and secret scanners recognise a key of this se
 # Number of a key's first characters that are stored readable, to distinguish keys in lists. Six random characters have
 # 64^6 values, so that two keys of a list hardly ever share them; the 37 that stay secret are far too many to guess.
 READABLE_CHARACTERS = len(PREFIX) + 6
-FIND_KEY = text("""
+FIND_KEY = """
     select k.id, k.tenant, k.scopes, t.requests_per_minute, t.queued_requests, t.queued_tokens
     from api_keys k left join tenants t on t.name = k.tenant
     where k.sha256 = :sha256 and k.revoked_at is null and (k.expires_at is null or k.expires_at > statement_timestamp())
-""")
+"""
 
 
 def create(
@@ -76,13 +76,11 @@ class Caller:
     limits: TenantLimits = NO_LIMITS
 
 
-def find(session: Session, key: str) -> Caller | None:
+def find(connection: Connection, key: str) -> Caller | None:
     """Returns the caller with this key; None if the key is unknown, revoked or expired."""
-    row = session.connection().execute(FIND_KEY, {"sha256": digest(key)}).one_or_none()
-    if row is None:
-        return None
-    key_id, tenant, scopes, *limits = row
-    return Caller(key_id, tenant, frozenset(scopes), TenantLimits(*limits))
+    for key_id, tenant, scopes, *limits in run(connection, FIND_KEY, {"sha256": digest(key)}):
+        return Caller(key_id, tenant, frozenset(scopes), TenantLimits(*limits))
+    return None
 
 
 def revoke(session: Session, prefix: str) -> int:

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from models.sql import text
+from models.sql import run, text
 from models.tables import PREFERRED_UNFINISHED, ApiKey, RequestStatus, StoredRequest
 from models.tenants.tenant_tables import Tenant
 
@@ -98,7 +98,7 @@ def may_prefer(session: Session, tenant: str, most: int) -> bool:
     return bool(session.scalar(unfinished, values) < session.scalar(quota, values))
 
 
-COUNT_REQUESTS = text("""
+COUNT_REQUESTS = """
     insert into rate_counts as old (key_id, window_start, requests)
     values ((select min(id) from api_keys where tenant = :tenant),
         date_bin(make_interval(secs => :period_s), clock_timestamp(), to_timestamp(0)), :requests)
@@ -107,7 +107,7 @@ COUNT_REQUESTS = text("""
             + case when old.window_start = excluded.window_start then old.requests else 0 end
     returning requests, extract(epoch from
         window_start + make_interval(secs => :period_s) - clock_timestamp())::float8 as window_left_s
-""")
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +118,10 @@ class SharedCount:
     window_left_s: float
 
 
-def count_requests(session: Session, tenant: str, requests: int, period_s: int) -> SharedCount:
+def count_requests(connection: Connection, tenant: str, requests: int, period_s: int) -> SharedCount:
     """Adds requests to the count of a tenant that has a key; returns the count in the present window of `period_s`.
 
     Windows follow each other without gaps from 1970 on.
     """
-    row = (
-        session.connection()
-        .execute(COUNT_REQUESTS, {"tenant": tenant, "requests": requests, "period_s": period_s})
-        .one()
-    )
-    session.commit()
+    (row,) = run(connection, COUNT_REQUESTS, {"tenant": tenant, "requests": requests, "period_s": period_s})
     return SharedCount(row.requests, max(0.0, row.window_left_s))

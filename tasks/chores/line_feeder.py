@@ -98,7 +98,7 @@ class LineFeeder:
                 break
         if total:
             with self._engine.begin() as connection, Session(connection) as session:
-                notifications.notify_submitted(session)
+                notifications.notify_submitted(session.connection())
         return total
 
     def _leaves_time(self, budgets: Iterable[QueueBudget]) -> bool:

@@ -162,7 +162,7 @@ def a_new_request() -> NewRequest:
 
 def submit_twice(connection: Connection) -> None:
     for _ in range(2):
-        on_session(client_requests.submit, a_new_request(), idempotency_key="a key", digest=b"")(connection)
+        client_requests.submit(connection, a_new_request(), idempotency_key="a key", digest=b"")
 
 
 def predict(connection: Connection) -> None:
@@ -235,7 +235,7 @@ CASES = [
     Case("planner_state.planner_inputs", planner_state.planner_inputs),
     Case("planner_state.set_policy", lambda c: planner_state.set_policy(c, "magnus")),
     Case("planner_state.write_service_state", lambda c: planner_state.write_service_state(c, "planner", {})),
-    Case("notifications.notify_submitted", on_session(notifications.notify_submitted)),
+    Case("notifications.notify_submitted", notifications.notify_submitted),
     Case("notifications.notify_ended", lambda c: notifications.notify_ended(c, [ENDED_ID] * 201)),
     Case("queue_snapshot.read_queue_snapshot", on_session(queue_snapshot.read_queue_snapshot)),
     Case(

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
+import psycopg
 from psycopg import sql
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection
 
 LARGE = {
     "requests",
@@ -44,16 +45,20 @@ class Scans:
 def recorded_scans(connection: Connection) -> Iterator[list[Scans]]:
     """The scans of every statement that runs on this connection; its effects happen once, as without recording."""
     recorded: list[Scans] = []
+    driver: Any = connection.connection.driver_connection
 
-    def explain(_: Any, cursor: Any, statement: str, parameters: Mapping[str, Any], *__: Any) -> None:
-        if statement.split(None, 1)[0].lower() in ("select", "with", "insert", "update", "delete"):
-            recorded.extend(_analyzed(cursor.connection, statement, parameters))
+    class ExplainingCursor(psycopg.Cursor[Any]):
+        def execute(self, query: Any, params: Any = None, **options: Any) -> Self:
+            statement = query.decode() if isinstance(query, bytes) else str(query)
+            if statement.split(None, 1)[0].lower() in ("select", "with", "insert", "update", "delete"):
+                recorded.extend(_analyzed(driver, statement, params or {}))
+            return super().execute(query, params, **options)
 
-    event.listen(connection, "before_cursor_execute", explain)
+    driver.cursor_factory = ExplainingCursor
     try:
         yield recorded
     finally:
-        event.remove(connection, "before_cursor_execute", explain)
+        driver.cursor_factory = psycopg.Cursor
 
 
 def _analyzed(connection: Any, statement: str, parameters: Mapping[str, Any]) -> Iterator[Scans]:
@@ -62,7 +67,7 @@ def _analyzed(connection: Any, statement: str, parameters: Mapping[str, Any]) ->
     types = ", ".join(TYPES.get(type(value), "unknown") for value in parameters.values())
     given = sql.SQL(", ").join(map(sql.Literal, parameters.values()))
     execute = sql.SQL("execute examined({})").format(given) if parameters else sql.SQL("execute examined")
-    with connection.cursor() as cursor:
+    with psycopg.Cursor(connection) as cursor:
         cursor.execute("savepoint examined")
         prepare = sql.SQL(f"prepare examined {f'({types})' if types else ''} as {prepared}")
         cursor.execute(prepare)

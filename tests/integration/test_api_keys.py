@@ -19,11 +19,11 @@ def session(database_url: str) -> Iterator[Session]:
 
 def test_a_key_is_found_by_itself_and_not_by_anything_else(session: Session) -> None:
     row, key = api_keys.create(session, name="ci", tenant="acme")
-    found = api_keys.find(session, key)
+    found = api_keys.find(session.connection(), key)
     assert found is not None
     assert (found.key_id, found.tenant) == (row.id, "acme")
-    assert api_keys.find(session, key[:-1]) is None
-    assert api_keys.find(session, row.prefix) is None
+    assert api_keys.find(session.connection(), key[:-1]) is None
+    assert api_keys.find(session.connection(), row.prefix) is None
 
 
 def test_the_key_itself_is_not_stored(session: Session) -> None:
@@ -41,6 +41,6 @@ def test_a_revoked_key_is_no_longer_found_and_stays_in_the_list(session: Session
     assert api_keys.revoke(session, row.prefix) == 1
     assert api_keys.revoke(session, row.prefix) == 0
     session.expire_all()
-    assert api_keys.find(session, key) is None
-    assert api_keys.find(session, other_key) is not None
+    assert api_keys.find(session.connection(), key) is None
+    assert api_keys.find(session.connection(), other_key) is not None
     assert [entry.name for entry in api_keys.list_all(session)] == ["ci", "laptop"]

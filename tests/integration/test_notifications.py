@@ -76,7 +76,7 @@ def test_submissions_at_once_need_few_looks(api: Api, looks: Semaphore, start_li
 
 def notify(api: Api) -> None:
     with Session(api.engine) as session, session.begin():
-        notifications.notify_submitted(session)
+        notifications.notify_submitted(session.connection())
 
 
 def test_a_cut_connection_listens_again_and_looks_at_what_it_missed(

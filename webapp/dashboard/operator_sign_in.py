@@ -89,7 +89,7 @@ def begin_session(secret: str) -> str | None:
         if _is_password(secret):
             operator_access.begin_session(session, _digest(cookie), SESSION_S, password_sha256=_digest(secret))
             return cookie
-        caller = api_keys.find(session, secret)
+        caller = api_keys.find(session.connection(), secret)
         if caller is None or Scope.operate not in caller.scopes:
             return None
         operator_access.begin_session(session, _digest(cookie), SESSION_S, key_id=caller.key_id)

@@ -3,7 +3,9 @@
 import ast
 from pathlib import Path
 
-from models.sql import text
+import pytest
+
+from models.sql import _for_driver, text
 
 ROOT = Path(__file__).parents[3]
 PRODUCT = ("cli", "inference", "learning", "models", "scheduling", "tasks", "webapp")
@@ -29,3 +31,16 @@ def test_no_sql_is_written_outside_models():
 
 def test_a_statement_is_parsed_once():
     assert text("select 1") is text("select 1")
+
+
+@pytest.mark.parametrize(
+    ("sql", "for_driver"),
+    [
+        ("select :name", b"select %(name)s"),
+        ("select cast(:ids as text[]), :ids", b"select cast(%(ids)s as text[]), %(ids)s"),
+        ("select now()::float8, a[1:n]", b"select now()::float8, a[1:n]"),
+        ("where v like 'running-%' and v < :before", b"where v like 'running-%%' and v < %(before)s"),
+    ],
+)
+def test_the_driver_gets_parameters_in_its_own_form(sql, for_driver):
+    assert _for_driver(sql) == for_driver
