@@ -54,11 +54,11 @@ class ApplicationModels:
 
     def text_scores(self, groups: Ints, texts: TextVectors) -> Floats:
         """Return the z that the ridge predicts for each text, (texts,)."""
-        scores = np.zeros(len(groups))
-        for group in np.unique(groups):
-            rows = np.flatnonzero(groups == group)
-            scores[rows] = _weigh(texts[rows], self.text_weights[group]) + self.text_intercepts[group]
-        return _undo_signed_log(scores)
+        rows = np.repeat(np.arange(len(groups)), np.diff(texts.hashed.indptr))
+        products = texts.hashed.data * self.text_weights[groups[rows], texts.hashed.indices]
+        scores = np.bincount(rows, products, minlength=len(groups)) + self.text_intercepts[groups]
+        encoded = np.einsum("ij,ij->i", texts.encoded, self.text_weights[groups, DIMENSION:])
+        return _undo_signed_log(scores + encoded)
 
     def to_arrays(self) -> Arrays:
         """Return the state for `learning.store`, weights in half precision; the names are those of earlier releases."""

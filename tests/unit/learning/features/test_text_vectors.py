@@ -4,6 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from sklearn.feature_extraction.text import HashingVectorizer
 
 from learning.features.intent_features import PATTERNS, WEIGHT, intent_features
 from learning.features.text_encoders import Vectors, make_encoder
@@ -81,3 +84,11 @@ def test_the_same_text_in_two_applications_is_told_apart() -> None:
     ).hashed.toarray()
     assert np.array_equal(hashed[0], hashed[1])
     assert not np.array_equal(hashed[0], hashed[2])
+
+
+@given(st.lists(st.text(max_size=40), min_size=1, max_size=4))
+@example(["", "Write three words, please: ünïcödé words", "😀", "a b a b"])
+def test_words_are_those_of_scikit_learn_s_hashing(texts: list[str]) -> None:
+    vectorizer = HashingVectorizer(n_features=WORD_VALUES, binary=True, ngram_range=(1, 2), dtype=np.float32)
+    words = hash_texts(texts)[:, :WORD_VALUES]
+    assert np.allclose(words.toarray(), vectorizer.transform(text.lower() for text in texts).toarray())
