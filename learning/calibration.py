@@ -25,6 +25,8 @@ SCORE_WINDOW = 200  # newest outcomes that scale the upper quantile: a 0.9 quant
 LEVEL_STEP = 0.02
 ROUNDING = 1 - 1e-6  # an upper quantile just above n - 1 tokens is served as n and covers n
 HIGHEST_LEVEL, LOWEST_LEVEL = 0.995, 0.5  # 200 scores resolve no higher level; an upper quantile is above the median
+# Predictions kept until their answers come: enough for the answers of 40 s at 100 a second; 1 MB. Not tuned.
+MOST_REMEMBERED = 4096
 
 # Scores that stand in while there are few outcomes: 40 quantiles of a logistic distribution whose upper quantile is 1,
 # as the predictor claims. More of them delay the correction, fewer let the first outcomes decide; not tuned.
@@ -96,20 +98,22 @@ class CalibratedPredictor:
         self.predictor = predictor
         self.name = predictor.name
         self.calibration = OnlineCalibration()
+        self._remembered: dict[int, Prediction] = {}  # uncorrected, by the prompt's hash, oldest first
 
     def fit(self, outcomes: Sequence[Outcome]) -> None:
         """Fit the predictor again and forget the old one's corrections."""
         self.predictor.fit(outcomes)
         self.calibration = OnlineCalibration()
+        self._remembered.clear()
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         """Learn from outcomes that the predictor was not fitted on.
 
-        Their prompts are predicted again, because the predictions that were served may be another version's. An answer
-        cut off at its limit counts as that long, since predictions end there too. Other censored answers are left out.
+        Prompts that it does not remember are predicted again: another version may have served them. An answer cut off
+        at its limit counts as that long, since predictions end there too. Other censored answers are left out.
         """
         ended = [o for o in outcomes if not o.censored or o.generated_tokens >= o.prompt.limit_tokens]
-        predicted = self.predictor.predict([o.prompt for o in ended])
+        predicted = self._uncorrected([o.prompt for o in ended])
         by_application = defaultdict(list)
         for outcome, prediction in zip(ended, predicted, strict=True):
             by_application[outcome.prompt.application].append((prediction, outcome.generated_tokens))
@@ -118,8 +122,18 @@ class CalibratedPredictor:
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
         """Return median and upper quantile of each prompt's generation length, corrected."""
-        predicted = self.predictor.predict(prompts)
+        predicted = self._uncorrected(prompts)
         return [
             self.calibration.correct(prompt.application, prediction, prompt.limit_tokens)
             for prompt, prediction in zip(prompts, predicted, strict=True)
         ]
+
+    def _uncorrected(self, prompts: Sequence[Prompt]) -> list[Prediction]:
+        keys = [hash(prompt) for prompt in prompts]
+        unknown = {key: one for key, one in zip(keys, prompts, strict=True) if key not in self._remembered}
+        if unknown:
+            self._remembered.update(zip(unknown, self.predictor.predict(list(unknown.values())), strict=True))
+        predicted = [self._remembered[key] for key in keys]
+        while len(self._remembered) > MOST_REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+        return predicted

@@ -33,7 +33,7 @@ def hash_texts(texts: Sequence[str], further_words: Sequence[str] | None = None)
     for five short texts, transforming and stacking by the libraries' matrices took four fifths of the time.
     """
     columns: list[Ints] = []
-    values: list[Floats] = []
+    values: list[npt.NDArray[np.floating]] = []
     ends = [0]
     for number, text in enumerate(texts):
         head = text[:MOST_CHARACTERS].lower()

@@ -15,9 +15,9 @@ from tasks.messages import Messages
 from tasks.planning.leader import Leader
 
 # A kick waits at most this long for its step, or STEP_SPACING times the CPU time of the last decision. So kicks that
-# keep coming leave the planner idle for seven eighths of the time, however many workers there are. Not tuned.
+# keep coming leave the planner idle for nine tenths of the time, however many workers there are. Not tuned.
 STEP_INTERVAL_S = 0.02
-STEP_SPACING = 8
+STEP_SPACING = 10
 # The interval while every worker decodes rows that others may join: joins become fewer and larger, and each join costs
 # a message, a transaction and a prefill. With ResultWriter's interval it lowered the planner's CPU time from 2.8 to 1.8
 # ms a request (commit ccd7735). The price: a worker whose rows all end meanwhile stays empty for the rest of the

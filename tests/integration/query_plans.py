@@ -67,6 +67,7 @@ def _analyzed(connection: Any, statement: str, parameters: Mapping[str, Any]) ->
     types = ", ".join(TYPES.get(type(value), "unknown") for value in parameters.values())
     given = sql.SQL(", ").join(map(sql.Literal, parameters.values()))
     execute = sql.SQL("execute examined({})").format(given) if parameters else sql.SQL("execute examined")
+    cursor: Any
     with psycopg.Cursor(connection) as cursor:
         cursor.execute("savepoint examined")
         prepare = sql.SQL(f"prepare examined {f'({types})' if types else ''} as {prepared}")

@@ -1,11 +1,14 @@
 """Online correction: systematic errors go, and the upper quantile covers the share that it promises."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
-from learning.calibration import CalibratedPredictor, OnlineCalibration
+from learning.calibration import MOST_REMEMBERED, CalibratedPredictor, OnlineCalibration
 from learning.features.text_encoders import make_encoder
-from learning.predictors.length_predictor import Outcome, Prediction
+from learning.predictors.cold_start import UserInputLengthPredictor
+from learning.predictors.length_predictor import Outcome, Prediction, Prompt
 from learning.predictors.predictor_factory import make_predictor
 from tests.unit.learning.made_up_lengths import outcomes, prompt
 
@@ -83,3 +86,22 @@ def test_fitting_anew_forgets_the_corrections_of_the_old_model() -> None:
     service.fit(outcomes(60, slope=1))
     asked = [prompt(words=30)]
     assert service.predict(asked) == service.predictor.predict(asked)
+
+
+def test_an_outcome_is_not_predicted_again_and_what_is_remembered_is_bounded() -> None:
+    asked: list[Prompt] = []
+
+    class Counted(UserInputLengthPredictor):
+        def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
+            asked.extend(prompts)
+            return super().predict(prompts)
+
+    service = CalibratedPredictor(Counted())
+    several = [prompt(words=n) for n in (1, 2, 3, 2)]
+    first = service.predict(several)
+    service.observe([Outcome(one, 5) for one in several])
+    assert len(asked) == 3
+    assert [one.tokens for one in first] == [1, 2, 3, 2]
+    service.predict([prompt(words=n) for n in range(10, 10 + MOST_REMEMBERED)])
+    service.predict([prompt(words=1)])
+    assert len(asked) == 3 + MOST_REMEMBERED + 1
