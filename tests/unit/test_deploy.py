@@ -17,6 +17,7 @@ from settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
+CLUSTER = DEPLOY / "kubernetes" / "service"
 UNITS = sorted(DEPLOY.glob("systemd/*.service"))
 NAMES = {f"MAGNUS_{name.upper()}" for name in Settings.model_fields}
 every_unit = pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
@@ -30,6 +31,13 @@ def compose() -> dict[str, Any]:
 def ours() -> dict[str, Any]:
     """The compose services that run Magnus."""
     return {name: service for name, service in compose()["services"].items() if service["image"] == "magnus"}
+
+
+def pods() -> dict[str, dict[str, Any]]:
+    """What the cluster's manifests say of the pods of each process themselves; kustomize adds the rest."""
+    objects = [one for path in sorted(CLUSTER.glob("*.yaml")) for one in yaml.safe_load_all(path.read_text())]
+    makers = [one for one in objects if one["kind"] in ("Deployment", "Job") and one["metadata"]["name"] != "any"]
+    return {one["metadata"]["name"].removeprefix("magnus-"): one["spec"]["template"]["spec"] for one in makers}
 
 
 def value(unit: Path, name: str) -> str:
@@ -75,6 +83,20 @@ def test_the_containers_are_a_whole_service() -> None:
     assert ours().keys() == {*PROCESSES, "worker", "migrate"} - {"flower"}
 
 
+@pytest.mark.parametrize("pod", pods().values(), ids=pods())
+def test_a_pod_runs_a_command_that_exists(pod: dict[str, Any]) -> None:
+    assert all(parses(container["args"]) for container in pod["containers"])
+
+
+def test_the_pods_are_a_whole_service() -> None:
+    assert pods().keys() == {*PROCESSES, "worker", "migrate"} - {"flower"}
+
+
+def test_a_pod_is_not_killed_before_its_worker_has_given_its_work_back() -> None:
+    settings = dict(line.split("=") for line in (CLUSTER / "settings.env").read_text().splitlines() if "=" in line)
+    assert pods()["worker"]["terminationGracePeriodSeconds"] >= 2 * float(settings["MAGNUS_STOP_S"])
+
+
 def test_every_variable_is_a_setting() -> None:
     files = [path for path in DEPLOY.rglob("*") if path.is_file()]
     named = {name for path in files for name in re.findall(r"\bMAGNUS_[A-Z_]+", path.read_text())}
@@ -84,7 +106,7 @@ def test_every_variable_is_a_setting() -> None:
 
 def test_no_process_but_the_web_is_reached_from_outside_and_none_is_root() -> None:
     assert [name for name, service in compose()["services"].items() if "ports" in service] == ["web"]
-    assert "\nUSER magnus\n" in (DEPLOY / "Dockerfile").read_text()
+    assert "\nUSER 10001:10001\n" in (DEPLOY / "Dockerfile").read_text()
     assert all(service["cap_drop"] == ["ALL"] and service["read_only"] for service in ours().values())
 
 
