@@ -14,11 +14,13 @@ The runner's side of the contract:
    larger. In continuous batching, report the joiners that do not fit with `out_of_memory`; when the running rows
    outgrow the memory, the row that joined last leaves and comes back through `add`.
 4. Ask again when something changed, or at `wake_at`; a policy of mode `batch` only while some worker is idle.
-5. Keep `generated` tokens of each request in an assignment; with `generated` 0 the request starts anew.
+5. Carry out a change of model: the worker takes no more work, its batches end, its rows run on for at most the seconds
+   of the change and then come back through `add`; it loads the model and is described with it, `changing` meanwhile.
+6. Keep `generated` tokens of each request in an assignment; with `generated` 0 the request starts anew.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from scheduling.costs import ServingTime
@@ -39,11 +41,21 @@ class RunningRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Loadable:
+    """A model that a worker can load in place of another: the seconds of a change to it, its memory, its costs."""
+
+    change_s: float
+    memory: KvMemory
+    costs: ServingTime
+
+
+@dataclass(frozen=True, slots=True)
 class Worker:
     """The state of a worker when a decision is made.
 
     `rows` are those of its running continuous batch and those about to join it; `queued` counts its run-to-completion
-    batches that have not ended; `busy_s` is the estimated time until all of that has ended.
+    batches that have not ended; `busy_s` is the estimated time until all of that has ended. `loadable` has the models
+    that it can load, its present `model` among them; none if it always serves the same one.
     """
 
     name: str
@@ -54,6 +66,9 @@ class Worker:
     queued: int = 0
     lacks: frozenset[str] = frozenset()  # what its engine cannot do, by name
     prefix_cache: bool = False  # whether its engine reuses the cached beginning of an earlier prompt
+    model: str = ""
+    changing: bool = False  # it gets no work until it has loaded `model`
+    loadable: Mapping[str, Loadable] = field(default_factory=dict, hash=False)
 
     @property
     def idle(self) -> bool:
@@ -90,6 +105,7 @@ class Assignment:
     estimated_s: float = 0.0
     preempts: tuple[str, ...] = ()  # ids of running rows that leave first and come back through `add`
     most_rows: int | None = None  # joiners wait at the worker until the running rows with them are at most this many
+    loads: str | None = None  # a model to change to; such an assignment has no requests
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,7 @@ class Request:
     needs: frozenset[str] = frozenset()  # names of the abilities that it needs and some workers lack
     outgrew_tokens: int = 0  # capacity of the largest worker on which it ran out of memory alone; 0: none
     job: str = ""  # the bulk job whose line it is
+    model: str = ""  # that answers it
     predicted_at: int = 0  # the tokens that it had generated when it was predicted; 0: at its arrival
 
     def __post_init__(self) -> None:

@@ -226,7 +226,9 @@ def expected_of_rows(work: PresentWork) -> Iterator[tuple[str, ExpectedAnswer]]:
 
 def _instance(work: PresentWork, now: float) -> Instance:
     worker = work.worker
-    return Instance(worker.name, worker.memory, estimated_costs=worker.costs, joins_at=now, engine=_engine(work))
+    return Instance(
+        worker.name, worker.memory, estimated_costs=worker.costs, joins_at=now, engine=_engine(work), model=worker.model
+    )
 
 
 def _engine(work: PresentWork) -> EngineCosts:

@@ -3,17 +3,34 @@
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from scheduling.costs import ServingTime
 from scheduling.kv_memory import KvMemory
-from scheduling.policy import Assignment, RunningRow, Worker
+from scheduling.policy import Assignment, Loadable, RunningRow, Worker
 from scheduling.request import Request
-from scheduling.simulation.engine_costs import EngineCosts, StaticRun, Tokens, run_static
+from scheduling.simulation.engine_costs import EngineCosts, Tokens, run_static
 from scheduling.simulation.event_queue import ROUNDING_S
 from scheduling.simulation.simulated_batch import ContinuousBatch
+from scheduling.simulation.worker_outcomes import (
+    Outcome,
+    RanOutOfMemory,
+    RequestDone,
+    Requeued,
+    RowsJoined,
+    StaticBatchDone,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadableModel:
+    """A model that a simulated worker can load: the seconds of a change to it, its memory, and its engine's costs."""
+
+    change_s: float
+    memory: KvMemory
+    engine: EngineCosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +38,7 @@ class Instance:
     """One worker of a fleet, present from `joins_at` to `leaves_at`; `speed` divides every duration.
 
     `estimated_costs` are the costs that policies see; None: the true ones. `engine` has its engine's costs if workers
-    differ; None: the simulation's.
+    differ; None: the simulation's. It begins with `model`; `loadable` has every model that it can load, by name.
     """
 
     name: str
@@ -31,54 +48,14 @@ class Instance:
     joins_at: float = 0.0
     leaves_at: float = math.inf
     engine: EngineCosts | None = None
+    model: str = ""
+    loadable: Mapping[str, LoadableModel] = field(default_factory=dict, hash=False)
 
-
-@dataclass(frozen=True, slots=True)
-class RequestDone:
-    """A request has its last token."""
-
-    request: Request
-    generated: int
-
-
-@dataclass(frozen=True, slots=True)
-class Requeued:
-    """A request comes back unfinished with its generated tokens; `preempted` if it had to leave a batch."""
-
-    request: Request
-    preempted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StaticBatchDone:
-    """A run-to-completion batch has ended or run out of memory."""
-
-    assignment: Assignment
-    started_at: float
-    run: StaticRun
-
-
-@dataclass(frozen=True, slots=True)
-class RowsJoined:
-    """A group has joined the continuous batch; `at` is when its prefill ends, or begins if it is chunked."""
-
-    assignment: Assignment
-    at: float
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class RanOutOfMemory:
-    """A batch, a group of joiners, or the row that joined last did not fit; its requests go back to the policy.
-
-    `alone`: it was a single request in an otherwise empty memory.
-    """
-
-    assignment: Assignment
-    alone: bool
-
-
-Outcome = RequestDone | Requeued | StaticBatchDone | RowsJoined | RanOutOfMemory
+    def capacity_tokens(self, model: str) -> int:
+        """Return the tokens that its memory holds with this model; 0 if it cannot load it."""
+        if model == self.model:
+            return self.memory.capacity_tokens
+        return self.loadable[model].memory.capacity_tokens if model in self.loadable else 0
 
 
 class SimulatedWorker:
@@ -93,18 +70,25 @@ class SimulatedWorker:
         self._estimated_costs = instance.estimated_costs or self.costs.curves
         self._generation_lengths = generation_lengths
         self._random = random
-        self._capacity_tokens = int(instance.memory.capacity_tokens * (1 + costs.headroom))
+        self._loadable = {
+            name: Loadable(one.change_s, one.memory, one.engine.faster(instance.speed).curves)
+            for name, one in instance.loadable.items()
+        }
         self._queue: deque[Assignment] = deque()
         self._running: StaticBatchDone | None = None  # computed when it starts, reported when it ends
         self._running_ends_at = 0.0
-        theta_bytes = self._capacity_tokens * instance.memory.delta_bytes
-        self._batch = ContinuousBatch(self.costs, replace(instance.memory, theta_bytes=theta_bytes))
+        self._use_memory(instance.memory)
         self._joining: deque[Assignment] = deque()
         self._join_iteration = 0  # the continuous batch's iteration after which `_joining` may join
         self._tokens = Tokens()
         self._busy_s = 0.0
         self._description: Worker | None = None
         self._description_iteration = 0
+
+    def _use_memory(self, memory: KvMemory) -> None:
+        self._capacity_tokens = int(memory.capacity_tokens * (1 + self.costs.headroom))
+        theta_bytes = self._capacity_tokens * memory.delta_bytes
+        self._batch = ContinuousBatch(self.costs, replace(memory, theta_bytes=theta_bytes))
 
     @property
     def tokens(self) -> Tokens:
@@ -130,7 +114,16 @@ class SimulatedWorker:
             busy_s += max(0.0, self._running.assignment.estimated_s - (now - self._running.started_at))
         queued = len(self._queue) + (self._running is not None)
         rows = self._describe_rows(iteration, now)
-        self._description = Worker(instance.name, instance.memory, self._estimated_costs, rows, busy_s, queued)
+        self._description = Worker(
+            instance.name,
+            instance.memory,
+            self._estimated_costs,
+            rows,
+            busy_s,
+            queued,
+            model=instance.model,
+            loadable=self._loadable,
+        )
         self._description_iteration = iteration
         return self._description
 

@@ -7,6 +7,7 @@ by token (see `scheduling.simulation.simulated_batch`), so a simulation's cost g
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -14,19 +15,20 @@ from scheduling.costs import ServingTime
 from scheduling.policy import Assignment, Policy, RunningRow, Worker
 from scheduling.rank_correlation import RankCorrelation
 from scheduling.request import Request, reserve_limit
+from scheduling.simulation.changing_worker import ChangingWorker
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.event_queue import DecisionTimer, Timetable, WorkerEvents
 from scheduling.simulation.simulated_fleet import SimulatedFleet
-from scheduling.simulation.simulated_worker import (
-    Instance,
+from scheduling.simulation.simulated_worker import Instance, SimulatedWorker
+from scheduling.simulation.trace import SimulatedAnswer, Trace, TraceRecorder
+from scheduling.simulation.worker_outcomes import (
+    ModelLoaded,
     Outcome,
     RequestDone,
     Requeued,
     RowsJoined,
-    SimulatedWorker,
     StaticBatchDone,
 )
-from scheduling.simulation.trace import SimulatedAnswer, Trace, TraceRecorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,10 @@ class Simulation:
         self._costs = costs
         self._random = np.random.default_rng(seed)
         self._generation_lengths = {arrival.request.id: arrival.generation_length for arrival in arrivals}
-        self._largest_tokens = max(instance.memory.capacity_tokens for instance in fleet) * (1 + costs.headroom)
+        # by model
+        self._largest_tokens = cache(
+            lambda model: max(one.capacity_tokens(model) for one in fleet) * (1 + costs.headroom)
+        )
 
         requests = sorted((arrival.request for arrival in arrivals), key=lambda r: (r.arrived_at, r.id))
         instances = sorted(fleet, key=lambda instance: instance.joins_at)  # stable: equal instants keep the given order
@@ -120,12 +125,13 @@ class Simulation:
     def process_events(self, now: float) -> None:
         """Process joining workers, arrivals, ends of work and leaving workers, in that order."""
         for instance in self._joins.pop_due(now):
-            worker = SimulatedWorker(instance, instance.engine or self._costs, self._generation_lengths, self._random)
+            make = ChangingWorker if instance.loadable else SimulatedWorker
+            worker = make(instance, instance.engine or self._costs, self._generation_lengths, self._random)
             self._fleet.join(worker)
             self._schedule(worker, now)
             self._decision.request(now)
         for request in self._arrivals.pop_due(now):
-            if request.prefill >= self._largest_tokens:
+            if request.prefill >= self._largest_tokens(request.model):
                 self._recorder.failed(request, now)
             else:
                 self._policy.add(request, now)
@@ -216,6 +222,9 @@ class Simulation:
                 self._decision.request(now)
             case RowsJoined():
                 self._recorder.rows_joined(outcome, worker, now)
+            case ModelLoaded():
+                self._recorder.model_loaded(outcome, worker, now)
+                self._decision.request(now)
             case _:  # RanOutOfMemory
                 self._recorder.ran_out_of_memory()
                 first = outcome.assignment.requests[0]
@@ -228,7 +237,7 @@ class Simulation:
                     self._policy.add(replace(reserve_limit(first), outgrew_tokens=held), now)
 
     def _fits_nowhere(self, request: Request) -> bool:
-        return request.length + self._generation_lengths[request.id] > self._largest_tokens
+        return request.length + self._generation_lengths[request.id] > self._largest_tokens(request.model)
 
     def _remove(self, name: str, now: float) -> None:
         """Remove a worker; its requests wait again as they were assigned."""

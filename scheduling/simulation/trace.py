@@ -9,13 +9,8 @@ import numpy as np
 from scheduling.policy import Assignment
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import Tokens, reads
-from scheduling.simulation.simulated_worker import (
-    RequestDone,
-    Requeued,
-    RowsJoined,
-    SimulatedWorker,
-    StaticBatchDone,
-)
+from scheduling.simulation.simulated_worker import SimulatedWorker
+from scheduling.simulation.worker_outcomes import ModelLoaded, RequestDone, Requeued, RowsJoined, StaticBatchDone
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +24,7 @@ class SimulatedAnswer:
     generated: int
     schedules: int  # how often it was assigned
     worker: str
+    model: str = ""
 
     @property
     def response_s(self) -> float:
@@ -55,6 +51,16 @@ class BatchRun:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelChange:
+    """A worker's change of model; instants in virtual seconds."""
+
+    worker: str
+    model: str
+    began_at: float
+    ended_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class ResponseTimes:
     """Seconds from arrival to the last token."""
 
@@ -72,6 +78,7 @@ class Trace:
     answers: dict[str, SimulatedAnswer] = field(default_factory=dict)
     failed: dict[str, float] = field(default_factory=dict)  # too large for any worker's memory: id -> instant
     batches: list[BatchRun] = field(default_factory=list)
+    changes: list[ModelChange] = field(default_factory=list)
     tokens: Tokens = field(default_factory=Tokens)
     busy_s: dict[str, float] = field(default_factory=dict)  # by worker
     completed_at: dict[str, float] = field(default_factory=dict)  # by worker: when its last work ended
@@ -163,7 +170,7 @@ class TraceRecorder:
         request = done.request
         started_at, schedules = self._first_started_at.pop(request.id), self._schedules.pop(request.id)
         self._trace.answers[request.id] = SimulatedAnswer(
-            request.id, request.arrived_at, started_at, now, done.generated, schedules, worker
+            request.id, request.arrived_at, started_at, now, done.generated, schedules, worker, request.model
         )
 
     def requeued(self, requeued: Requeued) -> None:
@@ -181,6 +188,10 @@ class TraceRecorder:
         """Record that a group has entered a continuous batch."""
         ids, estimated_s = _ids(joined.assignment), joined.assignment.estimated_s
         self._trace.batches.append(BatchRun(worker, ids, now, joined.at, joined.length, 0, estimated_s, joined=True))
+
+    def model_loaded(self, loaded: ModelLoaded, worker: str, now: float) -> None:
+        """Record that a worker has changed its model."""
+        self._trace.changes.append(ModelChange(worker, loaded.model, loaded.began_at, now))
 
     def ran_out_of_memory(self) -> None:
         """Record that some work did not fit its worker."""

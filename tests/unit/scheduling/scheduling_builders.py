@@ -28,9 +28,12 @@ def a_request(
     tenant: str = "",
     deadline_at: float | None = None,
     job: str = "",
+    model: str = "",
 ) -> Request:
     most = predicted if upper is None else upper
-    return Request(id, at, length, limit, predicted, most, generated, priority, tenant, deadline_at, job=job)
+    return Request(
+        id, at, length, limit, predicted, most, generated, priority, tenant, deadline_at, job=job, model=model
+    )
 
 
 def a_line(

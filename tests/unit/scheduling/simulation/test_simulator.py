@@ -12,9 +12,10 @@ from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts
-from scheduling.simulation.simulated_worker import Instance, StaticBatchDone
+from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 from scheduling.simulation.trace import Trace
+from scheduling.simulation.worker_outcomes import StaticBatchDone
 from tests.unit.scheduling.scheduling_builders import FLAT, a_memory, a_request
 
 COSTS = EngineCosts(FLAT)

@@ -1,0 +1,44 @@
+"""What waits for one model: the sums of its work, and since when its oldest request waits."""
+
+import heapq
+import math
+
+from scheduling.policies.wrapping.deadlines import Work
+from scheduling.request import Request
+
+
+class ModelQueue:
+    """The waiting requests of one model, background requests apart from the others."""
+
+    def __init__(self) -> None:
+        self._requests: dict[str, Request] = {}
+        self._work = {True: Work(), False: Work()}  # by whether it is background work
+        self._arrivals: dict[bool, list[tuple[float, str]]] = {True: [], False: []}  # heaps; entries of gone ones stay
+
+    def add(self, request: Request) -> None:
+        """Count a request that begins to wait."""
+        self.remove(request.id)
+        self._requests[request.id] = request
+        self._work[request.background] = self._work[request.background].plus(request)
+        heapq.heappush(self._arrivals[request.background], (request.arrived_at, request.id))
+
+    def remove(self, request_id: str) -> bool:
+        """Count a request no longer; return False if it does not wait."""
+        request = self._requests.pop(request_id, None)
+        if request is None:
+            return False
+        left = self._work[request.background].plus(request, -1)
+        self._work[request.background] = left if left.requests else Work()
+        return True
+
+    def work(self, background: bool) -> Work:
+        """Return the sums over the requests; those of the background are included or left out."""
+        others = self._work[False]
+        return others.together(self._work[True]) if background else others
+
+    def oldest_at(self, background: bool) -> float:
+        """Return when the oldest of the background requests, or of the others, arrived; infinity without any."""
+        heap = self._arrivals[background]
+        while heap and heap[0][1] not in self._requests:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else math.inf

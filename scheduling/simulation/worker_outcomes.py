@@ -1,0 +1,63 @@
+"""What a simulated worker reports: requests and batches that ended, rows that joined or came back, models loaded."""
+
+from dataclasses import dataclass
+
+from scheduling.policy import Assignment
+from scheduling.request import Request
+from scheduling.simulation.engine_costs import StaticRun
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDone:
+    """A request has its last token."""
+
+    request: Request
+    generated: int
+
+
+@dataclass(frozen=True, slots=True)
+class Requeued:
+    """A request comes back unfinished with its generated tokens; `preempted` if it had to leave a batch."""
+
+    request: Request
+    preempted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StaticBatchDone:
+    """A run-to-completion batch has ended or run out of memory."""
+
+    assignment: Assignment
+    started_at: float
+    run: StaticRun
+
+
+@dataclass(frozen=True, slots=True)
+class RowsJoined:
+    """A group has joined the continuous batch; `at` is when its prefill ends, or begins if it is chunked."""
+
+    assignment: Assignment
+    at: float
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class RanOutOfMemory:
+    """A batch, a group of joiners, or the row that joined last did not fit; its requests go back to the policy.
+
+    `alone`: it was a single request in an otherwise empty memory.
+    """
+
+    assignment: Assignment
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLoaded:
+    """The worker has loaded a model, which it began at `began_at`."""
+
+    model: str
+    began_at: float
+
+
+Outcome = RequestDone | Requeued | StaticBatchDone | RowsJoined | RanOutOfMemory | ModelLoaded
