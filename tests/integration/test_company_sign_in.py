@@ -20,6 +20,7 @@ from setting_formats import networks_in, roles_in
 from tests.integration.api_service import Api
 from tests.integration.conftest import running_api, small_service
 from tests.integration.openid_stage import ROLES, at_provider, running_provider
+from tests.integration.web_process import running_web
 from webapp.dashboard.company_sign_in import CompanySignIn, TrustedProxy
 from webapp.dashboard.openid_provider import OpenIdProvider
 from webapp.dashboard.operator_sign_in import COOKIE
@@ -84,7 +85,7 @@ def signed_in(visitor: FlaskClient, person: str) -> TestResponse:
     return visitor.get(sent_back(visitor, person))
 
 
-def token_of(page: TestResponse) -> str:
+def token_of(page: TestResponse | httpx.Response) -> str:
     found = re.search(r'name="token" value="([0-9a-f]{64})"', page.text)
     assert found
     return found[1]
@@ -105,6 +106,26 @@ def test_somebody_signs_in_at_the_provider_acts_and_the_audit_says_who(company_a
     assert all(cookie.partition("=")[2].partition(";")[0].encode() != row.sha256 for row in stored)
     assert visitor.post("/sign-out", data={"token": token_of(visitor.get("/audit"))}).status_code == 303
     assert visitor.get("/queue").status_code == 401
+
+
+def test_somebody_signs_in_at_the_web_process_as_it_runs_in_production(
+    company_api: Api, word_model: Path, issuer: str, tmp_path: Path
+) -> None:
+    public = "http://localhost:8000"
+    settings = small_service(company_api.engine.url.render_as_string(hide_password=False), word_model)
+    with (
+        running_web(at_provider(settings, issuer, public), tmp_path) as web,
+        httpx.Client(base_url=web.url, timeout=60) as browser,
+    ):
+        assert browser.get("/queue").status_code == 401
+        begun = browser.get("/sign-in/provider?next=/queue")
+        sent_back = httpx.post(begun.headers["Location"], data={"sub": "alice"}).headers["Location"]
+        ended = browser.get(sent_back.removeprefix(public))
+        assert (ended.status_code, ended.headers["Location"]) == (303, "/queue"), ended.text
+        page = browser.get("/queue")
+        assert browser.post("/queue/pause", data={"token": token_of(page)}).status_code == 303
+        actor = company_api.sql("select actor from audit_entries order by id desc limit 1")[0].actor
+        assert actor == "alice@example.com (localhost, subject alice)"
 
 
 def test_groups_without_submit_see_and_do_not_act(visitor: FlaskClient) -> None:

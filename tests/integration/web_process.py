@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Event
 
 import httpx
+from pydantic import SecretStr
 
 from cli.hosting.process_commands import web
 from settings import Settings
@@ -41,8 +42,11 @@ def running_web(settings: Settings, directory: Path) -> Iterator[WebProcess]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    given = settings.model_dump(include=settings.model_fields_set, exclude={"dashboard_password"})
-    environment = {f"MAGNUS_{name.upper()}": str(value) for name, value in given.items()}
+    given = settings.model_dump(include=settings.model_fields_set, exclude_none=True)
+    environment = {
+        f"MAGNUS_{name.upper()}": value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+        for name, value in given.items()
+    }
     log = directory / "web.log"
     command = web("127.0.0.1", port, lambda: True).command
     with (
