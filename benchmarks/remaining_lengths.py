@@ -137,7 +137,7 @@ def replay(readings: Readings, order: Sequence[int], predictions: Sequence[Predi
                 )
         for place in group:
             row = order[place]
-            probe.ended(str(row), int(readings.tokens[row]), bool(readings.cut[row]))
+            probe.ended(str(row), int(readings.tokens[row]))
     return seen
 
 

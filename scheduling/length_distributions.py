@@ -83,11 +83,27 @@ def conditional_totals(
     """
     predicted, upper = np.maximum(predicted - predicted_at, 1.0), upper - predicted_at
     gained, least = np.maximum(generated - predicted_at, 1e-9), generated + 1  # 1e-9 stands for 0, which has no log
-    spread = np.log(np.maximum(upper / predicted, 1.0)) / np.log(UPPER_ODDS)
-    certain = spread < CERTAIN_LOGISTIC_SPREAD
-    spread = np.where(certain, 1.0, spread)
-    power = np.log(gained / predicted) / spread  # ln((g/m)^β)
-    median = predicted * np.exp(spread * np.logaddexp(0.0, np.log(2.0) + power))
-    quantile = predicted * np.exp(spread * np.logaddexp(np.log(UPPER_ODDS), np.log(UPPER_ODDS + 1) + power))
+    certain = _logistic_spread(predicted, upper) < CERTAIN_LOGISTIC_SPREAD
+    widened = np.where(certain, predicted * UPPER_ODDS, upper)
+    median, quantile = (conditional_quantile(predicted, widened, gained, odds) for odds in (1.0, UPPER_ODDS))
     median, quantile = np.where(certain, predicted, median), np.where(certain, upper, quantile)
     return np.maximum(predicted_at + median, least), np.maximum(predicted_at + quantile, least)
+
+
+def conditional_quantile(predicted: Floats, upper: Floats, generated: Floats, odds: Floats | float) -> Floats:
+    """Return the length that rows with `generated` > 0 tokens exceed at odds of 1 to `odds`; `upper` > `predicted`."""
+    spread = _logistic_spread(predicted, upper)
+    power = np.log(generated / predicted) / spread  # ln((g/m)^β)
+    return np.asarray(predicted * np.exp(spread * np.logaddexp(np.log(odds), np.log1p(odds) + power)))
+
+
+def conditional_level(predicted: Floats, upper: Floats, generated: Floats, totals: Floats) -> Floats:
+    """Return the probability that rows with `generated` > 0 tokens get at most `totals`; `upper` > `predicted`."""
+    spread = _logistic_spread(predicted, upper)
+    longer = [np.logaddexp(0.0, np.log(tokens / predicted) / spread) for tokens in (generated, totals)]
+    return np.asarray(-np.expm1(longer[0] - longer[1]))
+
+
+def _logistic_spread(predicted: Floats, upper: Floats) -> Floats:
+    """Return 1/β of the log-logistic distribution with this median and upper quantile."""
+    return np.asarray(np.log(np.maximum(upper / predicted, 1.0)) / np.log(UPPER_ODDS))

@@ -328,13 +328,13 @@ class FixedProbe:
 
     lengths: dict[str, RowLength] = field(default_factory=dict)
     known: list[list[float]] = field(default_factory=list)
-    ends: list[tuple[str, int, bool]] = field(default_factory=list)
+    ends: list[tuple[str, int]] = field(default_factory=list)
 
     def read(self, ids: Sequence[str], known: Any, states: Any) -> None:
         self.lengths, self.known = {name: RowLength(READ_EVERY, 30, 35) for name in ids}, known.tolist()
 
-    def ended(self, row_id: str, tokens: int, cut: bool) -> None:
-        self.ends.append((row_id, tokens, cut))
+    def ended(self, row_id: str, tokens: int) -> None:
+        self.ends.append((row_id, tokens))
 
 
 def test_a_probe_knows_the_arrivals_prediction_and_its_own_reaches_the_workers_row(
@@ -357,4 +357,4 @@ def test_a_probe_knows_the_arrivals_prediction_and_its_own_reaches_the_workers_r
     serving.close()
     (known,) = probe.known
     assert known[1:] == [READ_EVERY, READ_EVERY + 8, 20, 22]
-    assert probe.ends == [("r1", READ_EVERY + 8, True)]
+    assert probe.ends == [("r1", READ_EVERY + 8)]

@@ -2,13 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learning.length_probe import FEWEST_ROWS, FIT_EVERY, JUDGED_ROWS, KEEP, MOST_OPEN, RIDGE, LengthProbe, ridge
+from learning.length_probe import (
+    FEWEST_ROWS,
+    FIT_EVERY,
+    JUDGED_ROWS,
+    KEEP,
+    KEPT_AFTER,
+    MOST_OPEN,
+    RIDGE,
+    LengthProbe,
+    ridge,
+)
 from scheduling.length_distributions import UPPER_Z
 
 STATES, EVERY = 8, 16
@@ -44,7 +55,7 @@ class World:
         tokens = min(row.total, row.limit)
         for generated in range(0, tokens, EVERY):
             self.read(row, generated)
-        self.probe.ended(row.name, tokens, cut=row.total > row.limit)
+        self.probe.ended(row.name, tokens)
 
     def rows(self, count: int, telling: float = 1.0, limits: Sequence[int] = (10_000,), skill: float = 0.0) -> None:
         """Serve rows with log-normal lengths; `skill` is how much of their spread the arrival's prediction knows."""
@@ -108,7 +119,7 @@ def test_states_that_tell_nothing_never_bring_it_into_service_beside_good_predic
 
 def test_it_is_in_service_only_at_the_stages_of_a_row_at_which_it_is_better():
     world = World(telling_from=64)
-    world.rows(4 * FEWEST_ROWS, skill=0.6)
+    world.rows(6 * FEWEST_ROWS, skill=0.6)
     for generated, known in ((0, False), (16, False), (48, False), (64, True), (112, True)):
         world.read(Row("asked", 150, 60.0), generated)
         assert ("asked" in world.probe.lengths) is known
@@ -122,11 +133,16 @@ def test_it_leaves_service_once_its_states_mislead_it():
     assert not world.in_service
 
 
-def test_rows_cut_by_small_limits_do_not_teach_that_answers_are_short():
-    world = World()
-    world.rows(300, limits=(30, 10_000))
-    world.read(Row("long", 200, 60.0), 0)
-    assert world.probe.lengths["long"].median > 100
+@pytest.mark.parametrize("seed", range(2))
+def test_rows_cut_by_small_limits_do_not_teach_that_answers_are_short(seed):
+    without, beside = World(seed), World(seed)
+    without.rows(300)
+    beside.rows(600, limits=(30, 10_000))
+    medians = []
+    for world in (without, beside):
+        world.read(Row("long", 200, 60.0), 0)
+        medians.append(world.probe.lengths["long"].median)
+    assert medians[1] > 0.9 * medians[0] > 60
 
 
 def test_no_prediction_goes_beyond_the_limit_or_below_the_next_token():
@@ -156,7 +172,7 @@ def test_states_that_overflow_spoil_no_prediction():
     for number, state in enumerate((np.nan, np.inf, -np.inf)):
         world.probe.read([f"o{number}"], known, np.full((1, STATES), state))
         assert 17 <= world.probe.lengths[f"o{number}"].median <= 100
-        world.probe.ended(f"o{number}", 40, cut=False)
+        world.probe.ended(f"o{number}", 40)
     world.rows(FIT_EVERY)
     world.read(Row("after", 60, 60.0), 16)
     assert 30 <= world.probe.lengths["after"].median <= 120
@@ -168,8 +184,8 @@ def test_rows_that_leave_without_an_end_are_forgotten():
     world.probe.read([f"gone{n}" for n in range(MOST_OPEN)], known, states)
     world.probe.read(["new"], known[:1], states[:1])
     assert len(world.probe._open) == MOST_OPEN
-    world.probe.ended("gone0", 40, cut=False)
-    world.probe.ended("never read", 40, cut=False)
+    world.probe.ended("gone0", 40)
+    world.probe.ended("never read", 40)
     assert len(world.probe._open) == MOST_OPEN
 
 
@@ -178,10 +194,20 @@ def test_a_row_in_two_slices_is_one_row():
     row = Row("sliced", 60, 60.0)
     world.read(row, 0)
     world.read(row, 32)
-    world.probe.ended("sliced", 60, cut=False)
-    ((readings, *end),) = world.probe._unlearned
+    world.probe.ended("sliced", 60)
+    ((readings, tokens),) = world.probe._unlearned
     assert readings[:, 0].tolist() == [0, 32]
-    assert end == [60, False]
+    assert tokens == 60
+
+
+def test_a_long_rows_readings_are_kept_ever_more_rarely():
+    world = World()
+    for generated in range(EVERY, 1000, EVERY):
+        world.read(Row("long", 1000, 60.0), generated)
+    tokens = [reading[0] for reading in world.probe._open["long"]]
+    assert tokens[:9] == [16, 32, 48, 64, 80, 96, 112, 128, 144]
+    assert all(later >= KEPT_AFTER * earlier for earlier, later in pairwise(tokens))
+    assert len(tokens) < 25
 
 
 def test_it_fits_first_after_enough_rows_and_then_more_and_more_rarely():

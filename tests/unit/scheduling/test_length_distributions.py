@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.length_distributions import conditional_totals, drawn_length
+from scheduling.length_distributions import conditional_level, conditional_quantile, conditional_totals, drawn_length
 from scheduling.request import RowLength
 from tests.unit.scheduling.scheduling_builders import a_request
 
@@ -49,6 +49,20 @@ def test_half_of_the_rows_that_have_come_so_far_end_by_the_median_and_nine_in_te
         assert survive(median) / survive(generated) == pytest.approx(0.5, rel=1e-6)
     if quantile > generated + 1:
         assert survive(quantile) / survive(generated) == pytest.approx(0.1, rel=1e-6)
+
+
+@given(st.integers(1, 2000), st.floats(1.1, 20.0), st.integers(1, 5000), st.floats(0.01, 0.99))
+def test_a_level_and_the_length_at_it_are_inverse_and_the_median_is_at_a_half(
+    predicted: int, spread: float, generated: int, level: float
+) -> None:
+    row = np.array([float(predicted)]), np.array([predicted * spread]), np.array([float(generated)])
+    length = conditional_quantile(*row, level / (1 - level))
+    assert length[0] >= generated
+    assert conditional_level(*row, length)[0] == pytest.approx(level, rel=1e-4, abs=1e-6)
+    assert conditional_level(*row, row[2])[0] == 0
+    median, _ = totals(predicted, predicted * spread, generated)
+    if median > generated + 1:
+        assert conditional_level(*row, np.array([median]))[0] == pytest.approx(0.5, abs=1e-6)
 
 
 @given(st.integers(1, 500), st.integers(1, 400), st.floats(1.0, 5.0), st.integers(0, 800))

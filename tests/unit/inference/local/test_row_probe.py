@@ -7,9 +7,10 @@ from itertools import count
 import pytest
 import torch
 
+from inference.local import row_probe
 from inference.local.engine import Engine
 from inference.local.fused_model import MIDDLE, FusedModel
-from inference.local.row_probe import EPSILON, READ_EVERY, STATE_VALUES, RowProbe, _signs
+from inference.local.row_probe import EPSILON, READ_EVERY, RowProbe
 from scheduling.costs import Floats
 from scheduling.request import RowLength
 from tests.unit.inference.tiny_models import AMPLE, ANSWER, drain, known
@@ -21,13 +22,13 @@ class RecordingProbe:
 
     lengths: Mapping[str, RowLength] = field(default_factory=dict)
     readings: list[tuple[list[str], Floats, Floats]] = field(default_factory=list)
-    ends: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
 
     def read(self, ids: Sequence[str], known: Floats, states: Floats) -> None:
         self.readings.append((list(ids), known, states))
 
-    def ended(self, row_id: str, tokens: int, cut: bool) -> None:
-        self.ends[row_id] = tokens, cut
+    def ended(self, row_id: str, tokens: int) -> None:
+        self.ends[row_id] = tokens
 
 
 def engine_with(loaded, probe: RecordingProbe, budget_tokens: int = 0, threshold: float = 1.0) -> Engine:
@@ -55,7 +56,7 @@ def test_answers_are_the_same_with_a_probe(architecture):
     engine.insert([one.sequence(str(n)) for n, one in enumerate(here.pool)])
     done = drain(engine)
     assert [done[str(n)].generated_ids for n in range(len(here.pool))] == [one.answer for one in here.pool]
-    assert probe.ends == {row.id: (len(row.generated_ids), row.reason == "limit") for row in done.values()}
+    assert probe.ends == {row.id: len(row.generated_ids) for row in done.values()}
 
 
 @torch.inference_mode()
@@ -66,7 +67,6 @@ def test_it_reads_the_middle_layers_state_of_each_rows_newest_token(endless):
     drain(engine)
     ((ids, facts, states),) = probe.readings  # once in ANSWER steps
     assert sorted(ids) == ["1", "2"]  # the short row ended before
-    assert states.shape == (2, STATE_VALUES)
     layer = int(MIDDLE * endless.loaded.model.config.num_hidden_layers) + 1  # behind the embeddings
     for name, tokens, values in zip(ids, facts, states, strict=True):
         one = prompts[int(name)]
@@ -74,7 +74,19 @@ def test_it_reads_the_middle_layers_state_of_each_rows_newest_token(endless):
         so_far = torch.tensor([[*one.prompt_ids, *one.answer[:READ_EVERY]]])
         state = endless.loaded.model(so_far, output_hidden_states=True).hidden_states[layer][0, -1]
         normed = state * torch.rsqrt(state.square().mean() + EPSILON)
-        torch.testing.assert_close(torch.from_numpy(values).float(), normed @ _signs(len(state)), rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(torch.from_numpy(values).float(), normed, rtol=1e-3, atol=1e-3)
+
+
+def test_a_state_wider_than_the_bound_is_added_up_in_groups(endless, monkeypatch):
+    monkeypatch.setattr(row_probe, "MOST_VALUES", 8)
+    probe = RecordingProbe()
+    engine = engine_with(endless.loaded, probe)
+    engine.insert([endless.pool[0].sequence("a")])
+    drain(engine)
+    ((_, _, states),) = probe.readings
+    assert states.shape == (1, 8)
+    width = endless.loaded.model.config.hidden_size
+    assert row_probe._signs(width).abs().sum(1).tolist() == [1] * width
 
 
 def test_the_arrivals_prediction_is_shown_with_the_row(endless):
@@ -93,7 +105,7 @@ def test_a_row_that_is_removed_teaches_nothing(endless):
     engine.step()
     engine.remove("0")
     drain(engine)
-    assert probe.ends == {"1": (ANSWER, True)}
+    assert probe.ends == {"1": ANSWER}
 
 
 def test_a_batch_run_to_completion_is_read_while_any_row_runs(endless):
@@ -101,7 +113,7 @@ def test_a_batch_run_to_completion_is_read_while_any_row_runs(endless):
     first, second = endless.pool[:2]
     engine_with(endless.loaded, probe).run([first.sequence("short", 2), second.sequence("long")])
     assert [ids for ids, _, _ in probe.readings] == [["long"]]
-    assert probe.ends == {"short": (2, True), "long": (ANSWER, True)}
+    assert probe.ends == {"short": 2, "long": ANSWER}
 
 
 def test_rows_that_end_with_their_prefill_are_no_rows_to_read(endless):
