@@ -119,7 +119,7 @@ def test_states_that_tell_nothing_never_bring_it_into_service_beside_good_predic
 
 def test_it_is_in_service_only_at_the_stages_of_a_row_at_which_it_is_better():
     world = World(telling_from=64)
-    world.rows(6 * FEWEST_ROWS, skill=0.6)
+    world.rows(6 * FEWEST_ROWS, skill=0.3)
     for generated, known in ((0, False), (16, False), (48, False), (64, True), (112, True)):
         world.read(Row("asked", 150, 60.0), generated)
         assert ("asked" in world.probe.lengths) is known
@@ -220,10 +220,10 @@ def test_it_fits_first_after_enough_rows_and_then_more_and_more_rarely():
     assert len(world.probe._unlearned) == FIT_EVERY - 1
     world.rows(1)
     assert world.probe._unlearned == []
-    world.rows(20 * FIT_EVERY)
+    world.rows(10 * FIT_EVERY)
     ended = world.probe._ended
     while world.probe._unlearned:
         world.rows(1)
         ended += 1
-    world.rows(ended // 8 - 1)
-    assert len(world.probe._unlearned) == ended // 8 - 1
+    world.rows(ended // 4 - 1)
+    assert len(world.probe._unlearned) == ended // 4 - 1
