@@ -14,6 +14,7 @@ those of the predictions at arrival.
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class LengthProbe:
         # what was read of rows that run: tokens, limit, median and upper quantile at arrival, the predicted y, features
         self._open: dict[str, list[Floats]] = {}
         self._ended = 0
-        self._unlearned: list[tuple[Floats, int]] = []  # of rows that ended: readings, tokens
+        self._unlearned: list[tuple[list[Floats], int]] = []  # of rows that ended: readings, tokens
         self._moments: Floats | None = None  # weighted sums of z·zᵀ, where z = (1, features, y)
         self._fit: _Fit | None = None
         # by stage, of each row: the readings for which there was a prediction, with its length and its y
@@ -96,7 +97,7 @@ class LengthProbe:
     def ended(self, row_id: str, tokens: int) -> None:
         """Learn from a row that ended with this many tokens, by itself or at its limit."""
         if row_id in self._open:
-            self._unlearned.append((np.array(self._open.pop(row_id), np.float64), tokens))
+            self._unlearned.append((self._open.pop(row_id), tokens))
             self._ended += 1
             often = min(MOST_UNLEARNED, max(FIT_EVERY, int(FIT_AFTER * self._ended)))
             if self._ended >= FEWEST_ROWS and len(self._unlearned) >= often:
@@ -106,7 +107,7 @@ class LengthProbe:
         """Judge the predictions of the rows that ended, add the rows to the moments, and fit again."""
         each, totals = zip(*self._unlearned, strict=True)
         self._unlearned.clear()
-        readings, sizes = np.concatenate(each), [*map(len, each)]
+        readings, sizes = np.array([*chain.from_iterable(each)], np.float64), [*map(len, each)]
         (generated, limit, predicted, upper, by_probe), features = readings[:, :5].T, readings[:, 5:]
         lengths = np.repeat(totals, sizes).astype(np.float64)
         levels = conditional_level(predicted, upper, np.maximum(generated, 1.0), lengths)
