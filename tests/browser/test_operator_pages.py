@@ -170,12 +170,13 @@ def test_a_batch_is_paused_given_another_window_and_cancelled(visitor: Visitor, 
 
 def test_a_webhook_sends_again_what_was_given_up(visitor: Visitor, site: Site) -> None:
     page = visitor.go("/webhooks")
+    expect(page.locator("tbody tr")).to_contain_text("fails 3 attempts in a row")
     page.get_by_role("link", name="https://example.com/").click()
-    expect(page.locator("tbody tr", has_text="failed")).to_have_count(3)
+    expect(page.locator("tbody tr", has_text="given up")).to_have_count(3)
     page.get_by_role("button", name="Send again").first.click()
-    expect(page.locator("tbody tr", has_text="queued")).to_have_count(1)
+    expect(page.locator("tbody tr", has_text="on its way")).to_have_count(1)
     page.get_by_role("button", name="Send what was given up again").click()
-    expect(page.locator("tbody tr", has_text="queued")).to_have_count(3)
+    expect(page.locator("tbody tr", has_text="on its way")).to_have_count(3)
     assert len(audited(site)) == 2
 
 
