@@ -111,7 +111,7 @@ def stacked_bars(
             tooltip = f"{clock(slot.start)}: 0 {', '.join(one.name for one in series)}"
             bars.append(Bar("hover", x, TOP, bar_width(len(slots)), HEIGHT - TOP - BOTTOM, tooltip))
     empty = all(slot.point is None for slot in slots)
-    said = "" if grid else nothing
+    said = "" if any(map(any, values)) else nothing
     return Chart(title, description, colours_of(series), bars, [], grid, time_labels(slots), empty, said)
 
 
@@ -172,7 +172,7 @@ def split_at_gaps(points: Sequence[tuple[float, float | None]]) -> list[list[tup
 def axis_scale(highest: float) -> tuple[float, list[tuple[float, str]]]:
     """Returns the axis's maximum, a round number not far above `highest`, and the grid below it."""
     if highest <= 0:
-        return 1.0, []
+        return 1.0, [(height_of(0.0, 1.0), "0")]
     power = 10.0 ** math.floor(math.log10(highest))
     top = next(power * step for step in (1, 1.2, 1.6, 2, 3, 4, 6, 8, 10) if power * step >= highest)
     return top, [(height_of(top * share, top), short_number(top * share)) for share in (0.0, 0.5, 1.0)]

@@ -111,7 +111,12 @@ def test_nothing_at_all_is_an_empty_chart() -> None:
     for draw, series in ((stacked_bars, answers()), (line_chart, longest())):
         chart = draw("t", "e", [series], slots([]))
         assert chart.empty
-        assert (chart.bars, chart.lines, chart.grid) == ([], [], [])
+        assert (chart.bars, chart.lines) == ([], [])
+
+
+def test_values_that_are_all_zero_have_an_axis() -> None:
+    (zero,) = line_chart("t", "e", [answers()], slots([point(60), point(0)])).grid
+    assert zero == (HEIGHT - BOTTOM, "0")
 
 
 def test_a_time_without_failures_is_no_empty_chart() -> None:
