@@ -92,6 +92,8 @@ def send_all(
     started_at = time.monotonic()
 
     def submit(request: DemoRequest) -> None:
+        if stopping.is_set():  # a slow service leaves submissions behind, which would still be sent after Ctrl-C
+            return
         body: Json = {"model": model, "input": request.input, "metadata": {"application": request.application}}
         if request.instruction:
             body["instructions"] = request.instruction
