@@ -10,7 +10,7 @@ from models.sql import text
 # The newest ended batches, from which the workers' timelines are drawn; more would be too narrow to be seen. Bounds the
 # query; not tuned.
 MOST_BATCHES = 4000
-MOST_ROWS = 200  # running rows that the page lists; not tuned
+MOST_ROWS, MOST_OF_WORKER = 200, 20  # running rows that the page lists, in all and of one worker; not tuned
 TAKES_BATCHES = ("running", "batch_sent", "idle")  # the states in which a worker gets batches
 
 
@@ -166,22 +166,24 @@ def served_batches(session: Session, back_s: float) -> list[BatchSpan]:
 
 
 def running_requests(session: Session) -> list[RunningRequest]:
-    """Returns at most MOST_ROWS requests that workers serve now, those of the oldest batches first."""
+    """Returns at most MOST_OF_WORKER requests that each worker serves now, of its oldest batches; MOST_ROWS in all."""
     rows = session.execute(
         text("""
-            select r.id, b.worker, r.application, b.id as batch_id,
-                cardinality(r.generated_ids) + b.progress_tokens as tokens, r.predicted_tokens, r.limit_tokens,
-                extract(epoch from clock_timestamp() - b.started_at)::float8 as running_s
-            from (
-                select id, worker, progress_tokens, started_at from batches
-                where status = 'running' and started_at is not null order by id
-            ) b cross join lateral (
-                select id, application, generated_ids, predicted_tokens, limit_tokens from requests
-                where batch_id = b.id and status = 'in_progress' order by id
-            ) r
-            order by b.id, r.id limit :most
+            select id, worker, application, batch_id, tokens, predicted_tokens, limit_tokens, running_s from (
+                select r.id, b.worker, r.application, b.id as batch_id,
+                    cardinality(r.generated_ids) + b.progress_tokens as tokens, r.predicted_tokens, r.limit_tokens,
+                    extract(epoch from clock_timestamp() - b.started_at)::float8 as running_s,
+                    row_number() over (partition by b.worker order by b.id, r.id) as place
+                from (
+                    select id, worker, progress_tokens, started_at from batches
+                    where status = 'running' and started_at is not null
+                ) b cross join lateral (
+                    select id, application, generated_ids, predicted_tokens, limit_tokens from requests
+                    where batch_id = b.id and status = 'in_progress'
+                ) r
+            ) numbered where place <= :of_worker order by place, worker limit :most
         """),
-        {"most": MOST_ROWS},
+        {"most": MOST_ROWS, "of_worker": MOST_OF_WORKER},
     )
     return [RunningRequest(**row._mapping) for row in rows]
 

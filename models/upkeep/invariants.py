@@ -52,7 +52,7 @@ INVARIANTS = (
         f"""select 'a planner runs and has planned nothing for ten seconds' where not exists (select from {LATELY})
             and exists (select from process_heartbeats where kind = 'planner' and failure is null
                 and heartbeat_at > clock_timestamp() - interval '{process_heartbeats.SILENT_AFTER_S} s')""",  # noqa: S608  # constants
-        "look for `step failed` in its log, which has the reason",
+        "look into its log, and at the load of its host and of Postgres: its steps take longer than that",
     ),
     Invariant(
         "the broker takes messages",

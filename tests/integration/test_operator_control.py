@@ -1,5 +1,7 @@
 """The planner honours what operators say: nothing is assigned while planning is paused, nothing to a drained worker."""
 
+from collections import Counter
+
 from models.leasing.worker_registration import WorkerRegistration, register
 from models.notifications import ENDED, Notifications
 from models.operations import fleet_use, operator_jobs, operator_overview
@@ -148,3 +150,17 @@ def test_what_was_not_to_be_stored_cannot_be_submitted_again(stage: Stage) -> No
     stage.sql("update requests set status = 'failed', finished_at = clock_timestamp()")
     with make_sessions(stage.database)() as session:
         assert operator_jobs.submit_again(session, ["resp_1"]) == []
+
+
+def test_the_rows_of_every_worker_are_listed_up_to_a_number(stage: Stage) -> None:
+    for worker, rows in (("w1", fleet_use.MOST_OF_WORKER + 5), ("w2", 3)):
+        ((batch,),) = stage.sql(
+            """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, status,
+                started_at) values (:worker, 'test', 1, 1, 1, 1.0, 'running', clock_timestamp()) returning id""",
+            worker=stage.worker(worker),
+        )
+        for n in range(rows):
+            stage.request(f"{worker}-{n}", status="in_progress", batch_id=batch)
+    with make_sessions(stage.database)() as session:
+        listed = Counter(row.worker for row in fleet_use.running_requests(session))
+    assert listed == {"w1": fleet_use.MOST_OF_WORKER, "w2": 3}
