@@ -157,7 +157,7 @@ def test_hostile_texts_are_shown_as_text(visitor: Visitor, site: Site) -> None:
 
 def test_a_batch_is_paused_given_another_window_and_cancelled(visitor: Visitor, site: Site) -> None:
     page = visitor.go("/batches")
-    expect(page.locator("tbody tr")).to_contain_text("42 of 100 ended")
+    expect(page.locator("tbody tr")).to_contain_text("20,002 of 50,000 ended")
     page.get_by_role("link", name="bbbbbbbb").click()
     expect(page.locator("#part-errors tbody tr")).to_contain_text("missing")
     for button, shown in (("Pause", "paused"), ("Resume", "in progress"), ("Window 7d", "window of 7d")):
