@@ -131,8 +131,8 @@ def fill(site: Site, word: str = "") -> None:
     stage.sql(
         """insert into bulk_jobs (id, tenant, endpoint, input_file_id, completion_window, status, lines, last_line,
             completed, failed, expires_at)
-        values ('batch_' || repeat('b', 32), :tenant, '/v1/chat/completions', 'file-1', '24h', 'in_progress', 50000, 50000,
-            20000, 2, now() + interval '1 day')""",
+        values ('batch_' || repeat('b', 32), :tenant, '/v1/chat/completions', 'file-1', '24h', 'in_progress', 50000,
+            50000, 20000, 2, now() + interval '1 day')""",
         tenant=f"acme{word}",
     )
     stage.sql(
