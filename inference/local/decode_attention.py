@@ -2,7 +2,8 @@
 
 `by_blocks` multiplies the query of each row by all blocks of the row, in one batched product over all rows, so that
 keys and values are not copied. It copies only scores and weights, which are far smaller, to a rectangle for the softmax
-and back. Blocks of a prefix that several rows share are multiplied by the queries of all of them.
+and back. Blocks of a prefix that several rows share are multiplied by the queries of all of them. `by_groups` calls it
+for each group of rows that are alike.
 
 The fastest way for a rectangle is measured on each CPU when a model loads:
 
@@ -15,7 +16,6 @@ The fastest way for a rectangle is measured on each CPU when a model loads:
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from statistics import median
 from time import perf_counter
@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from inference.local.kv.block_tables import BlockIndex
 from inference.local.kv.kv_budget import KvLayout
-from inference.local.kv.query_groups import QueryGroup
+from inference.local.kv.query_groups import QueryGroup, QueryGroups
 
 TRIAL_ROWS, TRIAL_COLUMNS, TRIAL_WIDTH = 16, 256, 224  # a typical decoding step; not tuned
 TRIALS = 9  # timings of each way in turn; their median resists the load of other processes; not tuned
@@ -166,33 +166,26 @@ def _times_shared(of_readers: Tensor, matrices: Tensor) -> Tensor:
     return product.transpose(1, 2).reshape(len(of_readers), -1)
 
 
-@dataclass(frozen=True, slots=True)
-class MaskedGroup:
-    """A group of tokens with its mask."""
-
-    group: QueryGroup
-    mask: Tensor  # [rows, 1, queries of a key head, columns]
-
-    @classmethod
-    def of(cls, group: QueryGroup, mask: Tensor, shared: int) -> "MaskedGroup":
-        """Takes the group's part of a pass's mask, [tokens, 1, 1, columns]; `shared` query heads share a key head."""
-        by_place = mask[..., : group.columns].index_select(0, group.tokens)
-        return cls(group, by_place.view(-1, 1, group.queries, group.columns).repeat_interleave(shared, 2))
-
-
-def by_groups(query: Tensor, keys: Tensor, values: Tensor, groups: Sequence[MaskedGroup]) -> Tensor:
+def by_groups(query: Tensor, keys: Tensor, values: Tensor, groups: QueryGroups, masks: Sequence[Tensor]) -> Tensor:
     """Returns attention [tokens, heads * dim] for a pass's queries [tokens, key heads, queries of a key head, dim].
 
-    Those of a row's tokens in a group become queries of its key heads, so that each block is read once.
+    `masks` are those of the groups. A row's tokens become queries of its key heads, so that each block is read once.
     """
-    return torch.cat([_of_group(query, keys, values, each.group, each.mask) for each in groups])
+    if groups.places is None:
+        (group,) = groups.groups
+        return by_blocks(query, keys[: group.index.blocks], values[: group.index.blocks], masks[0], group.index)
+    attended = [_of_group(query, keys, values, *each) for each in zip(groups.groups, masks, strict=True)]
+    return torch.cat(attended).index_select(0, groups.places)
 
 
 def _of_group(query: Tensor, keys: Tensor, values: Tensor, group: QueryGroup, mask: Tensor) -> Tensor:
+    """Returns attention [places, heads * dim]."""
     _, key_heads, shared, dim = query.shape
     at_places = query.index_select(0, group.tokens).view(-1, group.queries, key_heads, shared, dim)
     of_rows = at_places.transpose(1, 2).reshape(-1, key_heads, group.queries * shared, dim)
-    if group.blocks is not None:
+    if group.blocks is None:
+        keys, values = keys[: group.index.blocks], values[: group.index.blocks]
+    else:
         keys, values = keys.index_select(0, group.blocks), values.index_select(0, group.blocks)
     attended = by_blocks(of_rows, keys, values, mask, group.index).view(len(mask), key_heads, group.queries, -1)
-    return attended.transpose(1, 2).reshape(len(group.tokens), -1).index_select(0, group.places)
+    return attended.transpose(1, 2).reshape(len(group.tokens), -1)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from inference.local.attention_windows import Window, Windows
-from inference.local.decode_attention import DecodeAttention, MaskedGroup, by_blocks, by_groups, by_kernel
+from inference.local.decode_attention import DecodeAttention, by_groups, by_kernel
 from inference.local.kv.kv_arrangement import Piece
 from inference.local.linear_weights import LinearWeight, PackedWeight, PlainWeight
 
@@ -129,12 +129,8 @@ class FusedModel(nn.Module):
             masks = {kind: _prefill_mask(window, length, x.device) for kind, window in self._windows.items()}
         # the rows that attention reads in one call, and their mask, for each kind of layer
         pieces = {kind: _pieces(mask, past_key_values.pieces) for kind, mask in masks.items()}
-        shared, of_groups = self._heads // key_heads, past_key_values.query_groups
-        groups = {
-            kind: [MaskedGroup.of(group, mask, shared) for group in of_groups]
-            for kind, mask in masks.items()
-            if mask is not None
-        }
+        groups, shared = past_key_values.query_groups, self._heads // key_heads
+        of_groups = {kind: groups.masks(mask, shared) for kind, mask in masks.items() if groups and mask is not None}
         for index, layer in enumerate(self._layers):
             mask, of_rows = masks[layer.kind], pieces[layer.kind]
             normed = functional.rms_norm(x, self._norm.shape, layer.attention_norm, self._epsilon)
@@ -151,12 +147,9 @@ class FusedModel(nn.Module):
             if len(of_rows) > 1:
                 read = zip(of_rows, past_key_values.piece_views(index), strict=True)
                 attended = torch.cat([self._attend(query[rows_read], k, v, part) for (rows_read, part), (k, v) in read])
-            elif mask is not None and past_key_values.block_index is not None:
+            elif groups:
                 grouped = query.reshape(rows, key_heads, -1, self._dim)
-                if of_groups:
-                    attended = by_groups(grouped, keys, values, groups[layer.kind])
-                else:
-                    attended = by_blocks(grouped, keys, values, mask, past_key_values.block_index)
+                attended = by_groups(grouped, keys, values, groups, of_groups[layer.kind])
             else:
                 attended = self._attend(query, keys, values, mask)
             x = layer.output.add_to(x, attended)

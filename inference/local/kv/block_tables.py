@@ -189,10 +189,6 @@ class BlockTables:
         emptied = [block for block, gap in place_of.items() if gap not in kept]
         return BlockChanges(True, [*place_of, *kept], [*place_of.values(), *kept.values()], emptied)
 
-    def index(self, device: torch.device) -> BlockIndex:
-        """Returns the index tensors for attention; every row must have a block."""
-        return index_of_blocks(self.rows, device)
-
     def room(self, row: int) -> int:
         """Returns the number of tokens that fit in a row's blocks."""
         return len(self.rows[row]) * self.block_tokens

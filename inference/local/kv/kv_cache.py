@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inference.local.kv.block_tables import BlockChanges, BlockIndex, BlockTables
+from inference.local.kv.block_tables import BlockChanges, BlockTables
 from inference.local.kv.kv_arrangement import Arrangement, Piece, enlarged_rectangle, split_into_pieces
 from inference.local.kv.kv_budget import KvLayout, zeroed_memory
-from inference.local.kv.query_groups import QueryGroup, query_groups
+from inference.local.kv.query_groups import QueryGroups, query_groups
 from inference.local.kv.row_states import RowStates
 
 # The width that attention reads is rounded up to a multiple of this, so that views last for several tokens and stay
@@ -73,9 +73,9 @@ class KvCache(RowStates):
         self._unpadded: dict[int, Tensor] = {}  # the indices of its keys and values without padding; empty: all
         self._prefixes: Tensor | None = None  # [rows, n] the blocks in front of what a prefill computes; None: nothing
         self._views: list[tuple[Tensor, Tensor]] = []  # the keys and values that decoding reads; empty in a prefill
-        self._viewed_for: tuple[Sequence[int], int] = (), 0  # lengths and width for which the views were made
-        self.block_index: BlockIndex | None = None  # how decoding reads blocks
-        self.query_groups: list[QueryGroup] = []  # how a pass with several tokens of a row reads them; empty: one each
+        # lengths and width for which the views were made; in blocks the rows' numbers of tokens, and 0
+        self._viewed_for: tuple[Sequence[int], int] = (), 0
+        self.query_groups: QueryGroups | None = None  # how decoding reads blocks
         self.pieces: list[Piece] = []  # how decoding divides the rows of a rectangle
         self._piece_views: list[list[tuple[Tensor, Tensor]]] = []
 
@@ -164,7 +164,7 @@ class KvCache(RowStates):
         """
         starts, at = cached or [0] * len(rows), self.arrangement
         self._read_columns, self._slots = 0, at.token_slots(rows, starts, lengths)
-        self._unpadded, self.query_groups = at.token_indices(starts, lengths), []
+        self._unpadded = at.token_indices(starts, lengths)
         self.begin_states(rows)
         self._drop_views()
         self._prefixes = at.blocks_before(rows, starts) if any(starts) else None
@@ -175,17 +175,17 @@ class KvCache(RowStates):
         """Prepares a forward pass that writes `slots`; returns the width that it reads, at least `width`.
 
         `lengths` are the numbers of cached tokens at an earlier step. Each row has since grown by at most
-        `width - max(lengths)` tokens. In blocks row i may have counts[i] tokens, numbered as `query_groups` says.
+        `width - max(lengths)` tokens. In blocks row i may have counts[i] tokens, numbered as `token_rows` says.
         """
-        self._slots, self._unpadded, self._prefixes, self.query_groups = slots, {}, None, []
+        self._slots, self._unpadded, self._prefixes = slots, {}, None
         self.continue_states(len(lengths))
         columns, tables = self.arrangement.columns, self.arrangement.tables
         if tables is not None:
-            if self.block_index is None:
-                self.block_index = tables.index(self.layout.device)
-                self._views = self._layer_views(Piece(0, self.block_index.blocks, tables.block_tokens))
-            if counts:
-                self.query_groups = query_groups(tables, self.block_index, counts)
+            counts = counts or [1] * len(lengths)
+            if (counts, 0) != self._viewed_for:
+                self.query_groups = query_groups(tables, counts, self.layout.device)
+                self._views = self._layer_views(Piece(0, self.arrangement.blocks, tables.block_tokens))
+                self._viewed_for = counts, 0
             return columns
         rows, wanted = len(lengths), -(-width // VIEW_STEP) * VIEW_STEP
         width = min(wanted, columns)  # `width` grows also when the longest row has ended, so it may exceed the columns
@@ -210,7 +210,7 @@ class KvCache(RowStates):
         """Writes the states [rows, heads, tokens, dim] of a layer; returns the keys and values that it attends to.
 
         Those are the states themselves in a prefill, behind those of cached prefixes. In decoding they are [rows,
-        heads, columns, dim], or in blocks [blocks, heads, block tokens, dim], which `block_index` assigns to rows.
+        heads, columns, dim], or in blocks [blocks, heads, block tokens, dim], which `query_groups` assign to rows.
         """
         slots, unpadded = self._slots[key_states.shape[1]], self._unpadded.get(key_states.shape[1])
         for tensor, states in ((self._keys[layer_idx], key_states), (self._values[layer_idx], value_states)):
@@ -299,7 +299,7 @@ class KvCache(RowStates):
 
     def _drop_views(self) -> None:
         self._prefixes, self._views, self._viewed_for = None, [], ((), 0)
-        self.pieces, self._piece_views, self.block_index = [], [], None
+        self.pieces, self._piece_views, self.query_groups = [], [], None
 
     def _layer_views(self, piece: Piece) -> list[tuple[Tensor, Tensor]]:
         read = slice(piece.start, piece.stop), slice(None), slice(piece.width)

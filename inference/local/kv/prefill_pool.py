@@ -39,8 +39,7 @@ class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
                     side[:, :, : self.found] = cached
         # how FusedModel reads this cache: whole, not in blocks
         self.pieces: list[Any] = []
-        self.query_groups: list[Any] = []
-        self.block_index = None
+        self.query_groups = None
 
     @property
     def left(self) -> int:

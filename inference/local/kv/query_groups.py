@@ -1,9 +1,9 @@
-"""Which tokens of a pass attend together, where rows have several: a block is multiplied by all queries of its row.
+"""Which tokens of a pass over blocks attend in one call: those of rows that are alike in tokens and in blocks.
 
-A pass numbers its tokens so that all rows' first tokens come first, then the others of row 0, of row 1, ... If most
-blocks belong to rows with several tokens, all tokens are one group, in which rows of fewer are padded. Otherwise the
-first tokens are one group, and the others another one, for which the blocks of their rows are copied: that costs less
-than to multiply all blocks by as many queries.
+Within a call each row is padded to the most tokens, and to the most blocks, of any row in it. So a group has rows of
+like numbers, as far as the padding costs less than another call. A block is multiplied by all queries of its row at
+once. A group reads the cache in place, together with the blocks of other rows up to its last one, unless to copy its
+own blocks costs less.
 """
 
 from collections.abc import Sequence
@@ -15,56 +15,102 @@ from torch import Tensor
 
 from inference.local.kv.block_tables import BlockIndex, BlockTables, index_of_blocks
 
-# The share of blocks from which on those of rows with several tokens are read in place. Not tuned.
-IN_PLACE_SHARE = 0.5
+# Products of a query with a block that cost as much as one more call.
+CALL_PRODUCTS = 150
+# Queries by which a block is multiplied in the time that copying it takes.
+COPY_QUERIES = 6
 
 
 @dataclass(frozen=True, slots=True)
 class QueryGroup:
-    """Tokens of a pass that attend in one call; a place is row of the group * `queries` + query."""
+    """Rows whose tokens attend in one call; a place is row of the group * `queries` + number of its token."""
 
     tokens: Tensor  # [rows * queries] the token at each place; the row's last one at places that it does not need
-    places: Tensor  # [tokens of the group] the place of each token
     queries: int
     columns: int  # that its longest row has
-    blocks: Tensor | None  # the blocks to copy, which `index` numbers from 0; None: all blocks in place
+    blocks: Tensor | None  # the blocks to copy, which `index` numbers from 0; None: they are read in place
     index: BlockIndex
 
 
+@dataclass(frozen=True, slots=True)
+class QueryGroups:
+    """All groups of a pass."""
+
+    groups: Sequence[QueryGroup]
+    places: Tensor | None  # [tokens] the place of each token among those of all groups; None: one group of one each
+
+    def masks(self, mask: Tensor, shared: int) -> list[Tensor]:
+        """Returns each group's part of a pass's mask, [rows, 1, 1 or queries of a key head, columns].
+
+        The mask is [tokens, 1, 1, columns]; `shared` query heads share a key head.
+        """
+        if self.places is None:
+            return [mask]
+        parts = [mask[..., : group.columns].index_select(0, group.tokens) for group in self.groups]
+        by_row = [part.view(-1, 1, each.queries, each.columns) for part, each in zip(parts, self.groups, strict=True)]
+        return [part if part.shape[2] == 1 else part.repeat_interleave(shared, 2) for part in by_row]
+
+
 def token_rows(counts: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns the row of each token of a pass, and its place among the tokens of its row; row i has counts[i]."""
+    """Returns the row of each token of a pass, and its place among the tokens of its row; row i has counts[i].
+
+    All rows' first tokens come first, then the others of row 0, of row 1, ...
+    """
     first = [(row, 0) for row in range(len(counts))]
     return first + [(row, place) for row, count in enumerate(counts) for place in range(1, count)]
 
 
-def query_groups(tables: BlockTables, whole: BlockIndex, counts: Sequence[int]) -> list[QueryGroup]:
-    """Divides the tokens of a pass in which row i has counts[i], and some row several; `whole` indexes all rows."""
-    rows, device, size = range(len(counts)), whole.block_at.device, tables.block_tokens
-    several = [row for row in rows if counts[row] > 1]
-    held = [tables.rows[row] for row in several]
-    if sum(map(len, held)) > IN_PLACE_SHARE * sum(map(len, tables.rows)):
-        return [QueryGroup(*_places(rows, 0, counts, device), tables.columns, None, whole)]
-    ends = [*accumulate(map(len, held))]
-    renumbered = [range(end - len(blocks), end) for end, blocks in zip(ends, held, strict=True)]
-    copied, columns = torch.tensor([*chain.from_iterable(held)], device=device), max(map(len, held)) * size
-    return [
-        QueryGroup(*_places(rows, 0, [1] * len(counts), device), tables.columns, None, whole),
-        QueryGroup(*_places(several, 1, counts, device), columns, copied, index_of_blocks(renumbered, device)),
-    ]
-
-
-def _places(rows: Sequence[int], first: int, counts: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor, int]:
-    """Returns `tokens`, `places` and `queries` for the tokens of these rows from their place `first` on."""
-    queries = max(counts[row] for row in rows) - first
-    # the number of each row's token at place 1, less 1
+def query_groups(
+    tables: BlockTables, counts: Sequence[int], device: torch.device, call_products: int = CALL_PRODUCTS
+) -> QueryGroups:
+    """Divides the tokens of a pass in which row i has counts[i], numbered as `token_rows` does."""
+    divided = alike([*zip(counts, map(len, tables.rows), strict=True)], call_products)
+    # the number of each row's second token, less 1
     seconds = [*accumulate((count - 1 for count in counts), initial=len(counts) - 1)]
-    tokens: list[int] = []
-    place_of: dict[int, int] = {}
-    for row in rows:
-        for place in range(first, first + queries):
-            own = min(place, counts[row] - 1)
-            number = seconds[row] + own if own else row
-            place_of.setdefault(number, len(tokens))
-            tokens.append(number)
-    places = [place_of[number] for number in sorted(place_of)]
-    return torch.tensor(tokens, device=device), torch.tensor(places, device=device), queries
+    groups, places, taken = list[QueryGroup](), [0] * sum(counts), 0
+    for rows in divided:
+        queries, tokens = max(counts[row] for row in rows), list[int]()
+        for row in rows:
+            own = [row, *range(seconds[row] + 1, seconds[row] + counts[row])]
+            for place, token in enumerate(own, taken + len(tokens)):
+                places[token] = place
+            tokens += own + own[-1:] * (queries - len(own))
+        taken += len(tokens)
+        groups.append(_group(tables, rows, tokens, queries, device))
+    as_rows = len(groups) == 1 and max(counts) == 1
+    return QueryGroups(groups, None if as_rows else torch.tensor(places, device=device))
+
+
+def alike(sizes: Sequence[tuple[int, int]], most_padding: int) -> list[list[int]]:
+    """Returns groups of rows, of which each has a number of tokens and one of blocks, in the order of their tokens.
+
+    A group is padded by at most `most_padding` products.
+    """
+    groups: list[list[int]] = []
+    needed = 0  # products that the last group's rows need
+    most = 0, 0  # tokens and blocks of any row in it
+    for row in sorted(range(len(sizes)), key=sizes.__getitem__):
+        tokens, blocks = sizes[row]
+        longest = max(most[0], tokens), max(most[1], blocks)
+        padded = (len(groups[-1]) + 1) * longest[0] * longest[1] if groups else 0
+        if groups and padded - needed - tokens * blocks <= most_padding:
+            groups[-1].append(row)
+            needed, most = needed + tokens * blocks, longest
+        else:
+            groups.append([row])
+            needed, most = tokens * blocks, (tokens, blocks)
+    return groups if len(groups) > 1 else [sorted(groups[0])]
+
+
+def _group(
+    tables: BlockTables, rows: Sequence[int], tokens: Sequence[int], queries: int, device: torch.device
+) -> QueryGroup:
+    held = [tables.rows[row] for row in rows]
+    own, columns = dict.fromkeys(chain.from_iterable(held)), max(map(len, held)) * tables.block_tokens
+    copied: Tensor | None = None
+    if queries * (max(own) + 1 - len(own)) > COPY_QUERIES * len(own):
+        renumbered = {block: number for number, block in enumerate(own)}
+        held, copied = [[renumbered[block] for block in of_row] for of_row in held], torch.tensor([*own], device=device)
+    return QueryGroup(
+        torch.tensor(tokens, device=device), queries, columns, copied, index_of_blocks(held, device)
+    )

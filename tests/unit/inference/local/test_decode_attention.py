@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from inference.local.decode_attention import (
-    MaskedGroup,
     by_bags,
     by_blocks,
     by_groups,
@@ -14,7 +13,7 @@ from inference.local.decode_attention import (
     by_products,
     fastest_attention,
 )
-from inference.local.kv.block_tables import BlockTables
+from inference.local.kv.block_tables import BlockTables, index_of_blocks
 from inference.local.kv.kv_budget import KvLayout, LayerShape
 from inference.local.kv.query_groups import query_groups, token_rows
 
@@ -84,7 +83,7 @@ def in_both(dtype, queries=3):
         for number, block in enumerate(blocks):
             for side, of_rows in zip(pool, rectangle, strict=True):
                 side[block] = of_rows[row, :, number * BLOCK_TOKENS : (number + 1) * BLOCK_TOKENS]
-    return query, rectangle, pool, mask, tables.index(CPU)
+    return query, rectangle, pool, mask, index_of_blocks(tables.rows, CPU)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -120,13 +119,13 @@ def test_rows_attend_to_shared_blocks_as_to_their_own(dtype, queries):
     mask = (torch.arange(columns) >= lengths[:, None]).to(dtype).mul_(torch.finfo(dtype).min)[:, None, None, :]
     padded = torch.tensor([(blocks + blocks[:1] * 2)[:3] for blocks in tables.rows])
     keys, values = (side[padded].transpose(1, 2).flatten(2, 3).float() for side in pool)
-    attended = by_blocks(query, pool[0], pool[1], mask, tables.index(torch.device("cpu")))
+    attended = by_blocks(query, pool[0], pool[1], mask, index_of_blocks(tables.rows, CPU))
     tolerance = 1e-5 if dtype == torch.float32 else 0.05
     expected = by_kernel(query.float(), keys, values, mask.float())
     torch.testing.assert_close(attended.float(), expected, rtol=tolerance, atol=tolerance)
 
 
-def several_tokens(counts, dtype=torch.float32, shared=3):
+def several_tokens(counts, call_products, dtype=torch.float32, shared=3):
     """Rows with these numbers of newest tokens: their queries, mask and groups, and the blocks' keys and values."""
     _, _, pool, _, _ = in_both(dtype)
     tables = BlockTables(blocks=9, block_tokens=BLOCK_TOKENS)
@@ -136,32 +135,34 @@ def several_tokens(counts, dtype=torch.float32, shared=3):
     ends = torch.tensor([LENGTHS[row] - counts[row] + place + 1 for row, place in numbered])
     hidden = torch.arange(tables.columns) >= ends[:, None]
     mask = hidden.to(dtype).mul_(torch.finfo(dtype).min)[:, None, None, :]
-    groups = [MaskedGroup.of(one, mask, shared) for one in query_groups(tables, tables.index(CPU), counts)]
-    return numbered, query, mask, groups, pool, tables
+    return numbered, query, mask, query_groups(tables, counts, CPU, call_products), pool, tables
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shared", [1, 3])
-@pytest.mark.parametrize("counts", [(3, 1, 1), (1, 4, 1), (2, 5, 1)])
-def test_each_of_a_rows_tokens_attends_as_it_would_alone(dtype, shared, counts):
-    numbered, query, mask, groups, pool, tables = several_tokens(counts, dtype, shared)
-    attended = by_groups(query, pool[0], pool[1], groups)
+@pytest.mark.parametrize("counts", [(1, 1, 1), (3, 1, 1), (1, 4, 1), (2, 5, 1)])
+@pytest.mark.parametrize("call_products", [0, 5, 99])  # rows that differ attend in calls of their own, or together
+def test_each_of_a_rows_tokens_attends_as_it_would_alone(dtype, shared, counts, call_products):
+    numbered, query, mask, groups, pool, tables = several_tokens(counts, call_products, dtype, shared)
+    attended = by_groups(query, pool[0], pool[1], groups, groups.masks(mask, shared))
     tolerance = 1e-5 if dtype == torch.float32 else 0.05
     for number, (row, _) in enumerate(numbered):
         alone = BlockTables(blocks=9, block_tokens=BLOCK_TOKENS)
         alone.rows = [tables.rows[row]]
-        index, own_mask = alone.index(CPU), mask[number, None, ..., : alone.columns]
+        index, own_mask = index_of_blocks(alone.rows, CPU), mask[number, None, ..., : alone.columns]
         keys, values = (side[: len(index.row_of)] for side in pool)
         own = by_blocks(query[number, None], keys, values, own_mask, index)
         torch.testing.assert_close(attended[number], own[0], rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("counts", [(1, 4, 1), (3, 1, 1)])
-def test_a_row_of_several_tokens_that_has_no_numbers_keeps_them_from_the_others(counts):
-    numbered, query, _, groups, pool, _ = several_tokens(counts)
-    before = by_groups(query, pool[0], pool[1], groups)
+@pytest.mark.parametrize("counts", [(1, 1, 1), (1, 4, 1), (3, 1, 1)])
+@pytest.mark.parametrize("call_products", [0, 99])
+def test_a_row_that_has_no_numbers_keeps_them_from_the_others_in_its_pass(counts, call_products):
+    numbered, query, mask, groups, pool, _ = several_tokens(counts, call_products)
+    masks = groups.masks(mask, 3)
+    before = by_groups(query, pool[0], pool[1], groups, masks)
     for side in pool:
         side[[0, 5, 3, 1, 6]] = torch.nan  # the blocks of row 1, and of no row
-    after = by_groups(query, pool[0], pool[1], groups)
+    after = by_groups(query, pool[0], pool[1], groups, masks)
     others = [number for number, (row, _) in enumerate(numbered) if row != 1]
     assert torch.equal(after[others], before[others])

@@ -56,25 +56,25 @@ def test_a_prefill_behind_cached_tokens_computes_what_a_whole_one_does(llama, le
                     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("counts", [(1, 3, 1), (4, 2, 1), (3, 3, 3)])
+@pytest.mark.parametrize("counts", [(1, 3, 1), (4, 2, 1), (3, 3, 3), (1, 20, 2)])  # those of the last attend apart
 def test_one_pass_of_several_tokens_gives_what_as_many_passes_give(llama, counts):
     prompts = [list(answered.prompt_ids) for answered in llama.pool[:3]]
-    coming = [[9, 10, 11, 12], [13, 14, 15, 16], [17, 18, 19, 20]]
+    coming = [[*range(first, first + 20)] for first in (9, 13, 17)]
     logits = []
     with torch.inference_mode():
         for several in (True, False):
             kv = KvCache(llama.loaded.layout, 2**20, block_tokens=4, in_blocks=True)
-            kv.reserve([len(prompt) + 4 for prompt in prompts])
+            kv.reserve([len(prompt) + 20 for prompt in prompts])
             prefill(llama.loaded.decoder, kv, range(3), prompts, 0)
             begun = [*map(len, prompts)]
             if several:
                 tokens = [own[:count] for own, count in zip(coming, counts, strict=True)]
                 logits.append(decode_several_tokens(llama.loaded.decoder, kv, tokens, begun))
             else:
-                cursor = Cursor.from_host(kv, [own[0] for own in coming], begun, [True] * 3)
                 steps = []
-                for place in range(4):
-                    cursor.tokens = torch.tensor([[own[place]] for own in coming])
+                for place in range(max(counts)):
+                    at, tokens = [start + place for start in begun], [own[place] for own in coming]
+                    cursor = Cursor.from_host(kv, tokens, at, [True] * 3)
                     steps.append(decode_one_token(llama.loaded.decoder, kv, cursor))
                 logits.append(torch.stack(steps))
     found, one_by_one = logits

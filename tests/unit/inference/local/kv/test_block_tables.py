@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.local.kv.block_tables import MOST_READERS, BlockTables, blocks_for
+from inference.local.kv.block_tables import MOST_READERS, BlockTables, blocks_for, index_of_blocks
 from inference.local.kv.shared_prefixes import extend_keys
 
 CPU = torch.device("cpu")
@@ -185,7 +185,7 @@ def test_rows_that_share_a_prefix_take_its_memory_once():
 def test_the_indices_lead_from_rows_to_blocks_and_back():
     tables = BlockTables(blocks=8, block_tokens=4)
     tables.rows = [[5], [2, 0], [4]]
-    index = tables.index(CPU)
+    index = index_of_blocks(tables.rows, CPU)
     assert (index.blocks, index.shared) == (6, None)
     assert index.block_at.tolist() == [5, 5, 2, 0, 4, 4]  # behind a row's last block its first
     assert index.place_of.tolist() == [3, 0, 2, 0, 4, 0]  # blocks 1 and 3 are free
@@ -196,7 +196,7 @@ def test_the_indices_lead_from_rows_to_blocks_and_back():
 def test_rows_after_the_first_read_a_shared_block_by_entries_of_the_same_number_of_readers():
     tables = BlockTables(blocks=8, block_tokens=4)
     tables.rows = [[1, 0], [1, 2], [1, 2]]
-    index = tables.index(CPU)
+    index = index_of_blocks(tables.rows, CPU)
     assert index.blocks == 3
     assert index.by_row.tolist() == [1, 0, 3, 2, 4, 5]  # block 1 has the reads 3 and 4, block 2 the read 5
     assert index.shared is not None
@@ -208,6 +208,6 @@ def test_rows_after_the_first_read_a_shared_block_by_entries_of_the_same_number_
 def test_no_entry_has_more_readers_than_pay():
     tables = BlockTables(blocks=8, block_tokens=4)
     tables.rows = [[0, row + 1] for row in range(2 * MOST_READERS)]
-    shared = tables.index(CPU).shared
+    shared = index_of_blocks(tables.rows, CPU).shared
     assert shared is not None
     assert shared.block_of.tolist() == [0, 0]

@@ -115,10 +115,10 @@ def test_a_row_goes_to_the_host_and_into_another_place():
 
 
 def addresses(kv):
-    """The address of each layer's memory."""
+    """The address of each layer's memory, in which there are two rows."""
     kv.prepare_prefill([0], [1])
-    token = states(1, 1, 0)
-    kv.prepare_decode(kv.arrangement.slots_at([0]), lengths=[0], width=1)
+    token = states(2, 1, 0)
+    kv.prepare_decode(kv.arrangement.slots_at([0, 0]), lengths=[0, 0], width=1)
     return [tensor.data_ptr() for layer in range(2) for tensor in kv.update(*token, layer)]
 
 
