@@ -1,6 +1,7 @@
 """A row of the running batch in host memory: its tokens so far, its limits, and why it finished."""
 
 from collections.abc import Sequence as Several
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -8,6 +9,7 @@ from inference.answer_text import Detokenizer, ends_in_stop_string
 from inference.engine_errors import SequenceTooLong
 from inference.local.format_masks import RowFormat
 from inference.local.guessed_tokens import CopiedText
+from inference.local.loading.model_loading import LoadedModel
 from inference.local.sampling import uniform_numbers
 from inference.sequences import FinishedSequence, FinishReason, Sequence, TokenLogprob
 from scheduling.batch_partition import groups_by_padding
@@ -28,6 +30,7 @@ class BatchRow:
         "entry_number",
         "finish_reason",
         "generated",
+        "joined",
         "limit",
         "logprobs",
         "matcher",
@@ -73,6 +76,8 @@ class BatchRow:
         self.block_keys: list[bytes] = []  # of the row's first complete blocks, as far as anybody asked for them
         # tokens of the prompt that the first prefill found in the cache; None before it
         self.cached_prompt_tokens: int | None = 0 if sequence.generated_ids else None
+        # the number of its tokens in the cache while its prompt joins with passes of the running rows; else None
+        self.joined: int | None = None
         self.vacated = False  # its memory is free, or another row's
         self._copied: CopiedText | None = None
         self.finish_reason: FinishReason | None = None
@@ -89,9 +94,28 @@ class BatchRow:
         return (*self.sequence.prompt_ids, *self.generated)
 
     @property
+    def length(self) -> int:
+        """The number of the prompt's tokens and of the answer's so far."""
+        return len(self.sequence.prompt_ids) + len(self.generated)
+
+    @property
     def cached_tokens(self) -> int:
         """The number of the row's tokens in the KV cache: all but the newest, which the next forward pass writes."""
-        return len(self.sequence.prompt_ids) + len(self.generated) - 1
+        return self.length - 1 if self.joined is None else self.joined
+
+    @property
+    def unjoined(self) -> int:
+        """The number of tokens that passes have still to compute before the row gets its next one as others do."""
+        return 0 if self.joined is None else self.length - self.joined
+
+    def next_part(self, count: int) -> list[int]:
+        """Returns the next `count` tokens that a pass computes before the row has joined."""
+        return [*self.token_ids[self.cached_tokens : self.cached_tokens + count]]
+
+    def join(self, count: int) -> bool:
+        """Counts `count` tokens as computed; returns whether the row has joined by this."""
+        self.joined = self.cached_tokens + count if count < self.unjoined else None
+        return self.joined is None
 
     def copied_text(self) -> CopiedText:
         """Returns what the answer so far tells of the text that it copies."""
@@ -146,6 +170,25 @@ class BatchRow:
             prompt_logprobs=self.prompt_logprobs,
             cached_tokens=self.cached_prompt_tokens or 0,
         )
+
+
+def new_row(loaded: LoadedModel, sequence: Sequence, entry_number: int = 0) -> BatchRow:
+    """Returns the row of a sequence; a row that this model can never answer is finished at once, as `refused`."""
+    matcher: RowFormat | None = None
+    why = ""
+    if sequence.top_logprobs is not None and len(sequence.logprobs) < len(sequence.generated_ids):
+        sequence = replace(sequence, generated_ids=(), logprobs=())  # start again, to get the first log probabilities
+    if sequence.format is not None:
+        masks = loaded.format_masks
+        found = masks.matcher(sequence.format, sequence.generated_ids) if masks else "the model's tokens are unknown"
+        if isinstance(found, str):
+            why = format_refusal(found)
+        else:
+            matcher, why = found, format_refusal(found.error) if found.error else ""
+    row = BatchRow(sequence, entry_number, loaded.max_positions, matcher)
+    if why:
+        row.refuse(why)
+    return row
 
 
 def format_refusal(problem: str) -> str:

@@ -34,6 +34,16 @@ class RunTally:
         self.prefill_s += seconds
         self._count_iteration(len(lengths), len(lengths))
 
+    def count_joiner(self, length: int) -> None:
+        """Counts a row of `length` tokens that joins with passes of the running rows."""
+        self._length = max(self._length, length)
+
+    def count_joining(self, tokens: int, seconds: float) -> None:
+        """Counts that part of a decoding step that computed tokens of joining rows' prompts."""
+        self.prefilled_tokens += tokens
+        self.prefill_s += seconds
+        self._decode_s -= seconds
+
     def count_decode(self, rows: int, running: int, seconds: float, guessed: int = 0, right: int = 0) -> None:
         """Counts a decoding step of `rows` rows, of which `running` had not finished and got a token each.
 
@@ -122,13 +132,17 @@ class StepLog:
         self._end_of_step(window, now)
         self._close()
 
-    def count_decode(self, rows: int, cached: float, began_at: float, now: float, tokens: float = 1) -> None:
+    def count_decode(
+        self, rows: int, cached: float, began_at: float, now: float, tokens: float = 1, joining: Sequence[int] = ()
+    ) -> None:
         """Counts an iteration of `rows` rows, each of which read `cached` tokens of the cache.
 
         If guesses came true, so that the mean row got more `tokens` than one, it counts as that many iterations: the
-        costs are those of a row's token, from which the end of an answer is foreseen.
+        costs are those of a row's token, from which the end of an answer is foreseen. An iteration that computes these
+        numbers of tokens of `joining` rows' prompts as well is a window of its own; it counts as no prefill, because it
+        has no fixed cost of one.
         """
-        if rows != self._rows:
+        if rows != self._rows or joining:
             self._close()
         window = self._window or self._begin(began_at)
         self._rows = rows
@@ -136,8 +150,9 @@ class StepLog:
         window.row_steps += tokens * rows
         window.reads += tokens * cached
         window.steps += tokens
+        window.prefilled_tokens, window.prefilled_rows = sum(joining), len(joining)
         self._end_of_step(window, now)
-        if window.steps >= MOST_STEPS or window.seconds >= MOST_S:
+        if joining or window.steps >= MOST_STEPS or window.seconds >= MOST_S:
             self._close()
 
     def pause(self) -> None:

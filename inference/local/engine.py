@@ -1,8 +1,10 @@
 """The engine drives one decode loop in two ways: static batching (`run`) and continuous (`insert`, `step`, `remove`).
 
 Static batching keeps finished rows in the batch until the whole batch is done, as the papers model it. Continuous
-batching (BATON) gives the index of a finished row at once to the next row that joins, or to the last row. Joiners are
-prefilled when they are inserted, or in pieces between steps, so that running rows wait less for their tokens.
+batching (BATON) gives the index of a finished row at once to the next row that joins, or to the last row. While rows
+run, the steps that compute their tokens compute parts of the joiners' prompts as well, so that the weights are read
+once for both, and no row waits long. Models whose rows have windows or states cannot: their joiners are prefilled when
+they are inserted, or in pieces between steps.
 An engine belongs to one thread. `OutOfMemory` is raised in one place, `_typed_out_of_memory`.
 
 More than 300 lines, because both ways share its rows.
@@ -18,7 +20,7 @@ from itertools import chain, count
 import torch
 
 from inference.engine_errors import OutOfMemory
-from inference.local.batch_rows import BatchRow
+from inference.local.batch_rows import BatchRow, new_row
 from inference.local.cost_counters import StepLog
 from inference.local.guessed_tokens import Guessing
 from inference.local.kv.kv_cache import BLOCK_TOKENS, BudgetExceeded, KvCache
@@ -27,7 +29,7 @@ from inference.local.kv.row_offload import OffloadedRows
 from inference.local.loading.model_loading import LoadedModel
 from inference.local.prefix_sharing import shares_prefixes
 from inference.local.row_probe import RowProbe
-from inference.local.running_batch import RunningBatch, new_row
+from inference.local.running_batch import RunningBatch
 from inference.local.thread_trials import ThreadTrials
 from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
 
@@ -60,7 +62,8 @@ class Engine:
     ) -> None:
         """Writes the seconds of each step to `step_log`, from which a worker learns its costs.
 
-        While rows run, at most `prefill_tokens` tokens of joiners are prefilled between two steps; None: all of them.
+        While rows run, at most `prefill_tokens` tokens of joiners are prefilled between two tokens of a row; None: as
+        many as the measured costs allow, or of models whose steps compute none, all.
         With `thread_trials` the engine's own steps decide how many CPU threads it takes. With `prefix_cache`, rows of a
         continuous batch share the beginnings of their prompts, and those of earlier rows while there is memory. With
         `guessing`, passes over blocks verify what it guesses of the rows' next tokens.
@@ -69,10 +72,8 @@ class Engine:
         self._threshold_bytes = int(memory_threshold * kv_budget_bytes)
         self._kv = KvCache(loaded.layout, kv_budget_bytes, block_tokens=block_tokens)
         shares = prefix_cache and shares_prefixes(loaded)
-        self._batch, self._probe = (
-            RunningBatch(loaded, self._kv, step_log, thread_trials, probe, shares, guessing),
-            probe,
-        )
+        self._batch = RunningBatch(loaded, self._kv, step_log, thread_trials, probe, shares, guessing)
+        self._probe = probe
         # the rows of a model that keeps states are neither prefilled in pieces nor offloaded
         self._prefill_tokens = sys.maxsize if loaded.layout.state_bytes else prefill_tokens or sys.maxsize
         self._waiting: list[BatchRow] = []  # preempted rows and pooled joiners, in the order in which they join
@@ -113,7 +114,7 @@ class Engine:
         rows = self._new_rows(sequences)
         served = [row for row in rows if row.running]
         with self._typed_out_of_memory(joining=served):
-            if self._prefill_tokens < sys.maxsize and self._batch.any_running():
+            if (self.loaded.mixes_passes or self._prefill_tokens < sys.maxsize) and self._batch.any_running():
                 self._require_memory(served)
                 self._waiting += served
             elif served:
@@ -131,9 +132,13 @@ class Engine:
         with self._typed_out_of_memory():
             batch.compact()
             self._preempt()
-            self._join_waiting()
+            room = min(self._prefill_tokens, batch.prompt_room)
+            if self.loaded.mixes_passes and batch.rows:
+                self._begin_waiting(room)
+            else:
+                self._join_waiting()
             if batch.rows:
-                batch.decode()
+                batch.decode(room)
         return batch.take_finished()
 
     def remove(self, sequence_id: str) -> FinishedSequence | None:
@@ -227,8 +232,8 @@ class Engine:
 
     def _require_memory(self, rows: list[BatchRow]) -> None:
         """Raises BudgetExceeded if the memory does not hold these rows beside all others."""
-        held = [row.cached_tokens + 1 for row in self._batch.rows if row.running]
-        needed_bytes = self._kv.needed_bytes([*held, *(len(row.token_ids) for row in (*self._waiting, *rows))])
+        held = (row for row in self._batch.rows if row.running)
+        needed_bytes = self._kv.needed_bytes([row.length for row in (*held, *self._waiting, *rows)])
         if needed_bytes > self.kv_budget_bytes:
             raise BudgetExceeded(needed_bytes)
 
@@ -247,6 +252,19 @@ class Engine:
                 self._waiting.insert(0, chosen)
             else:
                 break
+
+    def _begin_waiting(self, room: int) -> None:
+        """Lets waiting rows join with the coming steps, the next of which computes `room` tokens of their prompts."""
+        batch = self._batch
+        room -= sum(row.unjoined for row in batch.rows)
+        for row in self._next_joiners(room):
+            if self._offloaded.holds(row.sequence.id, row.token_ids[:-1]) or row.sequence.prompt_logprobs:
+                self._join([row])
+            elif batch.sharing.awaits(row, [other for other in batch.rows if other.unjoined]):
+                return
+            else:
+                batch.begin(row)
+            del self._waiting[0]
 
     def _join_waiting(self) -> None:
         """Lets waiting rows join in their order; while others run, prefills at most `prefill_tokens` of them."""
@@ -286,16 +304,16 @@ class Engine:
             return self._pooled.left
         if self._offloaded.holds(row.sequence.id, row.token_ids[:-1]):
             return 0
-        return len(row.token_ids) - self._batch.sharing.tokens(row)
+        return row.length - self._batch.sharing.tokens(row)
 
     def _below_threshold(self, rows: Several[BatchRow], growth: int) -> bool:
         pooled_bytes = 0 if self._pooled is None or self._pooled.row in rows else self._pooled.nbytes
-        needed_bytes = self._kv.needed_bytes([row.cached_tokens + growth for row in rows])
+        needed_bytes = self._kv.needed_bytes([row.length - 1 + growth for row in rows])
         return needed_bytes + pooled_bytes <= self._threshold_bytes
 
     def _offload(self, row: BatchRow) -> None:
         """Copies a row's keys and values to host memory if that is expected to take less time than another prefill."""
-        computed_again = row.sequence.prompt_logprobs or self.loaded.layout.state_bytes
+        computed_again = row.sequence.prompt_logprobs or self.loaded.layout.state_bytes or row.unjoined
         if row in self._batch.rows and not computed_again:  # only a prefill computes prompt_logprobs
             index, tally = self._batch.rows.index(row), self._batch.tally
             prefill_s = row.cached_tokens * tally.prefill_s / max(1, tally.prefilled_tokens)

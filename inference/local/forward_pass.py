@@ -1,6 +1,6 @@
 """The forward passes of an engine, as functions of a model and tensors; they choose no tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -120,23 +120,35 @@ def decode_one_token(model: Any, kv: KvCache, cursor: Cursor) -> Tensor:
     return cast(Tensor, output.logits)[:, -1]
 
 
-def decode_several_tokens(model: Any, kv: KvCache, tokens: Sequence[Sequence[int]], positions: Sequence[int]) -> Tensor:
-    """Computes tokens[i], of which the first is at positions[i], for each row of blocks; returns logits, [tokens, ...].
+def decode_several_tokens(
+    model: Any,
+    kv: KvCache,
+    tokens: Sequence[Sequence[int]],
+    positions: Sequence[Sequence[int]],
+    firsts_only: Collection[int] = (),
+) -> Tensor:
+    """Computes tokens[i] at positions[i], in any order, for each row i of blocks; returns logits, [tokens, vocabulary].
 
-    Those behind the rows' first tokens come first, then those behind the others of row 0, of row 1, ... What is cached
-    of tokens that turn out to be wrong is hidden behind the end of its row until other tokens are written over it.
+    Those behind the rows' first tokens come first, then those behind the others of row 0, of row 1, ..., but for rows
+    of which `firsts_only` are needed. What is cached of tokens that turn out to be wrong is hidden behind the end of
+    its row until other tokens are written over it.
     """
     device, dtype, counts = kv.layout.device, kv.layout.dtype, [*map(len, tokens)]
     numbered = token_rows(counts)
-    at = [positions[row] + place for row, place in numbered]
+    at = [positions[row][place] for row, place in numbered]
     slots = kv.arrangement.slots_at(at, [row for row, _ in numbered])
     columns = torch.tensor(at, device=device)[:, None]
     hidden = torch.arange(kv.prepare_decode(slots, counts, 0, counts), device=device) > columns
+    kept: dict[str, Tensor] = {}
+    if firsts_only:
+        needed = [n for n, (row, place) in enumerate(numbered) if not place or row not in firsts_only]
+        kept = {"logits_to_keep": torch.tensor(needed, device=device)}
     output = model(
         torch.tensor([[tokens[row][place]] for row, place in numbered], device=device),
         attention_mask=hidden.to(dtype).mul_(torch.finfo(dtype).min)[:, None, None, :],
         position_ids=columns,
         past_key_values=kv,
         use_cache=True,
+        **kept,
     )
     return cast(Tensor, output.logits)[:, -1]

@@ -117,6 +117,8 @@ class FusedModel(nn.Module):
     ) -> Logits:
         """Returns the logits of `tokens`, [rows, length], or only of the columns `logits_to_keep`, [rows, kept].
 
+        If that has one dimension, those of rows are kept that have one token each.
+
         The mask of a decoding step is that of all layers, or of each kind; a prefill has none.
         """
         rows, length = tokens.shape
@@ -158,7 +160,9 @@ class FusedModel(nn.Module):
             x = layer.down.add_to(x, self._activate(gate).mul_(up))
             if index == self._middle:
                 self.middle_states = x.view(rows, length, -1)[:, 0].clone()
-        if logits_to_keep is not None:
+        if logits_to_keep is not None and logits_to_keep.dim() == 1:
+            x, rows = x.index_select(0, logits_to_keep), len(logits_to_keep)
+        elif logits_to_keep is not None:
             kept = logits_to_keep[..., None].expand(-1, -1, x.shape[-1])
             x = x.view(rows, length, -1).gather(1, kept).view(-1, x.shape[-1])
         logits = self._head(functional.rms_norm(x, self._norm.shape, self._norm, self._epsilon))

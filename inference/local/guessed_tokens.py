@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate, cycle, islice
 from operator import mul
 
-import numpy as np
+from inference.local.pass_costs import Line, PassCosts
 
 # The first estimates of the chance that the foreseen token comes, once 1, 2 to 3, 4 to 7, 8 or more tokens in a row
 # were copied. The row's own tokens soon outweigh them.
@@ -24,16 +24,6 @@ LEAST_GAIN = 1.05
 # and 0.97 times with 8 whose guesses seemed to pay.
 MOST_ROWS = 4
 ROUNDS = 4  # of the search for the most tokens a second, which converges in two or three
-
-KEPT = 0.99  # weight of each pass relative to the next one: the last hundred count. Not tuned
-# What is expected before any measurement, as shares of the mean pass: a pass of twice its tokens costs this much more
-# (measured with 16 rows of SmolLM2), and verifying costs this much beside its tokens.
-TWICE_SHARE, VERIFYING_SHARE = 0.4, 0.02
-# The number of passes as which the second expectation counts; the first counts as one. A pass that guesses has more
-# tokens, too, so that passes of one kind do not tell the two costs apart. Not tuned.
-VERIFYING_WEIGHT = 4.0
-
-Line = tuple[float, float, float]  # seconds of a pass without tokens, of each token, of verifying
 
 
 class CopiedText:
@@ -94,36 +84,6 @@ def _kind(copied: int) -> int:
     return min(copied.bit_length(), len(FIRST_CHANCES)) - 1
 
 
-class PassCosts:
-    """The seconds of the engine's passes: a line over their tokens, and a fixed part of those that verify guesses."""
-
-    def __init__(self) -> None:
-        # decayed sums over passes: 1, tokens, tokens², verifies, verifies · tokens, and seconds · (1, tokens, verifies)
-        self._sums = np.zeros(8)
-
-    def count(self, tokens: int, verifies: bool, seconds: float) -> None:
-        """Counts a pass that computed `tokens` tokens of all rows together."""
-        by_tokens = verifies * tokens
-        self._sums *= KEPT
-        self._sums += (1, tokens, tokens**2, verifies, by_tokens, seconds, seconds * tokens, seconds * verifies)
-
-    def line(self) -> Line | None:
-        """Returns the line by least squares; None before the first pass."""
-        passes, tokens, squares, verifying, of_those, seconds, by_tokens, of_verifying = self._sums
-        if not passes:
-            return None
-        mean, mean_s = tokens / passes, seconds / passes
-        products = [
-            [passes, tokens, verifying],
-            [tokens, squares + mean**2, of_those],
-            [verifying, of_those, verifying + VERIFYING_WEIGHT],
-        ]
-        expected = mean * TWICE_SHARE * mean_s, VERIFYING_WEIGHT * VERIFYING_SHARE * mean_s
-        sums = [seconds, by_tokens + expected[0], of_verifying + expected[1]]
-        base_s, token_s, verifying_s = np.linalg.solve(products, sums).tolist()
-        return base_s, max(0.0, token_s), max(0.0, verifying_s)
-
-
 def most_worthwhile(chances: Sequence[Sequence[float]], rows: int, line: Line) -> list[int]:
     """Returns the number of guesses for each row with which a pass gives most tokens a second; all are 0 if none pay.
 
@@ -152,23 +112,23 @@ class Guessing:
     """Decides before each pass of an engine what is guessed; `most` is the largest number of a row's guesses."""
 
     def __init__(self, most: int) -> None:
-        self.most, self._costs = most, PassCosts()
+        self.most, self.costs = most, PassCosts()
 
     def begins(self, rows: int) -> bool:
         """Returns whether anything may be guessed while `rows` rows run; otherwise nobody need follow their texts."""
-        return rows <= MOST_ROWS
+        return 0 < rows <= MOST_ROWS and self.most > 0
 
     def guesses(self, texts: Sequence[CopiedText | None], rooms: Sequence[int]) -> list[list[int]]:
         """Returns guesses of each row's next tokens, at most rooms[i]; a finished row has no text."""
         running = sum(text is not None for text in texts)
         limits = [min(self.most, room) for room in rooms]
         chances = [[] if text is None else text.chances(most) for text, most in zip(texts, limits, strict=True)]
-        line = self._costs.line() if any(chances) else None
+        line = self.costs.line() if any(chances) else None
         if line is None:
             return [[] for _ in texts]
         counts = most_worthwhile(chances, running, line)
         return [[] if text is None else text.guess(count) for text, count in zip(texts, counts, strict=True)]
 
-    def count(self, tokens: int, guessed: int, seconds: float) -> None:
-        """Counts a pass over `tokens` tokens, of which `guessed` were guesses."""
-        self._costs.count(tokens, guessed > 0, seconds)
+    def count(self, tokens: int, further: int, seconds: float) -> None:
+        """Counts a pass over `tokens` tokens, of which `further` were guesses or belonged to prompts."""
+        self.costs.count(tokens, further > 0, seconds)

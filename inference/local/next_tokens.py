@@ -109,3 +109,11 @@ def log_probabilities(logits: Tensor, tokens: Sequence[int], wanted: Sequence[in
         TokenLogprob(token, value, tuple(zip(those[:top], likely[:top], strict=True)))
         for token, value, those, likely, top in zip(tokens, chosen, ids.tolist(), values.tolist(), wanted, strict=True)
     ]
+
+
+def keep_prompt_logprobs(row: BatchRow, logits: Tensor, first: int) -> None:
+    """Adds the log probabilities of the prompt's tokens behind `first`, which the rows of `logits` predict in order."""
+    asked = row.sequence.prompt_ids[first + 1 : first + 1 + len(logits)]
+    known = log_probabilities(logits[: len(asked)], asked, [row.sequence.top_logprobs or 0] * len(asked))
+    before = row.prompt_logprobs if first else (TokenLogprob(row.sequence.prompt_ids[0], 0.0),)
+    row.prompt_logprobs = (*before, *known)

@@ -38,6 +38,11 @@ class PrefixSharing:
         """Returns how many tokens of a joining row those blocks hold."""
         return len(self.blocks(row)) * self._kv.arrangement.block_tokens
 
+    def awaits(self, row: BatchRow, joining: Iterable[BatchRow]) -> bool:
+        """Returns whether one of the rows that are joining computes blocks that this row could share."""
+        missing = self._shareable(row)[len(self.blocks(row)) :]
+        return bool(missing) and any(missing[0] in self._shareable(other) for other in joining)
+
     def keep(self, row: BatchRow, index: int) -> None:
         """Lets later rows share the complete blocks of row `index`, while it runs and after it has left."""
         tables = self._kv.arrangement.tables

@@ -65,7 +65,7 @@ class RowProbe:
         if self._steps % READ_EVERY or self._model.middle_states is None:
             return
         states = self._projected(self._model.middle_states[: len(rows)])
-        if running := [index for index, row in enumerate(rows) if row.running]:
+        if running := [index for index, row in enumerate(rows) if row.running and not row.unjoined]:
             known = np.array([_known(rows[index]) for index in running], np.float64)
             self._probe.read([rows[index].sequence.id for index in running], known, states[running])
 

@@ -7,46 +7,25 @@ of `rows` must change the cache and the cursor with it.
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
-from dataclasses import replace
 from itertools import accumulate
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
-from inference.local.batch_rows import BatchRow, format_refusal
+from inference.local.batch_rows import BatchRow
 from inference.local.cost_counters import RunTally, StepLog
-from inference.local.format_masks import RowFormat
 from inference.local.forward_pass import Cursor, decode_one_token, decode_several_tokens, prefill, prefill_alone
 from inference.local.guessed_tokens import Guessing
 from inference.local.kv.kv_cache import KvCache
 from inference.local.kv.prefill_pool import PooledRow
 from inference.local.loading.model_loading import LoadedModel
 from inference.local.longrope import prefill_of
-from inference.local.next_tokens import log_probabilities, next_tokens
+from inference.local.next_tokens import keep_prompt_logprobs, next_tokens
 from inference.local.prefix_sharing import PrefixSharing
 from inference.local.row_probe import RowProbe
 from inference.local.thread_trials import ThreadTrials
-from inference.sequences import FinishedSequence, Sequence, TokenLogprob
-
-
-def new_row(loaded: LoadedModel, sequence: Sequence, entry_number: int = 0) -> BatchRow:
-    """Returns the row of a sequence; a row that this model can never answer is finished at once, as `refused`."""
-    matcher: RowFormat | None = None
-    why = ""
-    if sequence.top_logprobs is not None and len(sequence.logprobs) < len(sequence.generated_ids):
-        sequence = replace(sequence, generated_ids=(), logprobs=())  # start again, to get the first log probabilities
-    if sequence.format is not None:
-        masks = loaded.format_masks
-        found = masks.matcher(sequence.format, sequence.generated_ids) if masks else "the model's tokens are unknown"
-        if isinstance(found, str):
-            why = format_refusal(found)
-        else:
-            matcher, why = found, format_refusal(found.error) if found.error else ""
-    row = BatchRow(sequence, entry_number, loaded.max_positions, matcher)
-    if why:
-        row.refuse(why)
-    return row
+from inference.sequences import FinishedSequence
 
 
 class RunningBatch:
@@ -65,7 +44,7 @@ class RunningBatch:
         self.sharing = PrefixSharing(kv, shares_prefixes)
         self.loaded, self.kv, self._step_log, self._thread_trials = loaded, kv, step_log or StepLog(), thread_trials
         self._probe = probe
-        self._guessing = guessing if loaded.takes_guesses else None
+        self._guessing = guessing if guessing is not None and loaded.mixes_passes else Guessing(0)
         self.rows: list[BatchRow] = []
         self.tally = RunTally()
         self.finished: list[FinishedSequence] = []  # since the last call of take_finished
@@ -113,7 +92,7 @@ class RunningBatch:
             if not asking:
                 return prefill(model, kv, indices, prompts, self.loaded.pad_id, cached)
             whole = prefill_alone(model, kv, indices[0], prompts[0])
-        _keep_prompt_logprobs(rows[0], whole, 0)
+        keep_prompt_logprobs(rows[0], whole, 0)
         return whole[-1:]
 
     def pool(self, row: BatchRow) -> PooledRow:
@@ -130,7 +109,7 @@ class RunningBatch:
             logits = pooled.prefill(self.loaded.decoder, count)
         self.tally.count_memory(self.kv.nbytes + pooled.nbytes)
         if row.sequence.prompt_logprobs:
-            _keep_prompt_logprobs(row, logits, first)
+            keep_prompt_logprobs(row, logits, first)
         if joins:
             shared = self.sharing.tokens(row)
             self.kv.row_from_host(index, len(pooled.token_ids), pooled.as_host_row(), shared)
@@ -142,17 +121,35 @@ class RunningBatch:
         self._step_log.count_prefill(1, count, started, ended)
         self._pause_if_done()
 
-    def decode(self) -> None:
-        """Computes a token for every row, or several if guesses come true; the tokens of finished rows are dropped."""
+    def begin(self, row: BatchRow) -> None:
+        """Lets a row join behind the last one; the next steps compute its prompt together with the tokens of others."""
+        index = len(self.rows)
+        self.reserve_joiners([row], [index])
+        row.joined = self.sharing.tokens(row)
+        if row.cached_prompt_tokens is None:
+            row.cached_prompt_tokens = row.joined
+        self.add([row], [index])
+        self.tally.count_joiner(row.length)
+
+    @property
+    def prompt_room(self) -> int:
+        """The number of tokens of joining rows' prompts that a step should compute at most."""
+        return self._guessing.costs.room(len(self.rows))
+
+    def decode(self, prompt_tokens: int = 0) -> None:
+        """Computes a token for every row, or several if guesses come true; the tokens of finished rows are dropped.
+
+        Of rows that are joining, it computes the next `prompt_tokens` of all prompts together, or one of each.
+        """
         self._compute_again()
         started = perf_counter()
         self.reserve({index: row.cached_tokens + 1 for index, row in enumerate(self.rows)})
         if self._cursor is None:
             self.kv.close_gaps()
-        guesses = self._guesses()
-        guessed, right, width = sum(map(len, guesses)), 0, 0
-        if guessed:
-            running, right = self._verify(guesses)
+        guesses, parts = self._guesses(), self._parts(prompt_tokens)
+        guessed, joining, right, width = sum(map(len, guesses)), sum(parts.values()), 0, 0
+        if guessed or parts:
+            running, right = self._decode_several(guesses, parts)
         else:
             cursor = self._cursor = self._cursor or self._first_cursor()
             logits = decode_one_token(self.loaded.decoder, self.kv, cursor)
@@ -161,43 +158,72 @@ class RunningBatch:
             cursor.tokens = self._next_tokens(logits, self.rows)[:, None]
             running, width = self._retire(self.rows, cursor.tokens[:, 0]), cursor.width
         ended = perf_counter()
-        rows, seconds = len(self.rows), ended - started
+        # rows that are still joining are not decoded
+        rows, seconds = sum(row.joined is None for row in self.rows), ended - started
         self.tally.count_decode(rows, running, seconds, guessed, right)
-        tokens = 1 + right / running if right else 1
-        self._step_log.count_decode(rows, self._read_tokens(width), started, ended, tokens)
-        if self._guessing is not None and self.kv.in_blocks:
-            self._guessing.count(rows + guessed, guessed, seconds)
+        tokens, computed = 1 + right / running if right else 1, len(self.rows) - len(parts) + guessed + joining
+        self._step_log.count_decode(rows, self._read_tokens(width), started, ended, tokens, [*parts.values()])
+        if self.kv.in_blocks:
+            self._guessing.count(computed, guessed + joining, seconds)
+        if parts:
+            self.tally.count_joining(joining, seconds * self._guessing.costs.share(joining, computed))
         if self._thread_trials is not None:
-            self._thread_trials.count(rows + guessed, seconds, ended)
+            self._thread_trials.count(computed, seconds, ended)
         self._pause_if_done()
 
     def _guesses(self) -> list[list[int]]:
         """Returns guesses of each row's next tokens; its limit and its blocks have room for them and one more."""
         tables = self.kv.arrangement.tables
-        if self._guessing is None or tables is None or not self._guessing.begins(sum(row.running for row in self.rows)):
+        if tables is None or not self._guessing.begins(sum(row.running for row in self.rows)):
             return []
         left = [
             min(row.limit - len(row.generated), tables.room(index) - row.cached_tokens) - 1
             for index, row in enumerate(self.rows)
         ]
-        return self._guessing.guesses([row.copied_text() if row.running else None for row in self.rows], left)
+        decoding = [row.running and row.joined is None for row in self.rows]
+        texts = [row.copied_text() if decodes else None for row, decodes in zip(self.rows, decoding, strict=True)]
+        return self._guessing.guesses(texts, left)
 
-    def _verify(self, guesses: Several[Several[int]]) -> tuple[int, int]:
-        """Computes the rows' newest tokens and guesses behind them, and appends tokens until one is not the guess.
+    def _parts(self, most: int) -> dict[int, int]:
+        """Returns by its index how many tokens of each joining row the next pass computes."""
+        parts: dict[int, int] = {}
+        for index, row in enumerate(self.rows):
+            if row.unjoined:
+                parts[index] = max(1, min(row.unjoined, most))
+                most -= parts[index]
+        return parts
 
-        A token is chosen only once those before it are appended, so that each row gets what it would get without
-        guesses. Returns how many rows were running, and how many guesses were right.
+    def _decode_several(self, guesses: Several[Several[int]], parts: Mapping[int, int]) -> tuple[int, int]:
+        """Computes the rows' newest tokens with guesses behind them, and parts of the prompts of joining rows.
+
+        Appends tokens until one is not the guess. A token is chosen only once those before it are appended, so that
+        each row gets what it would get without guesses. Returns how many rows got tokens, and how many guesses were
+        right.
         """
-        rows, first = self.rows, len(self.rows)
-        tokens = [[row.generated[-1], *guess] for row, guess in zip(rows, guesses, strict=True)]
-        logits = decode_several_tokens(self.loaded.decoder, self.kv, tokens, [row.cached_tokens for row in rows])
-        self._cursor = None
+        rows, guesses = self.rows, guesses or [()] * len(self.rows)
+        tokens = [
+            [row.generated[-1], *guess] if row.joined is None else row.next_part(parts[index])
+            for index, (row, guess) in enumerate(zip(rows, guesses, strict=True))
+        ]
+        places = [
+            [*range(row.cached_tokens, row.cached_tokens + len(own))] for row, own in zip(rows, tokens, strict=True)
+        ]
+        for index in parts:  # the last token of a part, which the next one follows, goes first
+            tokens[index].insert(0, tokens[index].pop())
+            places[index].insert(0, places[index].pop())
+        logits = decode_several_tokens(self.loaded.decoder, self.kv, tokens, places, parts)
+        self._cursor, first = None, len(rows)
         if self._probe is not None:
             self._probe.after_pass(rows)
-        running, right = self._retire(rows, self._next_tokens(logits[:first], rows)), 0
+        joined = [index for index in parts if rows[index].join(parts[index])]
+        getting = [index for index, row in enumerate(rows) if row.joined is None]
+        those = [rows[index] for index in getting]
+        running, right = self._retire(those, self._next_tokens(logits[getting], those)), 0
+        for index in joined:
+            self.sharing.keep(rows[index], index)
         starts = accumulate(map(len, guesses), initial=first)
         verified = [(row, guess, start) for row, guess, start in zip(rows, guesses, starts, strict=False) if guess]
-        for place in range(max(map(len, guesses))):
+        for place in range(max(map(len, guesses), default=0)):
             verified = [
                 (row, guess, start)
                 for row, guess, start in verified
@@ -309,7 +335,7 @@ class RunningBatch:
         if not row.vacated:
             self.sharing.keep(row, index)
         self.kv.clear_row(index)
-        row.vacated = True
+        row.vacated, row.joined = True, None
 
     def drop(self, row: BatchRow) -> None:
         """Drops a row; the last row moves to its index."""
@@ -325,12 +351,6 @@ class RunningBatch:
         """Frees the cache and returns the rows that were running in it."""
         self.kv.release()
         rows, self.rows, self._cursor = self.rows, [], None
+        for row in rows:
+            row.joined = None
         return [row for row in rows if row.running]
-
-
-def _keep_prompt_logprobs(row: BatchRow, logits: Tensor, first: int) -> None:
-    """Adds the log probabilities of the prompt's tokens behind `first`, which the rows of `logits` predict in order."""
-    asked = row.sequence.prompt_ids[first + 1 : first + 1 + len(logits)]
-    known = log_probabilities(logits[: len(asked)], asked, [row.sequence.top_logprobs or 0] * len(asked))
-    before = row.prompt_logprobs if first else (TokenLogprob(row.sequence.prompt_ids[0], 0.0),)
-    row.prompt_logprobs = (*before, *known)

@@ -111,6 +111,4 @@ def _group(
     if queries * (max(own) + 1 - len(own)) > COPY_QUERIES * len(own):
         renumbered = {block: number for number, block in enumerate(own)}
         held, copied = [[renumbered[block] for block in of_row] for of_row in held], torch.tensor([*own], device=device)
-    return QueryGroup(
-        torch.tensor(tokens, device=device), queries, columns, copied, index_of_blocks(held, device)
-    )
+    return QueryGroup(torch.tensor(tokens, device=device), queries, columns, copied, index_of_blocks(held, device))

@@ -67,8 +67,11 @@ class LoadedModel:
         return self.decoder is not self.model
 
     @property
-    def takes_guesses(self) -> bool:
-        """Whether a pass over blocks may compute several tokens of a row: not with windows or longrope's two ranges."""
+    def mixes_passes(self) -> bool:
+        """Whether a pass over blocks may compute several tokens of a row, guesses or a part of its prompt.
+
+        Not with windows or longrope's two ranges.
+        """
         return self.fused and not self.layout.windows and self.longrope is None
 
 

@@ -1,0 +1,68 @@
+"""What the engine's passes take by their number of tokens, from which follows what else a pass may compute.
+
+Guesses must pay, and prompts of joining rows must not keep the others waiting.
+"""
+
+import numpy as np
+
+KEPT = 0.99  # weight of each pass relative to the next one: the last hundred count. Not tuned
+# What is expected before any measurement, as shares of the mean pass: a pass of twice its tokens costs this much more
+# (measured with 16 rows of SmolLM2), and several tokens of a row cost this much beside their number.
+TWICE_SHARE, SEVERAL_SHARE = 0.4, 0.02
+# The number of passes as which the second expectation counts; the first counts as one. Such a pass has more
+# tokens, too, so that passes of one kind do not tell the two costs apart. Not tuned.
+SEVERAL_WEIGHT = 4.0
+
+# The most times as long as usual that a running row waits for its next token while others join. SmolLM2 in bfloat16
+# then computes about 90 tokens of prompts in a pass of 8 rows, at two thirds of the speed of a pass for prompts alone.
+LONGEST_GAP = 3.0
+# Tokens of prompts in a pass: so few whatever they take, so that joiners come in; so many at most, with which the fixed
+# cost of a pass is a seventh of SmolLM2's, and the scores of attention take some megabytes.
+FEWEST_PREFILLED, MOST_PREFILLED = 32, 256
+
+Line = tuple[float, float, float]  # seconds of a pass without tokens, of each token, of several tokens of a row
+
+
+class PassCosts:
+    """The seconds of passes: a line over their tokens, and a fixed part of those with several tokens of a row."""
+
+    def __init__(self) -> None:
+        # decayed sums over passes: 1, tokens, tokens², several, several · tokens, and seconds · (1, tokens, several)
+        self._sums = np.zeros(8)
+
+    def count(self, tokens: int, several: bool, seconds: float) -> None:
+        """Counts a pass that computed `tokens` tokens of all rows together, and of some row `several`."""
+        by_tokens = several * tokens
+        self._sums *= KEPT
+        self._sums += (1, tokens, tokens**2, several, by_tokens, seconds, seconds * tokens, seconds * several)
+
+    def line(self) -> Line | None:
+        """Returns the line by least squares; None before the first pass."""
+        passes, tokens, squares, several, of_those, seconds, by_tokens, of_several = self._sums
+        if not passes:
+            return None
+        mean, mean_s = tokens / passes, seconds / passes
+        products = [
+            [passes, tokens, several],
+            [tokens, squares + mean**2, of_those],
+            [several, of_those, several + SEVERAL_WEIGHT],
+        ]
+        expected = mean * TWICE_SHARE * mean_s, SEVERAL_WEIGHT * SEVERAL_SHARE * mean_s
+        sums = [seconds, by_tokens + expected[0], of_several + expected[1]]
+        base_s, token_s, several_s = np.linalg.solve(products, sums).tolist()
+        return base_s, max(0.0, token_s), max(0.0, several_s)
+
+    def room(self, rows: int) -> int:
+        """Returns the tokens of prompts with which a pass of `rows` rows takes LONGEST_GAP times as long as without."""
+        line = self.line()
+        if line is None:
+            return FEWEST_PREFILLED
+        base_s, token_s, several_s = line
+        most_s = (LONGEST_GAP - 1) * (base_s + rows * token_s) - several_s
+        fitting = most_s / token_s if token_s else MOST_PREFILLED
+        return round(min(max(fitting, FEWEST_PREFILLED), MOST_PREFILLED))
+
+    def share(self, tokens: int, of: int) -> float:
+        """Returns the share of a pass over `of` tokens that it takes for `tokens` of them."""
+        base_s, token_s, _ = self.line() or (0.0, 1.0, 0.0)
+        return tokens * token_s / (base_s + of * token_s) if token_s else 0.0
