@@ -178,7 +178,7 @@ class Settings(BaseSettings):
     prefill_tokens: int | None = Field(
         None,
         ge=1,
-        description="Most prompt tokens of joiners that a worker prefills between two steps of its rows; all if unset",
+        description="Most prompt tokens of joiners between two tokens of a worker's rows; unset: by the measured costs",
     )
     prefix_cache: bool = Field(
         True, description="Equal beginnings of a tenant's prompts are computed once, as far as the KV budget has memory"

@@ -289,6 +289,9 @@ class StoredWorker(Base):
     max_rows: Mapped[int | None]  # the most rows that it takes at once, however large its memory
     fault: Mapped[str | None]  # why its engine cannot serve now; until it can, the worker gets no batch
     row_lengths: Mapped[dict[str, Any]] = mapped_column(server_default="{}")  # a `RowLength` by the id of the request
+    # tokens that its engine has guessed and verified since it started, and those of them that were right
+    guessed_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    right_guesses: Mapped[int] = mapped_column(BigInteger, server_default="0")
     started_at: Mapped[datetime] = mapped_column(server_default=NOW)
     heartbeat_at: Mapped[datetime] = mapped_column(server_default=NOW)
     stopped_at: Mapped[datetime | None]

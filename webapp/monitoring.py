@@ -222,10 +222,14 @@ def _workers(fleet: Iterable[WorkerUse], alive_s: float) -> Iterator[Metric]:
     up = GaugeMetricFamily("magnus_worker_up", "1: it serves or could; 0: stopped, lost, set aside", labels=["worker"])
     age = GaugeMetricFamily("magnus_worker_heartbeat_age_seconds", "Age of its heartbeat", labels=["worker"])
     rows = GaugeMetricFamily("magnus_worker_rows", "Rows given to it that have not ended", labels=["worker"])
+    guessed = CounterMetricFamily("magnus_guessed_tokens", "Tokens guessed where answers copy text", labels=["worker"])
+    right = CounterMetricFamily("magnus_right_guesses", "Those of them that the answers then had", labels=["worker"])
     for worker in fleet:
         state = worker.state(alive_s)
         up.add_metric([worker.name], state in TAKES_BATCHES)
         rows.add_metric([worker.name], worker.rows)
+        guessed.add_metric([worker.name], worker.guessed_tokens)
+        right.add_metric([worker.name], worker.right_guesses)
         if not worker.stopped:
             age.add_metric([worker.name], worker.heartbeat_age_s)
-    yield from (up, age, rows)
+    yield from (up, age, rows, guessed, right)

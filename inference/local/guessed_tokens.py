@@ -113,6 +113,7 @@ class Guessing:
 
     def __init__(self, most: int) -> None:
         self.most, self.costs = most, PassCosts()
+        self.made = self.right = 0  # guesses that passes have verified, and those of them that came true
 
     def begins(self, rows: int) -> bool:
         """Returns whether anything may be guessed while `rows` rows run; otherwise nobody need follow their texts."""
@@ -128,6 +129,11 @@ class Guessing:
             return [[] for _ in texts]
         counts = most_worthwhile(chances, running, line)
         return [[] if text is None else text.guess(count) for text, count in zip(texts, counts, strict=True)]
+
+    def verified(self, made: int, right: int) -> None:
+        """Counts the guesses of a pass."""
+        self.made += made
+        self.right += right
 
     def count(self, tokens: int, further: int, seconds: float) -> None:
         """Counts a pass over `tokens` tokens, of which `further` were guesses or belonged to prompts."""

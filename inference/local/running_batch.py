@@ -22,6 +22,7 @@ from inference.local.kv.prefill_pool import PooledRow
 from inference.local.loading.model_loading import LoadedModel
 from inference.local.longrope import prefill_of
 from inference.local.next_tokens import keep_prompt_logprobs, next_tokens
+from inference.local.pass_tokens import guessed_tokens, pass_tokens, prompt_parts
 from inference.local.prefix_sharing import PrefixSharing
 from inference.local.row_probe import RowProbe
 from inference.local.thread_trials import ThreadTrials
@@ -44,7 +45,7 @@ class RunningBatch:
         self.sharing = PrefixSharing(kv, shares_prefixes)
         self.loaded, self.kv, self._step_log, self._thread_trials = loaded, kv, step_log or StepLog(), thread_trials
         self._probe = probe
-        self._guessing = guessing if guessing is not None and loaded.mixes_passes else Guessing(0)
+        self._guessing = guessing if guessing and loaded.mixes_passes else Guessing(0)
         self.rows: list[BatchRow] = []
         self.tally = RunTally()
         self.finished: list[FinishedSequence] = []  # since the last call of take_finished
@@ -146,7 +147,8 @@ class RunningBatch:
         self.reserve({index: row.cached_tokens + 1 for index, row in enumerate(self.rows)})
         if self._cursor is None:
             self.kv.close_gaps()
-        guesses, parts = self._guesses(), self._parts(prompt_tokens)
+        parts = prompt_parts(self.rows, prompt_tokens)
+        guesses = guessed_tokens(self.rows, self.kv.arrangement.tables, self._guessing)
         guessed, joining, right, width = sum(map(len, guesses)), sum(parts.values()), 0, 0
         if guessed or parts:
             running, right = self._decode_several(guesses, parts)
@@ -165,33 +167,12 @@ class RunningBatch:
         self._step_log.count_decode(rows, self._read_tokens(width), started, ended, tokens, [*parts.values()])
         if self.kv.in_blocks:
             self._guessing.count(computed, guessed + joining, seconds)
+            self._guessing.verified(guessed, right)
         if parts:
             self.tally.count_joining(joining, seconds * self._guessing.costs.share(joining, computed))
         if self._thread_trials is not None:
             self._thread_trials.count(computed, seconds, ended)
         self._pause_if_done()
-
-    def _guesses(self) -> list[list[int]]:
-        """Returns guesses of each row's next tokens; its limit and its blocks have room for them and one more."""
-        tables = self.kv.arrangement.tables
-        if tables is None or not self._guessing.begins(sum(row.running for row in self.rows)):
-            return []
-        left = [
-            min(row.limit - len(row.generated), tables.room(index) - row.cached_tokens) - 1
-            for index, row in enumerate(self.rows)
-        ]
-        decoding = [row.running and row.joined is None for row in self.rows]
-        texts = [row.copied_text() if decodes else None for row, decodes in zip(self.rows, decoding, strict=True)]
-        return self._guessing.guesses(texts, left)
-
-    def _parts(self, most: int) -> dict[int, int]:
-        """Returns by its index how many tokens of each joining row the next pass computes."""
-        parts: dict[int, int] = {}
-        for index, row in enumerate(self.rows):
-            if row.unjoined:
-                parts[index] = max(1, min(row.unjoined, most))
-                most -= parts[index]
-        return parts
 
     def _decode_several(self, guesses: Several[Several[int]], parts: Mapping[int, int]) -> tuple[int, int]:
         """Computes the rows' newest tokens with guesses behind them, and parts of the prompts of joining rows.
@@ -201,16 +182,7 @@ class RunningBatch:
         right.
         """
         rows, guesses = self.rows, guesses or [()] * len(self.rows)
-        tokens = [
-            [row.generated[-1], *guess] if row.joined is None else row.next_part(parts[index])
-            for index, (row, guess) in enumerate(zip(rows, guesses, strict=True))
-        ]
-        places = [
-            [*range(row.cached_tokens, row.cached_tokens + len(own))] for row, own in zip(rows, tokens, strict=True)
-        ]
-        for index in parts:  # the last token of a part, which the next one follows, goes first
-            tokens[index].insert(0, tokens[index].pop())
-            places[index].insert(0, places[index].pop())
+        tokens, places = pass_tokens(rows, guesses, parts)
         logits = decode_several_tokens(self.loaded.decoder, self.kv, tokens, places, parts)
         self._cursor, first = None, len(rows)
         if self._probe is not None:

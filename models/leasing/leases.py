@@ -24,13 +24,15 @@ class WorkerOffer:
     """What a worker accepts now: at most `max_rows` rows at once, and no work while its engine has a `fault`.
 
     `curves` are those learned since it registered; None: nothing new. `row_lengths` has the predictions of running rows
-    that are better than those made at their arrival, by request id.
+    that are better than those made at their arrival, by request id. `guesses` are the tokens that its engine has
+    guessed since it started, and those of them that were right.
     """
 
     max_rows: int | None = None
     fault: str | None = None
     curves: LearnedCurves | None = None
     row_lengths: Mapping[str, RowLength] = field(default_factory=dict)
+    guesses: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,8 @@ def renew(
             with mine as (
                 update workers set heartbeat_at = clock_timestamp(),
                     stopping = stopping or :stopping, max_rows = :max_rows, fault = :fault,
-                    curves = coalesce(cast(:curves as jsonb), curves), row_lengths = cast(:row_lengths as jsonb)
+                    curves = coalesce(cast(:curves as jsonb), curves), row_lengths = cast(:row_lengths as jsonb),
+                    guessed_tokens = :guessed_tokens, right_guesses = :right_guesses
                 where name = :name and extract(epoch from started_at)::float8 = :incarnation
                 returning not_consuming_since is not null as unreachable
             ), locked as (
@@ -196,6 +199,8 @@ def renew(
             "fault": offer.fault,
             "curves": None if offer.curves is None else json.dumps(curves_to_store(offer.curves)),
             "row_lengths": json.dumps(offer.row_lengths),
+            "guessed_tokens": offer.guesses[0],
+            "right_guesses": offer.guesses[1],
             "ids": [lease.batch_id for lease in progress],
             "fences": [lease.fence for lease in progress],
             "tokens": list(progress.values()),

@@ -41,6 +41,8 @@ class WorkerUse:
     lasting: int
     sent: int
     out_of_memory: int  # batches that ran out of memory in the last hour
+    guessed_tokens: int  # since it started
+    right_guesses: int
 
     @property
     def capacity_tokens(self) -> int:
@@ -138,7 +140,8 @@ def workers_in_use(session: Session) -> list[WorkerUse]:
                 w.drained_at is not null as drained, w.fault, coalesce(u.rows, 0) as rows,
                 coalesce(case when w.paged then u.held else u.held_rectangle end, 0)::bigint as held_tokens,
                 coalesce(case when w.paged then u.reserved else u.reserved_rectangle end, 0)::bigint as reserved_tokens,
-                coalesce(o.lasting, 0) as lasting, coalesce(o.sent, 0) as sent, coalesce(m.batches, 0) as out_of_memory
+                coalesce(o.lasting, 0) as lasting, coalesce(o.sent, 0) as sent, coalesce(m.batches, 0) as out_of_memory,
+                w.guessed_tokens, w.right_guesses
             from workers w left join used u on u.worker = w.name left join opened o on o.worker = w.name
                 left join outgrew m on m.worker = w.name
             where w.heartbeat_at > statement_timestamp() - interval '1 day'

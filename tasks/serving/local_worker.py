@@ -65,6 +65,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
     steps = StepLog()
     costs = LearnedCosts(lambda now: [window_of_sums(sums, now) for sums in steps.take()], curves)
     probe = RowProbe(loaded.decoder, LengthProbe()) if loaded.fused else None
+    guessing = Guessing(settings.guess_tokens)
     # as published, batches are planned for Θ, and the rest of the memory is for predictions that were too short
     engine_bytes = int(budget_bytes / GPU_SHARE) if settings.magnus == "published" else budget_bytes
     return serve_until_signal(
@@ -76,11 +77,13 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
             thread_trials=thread_trials,
             probe=probe,
             prefix_cache=settings.prefix_cache,
-            guessing=Guessing(settings.guess_tokens) if settings.guess_tokens else None,
+            guessing=guessing,
         ),
         load_prompt_format(settings.model),
         announcement,
-        offer=lambda: WorkerOffer(most_rows, None, costs.curves(monotonic()), probe.lengths if probe else {}),
+        offer=lambda: WorkerOffer(
+            most_rows, None, costs.curves(monotonic()), probe.lengths if probe else {}, (guessing.made, guessing.right)
+        ),
         prepare_format=loaded.format_masks.prepare if loaded.format_masks else take_any_format,
     )
 

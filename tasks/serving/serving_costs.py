@@ -1,8 +1,8 @@
 """Costs of serving: each row's share of the device's seconds, and the curves that a worker learns from its steps.
 
 A prefill's seconds are divided by the tokens that it computes for each row. The seconds between two steps are divided
-evenly, because each row gains a token, and those whose guesses come true gain more for little. So the shares add up to
-the time.
+evenly, because each row gains a token, and those whose guesses come true gain more for little; rows whose prompts join
+with the steps have an even share of these, too. So the shares add up to the time.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -43,3 +43,13 @@ def test_a_workers_predictions_of_its_rows_reach_the_planner_and_its_next_proces
             leases.renew(connection, "w1", incarnation, {}, 10.0, offer=WorkerOffer(row_lengths=lengths))
             (live,) = live_workers(connection, alive_s=30.0)
             assert live.row_lengths == lengths
+
+
+def test_a_workers_guesses_are_stored_as_its_process_has_counted_them(stage: Stage):
+    worker = worker_registration.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
+    with stage.database.begin() as connection:
+        for guesses in ((9, 4), (0, 0)):
+            incarnation = worker_registration.register(connection, worker, max_attempts=3)
+            leases.renew(connection, "w1", incarnation, {}, 10.0, offer=WorkerOffer(guesses=guesses))
+            stored = connection.exec_driver_sql("select guessed_tokens, right_guesses from workers").one()
+            assert tuple(stored) == guesses

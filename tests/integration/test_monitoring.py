@@ -65,6 +65,7 @@ def busy(api: Api) -> Api:
         )
     finish(api, api.submit()["id"])
     api.submit()
+    api.sql("update workers set guessed_tokens = 9, right_guesses = 4")
     return api
 
 
@@ -86,6 +87,8 @@ def test_what_each_process_does_is_shown(busy: Api) -> None:
         "magnus_backlog_seconds 3.5",
         "magnus_prediction_tau 0.6",
         'magnus_worker_up{worker="w1"} 1.0',
+        'magnus_guessed_tokens_total{worker="w1"} 9.0',
+        'magnus_right_guesses_total{worker="w1"} 4.0',
         'magnus_processes_alive{process="trainer"} 1.0',
         "magnus_answers_last_minute 1.0",
         "magnus_requests_unpredicted 1.0",

@@ -123,9 +123,13 @@ class BlockTables:
         """The number of tokens that fit in the blocks of the longest row."""
         return max(map(len, self.rows), default=0) * self.block_tokens
 
-    def needed_tokens(self, lengths: Sequence[int]) -> int:
-        """Returns the tokens of the blocks that all rows need, with these lengths, if they share no more than now."""
+    def needed_tokens(self, lengths: Sequence[int], shared: Sequence[Sequence[int]] = ()) -> int:
+        """Returns the tokens of the blocks that all rows need, with these lengths.
+
+        They share blocks as now, and rows that join share the blocks `shared`.
+        """
         saved = sum(map(len, self.rows)) - self.taken
+        saved += sum(map(len, shared)) - len(set(chain(*shared)) - self._readers.keys())
         return self.block_tokens * (sum(blocks_for(length, self.block_tokens) for length in lengths) - saved)
 
     def grow(self, lengths: Sequence[int], shared: Mapping[int, Sequence[int]]) -> BlockChanges | None:

@@ -93,10 +93,10 @@ class KvCache(RowStates):
     def _budget_tokens(self) -> int:
         return self.budget_bytes // self.layout.token_bytes
 
-    def needed_bytes(self, lengths: Sequence[int]) -> int:
-        """Returns the fewest bytes that hold all rows, with these lengths, if they share no more than now."""
+    def needed_bytes(self, lengths: Sequence[int], shared: Sequence[Sequence[int]] = ()) -> int:
+        """Returns the fewest bytes for all rows, with these lengths, of which joiners share the blocks `shared`."""
         tables = self.arrangement.tables
-        tokens = len(lengths) * max(lengths, default=0) if tables is None else tables.needed_tokens(lengths)
+        tokens = len(lengths) * max(lengths, default=0) if tables is None else tables.needed_tokens(lengths, shared)
         return tokens * self.layout.token_bytes
 
     def reserve(

@@ -1,6 +1,5 @@
 """What is guessed of a row's next tokens, and when that pays."""
 
-import math
 from itertools import pairwise, product
 
 import pytest
@@ -11,11 +10,8 @@ from inference.local.guessed_tokens import (
     FIRST_CHANCES,
     LEAST_GAIN,
     MOST_ROWS,
-    TWICE_SHARE,
-    VERIFYING_SHARE,
     CopiedText,
     Guessing,
-    PassCosts,
     most_worthwhile,
 )
 
@@ -23,7 +19,6 @@ few_tokens = st.lists(st.integers(0, 3), max_size=30)
 chances_of_rows = st.lists(
     st.lists(st.floats(0.01, 0.99), max_size=3).map(lambda one: sorted(one, reverse=True)), min_size=1, max_size=3
 )
-NO_LINE = (math.nan, math.nan, math.nan)
 
 
 def followed(prompt, answer):
@@ -116,39 +111,6 @@ def test_a_likely_row_is_guessed_and_an_unlikely_one_beside_it_is_not():
     assert most_worthwhile([[0.9, 0.81, 0.5], [0.3, 0.1], []], 10, (1.0, 0.05, 0.0)) == [3, 0, 0]
 
 
-def test_passes_tell_what_a_token_costs_and_what_verifying_does():
-    costs = PassCosts()
-    for n in range(400):
-        guessed = 0 if n % 3 else n % 7 + 1
-        tokens = 4 + n % 5 + guessed
-        costs.count(tokens, guessed > 0, 0.03 + 0.002 * tokens + (0.004 if guessed else 0))
-    base_s, token_s, verifying_s = costs.line() or NO_LINE
-    assert base_s + 6 * token_s == pytest.approx(0.03 + 0.002 * 6, rel=0.02)
-    assert base_s + 10 * token_s + verifying_s == pytest.approx(0.03 + 0.002 * 10 + 0.004, rel=0.02)
-    assert token_s == pytest.approx(0.002, rel=0.15)
-
-
-def test_before_anything_was_guessed_a_pass_of_twice_the_tokens_is_expected_to_cost_two_fifths_more():
-    costs = PassCosts()
-    assert costs.line() is None
-    for _ in range(50):
-        costs.count(16, False, 0.1)
-    base_s, token_s, verifying_s = costs.line() or NO_LINE
-    assert base_s + 16 * token_s == pytest.approx(0.1)
-    assert base_s + 32 * token_s == pytest.approx(0.1 * (1 + TWICE_SHARE))
-    assert verifying_s == pytest.approx(0.1 * VERIFYING_SHARE)
-
-
-def test_costly_passes_of_long_ago_no_longer_count():
-    costs = PassCosts()
-    for _ in range(20):
-        costs.count(9, True, 5.0)
-    for _ in range(2000):
-        costs.count(1, False, 0.05)
-    base_s, token_s, verifying_s = costs.line() or NO_LINE
-    assert base_s + 9 * token_s + verifying_s < 0.05 * 6
-
-
 def test_nothing_is_guessed_before_the_first_pass_and_no_more_than_there_is_room_for():
     guessing, text = Guessing(4), followed(range(20), [0, 1, 2, 3, 4, 5, 6, 7])
     assert guessing.guesses([text], [9]) == [[]]
@@ -166,4 +128,5 @@ def test_guessing_stops_where_a_pass_takes_longer_by_as_much_as_it_has_more_toke
 
 
 def test_nothing_is_guessed_beside_many_rows():
-    assert [Guessing(4).begins(rows) for rows in (1, MOST_ROWS, MOST_ROWS + 1)] == [True, True, False]
+    assert [Guessing(4).begins(rows) for rows in (0, 1, MOST_ROWS, MOST_ROWS + 1)] == [False, True, True, False]
+    assert not Guessing(0).begins(1)

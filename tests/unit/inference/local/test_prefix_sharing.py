@@ -115,12 +115,12 @@ def test_nothing_is_shared_under_another_salt_or_without_the_cache():
     here = instructed()
     engine, decoder = sharing_engine(here)
     prompt = numbered(range(9, 49))
-    engine.insert([replace(prompt("a"), cache_salt="one")])
-    engine.insert([replace(prompt("b"), cache_salt="another")])
-    assert decoder.prefilled == [(1, 40), (1, 40)]
-    engine.insert([replace(prompt("c"), cache_salt="another")])
-    assert decoder.prefilled[-1] == (1, BLOCK)
-    assert {row.cached_tokens for row in drain(engine).values()} == {0, 40 - BLOCK}
+    cached = {}
+    for name, salt in (("a", "one"), ("b", "another"), ("c", "another")):
+        engine.insert([replace(prompt(name), cache_salt=salt)])
+        cached[name] = drain(engine)[name].cached_tokens
+    assert decoder.prefilled == [(1, 40), (1, 40), (1, BLOCK)]
+    assert cached == {"a": 0, "b": 0, "c": 40 - BLOCK}
     without = Engine(here.loaded, AMPLE, block_tokens=BLOCK)
     without.insert([prompt("a"), prompt("b")])
     assert {row.cached_tokens for row in drain(without).values()} == {0}
@@ -182,7 +182,7 @@ def test_rows_that_share_a_prefix_fit_a_budget_that_holds_it_once():
     assert drain(engine)["4"].generated_ids == alone.generated_ids
 
 
-def test_a_pooled_row_begins_behind_its_cached_prefix():
+def test_a_row_that_joins_running_ones_begins_behind_its_cached_prefix():
     here = instructed()
     engine, decoder = sharing_engine(here, prefill_tokens=5)
     first, second, running = here.pool[1], here.pool[3], here.pool[0]
@@ -192,8 +192,8 @@ def test_a_pooled_row_begins_behind_its_cached_prefix():
     before = len(decoder.prefilled)
     engine.insert([Sequence("b", (*second.prompt_ids, *range(9, 19)), 2)])
     done = drain(engine)
-    pieces = [length for _, length in decoder.prefilled[before:]]
-    assert (sum(pieces), max(pieces)) == (len(second.prompt_ids) + 10 - 44, 5)
+    parts = [tokens - 1 for tokens, _ in decoder.prefilled[before:]]  # beside one of the running row
+    assert (sum(parts), max(parts)) == (len(second.prompt_ids) + 10 - 44, 5)
     whole = Engine(here.loaded, AMPLE).run([Sequence("b", (*second.prompt_ids, *range(9, 19)), 2)])[0][0]
     assert (done["b"].generated_ids, done["b"].cached_tokens) == (whole.generated_ids, 44)
     assert done["running"].generated_ids == running.answer

@@ -29,6 +29,8 @@ def worker(heartbeat_age_s: float = 1.0, **more: Any) -> WorkerUse:
         "lasting": 0,
         "sent": 0,
         "out_of_memory": 0,
+        "guessed_tokens": 0,
+        "right_guesses": 0,
     }
     return WorkerUse(**(values | {"heartbeat_age_s": heartbeat_age_s} | more))
 

@@ -1,53 +1,30 @@
-"""Joiners in the pool are prefilled in pieces between the steps of running rows, and get the same answers."""
+"""Joiners in the pool are prefilled in pieces between the steps of running rows, and get the same answers.
+
+Rows are pooled where a pass cannot compute tokens of running rows and prompts together: here in GPT-2's rectangle.
+"""
 
 from dataclasses import replace
 
 import pytest
-import torch
 
 from inference.engine_errors import OutOfMemory
 from inference.local.engine import Engine
 from inference.sequences import Sequence
 from request_body import Sampling
-from tests.unit.inference.tiny_models import AMPLE, drain
-
-PIECE = 8
-
-
-class Recorded:
-    """A decoder that notes the shape of the tokens of each forward pass."""
-
-    def __init__(self, decoder, fails_at=()):
-        self.decoder, self.passes, self.fails_at = decoder, [], fails_at
-
-    def __call__(self, tokens, **options):
-        self.passes.append(tuple(tokens.shape))
-        if len(self.passes) in self.fails_at:
-            raise torch.OutOfMemoryError("the device has no more")
-        return self.decoder(tokens, **options)
+from tests.unit.inference.recorded_passes import PIECE, alone, long_row, recorded_engine
+from tests.unit.inference.tiny_models import AMPLE, EOS, Known, drain, known
 
 
-def recorded_engine(known, budget_bytes=AMPLE, **options):
-    """An engine with a pool, in which the first answer of `known` runs; returns it and its recorded decoder."""
-    decoder = Recorded(known.loaded.decoder, **options)
-    loaded = replace(known.loaded, decoder=decoder)
-    engine = Engine(loaded, budget_bytes, block_tokens=4, prefill_tokens=PIECE)
-    engine.insert([known.pool[0].sequence("running")])
-    engine.step()
-    decoder.passes.clear()
-    return engine, decoder
+@pytest.fixture
+def pooling() -> Known:
+    """A model without an EOS whose joiners are pooled."""
+    here = known("gpt2")
+    pool = tuple(answered for answered in here.pool if EOS not in answered.answer)
+    return replace(here, loaded=replace(here.loaded, eos_ids=frozenset()), pool=pool)
 
 
-def long_row(name, tokens=5 * PIECE + 1, limit=3, **options):
-    return Sequence(name, tuple(9 + n % 40 for n in range(tokens)), limit, **options)
-
-
-def alone(known, sequence):
-    return Engine(known.loaded, AMPLE).run([sequence])[0][0]
-
-
-def test_running_rows_get_a_token_after_each_piece_of_a_joiners_prompt(endless):
-    engine, decoder = recorded_engine(endless)
+def test_running_rows_get_a_token_after_each_piece_of_a_joiners_prompt(pooling):
+    engine, decoder = recorded_engine(pooling)
     engine.insert([long_row("joiner")])
     assert decoder.passes == []
     for piece in range(1, 6):
@@ -57,13 +34,13 @@ def test_running_rows_get_a_token_after_each_piece_of_a_joiners_prompt(endless):
     assert engine.rows == {"running": 8, "joiner": 2}
     assert decoder.passes == [(1, PIECE), (1, 1)] * 5 + [(1, 1), (2, 1)]
     done = drain(engine)
-    assert done["joiner"].generated_ids == alone(endless, long_row("joiner")).generated_ids
-    assert done["running"].generated_ids == endless.pool[0].answer
+    assert done["joiner"].generated_ids == alone(pooling, long_row("joiner")).generated_ids
+    assert done["running"].generated_ids == pooling.pool[0].answer
     assert engine.figures.length == 5 * PIECE + 1
 
 
-def test_joiners_that_come_one_by_one_share_the_tokens_of_a_step(endless):
-    engine, decoder = recorded_engine(endless)
+def test_joiners_that_come_one_by_one_share_the_tokens_of_a_step(pooling):
+    engine, decoder = recorded_engine(pooling)
     for n in range(6):
         engine.insert([long_row(str(n), tokens=3)])
     engine.step()
@@ -73,8 +50,8 @@ def test_joiners_that_come_one_by_one_share_the_tokens_of_a_step(endless):
     assert decoder.passes == [(1, 1), (2, 3), (1, 1), (6, 1)]
 
 
-def test_without_running_rows_nobody_waits_and_joiners_are_prefilled_at_once(endless):
-    engine, decoder = recorded_engine(endless)
+def test_without_running_rows_nobody_waits_and_joiners_are_prefilled_at_once(pooling):
+    engine, decoder = recorded_engine(pooling)
     engine.insert([long_row("a"), long_row("b")])
     engine.step()
     engine.remove("running")
@@ -84,32 +61,32 @@ def test_without_running_rows_nobody_waits_and_joiners_are_prefilled_at_once(end
 
 
 @pytest.mark.parametrize("leave", [Engine.remove, Engine.preempt])
-def test_a_pooled_row_that_leaves_frees_its_memory(endless, leave):
-    engine, _ = recorded_engine(endless)
+def test_a_pooled_row_that_leaves_frees_its_memory(pooling, leave):
+    engine, _ = recorded_engine(pooling)
     before = engine.kv_bytes
     engine.insert([long_row("joiner")])
     engine.step()
-    assert engine.kv_bytes >= before + len(long_row("").prompt_ids) * endless.loaded.delta_bytes
+    assert engine.kv_bytes >= before + len(long_row("").prompt_ids) * pooling.loaded.delta_bytes
     left = leave(engine, "joiner")
     assert left.generated_ids == ()
     assert engine.kv_bytes == before
-    assert drain(engine)["running"].generated_ids == endless.pool[0].answer
+    assert drain(engine)["running"].generated_ids == pooling.pool[0].answer
 
 
-def test_the_budget_counts_pooled_rows_and_refuses_a_joiner_beyond_it(endless):
-    engine, _ = recorded_engine(endless, budget_bytes=128 * endless.loaded.delta_bytes)
+def test_the_budget_counts_pooled_rows_and_refuses_a_joiner_beyond_it(pooling):
+    engine, _ = recorded_engine(pooling, budget_bytes=128 * pooling.loaded.delta_bytes)
     engine.insert([long_row("a")])
     with pytest.raises(OutOfMemory) as raised:
         engine.insert([long_row("b", tokens=60)])
     assert raised.value.needed_bytes > engine.kv_budget_bytes
     assert set(engine.rows) == {"running", "a"}
-    assert drain(engine)["a"].generated_ids == alone(endless, long_row("a")).generated_ids
+    assert drain(engine)["a"].generated_ids == alone(pooling, long_row("a")).generated_ids
 
 
-def test_running_rows_that_need_the_memory_get_it_from_the_pool_first(endless):
+def test_running_rows_that_need_the_memory_get_it_from_the_pool_first(pooling):
     rows = [Sequence(str(n), (9 + n,) * 20, 80, sampling=Sampling(ignore_eos=True)) for n in range(3)]
     joiner = long_row("joiner", tokens=60)
-    engine = Engine(endless.loaded, 252 * endless.loaded.delta_bytes, block_tokens=4, prefill_tokens=1)
+    engine = Engine(pooling.loaded, 252 * pooling.loaded.delta_bytes, block_tokens=4, prefill_tokens=1)
     engine.insert(rows)
     engine.step()
     engine.insert([joiner])
@@ -117,7 +94,7 @@ def test_running_rows_that_need_the_memory_get_it_from_the_pool_first(endless):
     while engine.rows:
         done |= {row.id: row.generated_ids for row in engine.step()}
         assert engine.kv_bytes <= engine.kv_budget_bytes
-    assert done == {row.id: alone(endless, row).generated_ids for row in (*rows, joiner)}
+    assert done == {row.id: alone(pooling, row).generated_ids for row in (*rows, joiner)}
 
 
 def test_the_prompts_log_probabilities_are_those_of_a_whole_prefill(each_model):
@@ -133,12 +110,12 @@ def test_the_prompts_log_probabilities_are_those_of_a_whole_prefill(each_model):
         assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
 
 
-def test_a_device_out_of_memory_in_a_piece_loses_no_row(endless):
-    engine, _ = recorded_engine(endless, fails_at={3})
+def test_a_device_out_of_memory_in_a_piece_loses_no_row(pooling):
+    engine, _ = recorded_engine(pooling, fails_at={3})
     engine.insert([long_row("joiner")])
     engine.step()
     with pytest.raises(OutOfMemory):
         engine.step()
     done = drain(engine)
-    assert done["joiner"].generated_ids == alone(endless, long_row("joiner")).generated_ids
-    assert done["running"].generated_ids == endless.pool[0].answer
+    assert done["joiner"].generated_ids == alone(pooling, long_row("joiner")).generated_ids
+    assert done["running"].generated_ids == pooling.pool[0].answer

@@ -1,0 +1,159 @@
+"""Rows that join while others run: parts of their prompts are computed in the passes of the running rows."""
+
+import pytest
+
+from inference.engine_errors import OutOfMemory
+from inference.local.cost_counters import StepLog
+from inference.local.engine import Engine
+from inference.local.pass_costs import FEWEST_PREFILLED
+from inference.sequences import Sequence
+from request_body import Sampling
+from tests.unit.inference.recorded_passes import PIECE, alone, long_row, recorded_engine
+from tests.unit.inference.tiny_models import AMPLE, drain, known
+
+
+def test_each_pass_computes_a_token_of_running_rows_and_a_part_of_a_joiners_prompt(endless):
+    engine, decoder = recorded_engine(endless)
+    engine.insert([long_row("joiner")])
+    assert decoder.passes == []
+    for part in range(1, 6):
+        assert engine.step() == []
+        assert engine.rows == {"running": 2 + part, "joiner": 0}
+    engine.step()
+    assert engine.rows == {"running": 8, "joiner": 1}
+    engine.step()
+    assert decoder.passes == [(1 + PIECE, 1)] * 5 + [(2, 1), (2, 1)]
+    done = drain(engine)
+    assert done["joiner"].generated_ids == alone(endless, long_row("joiner")).generated_ids
+    assert done["running"].generated_ids == endless.pool[0].answer
+    assert engine.figures.length == 5 * PIECE + 1
+    assert engine.figures.invalid_tokens == engine.figures.pad_tokens == 0
+
+
+def test_joiners_share_a_pass_and_the_last_of_them_goes_on_in_the_next(endless):
+    engine, decoder = recorded_engine(endless)
+    for n in range(6):
+        engine.insert([long_row(str(n), tokens=3)])
+    engine.step()
+    assert list(engine.rows.values()) == [3, 1, 1, 0, 0, 0]
+    engine.step()
+    assert list(engine.rows.values()) == [4, 2, 2, 1, 1, 0]
+    assert decoder.passes == [(1 + PIECE, 1), (3 + PIECE, 1)]
+
+
+def test_without_running_rows_joiners_are_prefilled_at_once(endless):
+    engine, decoder = recorded_engine(endless)
+    engine.insert([long_row("a"), long_row("b")])
+    engine.remove("running")
+    engine.step()
+    assert decoder.passes == [(2, 5 * PIECE + 1), (2, 1)]
+
+
+def test_without_a_setting_the_measured_costs_bound_a_part(endless):
+    engine = Engine(endless.loaded, AMPLE, prefill_tokens=None)
+    engine.insert([endless.pool[0].sequence("running")])
+    engine.insert([long_row("joiner", tokens=100)])
+    engine.step()
+    assert engine.rows == {"running": 2, "joiner": 0}
+    assert engine._batch.rows[1].joined == FEWEST_PREFILLED  # nothing is known before the first pass
+
+
+@pytest.mark.parametrize("leave", [Engine.remove, Engine.preempt])
+def test_a_row_that_leaves_before_it_has_joined_frees_its_memory_and_can_come_again(endless, leave):
+    engine, _ = recorded_engine(endless)
+    before = engine.kv_bytes
+    engine.insert([long_row("joiner")])
+    engine.step()
+    assert engine.kv_bytes >= before + len(long_row("").prompt_ids) * endless.loaded.delta_bytes
+    assert leave(engine, "joiner").generated_ids == ()
+    engine.step()
+    assert engine.kv_bytes <= before + 4 * endless.loaded.delta_bytes  # of the running row, which has grown
+    engine.insert([long_row("joiner")])
+    done = drain(engine)
+    assert done["joiner"].generated_ids == alone(endless, long_row("joiner")).generated_ids
+    assert done["running"].generated_ids == endless.pool[0].answer
+
+
+def test_the_budget_counts_rows_that_have_not_joined_and_refuses_a_joiner_beyond_it(endless):
+    engine, _ = recorded_engine(endless, budget_bytes=128 * endless.loaded.delta_bytes)
+    engine.insert([long_row("a")])
+    with pytest.raises(OutOfMemory) as raised:
+        engine.insert([long_row("b", tokens=60)])
+    assert raised.value.needed_bytes > engine.kv_budget_bytes
+    assert set(engine.rows) == {"running", "a"}
+    assert drain(engine)["a"].generated_ids == alone(endless, long_row("a")).generated_ids
+
+
+def test_running_rows_that_need_the_memory_get_it_from_a_row_that_has_not_joined(endless):
+    rows = [Sequence(str(n), (9 + n,) * 20, 80, sampling=Sampling(ignore_eos=True)) for n in range(3)]
+    joiner = long_row("joiner", tokens=60)
+    engine = Engine(endless.loaded, 252 * endless.loaded.delta_bytes, block_tokens=4, prefill_tokens=1)
+    engine.insert(rows)
+    engine.step()
+    engine.insert([joiner])
+    done: dict[str, tuple[int, ...]] = {}
+    while engine.rows:
+        done |= {row.id: row.generated_ids for row in engine.step()}
+        assert engine.kv_bytes <= engine.kv_budget_bytes
+    assert done == {row.id: alone(endless, row).generated_ids for row in (*rows, joiner)}
+
+
+@pytest.mark.parametrize("asked", [{"sampling": Sampling(1.2, seed=3)}, {"top_logprobs": 2}, {"stop": ("b", "qr")}])
+def test_what_a_joiner_asks_for_holds_for_its_first_token(endless, asked):
+    engine, _ = recorded_engine(endless)
+    engine.insert([long_row("joiner", limit=9, **asked)])
+    found, expected = drain(engine)["joiner"], alone(endless, long_row("joiner", limit=9, **asked))
+    assert (found.generated_ids, found.reason) == (expected.generated_ids, expected.reason)
+    assert [one.id for one in found.logprobs] == [one.id for one in expected.logprobs]
+
+
+def test_a_joiner_that_asks_for_its_prompts_log_probabilities_is_prefilled_alone(endless):
+    engine, decoder = recorded_engine(endless)
+    engine.insert([long_row("joiner", prompt_logprobs=True, top_logprobs=0)])
+    engine.step()
+    assert decoder.passes == [(1, 5 * PIECE + 1), (2, 1)]
+
+
+def test_a_joiner_waits_for_the_row_that_computes_their_common_beginning(endless):
+    engine = Engine(endless.loaded, AMPLE, block_tokens=4, prefill_tokens=PIECE, prefix_cache=True)
+    engine.insert([endless.pool[0].sequence("running")])
+    engine.insert([long_row("a"), long_row("b")])
+    while not engine.rows.get("b"):
+        engine.step()
+    done = drain(engine)
+    assert (done["a"].cached_tokens, done["b"].cached_tokens) == (0, 5 * PIECE)
+    assert done["b"].generated_ids == done["a"].generated_ids == alone(endless, long_row("a")).generated_ids
+
+
+def test_a_device_out_of_memory_in_a_mixed_pass_loses_no_row(endless):
+    engine, _ = recorded_engine(endless, fails_at={2})
+    engine.insert([long_row("joiner")])
+    engine.step()
+    with pytest.raises(OutOfMemory):
+        engine.step()
+    done = drain(engine)
+    assert done["joiner"].generated_ids == alone(endless, long_row("joiner")).generated_ids
+    assert done["running"].generated_ids == endless.pool[0].answer
+
+
+def test_a_mixed_pass_is_a_window_with_tokens_of_prompts_and_no_prefill(endless):
+    log = StepLog()
+    engine = Engine(endless.loaded, AMPLE, step_log=log, prefill_tokens=PIECE)
+    engine.insert([endless.pool[0].sequence("running")])
+    engine.step()
+    engine.insert([long_row("joiner", tokens=2 * PIECE)])
+    log.take()
+    engine.step()
+    engine.step()
+    windows = [(one.prefilled_tokens, one.prefilled_rows, one.prefills, one.steps, one.row_steps) for one in log.take()]
+    assert windows[-2:] == [(PIECE, 1, 0, 1, 1), (PIECE, 1, 0, 1, 2)]
+    assert engine.figures.prefill_s > 0
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "neox"])
+def test_joiners_of_a_model_without_blocks_are_prefilled_when_they_come(architecture):
+    here = known(architecture)
+    engine = Engine(here.loaded, AMPLE)
+    engine.insert([here.pool[0].sequence("running")])
+    engine.insert([here.pool[1].sequence("joiner")])
+    assert engine.rows["joiner"] == 1
