@@ -1,10 +1,10 @@
-"""Measures how long running rows wait for joiners: the longest time between two of their tokens, for sizes of the pool.
+"""Measures how long running rows wait for joiners: the longest time between two of their tokens, for sizes of a part.
 
     python -m benchmarks.engines.join_gaps --model inference/bundled [--clock cpu] [--json F]
     python -m benchmarks.engines.join_gaps --size smollm2 --joiners 2 --prompt 256 [--clock cpu] [--json F]
 
-Rows run without end while others join at once. The sizes take turns, each with an engine of its own: `whole` prefills
-joiners as they come (MAGNUS_PREFILL_TOKENS unset), a number is the most tokens that are prefilled between two steps.
+Rows run without end while others join at once. The sizes take turns, each with an engine of its own: `costs` leaves the
+size to the measured costs (MAGNUS_PREFILL_TOKENS unset), a number is the most tokens of prompts between two tokens.
 """
 
 from dataclasses import replace
@@ -38,7 +38,7 @@ COLUMNS = {
 @click.option("--joiners", default=4, show_default=True, help="Rows of a join.")
 @click.option("--joins", default=2, show_default=True, help="Joins, one after the other.")
 @click.option("--prompt", default=400, show_default=True, help="Tokens of a joiner's prompt.")
-@click.option("--prefill-tokens", "bounds", type=CommaSeparated(int), default="0,32,64,128", help="0: whole prompts.")
+@click.option("--prefill-tokens", "bounds", type=CommaSeparated(int), default="0,32,64,128", help="0: by costs.")
 @click.option("--repeats", default=1, show_default=True)
 @threads_option
 @clock_option
@@ -59,7 +59,7 @@ def main(
     for _ in range(repeats):
         for bound in bounds:
             found = gaps(loaded, rows, [(prompt, ANSWER)] * joiners, joins, bound, clock)
-            figures.append({"prefill_tokens": bound or "whole", **found})
+            figures.append({"prefill_tokens": bound or "costs", **found})
     print_table(figures, COLUMNS)
     results.write(figures)
 
