@@ -35,9 +35,9 @@ def test_joiners_share_a_pass_and_the_last_of_them_goes_on_in_the_next(endless):
     for n in range(6):
         engine.insert([long_row(str(n), tokens=3)])
     engine.step()
-    assert list(engine.rows.values()) == [3, 1, 1, 0, 0, 0]
+    assert list(engine.rows.values()) == [3, 1, 1, 0, 0, 0, 0]
     engine.step()
-    assert list(engine.rows.values()) == [4, 2, 2, 1, 1, 0]
+    assert list(engine.rows.values()) == [4, 2, 2, 1, 1, 1, 0]
     assert decoder.passes == [(1 + PIECE, 1), (3 + PIECE, 1)]
 
 
@@ -126,8 +126,9 @@ def test_a_joiner_waits_for_the_row_that_computes_their_common_beginning(endless
 
 
 def test_a_device_out_of_memory_in_a_mixed_pass_loses_no_row(endless):
-    engine, _ = recorded_engine(endless, fails_at={2})
+    engine, _ = recorded_engine(endless, fails_at={3})
     engine.insert([long_row("joiner")])
+    engine.step()
     engine.step()
     with pytest.raises(OutOfMemory):
         engine.step()
