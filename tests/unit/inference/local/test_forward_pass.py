@@ -69,7 +69,8 @@ def test_one_pass_of_several_tokens_gives_what_as_many_passes_give(llama, counts
             begun = [*map(len, prompts)]
             if several:
                 tokens = [own[:count] for own, count in zip(coming, counts, strict=True)]
-                logits.append(decode_several_tokens(llama.loaded.decoder, kv, tokens, begun))
+                places = [[*range(start, start + count)] for start, count in zip(begun, counts, strict=True)]
+                logits.append(decode_several_tokens(llama.loaded.decoder, kv, tokens, places))
             else:
                 steps = []
                 for place in range(max(counts)):
@@ -81,3 +82,22 @@ def test_one_pass_of_several_tokens_gives_what_as_many_passes_give(llama, counts
     numbered = [(row, 0) for row in range(3)] + [(row, n) for row in range(3) for n in range(1, counts[row])]
     for own, (row, place) in zip(found, numbered, strict=True):
         torch.testing.assert_close(own, one_by_one[place, row], rtol=1e-3, atol=1e-3)
+
+
+def test_a_rows_tokens_may_come_in_any_order_and_those_behind_its_first_may_be_dropped(llama):
+    prompts, logits = [list(answered.prompt_ids) for answered in llama.pool[:3]], []
+    ordered = [[9], [10, 11, 12, 13, 14], [15, 16]]
+    for last_first in (False, True):
+        kv = KvCache(llama.loaded.layout, 2**20, block_tokens=4, in_blocks=True)
+        tokens = [list(own) for own in ordered]
+        places = [[len(prompt) + n for n in range(len(own))] for prompt, own in zip(prompts, tokens, strict=True)]
+        if last_first:
+            for of_row in (tokens[1], places[1]):
+                of_row.insert(0, of_row.pop())
+        with torch.inference_mode():
+            kv.reserve([len(prompt) + 6 for prompt in prompts])
+            prefill(llama.loaded.decoder, kv, range(3), prompts, 0)
+            dropped = {1} if last_first else ()
+            logits.append(decode_several_tokens(llama.loaded.decoder, kv, tokens, places, dropped))
+    whole, kept = logits  # first those behind 9, 10 and 15, then those behind 11 to 14, then that behind 16
+    torch.testing.assert_close(kept, whole[[0, 6, 2, 7]], rtol=1e-4, atol=1e-4)
