@@ -30,12 +30,9 @@ def test_each_batch_ends_with_its_own_last_row():
     setting.drain()
     assert [event.lease.batch_id for event in setting.of(BatchEnded)] == [2, 1]
     figures = {event.lease.batch_id: event.figures for event in setting.of(BatchEnded)}
-    assert (figures[2].valid_tokens, figures[2].generation_length, figures[2].iterations) == (3, 2, 2)
-    assert (figures[1].valid_tokens, figures[1].generation_length, figures[1].iterations) == (
-        6,
-        6,
-        7,
-    )  # one of them is the prefill of those that joined
+    assert (figures[2].valid_tokens, figures[2].generation_length) == (3, 2)
+    assert 2 <= figures[2].iterations <= 4  # the prompts of both take one to three passes
+    assert (figures[1].valid_tokens, figures[1].generation_length, figures[1].iterations) == (6, 6, 6)
 
 
 def test_joiners_that_do_not_fit_end_as_out_of_memory_and_the_running_row_goes_on():
@@ -58,12 +55,13 @@ def test_a_row_that_does_not_fit_alone_goes_back_for_a_larger_worker():
 
 def test_when_rows_outgrow_the_memory_the_one_that_joined_last_goes_back():
     setting = Setting()
-    setting.batches.admit(job(1, row("first", 3), joins=True))
-    setting.batches.admit(job(2, row("second", 3), joins=True))
+    setting.batches.admit(job(1, row("first", 6), joins=True))
+    setting.batches.admit(job(2, row("second", 6), joins=True))
     setting.batches.step()
+    setting.batches.step()  # has the rest of the second prompt
     setting.engine.device.error = out_of_memory()
     setting.batches.step()
-    assert [(event.request_id, len(event.generated_ids)) for event in setting.of(RowReturned)] == [("second", 2)]
+    assert [(event.request_id, len(event.generated_ids)) for event in setting.of(RowReturned)] == [("second", 1)]
     setting.drain()
     assert [event.ended.id for event in setting.of(RowEnded)] == ["first"]
 

@@ -78,11 +78,11 @@ def test_static_batches_run_one_after_the_other():
 
 def test_batches_that_join_share_the_engine():
     setting = Setting(batches=2)
-    setting.thread.submit(job(1, row("a", 4), joins=True))
+    setting.thread.submit(job(1, row("a", 6), joins=True))
     setting.thread.submit(job(2, row("b", 2), joins=True))
     setting.thread.run()
     assert setting.ended() == [(2, BatchStatus.finished), (1, BatchStatus.finished)]
-    assert setting.thread.steps == 3  # prefilling gives each row its first token
+    assert setting.thread.steps == 5  # prefilling gives the first row its first token, and b's prompt shares two steps
 
 
 def test_a_static_batch_waits_until_no_joined_row_is_left():

@@ -10,11 +10,12 @@ def test_each_row_has_the_instant_at_which_its_first_token_was_seen() -> None:
     engine = TinyEngine()
     first = FirstTokens(engine)
     for at, name in ((1.0, "a"), (2.0, "b")):
-        engine.insert([row(name, 9)])  # the prefill gives it a token
+        engine.insert([row(name, 9)])  # the prefill gives the first one a token, the other one's prompt takes two steps
         first.expect([row(name, 9)])
         first.look(at)
-    first.look(3.0, engine.step())
-    assert [first.take(name) for name in ("a", "b", "a", "c")] == [1.0, 2.0, None, None]
+    for at in (3.0, 4.0, 5.0):
+        first.look(at, engine.step())
+    assert [first.take(name) for name in ("a", "b", "a", "c")] == [1.0, 4.0, None, None]
 
 
 def test_a_row_that_ends_with_its_first_token_has_one() -> None:
