@@ -6,7 +6,9 @@ Each policy and model gets one service. It learns from a burst of requests; its 
 arrivals than it can serve; then each load follows, as a share of that saturation. An ETA is judged as the API shows it:
 at submission, when service begins, and halfway between arrival and answer. An error is the difference between the
 expected and the real instant of the answer, as a share of the time that was left. The table also has the errors of the
-predicted lengths, on which every ETA depends.
+predicted lengths, on which every ETA depends. At submission, the median error in seconds stands beside those of two
+naive rivals, the last hour's median response time and Little's law, and the interval's width beside that of the last
+hour's response times.
 
 The planner's snapshots are kept during the run and evaluated afterwards, so that the benchmark takes almost no CPU from
 the service.
@@ -27,6 +29,7 @@ import click
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from benchmarks.eta_rivals import History, Served, beside_rivals
 from benchmarks.harness import Json, Results, json_option, print_table
 from benchmarks.inputs.request_sources import Workload, arrivals_of
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
@@ -100,9 +103,9 @@ class Snapshots:
         return place_in_queue(view, self._kept[number] if known else None)
 
 
-def judge(jobs: Sequence[Job], snapshots: Snapshots) -> list[Json]:
-    """Make a row for each moment: median error, share of answers within the interval, number of jobs."""
-    rows = []
+def judge(jobs: Sequence[Job], snapshots: Snapshots, history: History) -> list[Json]:
+    """Make a row for each moment: median error, share of answers within the interval, number of jobs, rivals."""
+    rows: list[Json] = []
     for moment, at_of in MOMENTS.items():
         left = [
             (at, job.finished_at, place)
@@ -126,7 +129,12 @@ def judge(jobs: Sequence[Job], snapshots: Snapshots) -> list[Json]:
                 "length_error": _median(job.length_error for job in jobs),
             }
         )
-    return rows
+    shown = [
+        (Served(job.arrived_at, job.finished_at), eta.timestamp(), (high - low).total_seconds())
+        for job in jobs
+        if (eta := job.request.eta_at) and (low := job.request.eta_low_at) and (high := job.request.eta_high_at)
+    ]
+    return [row | (beside_rivals(shown, history) if row["moment"] == "submission" else {}) for row in rows]
 
 
 def _shown_eta(moment: str, job: Job, at: float, snapshots: Snapshots) -> QueuePlace:
@@ -160,6 +168,11 @@ COLUMNS = {
     "moment": "moment",
     "judged": "judged",
     **{name.replace("_", " "): f"{name}:.1%" for name in ("median_error", "coverage", "length_error", "planner_share")},
+    "error, s": "error_s:.1f",
+    "last hour's, s": "last_hour_error_s:.1f",
+    "Little's, s": "little_error_s:.1f",
+    "width, s": "width_s:.1f",
+    "last hour's width, s": "last_hour_width_s:.1f",
 }
 BUNDLED = "bundled"
 LOOK_EVERY_S = 0.25  # the planner writes its snapshot twice a second
@@ -248,7 +261,8 @@ def _serve(
         session.expunge_all()
     first = min(job.arrived_at for job in jobs)
     share = round(spent_s / took_s, 4)
-    judged = judge([job for job in jobs if job.arrived_at >= first + warm_s], snapshots)
+    history = History(Served(job.arrived_at, job.finished_at) for job in jobs)
+    judged = judge([job for job in jobs if job.arrived_at >= first + warm_s], snapshots, history)
     return rate_while_busy(jobs), [row | {"planner_share": share} for row in judged]
 
 
