@@ -154,6 +154,9 @@ class Settings(BaseSettings):
         None, description="Load the model quantized (bitsandbytes, CUDA): policy vsq"
     )
 
+    adapters: Path | None = Field(
+        None, description="Directory of LoRA adapters beside the LM: each subdirectory's name is a model for clients"
+    )
     embed: str | None = Field(
         None,
         description="Comma-separated sentence-transformers models for /v1/embeddings, /v1/rerank and /v1/score: "

@@ -42,7 +42,8 @@ class Sequence:
     of `generated_ids`. With `prompt_logprobs`, those of the prompt's tokens are wanted too. Only rows of the same
     `cache_salt` may share what is cached of their prompts. If it `continues`, the answer continues the
     prompt's text, and may begin in the middle of a word. `answer_form` says how its thinking is told from its text.
-    With `pooling`, vectors or scores of the `texts` are wanted instead of tokens, and `prompt_ids` are empty.
+    With `pooling`, vectors or scores of the `texts` are wanted instead of tokens, and `prompt_ids` are empty. `adapter`
+    names the adapter by which the model answers.
     """
 
     id: str
@@ -64,12 +65,18 @@ class Sequence:
     predicted_upper: int = 0
     texts: tuple[str, ...] = ()
     pooling: Pooling | None = None
+    adapter: str = ""
 
     def __post_init__(self) -> None:
         if not self.prompt_ids and self.pooling is None:
             raise ValueError(f"sequence {self.id}: the prompt is empty")
         if len(self.generated_ids) >= self.limit:
             raise ValueError(f"sequence {self.id}: {len(self.generated_ids)} of at most {self.limit} tokens generated")
+
+    @property
+    def prefix_salt(self) -> str:
+        """Returns the salt of its cached blocks: rows share them if both their cache salt and adapter are the same."""
+        return f"{self.cache_salt}\0{self.adapter}"
 
     @property
     def length(self) -> int:

@@ -69,6 +69,12 @@ class NewRequest:
     eta_high_s: float | None = None
     forecast_s: float | None = None
     needs: tuple[str, ...] = ()  # abilities that its engine needs, by the names of the request's fields
+    base: str | None = None  # if `model` is an adapter: the model whose workers serve it
+
+    @property
+    def served_by(self) -> str:
+        """Returns the model whose workers serve it."""
+        return self.base or self.model
 
     @property
     def size_bytes(self) -> int:
@@ -80,13 +86,13 @@ DURATIONS = ("deadline_s", "eta_s", "eta_low_s", "eta_high_s", "forecast_s")
 # Fields of NewRequest that are columns of the same name; its durations become instants.
 INSERTED_AS_GIVEN = tuple(field.name for field in fields(NewRequest) if field.name not in DURATIONS)
 SUBMIT = """
-    insert into requests (id, arrived_at, idempotency_key, idempotency_sha256, tenant, model, application, instructions,
-        input, body, prompt_tokens, input_tokens, limit_tokens, priority, needs, deadline_at, eta_at, eta_low_at,
-        eta_high_at, forecast_s)
+    insert into requests (id, arrived_at, idempotency_key, idempotency_sha256, tenant, model, base, application,
+        instructions, input, body, prompt_tokens, input_tokens, limit_tokens, priority, needs, deadline_at, eta_at,
+        eta_low_at, eta_high_at, forecast_s)
     values ('resp_' || lpad(to_hex((extract(epoch from statement_timestamp()) * 1000000)::bigint), 14, '0')
         || cast(:random as text), statement_timestamp(), :idempotency_key, :idempotency_sha256, :tenant, :model,
-        :application, :instructions, :input, cast(:body as jsonb), :prompt_tokens, :input_tokens, :limit_tokens,
-        :priority, :needs, clock_timestamp() + make_interval(secs => :deadline_s),
+        cast(:base as text), :application, :instructions, :input, cast(:body as jsonb), :prompt_tokens, :input_tokens,
+        :limit_tokens, :priority, :needs, clock_timestamp() + make_interval(secs => :deadline_s),
         clock_timestamp() + make_interval(secs => :eta_s), clock_timestamp() + make_interval(secs => :eta_low_s),
         clock_timestamp() + make_interval(secs => :eta_high_s), :forecast_s)
     on conflict (tenant, idempotency_key) where idempotency_key is not null do nothing

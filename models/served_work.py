@@ -42,8 +42,8 @@ def measured_work(connection: Connection, window_s: float, alive_s: float, most:
     inputs = planner_inputs(connection)
     rows = connection.execute(
         text("""
-            select id, model, tenant, application, prompt_tokens, limit_tokens, predicted_tokens,
-                predicted_upper_tokens, output_tokens, priority,
+            select id, coalesce(base, model) as model, tenant, application, prompt_tokens, limit_tokens,
+                predicted_tokens, predicted_upper_tokens, output_tokens, priority,
                 extract(epoch from arrived_at)::float8 as arrived_at,
                 extract(epoch from started_at)::float8 as started_at,
                 extract(epoch from finished_at)::float8 as finished_at

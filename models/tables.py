@@ -96,6 +96,7 @@ class StoredRequest(Base):
     idempotency_key: Mapped[str | None]
     idempotency_sha256: Mapped[bytes | None] = mapped_column(LargeBinary)  # digest of the first body with this key
     model: Mapped[str]
+    base: Mapped[str | None]  # if `model` is an adapter: the model whose workers serve it
     application: Mapped[str]  # metadata.application, or a digest of the instructions
     instructions: Mapped[str]
     input: Mapped[str]
@@ -154,6 +155,11 @@ class StoredRequest(Base):
     def service_tier(self) -> ServiceTier:
         """The service tier that serves it."""
         return service_tier(self.priority)
+
+    @property
+    def served_by(self) -> str:
+        """The model whose workers serve it."""
+        return self.base or self.model
 
     @property
     def level(self) -> int:
@@ -285,6 +291,7 @@ class StoredWorker(Base):
     lacks: Mapped[list[str]] = mapped_column(
         ARRAY(Text), server_default="{}"
     )  # names of the needs that its engine cannot meet
+    adapters: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # that it serves beside its model
     prefix_cache: Mapped[bool] = mapped_column(server_default="false")  # whether its engine caches prefixes of prompts
     max_rows: Mapped[int | None]  # the most rows that it takes at once, however large its memory
     fault: Mapped[str | None]  # why its engine cannot serve now; until it can, the worker gets no batch

@@ -216,7 +216,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         listening.dispose()
         engine.dispose()
 
-    password, prompt_limits = settings.dashboard_password, prompt_limits_of(settings)
+    password, prompt_limits = settings.dashboard_password, prompt_limits_of(settings, sessions)
     return AppContext(
         database=engine,
         sessions=sessions,

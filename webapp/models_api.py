@@ -1,4 +1,7 @@
-"""/v1/models: the model that this service answers with, under each of its names, and those for vectors and scores."""
+"""/v1/models: the model that this service answers with, its adapters, and the models for vectors and scores.
+
+The model is listed under each of its names, an adapter as vLLM lists it: with the model as its `parent`.
+"""
 
 from typing import Literal
 
@@ -31,6 +34,7 @@ class Model(ApiObject):
     object: Literal["model"] = "model"
     created: int = 0
     owned_by: str = "magnus"
+    parent: str | None = Field(default=None, description="The model beside which this adapter answers")
     magnus: Bounds
 
 
@@ -45,9 +49,9 @@ class ModelList(ApiObject):
 @api.output(ModelList)
 @api.doc(summary="List models", security="ApiKey", responses=[401, 403, 429, 503])
 def list_() -> ModelList:
-    """Lists the model that answers, under each of its names, and the models for vectors and scores."""
+    """Lists the model that answers, under each of its names, its adapters, and the models for vectors and scores."""
     limits = current_context().prompt_limits
-    names = (limits.model_name, *limits.further_names, *limits.texts.models)
+    names = (limits.model_name, *limits.further_names, *limits.adapters, *limits.texts.models)
     return ModelList(data=[served_model(name) for name in names])
 
 
@@ -58,7 +62,7 @@ def retrieve(name: str) -> Model:
     """Returns the served model of this name."""
     limits = current_context().prompt_limits
     if name not in limits.texts.models:
-        limits.check_model(name)
+        limits.served_model(name)
     return served_model(name)
 
 
@@ -84,4 +88,5 @@ def served_model(name: str) -> Model:
         context_tokens=limits.prompt_format.context_tokens,
         largest_worker_tokens=largest_tokens,
     )
-    return Model(id=name, magnus=bounds)
+    adapter = name != limits.model_name and name not in limits.further_names
+    return Model(id=name, parent=limits.model_name if adapter else None, magnus=bounds)

@@ -225,12 +225,13 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
     snapshot, limits = context.queue_snapshot.get(), context.prompt_limits
     new = accepted_request(limits, snapshot, submission)
     if snapshot is not None:
-        limits.check_served(new.model, snapshot.unserved_s.get(new.model, 0.0), snapshot.unserved.get(new.model, 0))
+        model = new.served_by
+        limits.check_served(model, snapshot.unserved_s.get(model, 0.0), snapshot.unserved.get(model, 0))
     # forecasts at submission are for requests that generate and do not wait for others
     if submission.body.pooling is not None or is_background(new.priority):
         return new
     eta = context.response_times.get().eta(
-        scoped_application(new.tenant, new.application), new.input_tokens, new.limit_tokens, new.model, snapshot
+        scoped_application(new.tenant, new.application), new.input_tokens, new.limit_tokens, new.served_by, snapshot
     )
     return new if eta is None else replace(new, **asdict(eta))
 
@@ -244,7 +245,7 @@ def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submi
     if body.pooling is not None:
         tokens = sum(body.pooling.tokens)  # texts and model were checked when the submission was made
         return _row(submission, submission.model, body, TokenCounts(tokens, tokens), limit_tokens=1)
-    limits.check_model(submission.model)
+    model = limits.served_model(submission.model)
     limit_tokens = limits.output_limit(submission.limit_tokens, param=names.limit)
     check_options(body, limit_tokens, names.format, submission.tenant)
     limits.check_template(body, effort=names.reasoning)
@@ -258,7 +259,8 @@ def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submi
     largest_tokens = snapshot.largest_tokens.get(limits.model_name) if snapshot else None
     limits.check_workers(counts.prompt_tokens, largest_tokens, param=names.prompt)
     limits.check_needs(replace(submission, body=body).needs, lacks)
-    new = _row(submission, limits.model_name, body, counts, limit_tokens)
+    base = None if model == limits.model_name else limits.model_name
+    new = replace(_row(submission, model, body, counts, limit_tokens), base=base)
     limits.check_size(new.size_bytes, param="tools" if body.tools else names.prompt)
     return new
 

@@ -181,10 +181,10 @@ def _model(settings: Settings) -> Iterator[Finding]:
     yield from answer_findings(settings)
     yield split_finding("encoder", startup_checks.encoder_problem(settings.encoder), settings.encoder)
     yield split_finding("length predictor", startup_checks.predictor_problem(settings), settings.predictor)
-    for unserved in startup_checks.embedding_problems(settings.text_models, name):
-        yield split_finding("embeddings", unserved)
-    for missing in startup_checks.device_problems(settings.devices):
-        yield split_finding("devices", missing)
+    yield from (split_finding("adapters", each) for each in startup_checks.adapter_problems(settings))
+    unserved = startup_checks.embedding_problems(settings.text_models, name)
+    yield from (split_finding("embeddings", each) for each in unserved)
+    yield from (split_finding("devices", each) for each in startup_checks.device_problems(settings.devices))
 
 
 def _longest_prompt(settings: Settings) -> Finding:

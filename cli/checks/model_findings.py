@@ -11,24 +11,28 @@ import torch
 from pydantic import ByteSize
 
 from cli.checks.doctor_checks import Finding, answer_findings, split_finding
-from cli.checks.startup_checks import device_problems, model_problem
+from cli.checks.startup_checks import adapter_problems, device_problems, model_problem
 from inference.engine_errors import InferenceError, ShownByLoading
 from inference.local.kv.kv_budget import kv_budget_bytes, require_a_row
 from inference.local.loading.decoding_check import ELSEWHERE
 from inference.local.loading.model_outline import ModelOutline, outline_model
+from inference.model_directory.adapter_files import read_adapters
 from inference.model_directory.model_files import read_json
 from settings import Settings
 
+ADAPTER_REMEDY = "MAGNUS_ADAPTERS: take the adapter's directory out, or serve the model that it was trained for"
 REMEDY = "name another model, of the families in docs/models.md"
 
 
 def model_findings(settings: Settings) -> Iterator[Finding]:
     """Yields what the files of MAGNUS_MODEL say; a remedy if it cannot be served."""
     problem, outline, unknown = model_problem(settings.model), None, None
+    unserved = list(adapter_problems(settings))
+    adapters = {} if settings.adapters is None or unserved else read_adapters(str(settings.adapters))
     missing = list(device_problems(settings.devices))
     device = torch.device("cpu" if missing else _first_device(settings.devices))
     try:
-        outline = outline_model(settings.model, device, settings.dtype)
+        outline = outline_model(settings.model, device, settings.dtype, adapters.values())
     except ShownByLoading as error:
         unknown = str(error)
     except InferenceError as error:
@@ -43,6 +47,11 @@ def model_findings(settings: Settings) -> Iterator[Finding]:
         yield from _as_served(settings, outline)
     if outline is not None or unknown is not None:
         yield from answer_findings(settings)
+    yield from (split_finding("adapters", each) for each in unserved)
+    if adapters and outline is not None:
+        yield from (Finding("adapters", misfit, ADAPTER_REMEDY) for misfit in outline.misfits)
+        if not outline.misfits:
+            yield Finding("adapters", ", ".join(adapters))
     for each in missing:
         yield split_finding("devices", each)
     if outline is not None and not missing:

@@ -20,7 +20,7 @@ def engine_findings(settings: Settings, url: str) -> Iterator[Finding]:
         return
     able = server.capabilities
     yield Finding("server", f"{server.kind} at {server.url}")
-    yield Finding("model", server.client_name)
+    yield Finding("model", ", with the adapter ".join((server.client_name, *server.adapters)))
     yield _tokenizer(settings, server)
     tokens = "not known" if server.capacity_tokens is None else f"{server.capacity_tokens:,} tokens"
     kind = "sum over rows" if able.paged else "rows times the longest"

@@ -12,6 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from cli.hosting.worker_devices import cuda_devices
 from inference.embedding.text_model import read_text_model
 from inference.engine_errors import InferenceError
+from inference.model_directory.adapter_files import read_adapters
 from inference.model_directory.model_checks import check_model
 from inference.prompt_format import load_prompt_format
 from inference.remote.server_capabilities import tokenizer_source
@@ -34,6 +35,7 @@ def problems(settings: Settings) -> Iterator[str]:
     for problem in (found, encoder_problem(settings.encoder), predictor_problem(settings)):
         if problem is not None:
             yield problem
+    yield from adapter_problems(settings)
     yield from embedding_problems(settings.text_models, settings.model_name or Path(settings.model).name)
     yield from device_problems(settings.devices)
 
@@ -52,6 +54,22 @@ def model_problem(model: str, needs_weights: bool = True) -> str | None:
     except InferenceError as error:
         return f"{error}; {remedy}"
     return None
+
+
+def adapter_problems(settings: Settings) -> Iterator[str]:
+    """Yields why the adapters cannot be served according to their files; loading shows whether they fit the model."""
+    if settings.adapters is None:
+        return
+    remedy = "MAGNUS_ADAPTERS: name a directory with a subdirectory for each LoRA adapter, as peft saves it"
+    try:
+        adapters = read_adapters(str(settings.adapters))
+    except InferenceError as error:
+        yield f"{error}; {remedy}"
+        return
+    own = (settings.model_name or Path(settings.model).name, *settings.further_model_names, *settings.text_models)
+    for name in own:
+        if name in adapters:
+            yield f"MAGNUS_ADAPTERS: {name} is also the name of a model; rename the adapter's directory"
 
 
 def embedding_problems(models: Mapping[str, str], chat_model: str) -> Iterator[str]:

@@ -103,7 +103,7 @@ def worker(
         _embed(name, embed, device, settings)
     convert_once(settings.model)
     wrong = [problem for problem in (startup_checks.model_problem(settings.model),) if problem]
-    wrong += startup_checks.device_problems(device)
+    wrong += [*startup_checks.adapter_problems(settings), *startup_checks.device_problems(device)]
     if wrong:
         raise WrongSetting("\n".join(wrong))
     # imported here because it loads torch, which `magnus worker --help` does not need

@@ -141,7 +141,9 @@ def flower(port: int, credentials: str) -> ChildProgram:
 
 def with_absolute_paths(settings: Settings) -> Settings:
     """Returns the settings for a process with another working directory."""
-    paths = {"model": _absolute(settings.model), "encoder": _absolute(settings.encoder)}
+    paths: dict[str, str | Path] = {"model": _absolute(settings.model), "encoder": _absolute(settings.encoder)}
+    if settings.adapters is not None:
+        paths["adapters"] = settings.adapters.absolute()
     if settings.embed is not None:
         paths["embed"] = ",".join(_absolute(one.strip()) for one in settings.embed.split(","))
     return settings.model_copy(update={"state_dir": settings.state_dir.resolve(), **paths})

@@ -185,6 +185,8 @@ def new_row(loaded: LoadedModel, sequence: Sequence, entry_number: int = 0) -> B
             why = format_refusal(found)
         else:
             matcher, why = found, format_refusal(found.error) if found.error else ""
+    if sequence.adapter and sequence.adapter not in loaded.adapters.names:
+        why = f"the worker has no adapter {sequence.adapter}"
     row = BatchRow(sequence, entry_number, loaded.max_positions, matcher)
     if why:
         row.refuse(why)

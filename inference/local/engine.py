@@ -106,6 +106,9 @@ class Engine:
         if not self.rows:
             self._batch.reset(continuous=True)
         rows = self._new_rows(sequences)
+        for row in rows:  # what another engine went on with, or an operator let begin again under another adapter
+            if not self._offloaded.holds(row.sequence.id, row.token_ids[:-1]):
+                self._offloaded.discard(row.sequence.id)
         served = [row for row in rows if row.running]
         with self._typed_out_of_memory(joining=served):
             if self._joiners.join_later:

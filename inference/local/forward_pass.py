@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from inference.local.adapters import PLAIN_PASS, AdaptedPass
 from inference.local.kv.kv_budget import KvLayout
 from inference.local.kv.kv_cache import KvCache
 from inference.local.kv.query_groups import token_rows
@@ -62,22 +63,27 @@ def prefill(
     pad_id: int,
     cached: Sequence[int] = (),
     most_mask: int = MOST_MASK,
+    adapted: AdaptedPass = PLAIN_PASS,
 ) -> Tensor:
     """Writes prompts to the cache's `rows`, padded on the right; returns the next tokens' logits, [rows, vocabulary].
 
     The first cached[i] tokens of a prompt are in the cache, in complete blocks, and are not computed. Rows whose mask
     would have more than `most_mask` values are computed one by one.
 
-    The padding needs no mask, because a causal model does not attend to later tokens. It would go into states, so a
-    model that keeps some gets each prompt alone.
+    `adapted` has the adapters of the rows. The padding needs no mask, because a causal model does not attend to later
+    tokens. It would go into states, so a model that keeps some gets each prompt alone.
     """
     device, starts = kv.layout.device, cached or [0] * len(rows)
     computed = [prompt[start:] for prompt, start in zip(prompts, starts, strict=True)]
     length = max(map(len, computed))
     large = any(starts) and len(rows) * length * (max(starts) + length) > most_mask
     if (kv.layout.state_bytes or large) and len(rows) > 1:
-        each = zip(rows, prompts, starts, strict=True)
-        return torch.cat([prefill(model, kv, [row], [ids], pad_id, [held], most_mask) for row, ids, held in each])
+        each = enumerate(zip(rows, prompts, starts, strict=True))
+        alone = (
+            prefill(model, kv, [row], [ids], pad_id, [held], most_mask, adapted.of_row(number))
+            for number, (row, ids, held) in each
+        )
+        return torch.cat([*alone])
     tokens = torch.tensor([[*prompt, *[pad_id] * (length - len(prompt))] for prompt in computed], device=device)
     last = torch.tensor([[len(prompt) - 1] for prompt in computed], device=device)
     kv.prepare_prefill(rows, [*map(len, prompts)], starts)
@@ -87,7 +93,10 @@ def prefill(
         positions = positions + torch.tensor(starts, device=device)[:, None]
         if not large or starts[0] > 2 * length:
             masked = {"attention_mask": _mask_behind(starts, length, kv.layout)}
-    output = model(tokens, position_ids=positions, past_key_values=kv, use_cache=True, logits_to_keep=last, **masked)
+    with adapted:
+        output = model(
+            tokens, position_ids=positions, past_key_values=kv, use_cache=True, logits_to_keep=last, **masked
+        )
     return cast(Tensor, output.logits)[:, -1]
 
 

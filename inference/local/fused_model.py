@@ -6,8 +6,8 @@ the model's own weights become views of the concatenated matrices, or empty once
 both forward passes give the same logits.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from inference.local.adapters import AdaptedWeight, Adapters, LowRank
 from inference.local.attention_windows import Window, Windows
 from inference.local.decode_attention import DecodeAttention, by_groups, by_kernel
 from inference.local.kv.kv_arrangement import Piece
@@ -23,6 +24,14 @@ from inference.local.linear_weights import LinearWeight, PackedWeight, PlainWeig
 # `forward` computes Llama, and architectures that differ from it only by biases on q, k and v (Qwen2) or by norms of q
 # and k (Qwen3).
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+
+# The linear layers of a layer by the field of `_Layer` in which they are joined.
+JOINED: dict[str, tuple[str, ...]] = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "output": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
 
 # The layer whose states are kept, as a share of all. Of SmolLM2's 30, the states behind layers 18 and 21 rank lengths
 # at tau 0.50, those behind 6 and 30 at 0.41 and 0.46. Those behind 21 rank what is left of running rows best.
@@ -105,6 +114,17 @@ class FusedModel(nn.Module):
         self._middle = int(MIDDLE * len(self._layers))
         # [rows, hidden] what the middle layer gave for each row's first token in the last forward pass
         self.middle_states: Tensor | None = None
+
+    def adapt(self, adapters: Adapters, added: Mapping[str, Mapping[str, LowRank]]) -> None:
+        """Lets adapters change linear layers; `added` has the path of each one, if joined that of the first."""
+        for number, layer in enumerate(self._layers):
+            paths = {part: f"model.layers.{number}.{modules[0]}" for part, modules in JOINED.items()}
+            changed: dict[str, Any] = {
+                part: AdaptedWeight(getattr(layer, part), adapters, added[path])
+                for part, path in paths.items()
+                if path in added
+            }
+            self._layers[number] = replace(layer, **changed)
 
     def forward(
         self,
@@ -196,19 +216,18 @@ def _pieces(mask: Tensor | None, pieces: Sequence[Piece]) -> list[tuple[slice, T
 
 
 def _fuse(layer: Any, kind: str, packed: bool) -> _Layer:
-    attention, mlp = layer.self_attn, layer.mlp
-    norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+    norms = [getattr(layer.self_attn, name, None) for name in ("q_norm", "k_norm")]
     query_norm, key_norm = (norm.weight.data if norm is not None else None for norm in norms)
+    joined = {
+        part: _linear_weight([layer.get_submodule(path) for path in paths], packed) for part, paths in JOINED.items()
+    }
     return _Layer(
         kind=kind,
         attention_norm=layer.input_layernorm.weight.data,
-        qkv=_linear_weight((attention.q_proj, attention.k_proj, attention.v_proj), packed),
         query_norm=query_norm,
         key_norm=key_norm,
-        output=_linear_weight([attention.o_proj], packed),
         mlp_norm=layer.post_attention_layernorm.weight.data,
-        gate_up=_linear_weight((mlp.gate_proj, mlp.up_proj), packed),
-        down=_linear_weight([mlp.down_proj], packed),
+        **joined,
     )
 
 

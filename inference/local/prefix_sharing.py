@@ -48,7 +48,7 @@ class PrefixSharing:
         tables = self._kv.arrangement.tables
         if self._on and tables is not None:
             extend_keys(
-                row.block_keys, row.token_ids[: row.cached_tokens], row.sequence.cache_salt, tables.block_tokens
+                row.block_keys, row.token_ids[: row.cached_tokens], row.sequence.prefix_salt, tables.block_tokens
             )
             complete = row.block_keys[: row.cached_tokens // tables.block_tokens]
             tables.prefixes.register(tables.rows[index], complete)
@@ -88,5 +88,5 @@ class PrefixSharing:
         tables = self._kv.arrangement.tables
         if not self._on or tables is None or row.sequence.prompt_logprobs:
             return []
-        extend_keys(row.block_keys, row.token_ids, row.sequence.cache_salt, tables.block_tokens)
+        extend_keys(row.block_keys, row.token_ids, row.sequence.prefix_salt, tables.block_tokens)
         return row.block_keys[: (len(row.token_ids) - 1) // tables.block_tokens]

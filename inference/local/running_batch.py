@@ -13,12 +13,14 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from inference.local.adapters import AdaptedPass
 from inference.local.batch_rows import BatchRow
 from inference.local.cost_counters import RunTally, StepLog
 from inference.local.forward_pass import Cursor, decode_one_token, decode_several_tokens, prefill, prefill_alone
 from inference.local.guessed_tokens import Guessing
 from inference.local.kv.kv_cache import KvCache
 from inference.local.kv.prefill_pool import PooledRow
+from inference.local.kv.query_groups import token_rows
 from inference.local.loading.model_loading import LoadedModel
 from inference.local.longrope import prefill_of
 from inference.local.next_tokens import keep_prompt_logprobs, next_tokens
@@ -91,10 +93,16 @@ class RunningBatch:
             return torch.cat([self._prefilled([row], [index], [prompt], [held]) for row, index, prompt, held in each])
         with prefill_of(self.loaded.longrope, [len(row.sequence.prompt_ids) for row in rows], [*map(len, prompts)]):
             if not asking:
-                return prefill(model, kv, indices, prompts, self.loaded.pad_id, cached)
-            whole = prefill_alone(model, kv, indices[0], prompts[0])
+                adapted = self._adapted(rows)
+                return prefill(model, kv, indices, prompts, self.loaded.pad_id, cached, adapted=adapted)
+            with self._adapted(rows):
+                whole = prefill_alone(model, kv, indices[0], prompts[0])
         keep_prompt_logprobs(rows[0], whole, 0)
         return whole[-1:]
+
+    def _adapted(self, rows: Several[BatchRow]) -> AdaptedPass:
+        """Returns the forward pass of these rows, each with its adapter."""
+        return self.loaded.adapters.serve([row.sequence.adapter for row in rows])
 
     def pool(self, row: BatchRow) -> PooledRow:
         """Returns a row whose prompt is prefilled in pieces, with its cached beginning."""
@@ -106,7 +114,8 @@ class RunningBatch:
         count, joins = min(most, pooled.left), most >= pooled.left
         if joins:
             self.reserve_joiners([row], [index])
-        with prefill_of(self.loaded.longrope, [len(row.sequence.prompt_ids)], [len(pooled.token_ids)]):
+        lengths = [len(row.sequence.prompt_ids)], [len(pooled.token_ids)]
+        with prefill_of(self.loaded.longrope, *lengths), self._adapted([row]):
             logits = pooled.prefill(self.loaded.decoder, count)
         self.tally.count_memory(self.kv.nbytes + pooled.nbytes)
         if row.sequence.prompt_logprobs:
@@ -154,7 +163,8 @@ class RunningBatch:
             running, right = self._decode_several(guesses, parts)
         else:
             cursor = self._cursor = self._cursor or self._first_cursor()
-            logits = decode_one_token(self.loaded.decoder, self.kv, cursor)
+            with self._adapted(self.rows):
+                logits = decode_one_token(self.loaded.decoder, self.kv, cursor)
             if self._probe is not None:
                 self._probe.after_pass(self.rows)
             cursor.tokens = self._next_tokens(logits, self.rows)[:, None]
@@ -183,7 +193,8 @@ class RunningBatch:
         """
         rows, guesses = self.rows, guesses or [()] * len(self.rows)
         tokens, places = pass_tokens(rows, guesses, parts)
-        logits = decode_several_tokens(self.loaded.decoder, self.kv, tokens, places, parts)
+        with self._adapted([rows[row] for row, _ in token_rows([*map(len, tokens)])]):
+            logits = decode_several_tokens(self.loaded.decoder, self.kv, tokens, places, parts)
         self._cursor, first = None, len(rows)
         if self._probe is not None:
             self._probe.after_pass(rows)

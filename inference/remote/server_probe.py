@@ -127,6 +127,7 @@ class _Probe:
             capacity_tokens=self.capacity_tokens or capabilities.kv_tokens,
             max_rows=min(rows, default=None),
             model_directory=model_directory,
+            adapters=tuple(model["id"] for model in self.models() if model.get("parent")),
         )
 
 

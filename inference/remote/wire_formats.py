@@ -70,7 +70,7 @@ def completions_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
     """Returns the body for `/v1/completions` with token ids in and out (vLLM, SGLang)."""
     sequence, sampling = row.sequence, row.sequence.sampling
     body: dict[str, Any] = {
-        "model": server.model,
+        "model": sequence.adapter or server.model,
         "prompt": [*sequence.prompt_ids, *row.generated_ids],
         "max_tokens": row.limit,
         "temperature": 0.0 if sampling.greedy else sampling.temperature,
@@ -125,7 +125,7 @@ def chat_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
     """Returns the body for `/v1/chat/completions`, which every OpenAI-compatible server has, with text in and out."""
     sequence, sampling = row.sequence, row.sequence.sampling
     body: dict[str, Any] = {
-        "model": server.model,
+        "model": sequence.adapter or server.model,
         "messages": [{"role": role, "content": content} for role, content in sequence.turns],
         "max_tokens": row.limit,
         "temperature": 0.0 if sampling.greedy else sampling.temperature,

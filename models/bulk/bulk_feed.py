@@ -20,11 +20,11 @@ from scheduling.request import BACKGROUND_PRIORITY, SERVICE_TIERS, ServiceTier
 
 # One statement for all rows of a step: psycopg's executemany sends one for each.
 INSERT_REQUESTS = text("""
-    insert into requests (id, arrived_at, tenant, model, application, instructions, input, body, prompt_tokens,
+    insert into requests (id, arrived_at, tenant, model, base, application, instructions, input, body, prompt_tokens,
         input_tokens, limit_tokens, priority, needs, deadline_at, job_id)
-    select id, arrived_at, tenant, model, application, instructions, input, body, prompt_tokens, input_tokens,
+    select id, arrived_at, tenant, model, base, application, instructions, input, body, prompt_tokens, input_tokens,
         limit_tokens, priority, needs, deadline_at, job_id
-    from jsonb_to_recordset(:rows) as row (id text, arrived_at timestamptz, tenant text, model text,
+    from jsonb_to_recordset(:rows) as row (id text, arrived_at timestamptz, tenant text, model text, base text,
         application text, instructions text, input text, body jsonb, prompt_tokens int, input_tokens int,
         limit_tokens int, priority int, needs text[], deadline_at timestamptz, job_id text)
 """).bindparams(bindparam("rows", type_=JSONB))

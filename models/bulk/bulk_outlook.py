@@ -24,10 +24,11 @@ from scheduling.policy import Worker
 PACE_FROM = 0.05  # the share of a job's tokens that must be served before its pace counts. Not tuned
 SPREAD = 0.6  # of a forecast's logarithm: 1/3 to 3 times until errors are known, as for single requests
 RECENT_JOBS = 200  # ended jobs whose forecasts are judged. Not tuned
-# The model is that of one of its lines; a job without any has no work that is known.
+# The model is the one whose workers serve one of its lines; a job without any has no work that is known.
 UNENDED_WORK = text(f"""
     select tenant, id, left_work, extract(epoch from expires_at - clock_timestamp())::float8 as left_s, (
-        select r.model from bulk_lines l join requests r on r.id = l.request_id where l.job_id = bulk_jobs.id limit 1
+        select coalesce(r.base, r.model) from bulk_lines l join requests r on r.id = l.request_id
+        where l.job_id = bulk_jobs.id limit 1
     ) as model
     from bulk_jobs
     where {UNENDED} and status <> 'cancelling' and left_work is not null and paused_at is null

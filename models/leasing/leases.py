@@ -71,6 +71,7 @@ class TakenRequest:
     logprobs: list[Any] | None = None
     predicted_tokens: int = 0
     predicted_upper_tokens: int = 0
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,7 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
                 where batch_id = :batch_id and status = 'in_progress' and cancel_requested_at is not null
             )
             select id, instructions, input, body, limit_tokens, generated_ids, priority, tenant, needs, logprobs,
+                case when base is null then '' else model end as adapter,
                 coalesce(predicted_tokens, 0) as predicted_tokens,
                 coalesce(predicted_upper_tokens, 0) as predicted_upper_tokens
             from requests

@@ -17,7 +17,8 @@ class WorkerRegistration:
 
     Curves from a short measurement have the key `quick`; they replace those of a whole profile only if the worker's
     model or device has changed. `paged`: memory is the sum over rows in blocks of `block_tokens`. `lacks` names what
-    its engine cannot do. `prefix_cache`: its engine caches prefixes of prompts.
+    its engine cannot do, `adapters` what it serves beside its model. `prefix_cache`: its engine caches prefixes of
+    prompts.
     """
 
     name: str
@@ -29,6 +30,7 @@ class WorkerRegistration:
     paged: bool = False
     block_tokens: int = 1
     lacks: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
     prefix_cache: bool = False
     version: str | None = None  # version of Magnus that its process runs
     instance: str | None = None  # its process, host#boot:process id
@@ -43,13 +45,14 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
     incarnation = connection.execute(
         text("""
             insert into workers (name, model, device, theta_bytes, delta_bytes, curves, paged, block_tokens, lacks,
-                prefix_cache, version, instance)
+                adapters, prefix_cache, version, instance)
             values (:name, :model, :device, :theta_bytes, :delta_bytes, :curves, :paged, :block_tokens, :lacks,
-                :prefix_cache, :version, :instance)
+                :adapters, :prefix_cache, :version, :instance)
             on conflict (name) do update set model = excluded.model, device = excluded.device,
                 theta_bytes = excluded.theta_bytes, delta_bytes = excluded.delta_bytes,
                 paged = excluded.paged, block_tokens = excluded.block_tokens, lacks = excluded.lacks,
-                prefix_cache = excluded.prefix_cache, version = excluded.version, instance = excluded.instance,
+                adapters = excluded.adapters, prefix_cache = excluded.prefix_cache,
+                version = excluded.version, instance = excluded.instance,
                 max_rows = null, fault = null,
                 curves = case when workers.curves->>'kind' = 'quick_profile' or workers.curves ? 'quick'
                     or workers.model <> excluded.model
@@ -59,7 +62,12 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
                 stopping = false, not_consuming_since = null, drained_at = null
             returning extract(epoch from started_at)::float8
         """).bindparams(bindparam("curves", type_=JSONB(none_as_null=True))),
-        asdict(worker) | {"curves": curves_to_store(worker.curves), "lacks": list(worker.lacks)},
+        asdict(worker)
+        | {
+            "curves": curves_to_store(worker.curves),
+            "lacks": list(worker.lacks),
+            "adapters": list(worker.adapters),
+        },
     ).scalar_one()
     _lose_open_batches(connection, worker.name, failed=True, max_attempts=max_attempts, died=True)
     return float(incarnation)

@@ -122,13 +122,15 @@ def cancel_waiting(session: Session, model: str) -> list[str]:
 
 
 def move_waiting(session: Session, model: str, to: str) -> int:
-    """Lets another model serve the queued requests of a model, from their beginning; returns how many.
+    """Lets another model, or an adapter, serve the queued requests of a model, from their beginning; returns how many.
 
     A predictor predicts their lengths again, and the planner fetches them again. Requests for vectors and scores stay,
     because those of another model mean something else.
     """
     moved = text("""
-        update requests set model = :to, planner_epoch = 0, predicted_tokens = null, predicted_upper_tokens = null,
+        update requests set model = :to,
+            base = (select model from workers where :to = any(adapters) and model <> :to limit 1),
+            planner_epoch = 0, predicted_tokens = null, predicted_upper_tokens = null,
             predictor_version = null, generated_ids = '{}', logprobs = null, sealed_group = null, outgrew_tokens = 0
         where status = 'queued' and model = :model and not body ? 'pooling' returning id
     """)
@@ -136,9 +138,9 @@ def move_waiting(session: Session, model: str, to: str) -> int:
 
 
 def served_models(session: Session) -> Sequence[str]:
-    """Returns the models of the workers with a heartbeat of the last ten seconds."""
-    alive = text("""select distinct model from workers where stopped_at is null
-        and heartbeat_at > statement_timestamp() - interval '10 s' order by model""")
+    """Returns the models and adapters of the workers with a heartbeat of the last ten seconds."""
+    alive = text("""select distinct served from workers, unnest(array_append(adapters, model)) as served
+        where stopped_at is null and heartbeat_at > statement_timestamp() - interval '10 s' order by served""")
     return session.scalars(alive).all()
 
 
@@ -151,9 +153,9 @@ def submit_again(session: Session, ids: Sequence[str]) -> list[str]:
     for chunk in _chunks(ids):
         rows = session.execute(
             text("""
-                insert into requests (id, tenant, model, application, instructions, input, body, prompt_tokens,
+                insert into requests (id, tenant, model, base, application, instructions, input, body, prompt_tokens,
                     input_tokens, limit_tokens, priority, needs)
-                select 'resp_' || replace(cast(gen_random_uuid() as text), '-', ''), tenant, model, application,
+                select 'resp_' || replace(cast(gen_random_uuid() as text), '-', ''), tenant, model, base, application,
                     instructions, input, body, prompt_tokens, input_tokens, limit_tokens, priority, needs
                 from requests where id = any(cast(:ids as text[])) and status in ('failed', 'cancelled')
                     and (input <> '' or instructions <> '')

@@ -1,7 +1,7 @@
 """Histograms over all answered requests, for Prometheus: times of their stages, and how far off predictions were.
 
 Each request is counted once, in the transaction that moves a mark past the instant at which it ended. Labels are from
-sets that clients cannot make larger: models that a worker serves, weights of tenants, tiers.
+sets that clients cannot make larger: models and adapters that a worker serves, weights of tenants, tiers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -88,7 +88,7 @@ COUNT = text(f"""
                 statement_timestamp() - make_interval(secs => :grace_s)) as until
         from service_state where name = 'histograms' for update
     ), served as (
-        select distinct model from workers
+        select model from workers union select unnest(adapters) from workers
     ), classes as (
         select weight from (values (1.0::float8)) as usual (weight)
         union (select distinct weight from tenants order by weight desc limit :most_classes)

@@ -27,7 +27,8 @@ ARRIVALS_S = 120.0
 FLEX_WITHIN_S = 86_400.0
 STALE_S = 120.0  # older signals are not shown: an autoscaler then keeps what it has. Several times their usual age
 
-# Requests that are no lines of bulk jobs, by model: unfinished ones by tier, and those that arrived lately.
+# Requests that are no lines of bulk jobs, by the model whose workers serve them: unfinished ones by tier, and those
+# that arrived lately.
 UNFINISHED = text(f"""
     select model, {FLEX} as flex, count(*) filter (where status = 'in_progress') as running,
         count(*) filter (where status = 'queued') as requests,
@@ -35,7 +36,8 @@ UNFINISHED = text(f"""
         coalesce(sum(remaining) filter (where status = 'queued'), 0)::bigint as remaining,
         coalesce(max(remaining) filter (where status = 'queued'), 0) as longest
     from (
-        select r.model, r.priority, r.status, r.prompt_tokens + cardinality(r.generated_ids) as prefill, greatest(1,
+        select coalesce(r.base, r.model) as model, r.priority, r.status,
+            r.prompt_tokens + cardinality(r.generated_ids) as prefill, greatest(1,
             least(coalesce(r.predicted_tokens, r.limit_tokens), r.limit_tokens) - cardinality(r.generated_ids))
             as remaining
         -- the ids from an index and each row by its id, whatever the statistics say of how many are unfinished
@@ -47,7 +49,8 @@ UNFINISHED = text(f"""
 ARRIVED = text(f"""
     select model, count(*) as requests, sum(prompt_tokens)::bigint as prompts, sum(answer)::bigint as answers
     from unnest(cast(:statuses as text[])) as state, lateral (
-        select model, prompt_tokens, coalesce(output_tokens, predicted_tokens, limit_tokens) as answer
+        select coalesce(base, model) as model, prompt_tokens,
+            coalesce(output_tokens, predicted_tokens, limit_tokens) as answer
         from requests where status = state and arrived_at > statement_timestamp() - make_interval(secs => :back_s)
             and job_id is null and not ({FLEX})
     ) arrived group by 1

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Session
 
+from models.planning.planner_requests import ADAPTER
 from models.planning.worker_costs import curves_from_store, curves_to_store
 from models.sql import run, text
 from models.tables import BatchStatus
@@ -18,6 +20,12 @@ from scheduling.request import RowLength
 # A worker that has not deregistered, is not stopping, takes its messages, is not drained, and whose engine works.
 MAY_BE_GIVEN_BATCHES = """stopped_at is null and not stopping and not_consuming_since is null and fault is null
     and drained_at is null"""
+
+# What a worker says that it lacks, and the adapters that it lacks beside others of its model.
+LACKS = f"""lacks || array(
+    select distinct '{ADAPTER}' || adapter from workers others, unnest(others.adapters) as adapter
+    where others.model = workers.model and adapter <> all(workers.adapters)
+) as lacks"""  # noqa: S608  # a constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +107,8 @@ def costed_workers(found: Iterable[LiveWorker]) -> dict[str, list[Worker]]:
 
 
 def _workers(connection: Connection, condition: str, **parameters: float) -> list[LiveWorker]:
-    columns = """name, model, theta_bytes, delta_bytes, curves, paged, block_tokens, max_rows, lacks, prefix_cache,
-        row_lengths"""
+    columns = f"""name, model, theta_bytes, delta_bytes, curves, paged, block_tokens, max_rows, prefix_cache,
+        row_lengths, {LACKS}"""
     select = f"select {columns} from workers where {condition} order by name"  # noqa: S608  # constants
     return [
         LiveWorker(
@@ -132,15 +140,15 @@ def lacking(connection: Connection, within_s: float) -> dict[str, Lacking]:
     """Returns, by model, the abilities that workers with a heartbeat in the last `within_s` lack, if they lack any."""
     rows = run(
         connection,
-        """
+        f"""
             with heard as (
-                select model, lacks from workers
+                select model, {LACKS} from workers
                 where heartbeat_at > statement_timestamp() - make_interval(secs => :within_s)
             )
             select model, ability,
                 count(*) = (select count(*) from heard of_model where of_model.model = heard.model) as by_all
             from heard, unnest(lacks) as ability group by model, ability
-        """,
+        """,  # noqa: S608  # a constant
         {"within_s": within_s},
     )
     found = [(row.model, row.ability, row.by_all) for row in rows]
@@ -151,6 +159,12 @@ def lacking(connection: Connection, within_s: float) -> dict[str, Lacking]:
         )
         for model, _, _ in found
     }
+
+
+def served_adapters(session: Session) -> dict[str, str]:
+    """Returns the adapters that workers serve, or served before they ended, each with the model beside which it is."""
+    rows = session.execute(text("select distinct adapter, model from workers, unnest(adapters) as adapter"))
+    return {row.adapter: row.model for row in rows}
 
 
 def set_curves(connection: Connection, worker: str, curves: ProfiledCurves) -> bool:

@@ -9,10 +9,11 @@ from sqlalchemy import Connection
 from models.sql import run
 from scheduling.request import Request
 
+ADAPTER = "adapter:"  # begins the name of the ability to serve an adapter
 # the columns of a request for a policy, by their names in its row
 REQUEST_COLUMNS = {
     "id": "r.id",
-    "model": "r.model",
+    "model": "coalesce(r.base, r.model)",
     "arrived_at": "extract(epoch from r.arrived_at)::float8",
     "prompt_tokens": "r.prompt_tokens",
     "limit_tokens": "r.limit_tokens",
@@ -23,7 +24,7 @@ REQUEST_COLUMNS = {
     "tenant": "r.tenant",
     "deadline_at": "extract(epoch from r.deadline_at)::float8",
     "application": "r.application",
-    "needs": "r.needs",
+    "needs": f"case when r.base is null then r.needs else array_append(r.needs, '{ADAPTER}' || r.model) end",
     "outgrew_tokens": "r.outgrew_tokens",
     "sealed_group": "r.sealed_group",
     "suspect_group": "r.suspect_group",
@@ -51,7 +52,7 @@ REQUESTS_OF_BATCHES = f"""
 
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """A queued request with the model that it names.
+    """A queued request with the model whose workers serve it.
 
     `sealed_group` is set if the request was in a batch that ran out of memory: the batch whose halves run alone.
     `suspect_group` is set if an engine or a worker failed while it was serving the request together with this group.

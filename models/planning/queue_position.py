@@ -46,7 +46,7 @@ def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePl
         forecast = _forecast(request.id, snapshot) if snapshot else None
         running = forecast is not None and forecast.position is None
         return (forecast if forecast is not None and running else _in_batch(view)).not_before(view.now)
-    if request.status is not RequestStatus.queued or snapshot is None or request.model in snapshot.unserved:
+    if request.status is not RequestStatus.queued or snapshot is None or request.served_by in snapshot.unserved:
         return QueuePlace()
     listed = _waiting_place(request, snapshot)
     if listed is not None and listed.low_at is not None:
@@ -67,7 +67,7 @@ def _waiting_place(request: StoredRequest, snapshot: QueueSnapshot) -> QueuePlac
     if request.id in snapshot.batch_places:
         position, ends_s = snapshot.batch_places[request.id]
         return QueuePlace(position, snapshot.at + timedelta(seconds=ends_s))
-    forecast = snapshot.forecasts.get(request.model)
+    forecast = snapshot.forecasts.get(request.served_by)
     if forecast is None or forecast.behind is None or request.arrived_at >= snapshot.at:
         return None
     return QueuePlace(None, *(instant(forecast, seconds) for seconds in forecast.behind[1:]))

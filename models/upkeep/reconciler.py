@@ -164,7 +164,7 @@ def fail_too_large(
                     else jsonb_build_object('code', 'context_length_exceeded', 'message',
                         'The prompt has ' || prompt_tokens || ' tokens, but the key-value cache of the largest worker '
                         || 'holds ' || :largest_tokens || ' with the answer.') end
-            where {which} status = 'queued' and model = :model
+            where {which} status = 'queued' and coalesce(base, model) = :model
                 and (prompt_tokens + cardinality(generated_ids) >= :largest_tokens or outgrew_tokens >= :largest_tokens)
             returning id
         """),  # noqa: S608  # one of two constants

@@ -7,7 +7,7 @@ from functools import cache
 
 from celery_config import UPKEEP_EVERY_S
 from models.bulk.bulk_jobs import any_unended
-from models.session import make_engine
+from models.session import make_engine, make_sessions
 from processes.hosted_process import HostedProcess
 from processes.loop import Loop
 from processes.signs_of_life import Heartbeat
@@ -43,7 +43,7 @@ bulk_database = make_engine(
 @cache
 def limits() -> PromptLimits:
     """Returns the API's limits of a prompt; the first call loads the served model's tokenizer."""
-    return prompt_limits_of(settings)
+    return prompt_limits_of(settings, make_sessions(bulk_database))
 
 
 feeder = LineFeeder(

@@ -135,6 +135,7 @@ def _sequence(request: TakenRequest, body: RequestBody, prompt_format: RequestTo
         answer_form=body.answer_form,
         predicted=request.predicted_tokens,
         predicted_upper=request.predicted_upper_tokens,
+        adapter=request.adapter,
     )
 
 

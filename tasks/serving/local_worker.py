@@ -59,6 +59,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         paged=loaded.fused,
         block_tokens=BLOCK_TOKENS if loaded.fused else 1,
         lacks=() if loaded.format_masks else ("response_format",),
+        adapters=tuple(sorted(loaded.adapters.names)),
         prefix_cache=settings.prefix_cache and shares_prefixes(loaded),
         version=VERSION,
     )
@@ -99,7 +100,8 @@ class _MeasuredModel(NamedTuple):
 def _load_and_measure(device: str, kv_budget: str) -> _MeasuredModel:
     if settings.torch_threads:
         torch.set_num_threads(settings.torch_threads)
-    loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
+    adapters = None if settings.adapters is None else str(settings.adapters)
+    loaded = load_model(settings.model, device, settings.dtype, settings.quantize, adapters)
     if settings.generation_config == "none":
         loaded = replace(loaded, suppressed_ids=())
     whole_bytes = kv_budget_bytes(kv_budget, loaded.device, loaded.longest_row_bytes)

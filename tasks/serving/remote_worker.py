@@ -79,6 +79,7 @@ def run_remote_worker(
         paged=server.capabilities.paged,
         block_tokens=server.capabilities.block_tokens,
         lacks=server.capabilities.lacks,
+        adapters=server.adapters,
         prefix_cache=server.capabilities.prefix_cache,
         version=VERSION,
     )

@@ -214,6 +214,7 @@ CASES = [
     Case("live_fleet.largest_workers", lambda c: live_fleet.largest_workers(c, 120.0)),
     Case("live_fleet.live_workers", lambda c: live_fleet.live_workers(c, 10.0)),
     Case("live_fleet.known_workers", live_fleet.known_workers),
+    Case("live_fleet.served_adapters", on_session(live_fleet.served_adapters)),
     Case("live_fleet.set_curves", lambda c: live_fleet.set_curves(c, "w1", CURVES)),
     Case("live_fleet.open_batches", live_fleet.open_batches, OPEN),
     Case("live_fleet.batch_endings", lambda c: live_fleet.batch_endings(c, [5, 500, ENDED // 20])),

@@ -5,24 +5,29 @@ its setting MAX_CONTENT_LENGTH, which `webapp/app.py` sets.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jinja2 import TemplateError
+from sqlalchemy.orm import Session, sessionmaker
 
 from inference.engine_errors import TooExpensive
 from inference.model_prompt import LONG_CHARACTERS, ModelPrompt
 from inference.remote.server_tokens import load_request_tokens
 from inference.request_tokens import RequestTokens, thinking_variables
+from models.planning.live_fleet import served_adapters
 from request_body import PLAIN, AnswerForm, RequestBody
 from scheduling.request import lacking
 from settings import Settings
 from webapp.client_errors import InvalidRequest, NotFound, Unserved
 from webapp.limits.text_limits import MAX_CHARACTERS_PER_TOKEN, TOO_LONG, TextLimits, text_limits_of
+from webapp.ttl_cache import TtlCache
 from webapp.waiting.patience import others_turn
 
 # Lmax for a model whose context is not known here, such as a server's; the server refuses prompts that are too long.
 UNKNOWN_CONTEXT = 32_768
+
+ADAPTERS_TTL_S = 1.0  # a call for an adapter waits for one short query a second at most
 
 # What a request may take in the database: its prompt is bounded in tokens, but not all of its body is in its prompt,
 # such as tools that it may not call. Real tools take some kilobytes, tokens some bytes, twice in a conversation. Not
@@ -78,16 +83,31 @@ class PromptLimits:
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)  # where a client leaves sampling out
     unserved_s: float = math.inf  # a model that has waiting requests and no worker for this long gets no new ones
     texts: TextLimits = field(default_factory=TextLimits)  # of the models for vectors and scores
+    all_adapters: Callable[[], Mapping[str, str]] = dict  # reads those of all workers, each with its base
 
-    def check_model(self, model: str) -> None:
-        """Raises NotFound for the name of another model, InvalidRequest for one that generates nothing."""
+    @property
+    def adapters(self) -> list[str]:
+        """The adapters that answer beside the served model."""
+        own = {self.model_name, *self.further_names, *self.texts.models}
+        return sorted(name for name, base in self.all_adapters().items() if base == self.model_name and name not in own)
+
+    def served_model(self, model: str) -> str:
+        """Returns the name under which requests for this model are stored: an adapter's, or the served model's.
+
+        Raises NotFound for the name of another model, InvalidRequest for one that generates nothing.
+        """
         self.texts.refuse_chats(model)
-        if model != self.model_name and model not in self.further_names:
+        if model == self.model_name or model in self.further_names:
+            return self.model_name
+        adapters = self.adapters
+        if model not in adapters:
+            others = f" and with the adapters {', '.join(adapters)}" if adapters else ""
             raise NotFound(
-                f"The model '{model[:200]}' does not exist; this service answers with '{self.model_name}'.",
+                f"The model '{model[:200]}' does not exist; this service answers with '{self.model_name}'{others}.",
                 param="model",
                 code="model_not_found",
             )
+        return model
 
     def check_served(self, model: str, unserved_s: float, waiting: int) -> None:
         """Raises Unserved if the model's `waiting` requests have had no worker for too long."""
@@ -232,8 +252,13 @@ class PromptLimits:
         )
 
 
-def prompt_limits_of(settings: Settings) -> PromptLimits:
+def prompt_limits_of(settings: Settings, sessions: sessionmaker[Session]) -> PromptLimits:
     """Returns the limits of the settings, with the served model's tokenizer; raises UnreadableModel."""
+
+    def all_adapters() -> dict[str, str]:
+        with sessions() as session:
+            return served_adapters(session)
+
     prompt_format = load_request_tokens(settings.model, settings.engine_key_text)
     name = settings.model_name or prompt_format.name
     context = prompt_format.context_tokens or UNKNOWN_CONTEXT
@@ -248,4 +273,5 @@ def prompt_limits_of(settings: Settings) -> PromptLimits:
         prompt_format.generation.sampling if settings.generation_config == "auto" else {},
         settings.unserved_s,
         text_limits_of(settings),
+        TtlCache(all_adapters, ADAPTERS_TTL_S).get,
     )

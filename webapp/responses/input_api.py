@@ -98,7 +98,7 @@ def input_tokens(json_data: CountTokens) -> TokenCount:
     limits = context.prompt_limits
     tenant = current_tenant()
     reasoning = json_data.reasoning.effort if json_data.reasoning else None
-    limits.check_model(json_data.model)
+    limits.served_model(json_data.model)
     choice = stored_choice(json_data.tool_choice)
     tools = () if choice.mode == "none" else functions_of(json_data.tools)
     told = RequestBody(reasoning=reasoning, template_variables=json_data.chat_template_kwargs or {})

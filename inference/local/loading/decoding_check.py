@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from inference.local.adapters import PLAIN_PASS, AdaptedPass, Adapters
 from inference.local.forward_pass import Cursor, decode_one_token, prefill
 from inference.local.fused_model import FusedModel
 from inference.local.kv.kv_budget import KvLayout
@@ -69,6 +70,21 @@ def _prompt(row: int, length: int, vocabulary: int) -> list[int]:
     return [(7 * row + 3 * column + column // vocabulary) % vocabulary for column in range(length)]
 
 
+def adapters_fault(decoder: Any, layout: KvLayout, longrope: Longrope | None, adapters: Adapters) -> str:
+    """Compares rows of a model's adapters and of the model itself, together, with each alone; returns as below.
+
+    Layers whose inputs are not sorted by rows would add an adapter's products to other rows.
+    """
+    names = ["", *sorted(adapters.names), ""]
+    vocabulary = decoder.config.get_text_config().vocab_size
+    prompts = [_prompt(row, SHORT[row % len(SHORT)], vocabulary) for row in range(len(names))]
+    own = []
+    for name, prompt in zip(names, prompts, strict=True):
+        with adapters.serve([name]):
+            own.append(own_logits(decoder, prompt))
+    return decoding_fault(decoder, layout, longrope, prompts, own, adapters.serve(names))
+
+
 @torch.inference_mode()
 def own_logits(model: Any, prompt: list[int]) -> torch.Tensor:
     """Returns the logits of the model's own forward pass over a prompt for its last two tokens, [2, vocabulary]."""
@@ -78,7 +94,12 @@ def own_logits(model: Any, prompt: list[int]) -> torch.Tensor:
 
 @torch.inference_mode()
 def decoding_fault(
-    decoder: Any, layout: KvLayout, longrope: Longrope | None, prompts: list[list[int]], own: list[torch.Tensor]
+    decoder: Any,
+    layout: KvLayout,
+    longrope: Longrope | None,
+    prompts: list[list[int]],
+    own: list[torch.Tensor],
+    adapted: AdaptedPass = PLAIN_PASS,
 ) -> str:
     """Compares a padded prefill and a cached decoding step with the model's own logits of each prompt.
 
@@ -93,9 +114,11 @@ def decoding_fault(
         kv.reserve(lengths)
         begun = [length - 1 for length in lengths]
         with prefill_of(longrope, begun, begun):
-            ours = [prefill(decoder, kv, range(len(prompts)), [prompt[:-1] for prompt in prompts], pad_id=0)]
+            all_but_last = [prompt[:-1] for prompt in prompts]
+            ours = [prefill(decoder, kv, range(len(prompts)), all_but_last, pad_id=0, adapted=adapted)]
         cursor = Cursor.from_host(kv, [prompt[-1] for prompt in prompts], begun, [True] * len(prompts))
-        ours.append(decode_one_token(decoder, kv, cursor))
+        with adapted:
+            ours.append(decode_one_token(decoder, kv, cursor))
         for row, expected in enumerate(own):
             for step, logits in enumerate(ours):
                 off = (logits[row].float() - expected[step]).abs().max() / expected[step].abs().max().clamp(min=1e-6)

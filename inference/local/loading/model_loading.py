@@ -1,28 +1,32 @@
 """Loads a causal LM of transformers, and checks before serving that cached decoding gives the model's own logits."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from inference.engine_errors import InferenceError, UnsupportedModel
+from inference.local.adapters import NO_ADAPTERS, Adapters
 from inference.local.decode_attention import fastest_attention
 from inference.local.format_masks import FormatMasks, load_format_masks
 from inference.local.fused_model import FusedModel, fusible
 from inference.local.kv.kv_budget import KvLayout
 from inference.local.linear_weights import WeightForm, fastest_form, store_column_major
+from inference.local.loading.adapter_loading import load_adapters
 from inference.local.loading.cache_layout import served_layout
 from inference.local.loading.checkpoint import Quantize, one_line, read_checkpoint
 from inference.local.loading.decoding_check import (
     ELSEWHERE,
+    adapters_fault,
     checked_batches,
     decoding_fault,
     own_logits,
     unless_memory_lacks,
 )
 from inference.local.longrope import Longrope, rotate_by_row
+from inference.model_directory.adapter_files import AdapterFiles, read_adapters
 from inference.model_directory.model_checks import check_model
 from inference.model_directory.model_files import read_json
 from inference.model_directory.model_tokenizer import ModelTokenizer, load_tokenizer
@@ -50,6 +54,7 @@ class LoadedModel:
     suppressed_ids: tuple[int, ...] = ()  # no answer has these tokens
     format_masks: FormatMasks | None = None  # None: answers cannot be constrained to a format
     longrope: Longrope | None = None  # how rows of a model with longrope are prefilled
+    adapters: Adapters = NO_ADAPTERS
 
     @property
     def delta_bytes(self) -> int:
@@ -75,16 +80,34 @@ class LoadedModel:
         return self.fused and not self.layout.windows and self.longrope is None
 
 
-def load_model(model: str, device: str = "cpu", dtype: str = "auto", quantize: Quantize | None = None) -> LoadedModel:
+def load_model(
+    model: str,
+    device: str = "cpu",
+    dtype: str = "auto",
+    quantize: Quantize | None = None,
+    adapters: str | None = None,
+) -> LoadedModel:
     """Loads a model directory or hub id; raises UnsupportedModel, UnreadableModel or QuantizationUnavailable.
 
-    The dtype "auto" means the choice of `cpu_dtype` on a CPU, and the data type of the weight files on a GPU.
+    `adapters` is the directory of the adapters beside it. The dtype "auto" means the choice of `cpu_dtype` on a CPU,
+    and the data type of the weight files on a GPU.
     """
     check_model(model)
+    beside = () if adapters is None else read_adapters(adapters).values()
     known = load_tokenizer(model)
-    loaded = read_checkpoint(model, torch.device(device), dtype, quantize)
-    add_tokenizers_end(model, loaded, known)
-    return prepare_model(loaded, known.tokenizer, name=Path(model).name)
+    read = read_checkpoint(model, torch.device(device), dtype, quantize)
+    add_tokenizers_end(model, read, known)
+    loaded = prepare_model(read, known.tokenizer, name=Path(model).name)
+    return add_adapters(loaded, beside)
+
+
+def add_adapters(loaded: LoadedModel, adapters: Iterable[AdapterFiles]) -> LoadedModel:
+    """Returns the model with these adapters beside it; raises UnsupportedModel."""
+    beside = load_adapters(loaded.model, loaded.decoder, adapters)
+    unsure = beside.names and not loaded.fused
+    if unsure and (fault := adapters_fault(loaded.decoder, loaded.layout, loaded.longrope, beside)):
+        raise UnsupportedModel(loaded.name, f"with adapters, {fault}")
+    return replace(loaded, adapters=beside)
 
 
 def add_tokenizers_end(model: str, loaded: Any, known: ModelTokenizer) -> None:

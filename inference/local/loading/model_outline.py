@@ -1,5 +1,6 @@
 """What serving a model takes, known from its small files: the model is made without weights, on torch's meta device."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from transformers.utils.logging import set_verbosity_error
 from inference.engine_errors import ShownByLoading, UnsupportedModel
 from inference.local.attention_windows import described
 from inference.local.kv.kv_budget import KvLayout
+from inference.local.loading.adapter_loading import check_fit
 from inference.local.loading.cache_layout import UNBOUNDED, served_layout
 from inference.local.loading.checkpoint import one_line, read_config
 from inference.local.loading.model_loading import add_tokenizers_end, end_ids
+from inference.model_directory.adapter_files import AdapterFiles
 from inference.model_directory.model_checks import quantisation
 from inference.model_directory.model_files import read_json
 from inference.model_directory.model_tokenizer import load_tokenizer
@@ -35,6 +38,7 @@ class ModelOutline:
     max_positions: int
     layout: KvLayout
     weight_bytes: int
+    misfits: tuple[str, ...]  # why some adapters cannot be served beside it
 
     @property
     def bounded(self) -> bool:
@@ -42,7 +46,7 @@ class ModelOutline:
         return self.max_positions < UNBOUNDED
 
 
-def outline_model(model: str, device: torch.device, dtype: str) -> ModelOutline:
+def outline_model(model: str, device: torch.device, dtype: str, adapters: Iterable[AdapterFiles] = ()) -> ModelOutline:
     """Describes the model of a directory or hub id; raises UnsupportedModel and UnreadableModel, as loading does.
 
     What only the weights tell is not known: whether all of them are there, and whether decoding is right. Raises
@@ -75,7 +79,16 @@ def outline_model(model: str, device: torch.device, dtype: str) -> ModelOutline:
         max_positions=max_positions,
         layout=layout,
         weight_bytes=sum(files) if method and files else made_bytes,
+        misfits=tuple(str(misfit) for files in adapters if (misfit := _misfit(files, made))),
     )
+
+
+def _misfit(adapter: AdapterFiles, made: Any) -> UnsupportedModel | None:
+    try:
+        check_fit(adapter, made)
+    except UnsupportedModel as error:
+        return error
+    return None
 
 
 class _ReadAsZero(TorchDispatchMode):  # type: ignore[no-untyped-call]

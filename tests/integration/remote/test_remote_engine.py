@@ -29,6 +29,21 @@ def test_what_the_server_is_and_can_do_is_found_by_asking_it(server: StubServer)
     assert (able.resumes, able.paged, able.block_tokens, able.reports_waiting) == (True, True, 16, True)
 
 
+def test_rows_of_an_adapter_that_the_server_lists_go_to_it_by_its_name(server: StubServer):
+    listed = [
+        {"id": "stub", "owned_by": "vllm", "parent": None},
+        {"id": "polite", "owned_by": "vllm", "parent": "stub"},
+    ]
+    server.pages = {"/v1/models": json.dumps({"data": listed})}
+    probed = connect(server.url)
+    assert (probed.model, probed.adapters) == ("stub", ("polite",))
+    engine = RemoteEngine(probed)
+    engine.insert([a_sequence("a", adapter="polite"), a_sequence("b")])
+    assert {row.id for row in ended(engine).values()} == {"a", "b"}
+    engine.close()
+    assert sorted(body["model"] for body in server.bodies) == ["polite", "stub"]
+
+
 def test_of_llamacpp_the_memory_of_one_slot_is_sure_and_its_slots_say_what_runs(server: StubServer):
     slots = [{"id": n, "n_ctx": 512, "is_processing": n == 0} for n in range(4)]
     props = {"total_slots": 4, "default_generation_settings": {"n_ctx": 512}}

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import cast
 
 import pytest
+from sqlalchemy.orm import sessionmaker
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -62,10 +63,10 @@ def test_definitions_of_functions_are_a_part_of_the_prompts_length(limits: Promp
 
 @pytest.mark.parametrize(("setting", "longest"), [(None, 2047), (300, 300)])
 def test_the_longest_prompt_follows_the_models_context_unless_it_is_set(setting: int | None, longest: int) -> None:
-    limits = prompt_limits_of(Settings(max_prompt_tokens=setting, model_names="gpt-5, other"))
+    limits = prompt_limits_of(Settings(max_prompt_tokens=setting, model_names="gpt-5, other"), sessionmaker())
     assert (limits.max_prompt_tokens, limits.prompt_format.context_tokens) == (longest, 2048)
     for name in ("bundled", "gpt-5", "other"):
-        limits.check_model(name)
+        limits.served_model(name)
 
 
 def test_an_answer_may_be_as_long_as_the_bound_and_not_longer(limits: PromptLimits) -> None:
@@ -86,10 +87,19 @@ def test_a_model_that_long_had_no_worker_takes_no_more_requests(limits: PromptLi
 
 
 def test_only_the_served_model_exists(limits: PromptLimits) -> None:
-    limits.check_model("words")
+    limits.served_model("words")
     with pytest.raises(NotFound, match="'words'") as caught:
-        limits.check_model("gpt")
+        limits.served_model("gpt")
     assert (caught.value.param, caught.value.code) == ("model", "model_not_found")
+
+
+def test_an_adapter_beside_the_served_model_is_a_model_of_its_own(limits: PromptLimits) -> None:
+    named = {"polite": "words", "words": "words", "gpt": "words", "foreign": "another"}
+    beside = replace(limits, further_names=("gpt",), all_adapters=lambda: named)
+    assert beside.adapters == ["polite"]
+    assert [beside.served_model(name) for name in ("words", "gpt", "polite")] == ["words", "words", "polite"]
+    with pytest.raises(NotFound, match="with 'words' and with the adapters polite"):
+        beside.served_model("foreign")
 
 
 def test_what_no_engine_can_do_is_refused_by_the_name_of_the_field(limits: PromptLimits) -> None:
