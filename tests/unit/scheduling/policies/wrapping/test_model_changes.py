@@ -1,6 +1,6 @@
 """Workers change their model when it pays, seldom enough, and for every model in the end."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
+from scheduling.policies.wrapping.isolation import IsolatingPolicy
 from scheduling.policies.wrapping.model_changes import LEAST_STAY, LONG_STAY, PATIENCE, ModelChanges
 from scheduling.policy import Loadable, Worker
 from scheduling.request import Request
@@ -90,6 +91,7 @@ def test_the_worker_with_the_least_work_changes() -> None:
 def test_requests_go_to_workers_that_have_their_model() -> None:
     policy = changing_policy("vs")
     add_all(policy, [*some(1, "a"), *some(1, "b")])
+    assert [batch.requests[0].model for batch in policy.waiting(0.0)] == ["a", "b"]
     assigned = policy.assign([a_changer("w1", "a"), a_changer("w2", "b")], 0.0)
     assert {(one.worker, one.requests[0].model) for one in assigned} == {("w1", "a"), ("w2", "b")}
 
@@ -122,6 +124,42 @@ def test_background_requests_wait_until_their_worker_has_nothing_else_to_serve()
     policy.assign([busy], 0.0)
     assert loads(policy, [busy], PATIENCE * CHANGE_S + 1) == {}
     assert loads(policy, [parked], PATIENCE * CHANGE_S + 2) == {"w": "b"}
+
+
+def test_a_worker_that_can_load_no_other_model_keeps_its_own() -> None:
+    policy = changing_policy()
+    add_all(policy, some(60, "b"))
+    assert policy.assign([replace(a_worker(), model="a")], 0.0) == []
+
+
+def test_suspects_and_a_batch_that_did_not_fit_wait_for_a_worker_of_their_model() -> None:
+    policy = changing_policy("vs")
+    policy.isolate(some(2, "b"))
+    add_all(policy, some(2, "a"))
+    (batch,) = policy.assign([a_changer("w1")], 0.0)
+    policy.out_of_memory(batch, 1.0)
+    assert len(policy) == 4
+    assigned = policy.assign([a_changer("w1"), a_changer("w2", "b")], 2.0)
+    assert {(one.worker, one.requests[0].model) for one in assigned} == {("w1", "a"), ("w2", "b")}
+
+
+def test_weights_and_trust_reach_the_policies_of_present_and_of_later_models() -> None:
+    told: list[object] = []
+
+    class Told(IsolatingPolicy):
+        def set_rank_correlation(self, tau: float | None) -> None:
+            told.append(tau)
+
+        def set_weights(self, weights: Mapping[str, float]) -> None:
+            told.append(weights)
+
+    policy = ModelChanges(lambda: Told(make_policy("vs", PolicySettings(100, 60))))
+    add_all(policy, some(1, "a"))
+    for _ in range(2):  # what is known already is not told again
+        policy.set_rank_correlation(0.5)
+        policy.set_weights({"tenant": 2.0})
+    add_all(policy, some(1, "b"))
+    assert told == [None, {}, 0.5, {"tenant": 2.0}, 0.5, {"tenant": 2.0}]
 
 
 def test_a_withdrawn_request_calls_for_no_change() -> None:
