@@ -13,6 +13,7 @@ import pytest
 
 from tests.clients.documented_clients import ROOT, DocumentedClient, documented_clients
 from tests.e2e.whole_service import Up, running_up
+from tests.integration.sentence_models import make_sentence_model
 
 INSTALL_WITHIN_S, RUN_WITHIN_S = 900, 300
 
@@ -20,9 +21,11 @@ pytestmark = pytest.mark.timeout(INSTALL_WITHIN_S + RUN_WITHIN_S)
 
 
 @pytest.fixture(scope="module")
-def up() -> Iterator[Up]:
-    """One service for all clients."""
-    with running_up() as up:
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """One service for all clients, with a small model for vectors under the name that the document has."""
+    named = tmp_path_factory.mktemp("models") / "all-MiniLM-L6-v2"
+    make_sentence_model(tmp_path_factory.mktemp("vectors")).rename(named)
+    with running_up(MAGNUS_EMBED=str(named)) as up:
         yield up
 
 
