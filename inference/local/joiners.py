@@ -57,12 +57,13 @@ class Joiners:
     def step(self) -> int:
         """Lets rows join before a step; returns the most tokens of their prompts that the step should compute."""
         batch = self._batch
-        room = min(self._prefill_tokens, batch.prompt_room)
-        if batch.loaded.mixes_passes and batch.rows:
-            self._begin(room)
-        else:
+        if not batch.loaded.mixes_passes or not batch.rows:
             self._join_waiting()
-        return room
+        elif self.waiting or any(row.unjoined for row in batch.rows):
+            room = min(self._prefill_tokens, batch.prompt_room)
+            self._begin(room)
+            return room
+        return 0
 
     def join(self, rows: list[BatchRow]) -> None:
         """Restores or prefills rows, first at the indices of finished rows, then behind the last row."""
