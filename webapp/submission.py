@@ -258,7 +258,8 @@ def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submi
     body = body.without_defaults(lacks).model_copy(update={"answer_form": form})
     largest_tokens = snapshot.largest_tokens.get(limits.model_name) if snapshot else None
     limits.check_workers(counts.prompt_tokens, largest_tokens, param=names.prompt)
-    limits.check_needs(replace(submission, body=body).needs, lacks)
+    if lacks:
+        limits.check_needs(replace(submission, body=body).needs, lacks)
     base = None if model == limits.model_name else limits.model_name
     new = replace(_row(submission, model, body, counts, limit_tokens), base=base)
     limits.check_size(new.size_bytes, param="tools" if body.tools else names.prompt)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
+from models.planning.leadership import Lead, LeadLost
 from models.sql import run
 from scheduling.policy import Assignment
 
@@ -17,24 +18,29 @@ class Claim:
     assignment: Assignment
 
 
-def claim_batches(connection: Connection, assignments: Sequence[Assignment], policy: str, epoch: int) -> list[Claim]:
+def claim_batches(
+    connection: Connection, lead: Lead, assignments: Sequence[Assignment], policy: str, epoch: int
+) -> list[Claim]:
     """Insert a batch for each assignment and move its requests from queued to in progress, in one statement.
 
     Leaves out requests that were cancelled or requeued meanwhile, or whose deadline has passed, and batches without
     requests. An assignment that only preempts becomes a batch of size 0. Claims are in the order of the assignments.
+    Locks the lead until the transaction ends; claims nothing and raises LeadLost if another process has it.
     """
     wanted = [(n, request) for n, assignment in enumerate(assignments) for request in assignment.requests]
     rows = run(
         connection,
         """
-            with wanted as (
+            with held as (
+                select from leaderships where name = :lead and fence = :fence for share
+            ), wanted as (
                 select * from unnest(
                     cast(:request_ids as text[]), cast(:request_n as int[]), cast(:generated as int[]),
                     cast(:prefills as int[]), cast(:remaining as int[])
                 ) as w (request_id, n, generated, prefill, remaining)
             ), taken as (
                 select r.id, w.* from requests r join wanted w on w.request_id = r.id
-                where r.status = 'queued' and r.planner_epoch = :epoch
+                where exists(select from held) and r.status = 'queued' and r.planner_epoch = :epoch
                     and (r.deadline_at is null or r.deadline_at >= statement_timestamp())
                 for update of r
             ), sizes as (
@@ -49,7 +55,7 @@ def claim_batches(connection: Connection, assignments: Sequence[Assignment], pol
                     cast(:preempts as text[])
                 ) as a (n, worker, joins, sealed, iteration_limit, most_rows, estimated_s, preempts)
                 left join sizes s using (n)
-                where s.size > 0 or a.preempts <> ''
+                where exists(select from held) and (s.size > 0 or a.preempts <> '')
             ), inserted as (
                 insert into batches (id, worker, policy, joins, sealed, preempts, size, length,
                     predicted_generation_length, iteration_limit, most_rows, estimated_s, sent_at)
@@ -62,9 +68,11 @@ def claim_batches(connection: Connection, assignments: Sequence[Assignment], pol
                 from taken t join made m using (n) where r.id = t.id
             )
             select m.n, m.batch_id, array(select id from taken t where t.n = m.n) as request_ids
-            from made m order by m.n
+            from held left join made m on true order by m.n
         """,
         {
+            "lead": lead.name,
+            "fence": lead.fence,
             "epoch": epoch,
             "policy": policy,
             "request_ids": [request.id for _, request in wanted],
@@ -82,7 +90,13 @@ def claim_batches(connection: Connection, assignments: Sequence[Assignment], pol
             "preempts": [" ".join(assignment.preempts) for assignment in assignments],
         },
     )
-    return [Claim(row.batch_id, _without_dropped(assignments[row.n], frozenset(row.request_ids))) for row in rows]
+    if not rows:
+        raise LeadLost(lead.name)
+    return [
+        Claim(row.batch_id, _without_dropped(assignments[row.n], frozenset(row.request_ids)))
+        for row in rows
+        if row.n is not None
+    ]
 
 
 def _without_dropped(assignment: Assignment, taken: frozenset[str]) -> Assignment:

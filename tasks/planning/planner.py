@@ -255,8 +255,9 @@ class Planner:
             assignments = with_estimates(policy.assign(of_model, now), of_model)
             self._decision_s = perf_counter() - started
             if assignments:
-                leadership.hold(self._connection, self._lead)
-                claimed = batch_claims.claim_batches(self._connection, assignments, self._policies.policy, self._epoch)
+                claimed = batch_claims.claim_batches(
+                    self._connection, self._lead, assignments, self._policies.policy, self._epoch
+                )
                 self._fleet.add(claimed)
                 claims += claimed
         return claims

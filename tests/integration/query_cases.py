@@ -126,7 +126,8 @@ def a_request(id: str) -> Request:
 
 def claim(connection: Connection) -> object:
     requests = tuple(map(a_request, a_queued(connection, ROWS_A_BATCH)))
-    return batch_claims.claim_batches(connection, [Assignment("w1", requests, estimated_s=1.0)], "fusion", 1)
+    assignments = [Assignment("w1", requests, estimated_s=1.0)]
+    return batch_claims.claim_batches(connection, a_lead(connection), assignments, "fusion", 1)
 
 
 def answer(connection: Connection) -> None:

@@ -13,7 +13,7 @@ from flask import request
 from inference.model_prompt import ModelPrompt
 from models.client_requests import RequestView
 from models.planning.queue_position import QueuePlace
-from request_body import read_body
+from request_body import read_body, readable_body
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.chat.chat_answers import completion_logprobs, finish_reason_of, usage_of
@@ -176,7 +176,7 @@ def common_fields(views: Sequence[RequestView], prefix: str, answers_a_prompt: i
         "model": first.model,
         "service_tier": tier_of_answers(views),
         "usage": usage_of(views, answers_a_prompt=answers_a_prompt),
-        "magnus": magnus_of(views[0], QueuePlace()),
+        "magnus": magnus_of(views[0], QueuePlace(), readable_body(first.body)),
     }
 
 

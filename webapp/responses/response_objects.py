@@ -10,7 +10,7 @@ from pydantic import Field
 from models.client_requests import RequestView
 from models.planning.queue_position import QueuePlace
 from models.tables import RequestStatus
-from request_body import RequestBody, UnreadableBody, read_body, readable_body
+from request_body import RequestBody, UnreadableBody, read_body
 from scheduling.request import ServiceTier, service_tier
 from webapp.api_objects import ApiObject, DeletedObject, ListPage
 from webapp.responses.output_items import OutputItem, output_items
@@ -156,7 +156,7 @@ def response_of(view: RequestView, place: QueuePlace) -> Response:
         truncation=body.truncation,
         text={"format": _format(body)},
         top_logprobs=body.top_logprobs or 0,
-        magnus=magnus_of(view, place),
+        magnus=magnus_of(view, place, body),
     )
 
 
@@ -169,7 +169,7 @@ def retry_after_s(view: RequestView, place: QueuePlace) -> int | None:
     return min(max(math.ceil((place.eta_at - view.now).total_seconds()), MIN_RETRY_S), MAX_RETRY_S)
 
 
-def magnus_of(view: RequestView, place: QueuePlace) -> Magnus:
+def magnus_of(view: RequestView, place: QueuePlace, body: RequestBody) -> Magnus:
     """Returns the `magnus` object of a stored request."""
     request, batch = view.request, view.batch
     tokens = view.tokens_so_far
@@ -193,7 +193,7 @@ def magnus_of(view: RequestView, place: QueuePlace) -> Magnus:
         batch=request.batch_id,
         worker=batch.worker if batch else None,
         attempts=request.attempts,
-        dropped_tools=list(readable_body(request.body).dropped_tools),
+        dropped_tools=list(body.dropped_tools),
     )
 
 

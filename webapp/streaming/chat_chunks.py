@@ -98,6 +98,6 @@ def _chunks_of_one(
         function = {"name": call.name, "arguments": call.arguments}
         called = {"index": number, "id": call_id, "type": "function", "function": function}
         yield chunk({"delta": {"tool_calls": [called]}})
-    magnus = magnus_of(stream.view, QueuePlace()).model_dump()
+    magnus = magnus_of(stream.view, QueuePlace(), body).model_dump()
     finish_reason = "tool_calls" if calls else finish_reason_of(stream.view)
     yield chunk({"delta": {}} if chat else {"text": ""}, finish_reason, magnus=magnus)
