@@ -33,10 +33,11 @@ from tasks.serving.worker_name import NameTaken, await_name
 # Batches in the process at once, each with a thread of Celery's that waits for it. Continuous policies may make every
 # row a batch of its own, so it must exceed the rows that fit; a waiting thread costs almost nothing. Not tuned.
 MOST_BATCHES = 256
-# The shares of MAGNUS_STOP_S in which rows of a stopping worker may still run, and in which all work has been given
-# back: rows that run then return to the queue with their tokens, and only their prefill is repeated. In between is time
-# for the step under way, and at the end for Celery, which takes up to a second. Not tuned.
-RUNNING_ON_SHARE, LEAVING_SHARE = 0.4, 0.75
+# The shares of MAGNUS_STOP_S in which rows of a stopping worker may still run, in which all work has been given back,
+# and after which the process ends whatever it waits for. Rows that run at the first return to the queue with their
+# tokens, and only their prefill is repeated. In between is time for the step under way, then for Celery, which takes up
+# to a second, and at the end for the system to remove the process. Not tuned.
+RUNNING_ON_SHARE, LEAVING_SHARE, LAST_SHARE = 0.4, 0.75, 0.95
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -135,7 +136,7 @@ def _consume(name: str, runner: BatchRunner) -> int:
 
     def drain(**_: Any) -> None:
         runner.drain(LEAVING_SHARE * settings.stop_s, RUNNING_ON_SHARE * settings.stop_s)
-        last_resort = Timer(settings.stop_s, _end_late)
+        last_resort = Timer(LAST_SHARE * settings.stop_s, _end_late)
         last_resort.daemon = True
         last_resort.start()
 
