@@ -133,6 +133,11 @@ class Settings(BaseSettings):
     )
     model_name: str | None = Field(None, description="The name that clients send; the model's directory name if unset")
     model_names: str | None = Field(None, description="Comma-separated further names that clients may send for it")
+    models: str | None = Field(
+        None,
+        description="Comma-separated further LMs, directories or hub ids, which workers load in its place as requests "
+        "call for them",
+    )
     hosted_tools: Literal["drop", "refuse"] = Field(
         "drop", description="Tools that only OpenAI runs, such as web_search: left out with a note, or refused"
     )
@@ -330,6 +335,16 @@ class Settings(BaseSettings):
     def further_model_names(self) -> tuple[str, ...]:
         """The model's further names, from MAGNUS_MODEL_NAMES."""
         return tuple(name for one in (self.model_names or "").split(",") if (name := one.strip()))
+
+    @property
+    def lms(self) -> dict[str, str]:
+        """The directory or hub id of each LM by the name that clients send: MAGNUS_MODEL, then MAGNUS_MODELS."""
+        fetched = self.state_dir.resolve() / "models"
+        further = [name for part in (self.models or "").split(",") if (name := part.strip())]
+        found = {self.model_name or Path(self.model).name: self.model}
+        for one in further:
+            found[Path(one).name] = str(fetched / one) if "/" not in one and (fetched / one).is_dir() else one
+        return found
 
     @property
     def text_models(self) -> dict[str, str]:

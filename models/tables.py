@@ -220,6 +220,7 @@ class StoredBatch(Base):
 
     id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     worker: Mapped[str]
+    model: Mapped[str | None]  # null: its worker's, or it only preempts
     policy: Mapped[str]
     status: Mapped[BatchStatus] = mapped_column(_enum(BatchStatus), server_default="assigned")
     joins: Mapped[bool] = mapped_column(server_default="false")  # rows join the worker's running batch
@@ -310,3 +311,6 @@ class StoredWorker(Base):
     version: Mapped[str | None]  # version of Magnus that its process runs
     instance: Mapped[str | None]  # its process, host#boot:process id
     drained_at: Mapped[datetime | None]  # since when an operator keeps new batches from it
+    loadable: Mapped[dict[str, Any]] = mapped_column(server_default="{}")  # the models that it can load, by name
+    wanted_model: Mapped[str | None]  # the planner's order to change to this model; null once it has loaded one
+    model_changes: Mapped[int] = mapped_column(server_default="0")  # since its process started

@@ -99,7 +99,7 @@ def finished_batches(connection: Connection, limit: int, max_age_s: float) -> li
     """Returns the last `limit` run-to-completion batches that ended within `max_age_s`, oldest first."""
     rows = connection.execute(
         text("""
-            select b.worker, w.model, b.size, b.length, b.generation_length, b.serving_s,
+            select b.worker, coalesce(b.model, w.model) as model, b.size, b.length, b.generation_length, b.serving_s,
                 extract(epoch from b.finished_at)::float8 as at
             from batches b join workers w on w.name = b.worker
             where b.finished_at > statement_timestamp() - make_interval(secs => :max_age_s)

@@ -1,6 +1,6 @@
-"""/v1/models: the model that this service answers with, its adapters, and the models for vectors and scores.
+"""/v1/models: the models that this service answers with, their adapters, and the models for vectors and scores.
 
-The model is listed under each of its names, an adapter as vLLM lists it: with the model as its `parent`.
+The first model is listed under each of its names, an adapter as vLLM lists it: with the model as its `parent`.
 """
 
 from typing import Literal
@@ -49,9 +49,15 @@ class ModelList(ApiObject):
 @api.output(ModelList)
 @api.doc(summary="List models", security="ApiKey", responses=[401, 403, 429, 503])
 def list_() -> ModelList:
-    """Lists the model that answers, under each of its names, its adapters, and the models for vectors and scores."""
+    """Lists the models that answer, the first under each of its names, adapters, and those for vectors and scores."""
     limits = current_context().prompt_limits
-    names = (limits.model_name, *limits.further_names, *limits.adapters, *limits.texts.models)
+    names = (
+        limits.model_name,
+        *limits.further_names,
+        *limits.others,
+        *limits.adapters,
+        *limits.texts.models,
+    )
     return ModelList(data=[served_model(name) for name in names])
 
 
@@ -62,7 +68,7 @@ def retrieve(name: str) -> Model:
     """Returns the served model of this name."""
     limits = current_context().prompt_limits
     if name not in limits.texts.models:
-        limits.served_model(name)
+        limits.of(name)
     return served_model(name)
 
 
@@ -80,6 +86,7 @@ def served_model(name: str) -> Model:
             largest_worker_tokens=snapshot.largest_tokens.get(name) if snapshot else None,
         )
         return Model(id=name, magnus=bounds)
+    limits = limits.of(name)
     largest_tokens = snapshot.largest_tokens.get(limits.model_name) if snapshot else None
     longest = limits.max_prompt_tokens if largest_tokens is None else min(limits.max_prompt_tokens, largest_tokens - 1)
     bounds = Bounds(

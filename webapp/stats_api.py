@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from apiflask import APIBlueprint
 from pydantic import Field
 
+from models.operations.fleet_use import workers_in_use
 from models.operations.operator_overview import what_is_missing, workers_alive
 from models.operations.window_stats import window_stats
 from webapp.api_objects import ApiObject, Query
@@ -29,6 +30,16 @@ class StatsQuery(Query):
     until: Instant | None = Field(default=None, description="Unix time; now if not given")
 
 
+class WorkerModel(ApiObject):
+    """The model of a worker that can load several."""
+
+    worker: str
+    model: str = Field(description="The model that it has loaded")
+    changes_to: str | None = Field(description="The model that it was told to load; null if none")
+    loadable: dict[str, float] = Field(description="The models that it can load, with the seconds of a change to each")
+    changes: int = Field(description="Changes since its process started")
+
+
 class ServiceStats(ApiObject):
     """Figures of all batches that began in the window and have ended, whoever sent their requests."""
 
@@ -48,6 +59,7 @@ class ServiceStats(ApiObject):
     workers: int = Field(description="Workers that were there in the window")
     workers_alive: int = Field(description="Workers with a fresh heartbeat, now")
     missing: list[str] = Field(description="What keeps requests from being served as usual, now; empty if nothing")
+    models: list[WorkerModel] = Field(description="Living workers that can load several models")
     worker_idle_share: float | None = Field(description="Share of the workers' time in which they were idle")
 
 
@@ -66,4 +78,15 @@ def service_stats(query_data: StatsQuery) -> ServiceStats:
         window = window_stats(session, query_data.since, query_data.until)
         alive_s = current_context().worker_alive_s
         alive, missing = workers_alive(session, alive_s), what_is_missing(session, alive_s)
-    return ServiceStats(**asdict(window), workers_alive=alive, missing=missing)
+        models = [
+            WorkerModel(
+                worker=one.name,
+                model=one.model,
+                changes_to=one.wanted_model if one.state(alive_s) == "changing" else None,
+                loadable=dict(one.change_s),
+                changes=one.model_changes,
+            )
+            for one in workers_in_use(session)
+            if one.change_s and one.state(alive_s) not in ("stopped", "lost")
+        ]
+    return ServiceStats(**asdict(window), workers_alive=alive, missing=missing, models=models)

@@ -245,7 +245,8 @@ def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submi
     if body.pooling is not None:
         tokens = sum(body.pooling.tokens)  # texts and model were checked when the submission was made
         return _row(submission, submission.model, body, TokenCounts(tokens, tokens), limit_tokens=1)
-    model = limits.served_model(submission.model)
+    limits = limits.of(submission.model)
+    model = limits.stored_name(submission.model)
     limit_tokens = limits.output_limit(submission.limit_tokens, param=names.limit)
     check_options(body, limit_tokens, names.format, submission.tenant)
     limits.check_template(body, effort=names.reasoning)

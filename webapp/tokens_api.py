@@ -69,7 +69,7 @@ def tokenize(json_data: Tokenize) -> TokenizedText:
     """Returns the token ids that the model reads; refuses what is longer than the longest prompt."""
     limits = current_context().prompt_limits
     if json_data.model is not None:
-        limits.served_model(json_data.model)
+        limits = limits.of(json_data.model)
     if json_data.messages is None:
         param, prompt = "prompt", ModelPrompt("", json_data.prompt or "", RequestBody(raw=True))
     else:
@@ -92,6 +92,6 @@ def detokenize(json_data: Detokenize) -> DecodedPrompt:
     """Returns the text of tokens, without special ones."""
     limits = current_context().prompt_limits
     if json_data.model is not None:
-        limits.served_model(json_data.model)
+        limits = limits.of(json_data.model)
     limits.check_ids(json_data.tokens, param="tokens")
     return DecodedPrompt(prompt=limits.prompt_format.decode(json_data.tokens))

@@ -37,6 +37,7 @@ from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
 from scheduling.costs import ProfiledCurves
 from tasks.app import app, settings
+from tasks.serving.model_in_service import ServedModel
 from tasks.serving.serving_costs import LearnedCosts, window_of_sums
 from tasks.serving.worker_process import prepare_process, serve_until_signal
 
@@ -91,12 +92,13 @@ def run(
         delta_bytes=machine.memory.delta_bytes,
         curves=ProfiledCurves(machine.curves, quick=True),
     )
-    return serve_until_signal(
+    served = ServedModel(
         lambda: PacedEngine(machine, answer, MAX_POSITIONS, steps, headroom=headroom),
         prompt_format,
         announcement,
         offer=lambda: WorkerOffer(curves=costs.curves(monotonic())),
     )
+    return serve_until_signal(name, lambda _: served)
 
 
 @click.command()

@@ -175,14 +175,16 @@ def _redis(url: str | None) -> Finding:
 
 
 def _model(settings: Settings) -> Iterator[Finding]:
-    name = settings.model_name or Path(settings.model).name
-    yield split_finding("model", startup_checks.model_problem(settings.model), f"{name} from {settings.model}")
+    name, *others = settings.lms
+    found = f"{name} from {settings.model}" + "".join(f"; {other} is loaded in its place" for other in others)
+    yield split_finding("model", startup_checks.model_problem(settings.model), found)
+    yield from (split_finding("models", problem) for problem in startup_checks.further_model_problems(settings))
     yield _longest_prompt(settings)
     yield from answer_findings(settings)
     yield split_finding("encoder", startup_checks.encoder_problem(settings.encoder), settings.encoder)
     yield split_finding("length predictor", startup_checks.predictor_problem(settings), settings.predictor)
     yield from (split_finding("adapters", each) for each in startup_checks.adapter_problems(settings))
-    unserved = startup_checks.embedding_problems(settings.text_models, name)
+    unserved = startup_checks.embedding_problems(settings.text_models, settings.lms)
     yield from (split_finding("embeddings", each) for each in unserved)
     yield from (split_finding("devices", each) for each in startup_checks.device_problems(settings.devices))
 

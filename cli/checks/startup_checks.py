@@ -2,7 +2,7 @@
 
 import importlib.util
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import redis
@@ -36,7 +36,8 @@ def problems(settings: Settings) -> Iterator[str]:
         if problem is not None:
             yield problem
     yield from adapter_problems(settings)
-    yield from embedding_problems(settings.text_models, settings.model_name or Path(settings.model).name)
+    yield from further_model_problems(settings)
+    yield from embedding_problems(settings.text_models, settings.lms)
     yield from device_problems(settings.devices)
 
 
@@ -66,13 +67,27 @@ def adapter_problems(settings: Settings) -> Iterator[str]:
     except InferenceError as error:
         yield f"{error}; {remedy}"
         return
-    own = (settings.model_name or Path(settings.model).name, *settings.further_model_names, *settings.text_models)
+    own = (*settings.lms, *settings.further_model_names, *settings.text_models)
     for name in own:
         if name in adapters:
             yield f"MAGNUS_ADAPTERS: {name} is also the name of a model; rename the adapter's directory"
 
 
-def embedding_problems(models: Mapping[str, str], chat_model: str) -> Iterator[str]:
+def further_model_problems(settings: Settings) -> Iterator[str]:
+    """Yields why models of MAGNUS_MODELS cannot be served according to their files or names."""
+    names = [Path(one.strip()).name for one in (settings.models or "").split(",") if one.strip()]
+    names += [settings.model_name or Path(settings.model).name, *settings.further_model_names]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"MAGNUS_MODELS: {name} is the name of several models; rename a directory, or set MAGNUS_MODEL_NAME"
+    _, *further = settings.lms.values()
+    if further and settings.adapters is not None:
+        yield "MAGNUS_MODELS: workers with several models serve no LoRA adapters; unset it, or MAGNUS_ADAPTERS"
+    for directory in further:
+        if problem := model_problem(directory):
+            yield problem.replace("MAGNUS_MODEL:", "MAGNUS_MODELS:")
+
+
+def embedding_problems(models: Mapping[str, str], lms: Collection[str]) -> Iterator[str]:
     """Yields why models for vectors or scores cannot be served according to their files; `models` has directories."""
     remedy = "MAGNUS_EMBED: name sentence-transformers models, or run `magnus model fetch minilm` for all-MiniLM-L6-v2"
     if models and importlib.util.find_spec("sentence_transformers") is None:
@@ -82,8 +97,8 @@ def embedding_problems(models: Mapping[str, str], chat_model: str) -> Iterator[s
             read_text_model(name, directory)
         except InferenceError as error:
             yield f"{error}; {remedy}"
-        if name == chat_model:
-            yield f"MAGNUS_EMBED: {name} is also the name of the served LM; set MAGNUS_MODEL_NAME"
+        if name in lms:
+            yield f"MAGNUS_EMBED: {name} is also the name of a served LM; set MAGNUS_MODEL_NAME"
 
 
 def encoder_problem(encoder: str) -> str | None:

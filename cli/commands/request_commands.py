@@ -133,12 +133,19 @@ def _requests_table(responses: list[Json]) -> Table:
     return table(columns, rows)
 
 
+def _model_of_worker(one: Json) -> str:
+    others = [f"{name} in {seconds:.1f} s" for name, seconds in one["loadable"].items() if name != one["model"]]
+    loads = f", loads {one['changes_to']}" if one["changes_to"] else ""
+    return escape(f"{one['model']}{loads}; {', '.join(others)}; {one['changes']} changes")
+
+
 def _service_table(stats: Json, url: str) -> Table:
     idle = stats["worker_idle_share"]
     rows = [
         ("policy", stats["policy"]),
         ("waiting / in progress", f"{stats['queued']} / {stats['in_progress']}"),
         ("workers alive", stats["workers_alive"]),
+        *((f"model of {escape(one['worker'])}", _model_of_worker(one)) for one in stats.get("models", ())),
         *(("[red]missing[/red]", f"[red]{escape(problem)}[/red]") for problem in stats["missing"]),
         ("batches in the last minute", f"{stats['batches']}, mean size {stats['mean_batch_size'] or 0:.1f}"),
         ("valid tokens in the last minute", stats["valid_tokens"]),

@@ -76,6 +76,7 @@ def _flower_credentials(settings: Settings) -> str:
 @click.option("--capacity-tokens", type=click.IntRange(1), help="Tokens of its KV cache, where it does not say.")
 @click.option("--embed", metavar="MODEL", help="Compute vectors or scores with this sentence-transformers model.")
 @click.option("--max-rows", type=click.IntRange(1), help="Most requests in it at once.")
+@click.option("--models", help="Comma-separated names or directories of LMs to load as requests call for them.")
 def worker(
     name: str,
     device: str,
@@ -85,8 +86,11 @@ def worker(
     capacity_tokens: int | None,
     embed: str | None,
     max_rows: int | None,
+    models: str | None,
 ) -> None:
     """Serve batches until a signal comes; needs MAGNUS_DATABASE_URL and MAGNUS_REDIS_URL.
+
+    It serves MAGNUS_MODEL and those of MAGNUS_MODELS, one at a time, or only those that --models names.
 
     With --embed it serves a model of MAGNUS_EMBED, which the web process and chores must have, too.
 
@@ -102,14 +106,29 @@ def worker(
     if embed is not None:
         _embed(name, embed, device, settings)
     convert_once(settings.model)
-    wrong = [problem for problem in (startup_checks.model_problem(settings.model),) if problem]
+    chosen = chosen_lms(settings, models)
+    wrong = [problem for one in chosen.values() if (problem := startup_checks.model_problem(one))]
     wrong += [*startup_checks.adapter_problems(settings), *startup_checks.device_problems(device)]
     if wrong:
         raise WrongSetting("\n".join(wrong))
     # imported here because it loads torch, which `magnus worker --help` does not need
     from tasks.serving.local_worker import run_worker
 
-    sys.exit(run_worker(name, device, settings.kv_budget))
+    sys.exit(run_worker(name, device, settings.kv_budget, chosen))
+
+
+def chosen_lms(settings: Settings, models: str | None) -> dict[str, str]:
+    """Returns the LMs that a worker can load, by name; those of `models` are among the settings' ones."""
+    if models is None:
+        return settings.lms
+    names = [one.strip() for one in models.split(",") if one.strip()]
+    known = settings.lms | {directory: directory for directory in settings.lms.values()}
+    unknown = [one for one in names if one not in known]
+    if unknown or not names:
+        there = ", ".join(settings.lms)
+        raise click.BadParameter(f"{', '.join(unknown)}: name some of {there} (MAGNUS_MODEL and MAGNUS_MODELS)")
+    by_directory = {directory: name for name, directory in settings.lms.items()}
+    return {by_directory.get(one, one): known[one] for one in names}
 
 
 def _embed(name: str, model: str, device: str, settings: Settings) -> NoReturn:
@@ -118,7 +137,7 @@ def _embed(name: str, model: str, device: str, settings: Settings) -> NoReturn:
     if len(models) != 1 and model not in models:
         raise click.BadParameter("name one model", param_hint="--embed")
     chosen = {model: models[model]} if model in models else models
-    wrong = list(startup_checks.embedding_problems(chosen, "")) + list(startup_checks.device_problems(device))
+    wrong = list(startup_checks.embedding_problems(chosen, ())) + list(startup_checks.device_problems(device))
     if wrong:
         raise WrongSetting("\n".join(wrong))
     # imported here because it loads torch, which `magnus worker --help` does not need

@@ -144,8 +144,9 @@ def with_absolute_paths(settings: Settings) -> Settings:
     paths: dict[str, str | Path] = {"model": _absolute(settings.model), "encoder": _absolute(settings.encoder)}
     if settings.adapters is not None:
         paths["adapters"] = settings.adapters.absolute()
-    if settings.embed is not None:
-        paths["embed"] = ",".join(_absolute(one.strip()) for one in settings.embed.split(","))
+    for name in ("embed", "models"):
+        if named := getattr(settings, name):
+            paths[name] = ",".join(_absolute(one.strip()) for one in named.split(","))
     return settings.model_copy(update={"state_dir": settings.state_dir.resolve(), **paths})
 
 

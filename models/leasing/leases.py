@@ -60,6 +60,7 @@ class TakenRequest:
     """
 
     id: str
+    model: str
     instructions: str
     input: str
     body: Mapping[str, Any]
@@ -91,6 +92,7 @@ class Renewal:
     """The answer to a renewal of leases."""
 
     registered: bool  # False once another process has registered under the worker's name
+    wanted_model: str | None  # the model that it is told to change to
     unreachable: bool  # it has taken none of the messages that it was sent after it registered
     held: frozenset[int]  # batches whose lease was renewed
     closed: frozenset[int]  # batches that ended under these leases: their worker has just written their end
@@ -122,8 +124,8 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
                 update requests set status = 'cancelled', finished_at = clock_timestamp()
                 where batch_id = :batch_id and status = 'in_progress' and cancel_requested_at is not null
             )
-            select id, instructions, input, body, limit_tokens, generated_ids, priority, tenant, needs, logprobs,
-                case when base is null then '' else model end as adapter,
+            select id, coalesce(base, model) as model, instructions, input, body, limit_tokens, generated_ids, priority,
+                tenant, needs, logprobs, case when base is null then '' else model end as adapter,
                 coalesce(predicted_tokens, 0) as predicted_tokens,
                 coalesce(predicted_upper_tokens, 0) as predicted_upper_tokens
             from requests
@@ -176,7 +178,7 @@ def renew(
                     curves = coalesce(cast(:curves as jsonb), curves), row_lengths = cast(:row_lengths as jsonb),
                     guessed_tokens = :guessed_tokens, right_guesses = :right_guesses
                 where name = :name and extract(epoch from started_at)::float8 = :incarnation
-                returning not_consuming_since is not null as unreachable
+                returning not_consuming_since is not null as unreachable, wanted_model
             ), locked as (
                 select b.id, l.tokens from batches b
                 join unnest(cast(:ids as bigint[]), cast(:fences as int[]), cast(:tokens as int[]))
@@ -188,6 +190,7 @@ def renew(
                 from locked where b.id = locked.id returning b.id
             )
             select exists(select from mine) as registered, exists(select from mine where unreachable) as unreachable,
+                (select wanted_model from mine) as wanted_model,
                 array(select id from renewed) as held,
                 array(select id from requests where batch_id = any(cast(:ids as bigint[]))
                     and status = 'in_progress' and cancel_requested_at is not null) as cancels
@@ -210,7 +213,7 @@ def renew(
     )
     held = frozenset(row.held)
     closed = _closed(connection, [lease for lease in progress if lease.batch_id not in held])
-    return Renewal(row.registered, row.unreachable, held, closed, frozenset(row.cancels))
+    return Renewal(row.registered, row.wanted_model, row.unreachable, held, closed, frozenset(row.cancels))
 
 
 def _closed(connection: Connection, leases: Collection[Lease]) -> frozenset[int]:

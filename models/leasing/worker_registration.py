@@ -1,14 +1,16 @@
 """Registers and deregisters workers, and requeues the batches that they leave open."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
 
 from models.leasing.requeue import LostBatch, blamed, requeue
-from models.planning.worker_costs import curves_to_store
+from models.planning.worker_costs import curves_to_store, loadable_to_store
 from models.sql import text
 from scheduling.costs import ProfiledCurves
+from scheduling.policy import Loadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,8 @@ class WorkerRegistration:
     Curves from a short measurement have the key `quick`; they replace those of a whole profile only if the worker's
     model or device has changed. `paged`: memory is the sum over rows in blocks of `block_tokens`. `lacks` names what
     its engine cannot do, `adapters` what it serves beside its model. `prefix_cache`: its engine caches prefixes of
-    prompts.
+    prompts. `loadable` has the models that it can load, the present one among them; none if it always serves the same
+    one.
     """
 
     name: str
@@ -34,6 +37,7 @@ class WorkerRegistration:
     prefix_cache: bool = False
     version: str | None = None  # version of Magnus that its process runs
     instance: str | None = None  # its process, host#boot:process id
+    loadable: Mapping[str, Loadable] = field(default_factory=dict)
 
 
 def register(connection: Connection, worker: WorkerRegistration, max_attempts: int) -> float:
@@ -45,28 +49,32 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
     incarnation = connection.execute(
         text("""
             insert into workers (name, model, device, theta_bytes, delta_bytes, curves, paged, block_tokens, lacks,
-                adapters, prefix_cache, version, instance)
+                adapters, prefix_cache, version, instance, loadable)
             values (:name, :model, :device, :theta_bytes, :delta_bytes, :curves, :paged, :block_tokens, :lacks,
-                :adapters, :prefix_cache, :version, :instance)
+                :adapters, :prefix_cache, :version, :instance, :loadable)
             on conflict (name) do update set model = excluded.model, device = excluded.device,
                 theta_bytes = excluded.theta_bytes, delta_bytes = excluded.delta_bytes,
                 paged = excluded.paged, block_tokens = excluded.block_tokens, lacks = excluded.lacks,
                 adapters = excluded.adapters, prefix_cache = excluded.prefix_cache,
                 version = excluded.version, instance = excluded.instance,
-                max_rows = null, fault = null,
+                max_rows = null, fault = null, loadable = excluded.loadable, wanted_model = null,
+                model_changes = case when workers.instance = excluded.instance then workers.model_changes + 1
+                    else 0 end,
                 curves = case when workers.curves->>'kind' = 'quick_profile' or workers.curves ? 'quick'
                     or workers.model <> excluded.model
                     or workers.device <> excluded.device then excluded.curves
                     else coalesce(workers.curves, excluded.curves) end,
                 started_at = clock_timestamp(), heartbeat_at = clock_timestamp(), stopped_at = null,
-                stopping = false, not_consuming_since = null, drained_at = null
+                stopping = false, not_consuming_since = null,
+                drained_at = case when workers.instance = excluded.instance then workers.drained_at end
             returning extract(epoch from started_at)::float8
-        """).bindparams(bindparam("curves", type_=JSONB(none_as_null=True))),
+        """).bindparams(bindparam("curves", type_=JSONB(none_as_null=True)), bindparam("loadable", type_=JSONB)),
         asdict(worker)
         | {
             "curves": curves_to_store(worker.curves),
             "lacks": list(worker.lacks),
             "adapters": list(worker.adapters),
+            "loadable": loadable_to_store(worker.loadable),
         },
     ).scalar_one()
     _lose_open_batches(connection, worker.name, failed=True, max_attempts=max_attempts, died=True)
@@ -84,17 +92,28 @@ def other_process(connection: Connection, name: str, instance: str, alive_s: flo
     ).scalar_one_or_none()
 
 
-def deregister(connection: Connection, name: str, incarnation: float, failed: bool, max_attempts: int) -> None:
+def keep_alive(connection: Connection, name: str, instance: str) -> None:
+    """Write the heartbeat of a worker that loads another model; it gets no batch while it has not loaded it."""
+    connection.execute(
+        text("update workers set heartbeat_at = clock_timestamp() where name = :name and instance = :instance"),
+        {"name": name, "instance": instance},
+    )
+
+
+def deregister(
+    connection: Connection, name: str, incarnation: float, failed: bool, max_attempts: int, stopped: bool = True
+) -> None:
     """Mark the worker as stopped and put the requests of its open batches back into the queue.
 
-    If the worker `failed`, the requests that it served are suspects. Does nothing if another process has its name.
+    If the worker `failed`, the requests that it served are suspects. Without `stopped` it only gives its batches back,
+    to register again with another model. Does nothing if another process has its name.
     """
     mine = connection.execute(
         text("""
-            update workers set stopped_at = clock_timestamp()
+            update workers set stopped_at = case when :stopped then clock_timestamp() end
             where name = :name and extract(epoch from started_at)::float8 = :incarnation returning name
         """),
-        {"name": name, "incarnation": incarnation},
+        {"name": name, "incarnation": incarnation, "stopped": stopped},
     ).one_or_none()
     if mine is not None:
         _lose_open_batches(connection, name, failed=failed, max_attempts=max_attempts)

@@ -1,6 +1,7 @@
 """The fleet for the dashboard: each worker with its rows, memory and batches over time; drains and resumes workers."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy.orm import Session
@@ -11,7 +12,8 @@ from models.sql import text
 # query; not tuned.
 MOST_BATCHES = 4000
 MOST_ROWS, MOST_OF_WORKER = 200, 20  # running rows that the page lists, in all and of one worker; not tuned
-TAKES_BATCHES = ("running", "batch_sent", "idle")  # the states in which a worker gets batches
+# The states in which a worker gets batches, now or once it has loaded its next model.
+TAKES_BATCHES = ("changing", "running", "batch_sent", "idle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,9 @@ class WorkerUse:
     out_of_memory: int  # batches that ran out of memory in the last hour
     guessed_tokens: int  # since it started
     right_guesses: int
+    change_s: Mapping[str, float] = field(default_factory=dict)  # by model that it can load: the seconds of a change
+    wanted_model: str | None = None  # the model that it was told to change to
+    model_changes: int = 0  # since its process started
 
     @property
     def capacity_tokens(self) -> int:
@@ -64,6 +69,7 @@ class WorkerUse:
             "stopping": self.stopping,
             "drained": self.drained and not self.lasting,
             "draining": self.drained,
+            "changing": self.wanted_model not in (None, self.model),
             "running": self.lasting > 0,
             "batch_sent": self.sent > 0,
         }
@@ -141,7 +147,8 @@ def workers_in_use(session: Session) -> list[WorkerUse]:
                 coalesce(case when w.paged then u.held else u.held_rectangle end, 0)::bigint as held_tokens,
                 coalesce(case when w.paged then u.reserved else u.reserved_rectangle end, 0)::bigint as reserved_tokens,
                 coalesce(o.lasting, 0) as lasting, coalesce(o.sent, 0) as sent, coalesce(m.batches, 0) as out_of_memory,
-                w.guessed_tokens, w.right_guesses
+                w.guessed_tokens, w.right_guesses, w.wanted_model, w.model_changes, coalesce((
+                    select jsonb_object_agg(key, value->'change_s') from jsonb_each(w.loadable)), '{}') as change_s
             from workers w left join used u on u.worker = w.name left join opened o on o.worker = w.name
                 left join outgrew m on m.worker = w.name
             where w.heartbeat_at > statement_timestamp() - interval '1 day'

@@ -52,14 +52,15 @@ def claim_batches(
                 from unnest(
                     cast(:n as int[]), cast(:workers as text[]), cast(:joins as bool[]), cast(:sealed as bool[]),
                     cast(:limits as int[]), cast(:most_rows as int[]), cast(:estimated_s as float8[]),
-                    cast(:preempts as text[])
-                ) as a (n, worker, joins, sealed, iteration_limit, most_rows, estimated_s, preempts)
+                    cast(:preempts as text[]),
+                    cast(:models as text[])
+                ) as a (n, worker, joins, sealed, iteration_limit, most_rows, estimated_s, preempts, model)
                 left join sizes s using (n)
                 where exists(select from held) and (s.size > 0 or a.preempts <> '')
             ), inserted as (
-                insert into batches (id, worker, policy, joins, sealed, preempts, size, length,
+                insert into batches (id, worker, model, policy, joins, sealed, preempts, size, length,
                     predicted_generation_length, iteration_limit, most_rows, estimated_s, sent_at)
-                select batch_id, worker, :policy, joins, sealed, string_to_array(preempts, ' '), size, length,
+                select batch_id, worker, model, :policy, joins, sealed, string_to_array(preempts, ' '), size, length,
                     generation_length, iteration_limit, most_rows, estimated_s, clock_timestamp()
                 from made
             ), updated as (
@@ -88,6 +89,7 @@ def claim_batches(
             "most_rows": [assignment.most_rows for assignment in assignments],
             "estimated_s": [assignment.estimated_s for assignment in assignments],
             "preempts": [" ".join(assignment.preempts) for assignment in assignments],
+            "models": [next((one.model for one in assignment.requests), None) for assignment in assignments],
         },
     )
     if not rows:

@@ -2,19 +2,19 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from models.planning.planner_requests import ADAPTER
-from models.planning.worker_costs import curves_from_store, curves_to_store
+from models.planning.worker_costs import curves_from_store, curves_to_store, loadable_from_store
 from models.sql import run, text
 from models.tables import BatchStatus
-from scheduling.costs import ProfiledCurves, WorkerCurves
+from scheduling.costs import ProfiledCurves, WorkerCurves, linearized
 from scheduling.kv_memory import KvMemory
-from scheduling.policy import Worker
+from scheduling.policy import Loadable, Worker
 from scheduling.request import RowLength
 
 # A worker that has not deregistered, is not stopping, takes its messages, is not drained, and whose engine works.
@@ -32,7 +32,8 @@ LACKS = f"""lacks || array(
 class LiveWorker:
     """A worker with a fresh heartbeat; `curves` give the seconds of its prefills and iterations (SCLS Eq. 3-4).
 
-    `row_lengths` has its own predictions of running rows, by request id.
+    `row_lengths` has its own predictions of running rows, by request id. `loadable` has the models that it can load,
+    none if it always serves the same one; it changes to `wanted_model` until that is its `model`.
     """
 
     name: str
@@ -46,6 +47,23 @@ class LiveWorker:
     lacks: frozenset[str] = frozenset()
     prefix_cache: bool = False
     row_lengths: Mapping[str, RowLength] = field(default_factory=dict)
+    loadable: Mapping[str, Loadable] = field(default_factory=dict)
+    wanted_model: str | None = None
+
+    @property
+    def changing(self) -> bool:
+        """Whether it was told to change its model and has not done it yet."""
+        return self.wanted_model is not None and self.wanted_model != self.model and self.wanted_model in self.loadable
+
+    @property
+    def changed(self) -> "LiveWorker":
+        """The worker as it will be after the change that it was told to make; itself if there is none."""
+        if self.wanted_model is None or not self.changing:
+            return self
+        loaded = self.loadable[self.wanted_model]
+        return replace(
+            self, model=self.wanted_model, **asdict(loaded.memory), curves=ProfiledCurves(linearized(loaded.costs))
+        )
 
     @property
     def memory(self) -> KvMemory:
@@ -98,17 +116,23 @@ def known_workers(connection: Connection) -> list[LiveWorker]:
 
 
 def costed_workers(found: Iterable[LiveWorker]) -> dict[str, list[Worker]]:
-    """Returns, by model, those of the workers whose costs are known, as policies see them, without their rows."""
+    """Returns, by model, those of the workers whose costs are known, as policies see them, without their rows.
+
+    A worker that can load several models is one of each.
+    """
     by_model = defaultdict(list)
     for one in found:
         if one.curves is not None:
             by_model[one.model].append(Worker(one.name, one.memory, one.curves.curves))
+        for model, loaded in one.loadable.items():
+            if model != one.model:
+                by_model[model].append(Worker(one.name, loaded.memory, loaded.costs))
     return dict(by_model)
 
 
 def _workers(connection: Connection, condition: str, **parameters: float) -> list[LiveWorker]:
     columns = f"""name, model, theta_bytes, delta_bytes, curves, paged, block_tokens, max_rows, prefix_cache,
-        row_lengths, {LACKS}"""
+        row_lengths, loadable, wanted_model, {LACKS}"""
     select = f"select {columns} from workers where {condition} order by name"  # noqa: S608  # constants
     return [
         LiveWorker(
@@ -117,6 +141,7 @@ def _workers(connection: Connection, condition: str, **parameters: float) -> lis
                 "lacks": frozenset(row.lacks),
                 "curves": curves_from_store(row.curves),
                 "row_lengths": {name: RowLength(*length) for name, length in row.row_lengths.items()},
+                "loadable": loadable_from_store(row.loadable),
             }
         )
         for row in run(connection, select, parameters)
@@ -128,12 +153,28 @@ def largest_workers(connection: Connection, within_s: float) -> dict[str, int]:
     rows = run(
         connection,
         """
-            select model, max(theta_bytes / delta_bytes) as tokens from workers
+            select model, max(theta_bytes / delta_bytes) as tokens from (
+                select model, theta_bytes, delta_bytes, heartbeat_at from workers
+                union all
+                select key, (value->>'theta_bytes')::bigint, (value->>'delta_bytes')::bigint, heartbeat_at
+                from workers, jsonb_each(loadable)
+            ) served
             where heartbeat_at > statement_timestamp() - make_interval(secs => :within_s) group by model
         """,
         {"within_s": within_s},
     )
     return {row.model: row.tokens for row in rows}
+
+
+def order_changes(connection: Connection, models: Mapping[str, str]) -> None:
+    """Tells workers, by name, to change to a model; each reads it at its next heartbeat."""
+    connection.execute(
+        text("""
+            update workers w set wanted_model = o.model
+            from unnest(cast(:names as text[]), cast(:models as text[])) as o (name, model) where w.name = o.name
+        """),
+        {"names": list(models), "models": list(models.values())},
+    )
 
 
 def lacking(connection: Connection, within_s: float) -> dict[str, Lacking]:

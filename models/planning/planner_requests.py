@@ -52,17 +52,21 @@ REQUESTS_OF_BATCHES = f"""
 
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """A queued request with the model whose workers serve it.
+    """A queued request, as policies see it.
 
     `sealed_group` is set if the request was in a batch that ran out of memory: the batch whose halves run alone.
     `suspect_group` is set if an engine or a worker failed while it was serving the request together with this group.
     """
 
     request: Request
-    model: str
-    sealed_group: str | None
+    sealed_group: str | None = None
     suspect_group: str | None = None
     held: bool = False  # its job is paused
+
+    @property
+    def model(self) -> str:
+        """The model that answers it."""
+        return self.request.model
 
 
 def fetch_new_requests(connection: Connection, epoch: int) -> list[QueuedRequest]:
@@ -72,7 +76,7 @@ def fetch_new_requests(connection: Connection, epoch: int) -> list[QueuedRequest
     locked, such as a predictor's, are skipped; a later call returns them.
     """
     rows = run(connection, FETCH_NEW_REQUESTS, {"epoch": epoch})
-    fetched = [QueuedRequest(to_request(row), row.model, row.sealed_group, row.suspect_group, row.held) for row in rows]
+    fetched = [QueuedRequest(to_request(row), row.sealed_group, row.suspect_group, row.held) for row in rows]
     return sorted(fetched, key=lambda queued: (queued.request.arrived_at, queued.request.id))
 
 
@@ -118,4 +122,5 @@ def to_request(row: Any) -> Request:
         needs=frozenset(row.needs),
         outgrew_tokens=row.outgrew_tokens,
         job=row.job,
+        model=row.model,
     )

@@ -1,12 +1,18 @@
 """Stores the seconds of a worker's steps in `workers.curves`, tagged as measured or learned, and reads them.
 
-The tag is `kind`. Rows of earlier releases have none and are read by their keys.
+The tag is `kind`. Rows of earlier releases have none and are read by their keys. The models that it can load are stored
+in `workers.loadable`.
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
-from scheduling.costs import LearnedCurves, ProfiledCurves, ServingCurves, WorkerCurves
+from scheduling.costs import LearnedCurves, ProfiledCurves, ServingCurves, WorkerCurves, linearized
+from scheduling.kv_memory import KvMemory
+from scheduling.policy import Loadable
+
+MEMORY = ("theta_bytes", "delta_bytes", "paged", "block_tokens", "max_rows")
 
 
 def curves_to_store(worker: WorkerCurves | None) -> dict[str, Any] | None:
@@ -43,6 +49,28 @@ def curves_from_store(stored: Mapping[str, Any] | None) -> WorkerCurves | None:
     except KeyError:
         return None
     return ProfiledCurves(curves, quick=kind == "quick_profile") if kind in ("profile", "quick_profile") else None
+
+
+def loadable_to_store(loadable: Mapping[str, Loadable]) -> dict[str, Any]:
+    """Returns the column's value for the models that a worker can load, by name."""
+    return {
+        model: {
+            "change_s": round(one.change_s, 3),
+            **asdict(one.memory),
+            "curves": curves_to_store(ProfiledCurves(linearized(one.costs))),
+        }
+        for model, one in loadable.items()
+    }
+
+
+def loadable_from_store(stored: Mapping[str, Any]) -> dict[str, Loadable]:
+    """Returns the models that a worker can load, without those whose seconds of a step cannot be read."""
+    found = ((model, one, curves_from_store(one["curves"])) for model, one in stored.items())
+    return {
+        model: Loadable(one["change_s"], KvMemory(**{name: one[name] for name in MEMORY}), curves.curves)
+        for model, one, curves in found
+        if curves is not None
+    }
 
 
 def _kind_before_tags(stored: Mapping[str, Any]) -> str:

@@ -86,16 +86,20 @@ class FleetView:
             joined = [batch for batch in of_worker[worker.name] if batch.joins]
             static_s = sum(_remaining_s(batch, now) for batch in static)
             ends_soon = len(static) == 1 and static_s < lookahead_s
-            by_model[worker.model].append(
+            seen = worker if of_worker[worker.name] else worker.changed
+            by_model[seen.model].append(
                 Worker(
                     name=worker.name,
-                    memory=worker.memory,
-                    costs=serving_time_of(worker),
+                    memory=seen.memory,
+                    costs=serving_time_of(seen),
                     rows=tuple(row for batch in joined for row in self._rows(batch, worker.row_lengths, now)),
                     busy_s=max([static_s, *(_remaining_s(batch, now) for batch in joined)]),
                     queued=0 if ends_soon else len(static),
                     lacks=worker.lacks,
                     prefix_cache=worker.prefix_cache,
+                    model=worker.changed.model,
+                    changing=worker.changing,
+                    loadable=worker.loadable,
                 )
             )
         return by_model

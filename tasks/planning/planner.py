@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, partial
+from itertools import chain
 from time import perf_counter
 
 import structlog
@@ -198,8 +199,10 @@ class Planner:
         self._policies.discard(one.request.id for one in fetched if one.held)
         queued = [one for one in fetched if not one.held]
         for worker in live:
-            largest = self._largest_tokens.get(worker.model, 0)
-            self._largest_tokens[worker.model] = max(worker.theta_bytes // worker.delta_bytes, largest)
+            memories = {model: one.memory for model, one in worker.loadable.items()} | {worker.model: worker.memory}
+            for model, memory in memories.items():
+                largest = self._largest_tokens.get(model, 0)
+                self._largest_tokens[model] = max(memory.capacity_tokens, largest)
         too_large = defaultdict(list)
         for one in queued:
             if self._fits_nowhere(one):
@@ -245,21 +248,26 @@ class Planner:
         self._recent_times.add(self._fleet.update(open_batches))
 
     def _assign(self, workers: Mapping[str, Sequence[Worker]], now: float) -> list[Claim]:
-        """Asks each model's policy for assignments, and claims their requests as batches."""
+        """Asks the policies for assignments and changes of model; claims the batches and orders the changes."""
+        started = perf_counter()
+        decided = self._policies.assign(workers, now)
+        if not decided:
+            return []
+        assignments = with_estimates(
+            (one for one in decided if one.loads is None), chain.from_iterable(workers.values())
+        )
+        changes = {one.worker: one.loads for one in decided if one.loads is not None}
+        self._decision_s = perf_counter() - started
+        if changes:
+            log.info("models change", workers=changes)
+            leadership.hold(self._connection, self._lead)
+            live_fleet.order_changes(self._connection, changes)
         claims: list[Claim] = []
-        for model, policy in self._policies:
-            of_model = workers.get(model, ())
-            if not of_model or (policy.mode == "batch" and not any(worker.idle for worker in of_model)):
-                continue
-            started = perf_counter()
-            assignments = with_estimates(policy.assign(of_model, now), of_model)
-            self._decision_s = perf_counter() - started
-            if assignments:
-                claimed = batch_claims.claim_batches(
-                    self._connection, self._lead, assignments, self._policies.policy, self._epoch
-                )
-                self._fleet.add(claimed)
-                claims += claimed
+        if assignments:
+            claims = batch_claims.claim_batches(
+                self._connection, self._lead, assignments, self._policies.policy, self._epoch
+            )
+            self._fleet.add(claims)
         return claims
 
     def _publish_snapshot(self, workers: Mapping[str, Sequence[Worker]], now: float) -> None:
@@ -269,7 +277,8 @@ class Planner:
             model: QueueFront([name for batch in queues[model] for name in batch.ids], len(policy))
             for model, policy in self._policies
         }
-        unserved = {model: len(policy) for model, policy in self._policies if len(policy) and not workers.get(model)}
+        served = {model for worker in self._live for model in (worker.model, *worker.loadable)}
+        unserved = {model: len(policy) for model, policy in self._policies if len(policy) and model not in served}
         self._unserved_since = {model: self._unserved_since.get(model, now) for model in unserved}
         snapshot = QueueSnapshot(
             at=datetime.fromtimestamp(now, UTC),

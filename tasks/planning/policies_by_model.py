@@ -3,12 +3,14 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from types import MappingProxyType
 
 from models.planning.planner_requests import QueuedRequest
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.policies.wrapping.isolation import IsolatingPolicy
+from scheduling.policies.wrapping.model_changes import ModelChanges
 from scheduling.policy import Assignment, Worker
 from scheduling.request import Request, lacking, reserve_limit
 from tasks.planning.queue_description import MOST_BATCHES
@@ -28,25 +30,19 @@ class PoliciesByModel:
         `differing_abilities` has by model what some of its workers can do and others cannot. Abilities that all workers
         have need no choice, and a need that no worker meets is refused by whichever worker gets the request.
         """
-        self.continuous = make_policy(policy, settings).mode == "continuous"  # rows join and leave
-        self.policy, self.differing_abilities, self._settings = policy, differing_abilities, settings
-        self._by_model: dict[str, IsolatingPolicy] = {}
-        self._tau: float | None = None
-        self.weights: Mapping[str, float] = {}  # tenants' weights
+        self._all = ModelChanges(partial(make_policy, policy, settings))
+        self.continuous = self._all.mode == "continuous"  # rows join and leave
+        self.policy, self.differing_abilities = policy, differing_abilities
 
     def __iter__(self) -> Iterator[tuple[str, IsolatingPolicy]]:
-        return iter(self._by_model.items())
+        return iter(self._all.by_model.items())
 
     def __len__(self) -> int:
-        return sum(len(policy) for policy in self._by_model.values())
+        return len(self._all)
 
     def policy_for(self, model: str) -> IsolatingPolicy:
         """Returns the policy of a model; makes it at the first call."""
-        if model not in self._by_model:
-            self._by_model[model] = make_policy(self.policy, self._settings)
-            self._by_model[model].set_rank_correlation(self._tau)
-            self._by_model[model].set_weights(self.weights)
-        return self._by_model[model]
+        return self._all.policy_for(model)
 
     def feed(self, queued: Iterable[QueuedRequest], now: float) -> None:
         """Adds requests; one that was predicted again while it waited replaces the earlier one with its id.
@@ -64,14 +60,14 @@ class PoliciesByModel:
             elif one.sealed_group is not None:
                 sealed[one.model, one.sealed_group].append(request)
             else:
-                self.policy_for(one.model).add(request, now)
-        for (model, _), requests in suspects.items():
-            self.policy_for(model).isolate(requests)
-        for (model, _), requests in sealed.items():
+                self._all.add(request, now)
+        for requests in suspects.values():
+            self._all.isolate(requests)
+        for requests in sealed.values():
             if len(requests) == 1:  # a joiner that did not fit beside the running rows
-                self.policy_for(model).add(reserve_limit(requests[0]), now)
+                self._all.add(reserve_limit(requests[0]), now)
             else:
-                self.policy_for(model).out_of_memory(Assignment(worker="", requests=tuple(requests)), now)
+                self._all.out_of_memory(Assignment(worker="", requests=tuple(requests)), now)
 
     def _with_needs_that_count(self, one: QueuedRequest) -> Request:
         needs = frozenset(lacking(one.request.needs, self.differing_abilities.get(one.model, ())))
@@ -80,27 +76,29 @@ class PoliciesByModel:
     def discard(self, request_ids: Iterable[str]) -> None:
         """Removes requests that were cancelled or failed while they waited; ignores unknown ids."""
         for request_id in request_ids:
-            for policy in self._by_model.values():
-                policy.discard(request_id)
+            self._all.discard(request_id)
+
+    def assign(self, workers: Mapping[str, Sequence[Worker]], now: float) -> list[Assignment]:
+        """Decides which requests go to which workers, given by model, and which workers change their model."""
+        return self._all.assign([*chain.from_iterable(workers.values())], now)
 
     def set_rank_correlation(self, tau: float | None) -> None:
         """Gives every policy Kendall's tau: how well recent predictions ranked the answers."""
-        if tau != self._tau:
-            self._tau = tau
-            for policy in self._by_model.values():
-                policy.set_rank_correlation(tau)
+        self._all.set_rank_correlation(tau)
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """The tenants' weights."""
+        return self._all.weights
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
         """Gives every policy the tenants' weights."""
-        if weights != self.weights:
-            self.weights = weights
-            for policy in self._by_model.values():
-                policy.set_weights(weights)
+        self._all.set_weights(weights)
 
     def due_in_s(self, now: float) -> float | None:
         """Returns the seconds until a policy wants to be asked again even if nothing happens; None if none wants to."""
-        instants = [at for policy in self._by_model.values() if (at := policy.wake_at(now)) is not None]
-        return max(0.0, min(instants) - now) if instants else None
+        at = self._all.wake_at(now)
+        return None if at is None else max(0.0, at - now)
 
 
 def failing_requests(
@@ -137,8 +135,8 @@ def policy_fails(
     policies = PoliciesByModel(policy, settings)
     try:
         policies.feed(queued, now)
-        for model, one in policies:
-            one.assign(workers.get(model, ()), now)
+        policies.assign(workers, now)
+        for _, one in policies:
             list(islice(one.waiting(now), MOST_BATCHES))
     except Exception:  # any error: whether there is one is the question
         return True

@@ -49,15 +49,19 @@ class BatchRunner:
         offer: Callable[[], WorkerOffer] = WorkerOffer,
         salt_key: str = "",
         prepare_format: PrepareFormat = take_any_format,
+        on_wanted: Callable[[str], None] = lambda model: None,
     ) -> None:
         """Makes the engine and the threads; nothing runs before `start`.
+
+        `on_wanted` is called with the model that the planner wants instead, again and again.
 
         `renewals` has a connection for the leases' renewals alone, with autocommit.
         `salt_key` is the key of the tenants' cache salts: the same for all workers, and unknown to tenants.
         """
         self._database, self._format, self._terms, self._salt_key = database, prompt_format, terms, salt_key
         self._prepare_format = prepare_format
-        self._name, self._lacks, self._kick_planner = announcement.name, announcement.lacks, kick_planner
+        self._name, self._model, self._kick_planner = announcement.name, announcement.model, kick_planner
+        self._lacks = announcement.lacks
         self._jobs = OpenJobs()
         self._leaving: Thread | None = None
         self._writer = ResultWriter(
@@ -69,7 +73,7 @@ class BatchRunner:
         )
         self._engine = EngineThread(make_engine, self._writer.record, live_rows)
         self._heartbeat = LeaseHeartbeat(
-            database, renewals, self._engine, self._writer, self._jobs, announcement, terms, on_broken, offer
+            database, renewals, self._engine, self._writer, self._jobs, announcement, terms, on_broken, offer, on_wanted
         )
 
     def start(self) -> None:
@@ -89,6 +93,9 @@ class BatchRunner:
             if served_again:
                 log.info("messages arrive again")
                 self._kick_planner()
+            return
+        if any(one.model != self._model for one in batch.prompts):  # it was assigned before the model changed
+            self._writer.record(BatchEnded(batch.lease, BatchStatus.lost, monotonic()))
             return
         try:
             job = prepare(
@@ -127,6 +134,15 @@ class BatchRunner:
             self._leaving = Thread(target=self._leave, args=(until, within_s * WRITING_SHARE), name="leaving")
             self._leaving.daemon = True
             self._leaving.start()
+
+    def leave_model(self, running_on_s: float) -> None:
+        """Give all work back, rows that still run after `running_on_s` seconds with their tokens, and end the threads.
+
+        The worker stays registered, and takes part in nothing until it registers with another model.
+        """
+        self._heartbeat.stays_registered = True
+        self.drain(running_on_s + STOP_WITHIN_S, running_on_s)
+        self.stop()
 
     def stop(self) -> None:
         """Leave, unless the worker is leaving already; returns once all work has been given back."""

@@ -17,6 +17,7 @@ from models.leasing.worker_registration import WorkerRegistration
 from scheduling.costs import ProfiledCurves, ServingCurves
 from settings import VERSION
 from tasks.app import settings
+from tasks.serving.model_in_service import ServedModel
 from tasks.serving.worker_process import in_a_thread_that_ends, prepare_process, serve_until_signal
 
 # Tokens of a forward pass, padding included. On a CPU a pass of MiniLM takes 0.1 to 0.3 s, and larger ones are no
@@ -52,12 +53,13 @@ def run_embedding_worker(name: str, model: str, directory: str, device: str) -> 
         paged=True,
         version=VERSION,
     )
-    return serve_until_signal(
+    served = ServedModel(
         lambda: PoolingEngine(encode, text_model.scores_pairs, PASS_TOKENS.get(device, PASS_TOKENS_OF_A_GPU)),
         load_prompt_format(directory),
         announcement,
         offer=lambda: WorkerOffer(max_rows=HELD_ROWS),
     )
+    return serve_until_signal(name, lambda _: served)
 
 
 def _load_and_measure(model: TextModel, device: str) -> tuple[Encode, float]:

@@ -87,16 +87,19 @@ class LeaseHeartbeat(Thread):
         terms: LeaseTerms,
         on_broken: Callable[[str], None],
         offer: Callable[[], WorkerOffer] = WorkerOffer,
+        on_wanted: Callable[[str], None] = lambda model: None,
     ) -> None:
         """`on_broken` is called with the reason why this process must end, after its batches went back to the queue.
 
         `renewals` has autocommit, so that a renewal's second statement sees the batches that ended in its first one.
+        `on_wanted` is called with the model that the planner wants instead of the announced one.
         """
         super().__init__(name="lease heartbeat", daemon=True)
         self._database, self._renewals = database, renewals
         self._engine, self._writer, self._jobs = engine, writer, jobs
         self._announcement, self._terms = announcement, terms
-        self._on_broken, self._offer = on_broken, offer
+        self._on_broken, self._offer, self._on_wanted = on_broken, offer, on_wanted
+        self.stays_registered = False  # it stops only to change its model
         self._incarnation = 0.0  # matches no worker, so nothing can be renewed or given back before `announce`
         self._stopping = Event()
         self._written_offer = WorkerOffer()
@@ -114,10 +117,15 @@ class LeaseHeartbeat(Thread):
         self._written_offer = offer
 
     def deregister(self, failed: bool) -> None:
-        """Mark the worker as stopped; its open batches go back to the queue, as suspects if it `failed`."""
+        """Give the open batches back to the queue, as suspects if it `failed`; mark the worker as stopped or not."""
         with self._database.begin() as connection:
             worker_registration.deregister(
-                connection, self._announcement.name, self._incarnation, failed, self._terms.max_attempts
+                connection,
+                self._announcement.name,
+                self._incarnation,
+                failed,
+                self._terms.max_attempts,
+                stopped=not self.stays_registered,
             )
 
     def stop(self) -> None:
@@ -143,8 +151,12 @@ class LeaseHeartbeat(Thread):
                 return self._break_off(reason)
 
     def _beat_is_due(self, offer: WorkerOffer) -> bool:
-        """Whether to write this beat: always with open leases, probes or a new offer, otherwise one in IDLE_BEATS."""
-        busy = self._jobs.any_open or self._unreachable_beats or self._engine.stopping or offer != self._written_offer
+        """Whether to write this beat: one in IDLE_BEATS where nothing calls for it, otherwise each.
+
+        What calls for each: open leases, probes, a new offer, and the orders that a worker with several models may get.
+        """
+        busy = self._jobs.any_open or self._unreachable_beats > 0 or self._engine.stopping
+        busy = busy or offer != self._written_offer or bool(self._announcement.loadable)
         self._idle_beats = 0 if busy else (self._idle_beats + 1) % IDLE_BEATS
         return self._idle_beats == 0
 
@@ -170,7 +182,7 @@ class LeaseHeartbeat(Thread):
                 self._incarnation,
                 progress,
                 self._terms.lease_s,
-                stopping=self._engine.stopping,
+                stopping=self._engine.stopping and not self.stays_registered,
                 offer=offer,
             )
         self._written_offer = offer
@@ -184,6 +196,8 @@ class LeaseHeartbeat(Thread):
             self._jobs.close(lost)
         if renewal.cancels:
             self._engine.remove(renewal.cancels)
+        if renewal.wanted_model not in (None, self._announcement.model):
+            self._on_wanted(str(renewal.wanted_model))
         if not renewal.registered:
             return "another process took this worker's name"
         self._unreachable_beats = self._unreachable_beats + 1 if renewal.unreachable else 0

@@ -1,12 +1,14 @@
-"""A GPU worker's process: loads the model, measures it, then serves batches on our own engine."""
+"""A GPU worker's process: loads a model, measures it, serves batches on our own engine; changes to another model."""
 
-from dataclasses import replace
+import gc
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from time import monotonic
-from typing import NamedTuple
+from time import monotonic, perf_counter
 
 import structlog
 import torch
+from sqlalchemy.exc import SQLAlchemyError
 
 from inference.local.cost_counters import StepLog
 from inference.local.engine import Engine
@@ -19,14 +21,19 @@ from inference.local.prefix_sharing import shares_prefixes
 from inference.local.row_probe import RowProbe
 from inference.local.thread_trials import ThreadTrials
 from inference.prompt_format import load_prompt_format
-from learning.cost_curves import fit_curves
+from learning.cost_curves import DEFAULT_CURVES, fit_curves
 from learning.length_probe import LengthProbe
 from models.leasing.leases import WorkerOffer
-from models.leasing.worker_registration import WorkerRegistration
+from models.leasing.worker_registration import WorkerRegistration, keep_alive
+from models.process_identity import this_process
+from models.session import make_engine
 from scheduling.costs import ProfiledCurves, ServingCurves
+from scheduling.kv_memory import KvMemory
+from scheduling.policy import Loadable
 from settings import VERSION
-from tasks.app import settings
+from tasks.app import database_url, settings
 from tasks.serving.batch_job import take_any_format
+from tasks.serving.model_in_service import ServedModel
 from tasks.serving.serving_costs import LearnedCosts, window_of_sums
 from tasks.serving.worker_process import in_a_thread_that_ends, prepare_process, serve_until_signal
 
@@ -36,85 +43,163 @@ PROFILE_WITHIN_S = 5.0
 # Fewest measured batches to fit curves with four coefficients each; with fewer, because memory is small, the curves
 # would be meaningless.
 FEWEST_MEASURED = 3
+# Weight of the newest load in the mean of a model's loads; the first one measures the model, too. Not tuned.
+NEWEST_WEIGHT = 0.3
 
 log = structlog.get_logger()
 
 
-def run_worker(name: str, device: str, kv_budget: str) -> int:
-    """Serve until SIGTERM or SIGINT; returns the process's exit status."""
+def run_worker(name: str, device: str, kv_budget: str, models: Mapping[str, str]) -> int:
+    """Serve until SIGTERM or SIGINT; returns the process's exit status.
+
+    `models` has the directory or hub id of each model that it can load, by name; it begins with the first.
+    """
     prepare_process(name)
     if device == "auto":
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
-    loaded, budget_bytes, most_rows, curves, thread_trials = in_a_thread_that_ends(
-        partial(_load_and_measure, device, kv_budget)
-    )
-    announcement = WorkerRegistration(
-        name=name,
-        model=settings.model_name or loaded.name,
-        device=device,
-        theta_bytes=budget_bytes,
-        delta_bytes=loaded.delta_bytes,
-        curves=None if curves is None else ProfiledCurves(curves, quick=True),
-        # policies use the next two only for continuous batching; static batches are rectangles
-        paged=loaded.fused,
-        block_tokens=BLOCK_TOKENS if loaded.fused else 1,
-        lacks=() if loaded.format_masks else ("response_format",),
-        adapters=tuple(sorted(loaded.adapters.names)),
-        prefix_cache=settings.prefix_cache and shares_prefixes(loaded),
-        version=VERSION,
-    )
-    steps = StepLog()
-    costs = LearnedCosts(lambda now: [window_of_sums(sums, now) for sums in steps.take()], curves)
-    probe = RowProbe(loaded.decoder, LengthProbe()) if loaded.fused else None
-    guessing = Guessing(settings.guess_tokens)
-    # as published, batches are planned for Θ, and the rest of the memory is for predictions that were too short
-    engine_bytes = int(budget_bytes / GPU_SHARE) if settings.magnus == "published" else budget_bytes
-    return serve_until_signal(
-        lambda: Engine(
-            loaded,
-            engine_bytes,
-            step_log=steps,
-            prefill_tokens=settings.prefill_tokens,
-            thread_trials=thread_trials,
-            probe=probe,
-            prefix_cache=settings.prefix_cache,
-            guessing=guessing,
-        ),
-        load_prompt_format(settings.model),
-        announcement,
-        offer=lambda: WorkerOffer(
-            most_rows, None, costs.curves(monotonic()), probe.lengths if probe else {}, (guessing.made, guessing.right)
-        ),
-        prepare_format=loaded.format_masks.prepare if loaded.format_masks else take_any_format,
-    )
-
-
-class _MeasuredModel(NamedTuple):
-    loaded: LoadedModel
-    budget_bytes: int  # Θ, without the states of rows
-    most_rows: int | None  # that have states; None: any number
-    curves: ServingCurves | None
-    thread_trials: ThreadTrials | None  # None on a GPU
-
-
-def _load_and_measure(device: str, kv_budget: str) -> _MeasuredModel:
     if settings.torch_threads:
         torch.set_num_threads(settings.torch_threads)
-    adapters = None if settings.adapters is None else str(settings.adapters)
-    loaded = load_model(settings.model, device, settings.dtype, settings.quantize, adapters)
-    if settings.generation_config == "none":
-        loaded = replace(loaded, suppressed_ids=())
-    whole_bytes = kv_budget_bytes(kv_budget, loaded.device, loaded.longest_row_bytes)
-    budget_bytes, most_rows = loaded.layout.divided(whole_bytes)
-    require_a_row(budget_bytes, loaded.delta_bytes)
+    first, *others = models
+    local = LocalModels(name, device, kv_budget, models)
+    for model in others:  # so that the planner knows what each is worth
+        local.load(model)
+    return serve_until_signal(name, local.load, first)
+
+
+@dataclass(slots=True)
+class KnownModel:
+    """What stays known of a model while it is not loaded; `change_s` is the mean of its last loads."""
+
+    memory: KvMemory
+    curves: ServingCurves | None
+    thread_trials: ThreadTrials | None  # None on a GPU
+    steps: StepLog
+    costs: LearnedCosts
+    probe: LengthProbe
+    guessing: Guessing
+    change_s: float = 0.0
+
+    @property
+    def loadable(self) -> Loadable:
+        """The model as the planner sees it while another one is loaded."""
+        learned = self.costs.curves(monotonic())
+        return Loadable(self.change_s, self.memory, (learned and learned.curves) or self.curves or DEFAULT_CURVES)
+
+
+class LocalModels:
+    """Loads models one at a time: the weights of the last one are dropped before.
+
+    Weights are read from files again, which the system keeps in its page cache as far as memory allows. So nothing is
+    to be sized, and a GPU's memory and a CPU's are used alike.
+    """
+
+    def __init__(self, name: str, device: str, kv_budget: str, models: Mapping[str, str]) -> None:
+        """Loads nothing yet; `models` has directories or hub ids by name."""
+        self._name, self._device, self._kv_budget = name, device, kv_budget
+        self._models, self._known = dict(models), dict[str, KnownModel]()
+        self._database = make_engine(database_url, pool_size=1, name=f"magnus worker {name} loads")
+
+    def load(self, model: str) -> ServedModel:
+        """Load a model and measure it the first time; nothing may hold on to the one before."""
+        began = perf_counter()
+        gc.unfreeze()  # the first model's engine and threads refer to each other and were frozen at the start
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        try:
+            loaded, known = in_a_thread_that_ends(partial(self._load, model), self._keep_alive)
+        except Exception:
+            self._known.pop(model, None)  # so that the planner does not order it again
+            raise
+        seconds, before_s = perf_counter() - began, known.change_s
+        known.change_s = seconds if not before_s else before_s + NEWEST_WEIGHT * (seconds - before_s)
+        log.info("model loaded", model=model, seconds=round(seconds, 2))
+        return self._served(model, loaded, known)
+
+    def _guesses(self) -> tuple[int, int]:
+        """Returns the guessed tokens of all models and the right guesses, since the process started."""
+        known = [one.guessing for one in self._known.values()]
+        return sum(one.made for one in known), sum(one.right for one in known)
+
+    def _keep_alive(self) -> None:
+        try:
+            with self._database.begin() as connection:
+                keep_alive(connection, self._name, this_process())
+        except SQLAlchemyError as error:
+            log.warning("no heartbeat while a model is loaded", error=str(error))
+
+    def _load(self, model: str) -> tuple[LoadedModel, KnownModel]:
+        adapters = None if settings.adapters is None else str(settings.adapters)
+        loaded = load_model(self._models[model], self._device, settings.dtype, settings.quantize, adapters)
+        if settings.generation_config == "none":
+            loaded = replace(loaded, suppressed_ids=())
+        whole_bytes = kv_budget_bytes(self._kv_budget, loaded.device, loaded.longest_row_bytes)
+        budget_bytes, most_rows = loaded.layout.divided(whole_bytes)
+        require_a_row(budget_bytes, loaded.delta_bytes)
+        # policies use blocks only for continuous batching; static batches are rectangles
+        block_tokens = BLOCK_TOKENS if loaded.fused else 1
+        memory = KvMemory(budget_bytes, loaded.delta_bytes, loaded.fused, block_tokens, most_rows)
+        known = self._known.get(model)
+        if known is None:
+            known = self._known[model] = _measured(loaded, memory)
+        known.memory = memory
+        if known.thread_trials is not None:
+            torch.set_num_threads(known.thread_trials.chosen)
+        return loaded, known
+
+    def _served(self, model: str, loaded: LoadedModel, known: KnownModel) -> ServedModel:
+        memory = known.memory
+        several = len(self._models) > 1
+        announcement = WorkerRegistration(
+            name=self._name,
+            model=model,
+            device=self._device,
+            theta_bytes=memory.theta_bytes,
+            delta_bytes=memory.delta_bytes,
+            curves=None if known.curves is None else ProfiledCurves(known.curves, quick=True),
+            paged=memory.paged,
+            block_tokens=memory.block_tokens,
+            lacks=() if loaded.format_masks else ("response_format",),
+            adapters=tuple(sorted(loaded.adapters.names)),
+            prefix_cache=settings.prefix_cache and shares_prefixes(loaded),
+            version=VERSION,
+            loadable={name: one.loadable for name, one in self._known.items()} if several else {},
+        )
+        probe = RowProbe(loaded.decoder, known.probe) if loaded.fused else None
+        # as published, batches are planned for Θ, and the rest of the memory is for predictions that were too short
+        published = settings.magnus == "published"
+        engine_bytes = int(memory.theta_bytes / GPU_SHARE) if published else memory.theta_bytes
+        return ServedModel(
+            lambda: Engine(
+                loaded,
+                engine_bytes,
+                step_log=known.steps,
+                prefill_tokens=settings.prefill_tokens,
+                thread_trials=known.thread_trials,
+                probe=probe,
+                prefix_cache=settings.prefix_cache,
+                guessing=known.guessing,
+            ),
+            load_prompt_format(self._models[model]),
+            announcement,
+            offer=lambda: WorkerOffer(
+                memory.max_rows, None, known.costs.curves(monotonic()), probe.lengths if probe else {}, self._guesses()
+            ),
+            prepare_format=loaded.format_masks.prepare if loaded.format_masks else take_any_format,
+        )
+
+
+def _measured(loaded: LoadedModel, memory: KvMemory) -> KnownModel:
     thread_trials = None
     if loaded.device.type == "cpu":
         most = torch.get_num_threads()
-        threads = worthwhile_threads(loaded, budget_bytes, most)
+        threads = worthwhile_threads(loaded, memory.theta_bytes, most)
         torch.set_num_threads(threads)
         log.info("number of threads chosen", threads=threads)
         thread_trials = ThreadTrials(threads, most, tolerated_slowdown(loaded))
-    return _MeasuredModel(loaded, budget_bytes, most_rows, _measured_curves(loaded, budget_bytes), thread_trials)
+    curves, steps = _measured_curves(loaded, memory.theta_bytes), StepLog()
+    costs = LearnedCosts(lambda now: [window_of_sums(sums, now) for sums in steps.take()], curves)
+    return KnownModel(memory, curves, thread_trials, steps, costs, LengthProbe(), Guessing(settings.guess_tokens))
 
 
 def _measured_curves(loaded: LoadedModel, budget_bytes: int) -> ServingCurves | None:

@@ -19,6 +19,7 @@ from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
 from settings import VERSION
 from tasks.app import settings
+from tasks.serving.model_in_service import ServedModel
 from tasks.serving.serving_costs import LearnedCosts, UnseenSamples
 from tasks.serving.worker_process import prepare_process, serve_until_signal
 
@@ -84,7 +85,9 @@ def run_remote_worker(
         version=VERSION,
     )
     try:
-        return serve_until_signal(make_remote_engine, prompt_format, announcement, offer)
+        return serve_until_signal(
+            name, lambda model: ServedModel(make_remote_engine, prompt_format, announcement, offer)
+        )
     finally:
         while engines:
             engines.pop().close()

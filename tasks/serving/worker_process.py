@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from threading import Timer
 from typing import Any, TypeVar
@@ -13,10 +13,6 @@ import structlog
 from celery import signals
 
 from celery_config import gpu_queue
-from inference.request_tokens import RequestTokens
-from inference.serving_engine import ServingEngine
-from models.leasing.leases import WorkerOffer
-from models.leasing.worker_registration import WorkerRegistration
 from models.process_identity import this_process
 from models.session import make_engine
 from processes import json_logs
@@ -24,10 +20,10 @@ from processes.hosted_process import HostedProcess
 from tasks.app import app, database_url, installation, redis_url, settings
 from tasks.celery_process import consume
 from tasks.messages import Messages
-from tasks.serving.batch_job import PrepareFormat, take_any_format
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.lease_heartbeat import LeaseTerms
 from tasks.serving.live_tokens import LiveRows, TokenPublisher, ask_listener
+from tasks.serving.model_in_service import LoadModel, ModelInService, ServedModel
 from tasks.serving.worker_name import NameTaken, await_name
 
 # Batches in the process at once, each with a thread of Celery's that waits for it. Continuous policies may make every
@@ -50,69 +46,75 @@ def prepare_process(name: str) -> None:
     structlog.contextvars.bind_contextvars(worker=name)
 
 
-def in_a_thread_that_ends(compute: Callable[[], T]) -> T:
+def in_a_thread_that_ends(compute: Callable[[], T], meanwhile: Callable[[], None] = lambda: None) -> T:
     """Returns what `compute` returns, computed in a thread that leaves no OpenMP threads behind.
+
+    Calls `meanwhile` once a second.
 
     Each thread that runs torch's parallel loops keeps a team of OpenMP threads for as long as it lives. If the main
     thread had one beside the engine's, libgomp would count more threads than cores and let those that wait at a barrier
     sleep instead of spin: smollm2 then generates 143 tokens a second where it generates 195 (36 rows, 2 cores).
     """
     with ThreadPoolExecutor(1, thread_name_prefix="load") as pool:
-        return pool.submit(compute).result()
+        computed = pool.submit(compute)
+        while not wait([computed], timeout=1.0).done:
+            meanwhile()
+        return computed.result()
 
 
-def serve_until_signal(
-    make_serving_engine: Callable[[], ServingEngine],
-    prompt_format: RequestTokens,
-    announcement: WorkerRegistration,
-    offer: Callable[[], WorkerOffer] = WorkerOffer,
-    prepare_format: PrepareFormat = take_any_format,
-) -> int:
-    """Announce the worker and serve its queue until SIGTERM or SIGINT; returns the process's exit status.
+def serve_until_signal(name: str, load: LoadModel, model: str = "") -> int:
+    """Load the model, announce the worker and serve its queue until SIGTERM or SIGINT; returns the exit status.
 
     It is EX_CONFIG, 78, if another living process has the worker's name; a supervisor should not start it again then.
     """
-    name, instance = announcement.name, this_process()
+    instance = this_process()
     database = make_engine(database_url, pool_size=7, name=f"magnus worker {name}")
+    # each is one statement on few rows by their ids: planning it each time takes Postgres 0.35 ms instead of 0.06
+    renewals = make_engine(
+        database_url, pool_size=1, name=f"magnus worker {name} renews", autocommit=True, generic_plans=True
+    )
+    publisher = TokenPublisher(redis_url, installation.name, lambda *ids, **how: service.decode(*ids, **how))
+    live_rows = LiveRows(publisher.put)
+    asks = ask_listener(redis_url, installation, live_rows.ask)
+
+    def make_runner(served: ServedModel, on_wanted: Callable[[str], None]) -> BatchRunner:
+        return BatchRunner(
+            database,
+            served.make_engine,
+            served.prompt_format,
+            replace(served.announcement, instance=instance),
+            LeaseTerms(settings.lease_s, settings.heartbeat_s, settings.stall_s, settings.max_attempts),
+            renewals=renewals,
+            kick_planner=Messages(app, redis_url).kick_planner,
+            on_broken=_exit_at_once,
+            live_rows=live_rows,
+            offer=served.offer,
+            salt_key=installation.secret,
+            prepare_format=served.prepare_format,
+            on_wanted=on_wanted,
+        )
+
+    service = ModelInService(model, load, make_runner, _exit_at_once)
     try:
         await_name(database, name, instance, settings.lease_s)
     except NameTaken as error:
         log.critical("worker not started", why=str(error))
         return os.EX_CONFIG
-    publisher = TokenPublisher(redis_url, installation.name, prompt_format.decode)
-    live_rows = LiveRows(publisher.put)
-    asks = ask_listener(redis_url, installation, live_rows.ask)
-    runner = BatchRunner(
-        database,
-        make_serving_engine,
-        prompt_format,
-        replace(announcement, instance=instance),
-        LeaseTerms(settings.lease_s, settings.heartbeat_s, settings.stall_s, settings.max_attempts),
-        # each is one statement on few rows by their ids: planning it each time takes Postgres 0.35 ms instead of 0.06
-        renewals=make_engine(
-            database_url, pool_size=1, name=f"magnus worker {name} renews", autocommit=True, generic_plans=True
-        ),
-        kick_planner=Messages(app, redis_url).kick_planner,
-        on_broken=_exit_at_once,
-        live_rows=live_rows,
-        offer=offer,
-        salt_key=installation.secret,
-        prepare_format=prepare_format,
-    )
-    process = HostedProcess([publisher, asks, runner], works=lambda: runner.works)
+    process = HostedProcess([publisher, asks, service], works=lambda: service.works)
     process.start()
     try:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until Celery handles signals
+        announced = service.announcement
         log.info(
             "ready",
-            model=announcement.model,
-            device=announcement.device,
-            kv_tokens=announcement.theta_bytes // announcement.delta_bytes,
+            model=announced.model,
+            device=announced.device,
+            kv_tokens=announced.theta_bytes // announced.delta_bytes,
         )
-        return _consume(name, runner)
+        return _consume(name, service)
     finally:
         process.stop()
-        if runner.late:  # Python's end would wait for the engine's step
+        if service.late:  # Python's end would wait for the engine's step
             os._exit(0)
 
 
@@ -127,15 +129,15 @@ def _end_late() -> None:
     os._exit(1)
 
 
-def _consume(name: str, runner: BatchRunner) -> int:
+def _consume(name: str, service: ModelInService) -> int:
     """Run Celery's worker on this process's main thread; returns its exit status."""
 
     @app.task(name="tasks.serve")  # type: ignore[untyped-decorator]  # celery is untyped
     def serve(batch_id: int) -> None:
-        runner.serve(batch_id)
+        service.serve(batch_id)
 
     def drain(**_: Any) -> None:
-        runner.drain(LEAVING_SHARE * settings.stop_s, RUNNING_ON_SHARE * settings.stop_s)
+        service.drain(LEAVING_SHARE * settings.stop_s, RUNNING_ON_SHARE * settings.stop_s)
         last_resort = Timer(LAST_SHARE * settings.stop_s, _end_late)
         last_resort.daemon = True
         last_resort.start()

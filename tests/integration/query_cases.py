@@ -202,6 +202,7 @@ CASES = [
     Case("ended_requests.finished", on_session(ended_requests.finished, [ENDED_ID] * 24)),
     Case("ended_requests.ended", on_session(ended_requests.ended, [ENDED_ID] * 24)),
     Case("worker_registration.other_process", lambda c: worker_registration.other_process(c, "w1", "host:1", 10.0)),
+    Case("worker_registration.keep_alive", lambda c: worker_registration.keep_alive(c, "w1", "host:1")),
     Case("worker_registration.register", lambda c: worker_registration.register(c, W1, 5), OPEN),
     Case(
         "worker_registration.deregister",
@@ -211,6 +212,7 @@ CASES = [
     Case("leases.take_batch", lambda c: leases.take_batch(c, *an_assigned(c), 10.0), A_BATCH),
     Case("leases.renew", renew, A_BATCH),
     Case("leases.lock_held", lambda c: leases.lock_held(c, [a_lease(c)])),
+    Case("live_fleet.order_changes", lambda c: live_fleet.order_changes(c, {"w1": "large"})),
     Case("live_fleet.lacking", lambda c: live_fleet.lacking(c, 20.0)),
     Case("live_fleet.largest_workers", lambda c: live_fleet.largest_workers(c, 120.0)),
     Case("live_fleet.live_workers", lambda c: live_fleet.live_workers(c, 10.0)),

@@ -25,10 +25,17 @@ TERMS = LeaseTerms(lease_s=30.0, heartbeat_s=0.05, stall_s=30.0, max_attempts=3)
 
 
 @cache
-def small_model(directory: Path) -> tuple[LoadedModel, PromptFormat]:
+def small_model(directory: Path, seed: int = 3) -> tuple[LoadedModel, PromptFormat]:
     torch.set_num_threads(1)
-    make_small_model(directory)
+    make_small_model(directory, seed)
     return load_model(str(directory)), load_prompt_format(str(directory))
+
+
+def answer_alone(loaded: LoadedModel, prompt_format: RequestTokens, input: str, limit: int) -> str:
+    """What a model generates for a request alone."""
+    ids = tuple(prompt_format.encode_request("", input, ()))
+    ((row,), _) = Engine(loaded, 10**9).run([Sequence("alone", ids, limit)])
+    return prompt_format.decode(row.generated_ids)
 
 
 class Serving:
@@ -43,6 +50,7 @@ class Serving:
         make_engine: Callable[[], ServingEngine] | None = None,
         offer: Callable[[], WorkerOffer] = WorkerOffer,
         terms: LeaseTerms = TERMS,
+        model: str = MODEL,
     ) -> None:
         self.stage, self.loaded, self.format = stage, loaded, prompt_format
         self.broken: list[str] = []
@@ -53,7 +61,7 @@ class Serving:
             stage.database,
             make_engine or (lambda: Engine(loaded, budget, prefix_cache=True)),
             prompt_format,
-            WorkerRegistration("w1", MODEL, "cpu", budget, loaded.delta_bytes, curves=None),
+            WorkerRegistration("w1", model, "cpu", budget, loaded.delta_bytes, curves=None),
             terms,
             renewals=stage.database.execution_options(isolation_level="AUTOCOMMIT"),
             kick_planner=lambda: None,
@@ -98,9 +106,7 @@ class Serving:
 
     def alone(self, input: str, limit: int) -> str:
         """What the model generates for this request alone."""
-        engine = Engine(self.loaded, 10**9)
-        ((row,), _) = engine.run([Sequence("alone", tuple(self.format.encode_request("", input, ())), limit)])
-        return self.format.decode(row.generated_ids)
+        return answer_alone(self.loaded, self.format, input, limit)
 
     def batch(self, batch_id: int, columns: str = "status") -> object:
         """Returns columns of a batch."""

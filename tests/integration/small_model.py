@@ -13,14 +13,14 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789 \n.:"
 UNKNOWN_TO_MODEL = "!"  # the tokenizer knows it, the model has no embedding for it: an error that nobody foresaw
 
 
-def make_small_model(directory: Path) -> Path:
-    """Write the model; the same one every time."""
+def make_small_model(directory: Path, seed: int = 3) -> Path:
+    """Write the model; the same one every time for a seed."""
     words = ["<unk>", "<eos>", *LETTERS]
     tokenizer = Tokenizer(WordLevel({word: n for n, word in enumerate([*words, UNKNOWN_TO_MODEL])}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained(directory)
-    torch.manual_seed(3)
+    torch.manual_seed(seed)
     model = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(words),

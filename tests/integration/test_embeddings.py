@@ -76,6 +76,7 @@ def serving(api: Api, directory: Path) -> Serving:
         load_prompt_format(str(directory)),
         kv_tokens=10**6,
         make_engine=lambda: PoolingEngine(encode, model.scores_pairs, pass_tokens=256),
+        model=directory.name,
     )
 
 

@@ -112,6 +112,7 @@ def completion_submissions(
     body: CreateCompletion, tenant: str, limits: PromptLimits, key: str | None = None
 ) -> list[Submission]:
     """Returns `n` submissions for each prompt of a completion; raises InvalidRequest."""
+    limits = limits.of(body.model)
     prompts = client_prompts(body.prompt, limits)
     answers, limit_tokens = body.n or 1, body.max_tokens
     if answers * len(prompts) > MOST_ANSWERS:
@@ -198,7 +199,7 @@ def submission_of(
         idempotency_key=key,
         model=body.model,
         prompt=prompt,
-        body=body.request_body(prompt, limits.sampling_defaults, **others),
+        body=body.request_body(prompt, limits.of(body.model).sampling_defaults, **others),
         sent=body,
         limit_tokens=limit_tokens,
         priority=body.magnus.priority,
@@ -212,7 +213,7 @@ def stream_chunks(
     submissions: Sequence[Submission], kind: ChunkKind, body: CommonFields, answers_a_prompt: int
 ) -> FlaskResponse:
     """Returns the answers as server-sent events."""
-    count = current_context().prompt_limits.prompt_format.count if body.counts_usage else None
+    count = current_context().prompt_limits.of(body.model).prompt_format.count if body.counts_usage else None
     shown = ShownUsage(answers_a_prompt, body.includes_usage, count)
     streams = submit_and_stream_all(current_context(), submissions, connection_of(request))
     return event_stream(streams, lambda: chunks(streams, kind, shown))

@@ -6,7 +6,7 @@ its setting MAX_CONTENT_LENGTH, which `webapp/app.py` sets.
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jinja2 import TemplateError
 from sqlalchemy.orm import Session, sessionmaker
@@ -84,30 +84,38 @@ class PromptLimits:
     unserved_s: float = math.inf  # a model that has waiting requests and no worker for this long gets no new ones
     texts: TextLimits = field(default_factory=TextLimits)  # of the models for vectors and scores
     all_adapters: Callable[[], Mapping[str, str]] = dict  # reads those of all workers, each with its base
+    others: Mapping[str, "PromptLimits"] = field(default_factory=dict)  # of the models of MAGNUS_MODELS, by name
 
     @property
     def adapters(self) -> list[str]:
         """The adapters that answer beside the served model."""
-        own = {self.model_name, *self.further_names, *self.texts.models}
+        own = {self.model_name, *self.further_names, *self.others, *self.texts.models}
         return sorted(name for name, base in self.all_adapters().items() if base == self.model_name and name not in own)
 
-    def served_model(self, model: str) -> str:
-        """Returns the name under which requests for this model are stored: an adapter's, or the served model's.
+    def of(self, model: str) -> "PromptLimits":
+        """Returns the limits of this model or of this adapter's base.
 
-        Raises NotFound for the name of another model, InvalidRequest for one that generates nothing.
+        Raises NotFound for an unknown name, InvalidRequest for a model that generates nothing.
         """
         self.texts.refuse_chats(model)
         if model == self.model_name or model in self.further_names:
-            return self.model_name
+            return self
+        if model in self.others:
+            return self.others[model]
         adapters = self.adapters
         if model not in adapters:
-            others = f" and with the adapters {', '.join(adapters)}" if adapters else ""
+            served = " or ".join(f"'{name}'" for name in (self.model_name, *self.others))
+            beside = f" and with the adapters {', '.join(adapters)}" if adapters else ""
             raise NotFound(
-                f"The model '{model[:200]}' does not exist; this service answers with '{self.model_name}'{others}.",
+                f"The model '{model[:200]}' does not exist; this service answers with {served}{beside}.",
                 param="model",
                 code="model_not_found",
             )
-        return model
+        return self
+
+    def stored_name(self, model: str) -> str:
+        """Returns the name under which requests for this model are stored: an adapter's, or the served model's."""
+        return model if model in self.adapters else self.model_name
 
     def check_served(self, model: str, unserved_s: float, waiting: int) -> None:
         """Raises Unserved if the model's `waiting` requests have had no worker for too long."""
@@ -253,25 +261,32 @@ class PromptLimits:
 
 
 def prompt_limits_of(settings: Settings, sessions: sessionmaker[Session]) -> PromptLimits:
-    """Returns the limits of the settings, with the served model's tokenizer; raises UnreadableModel."""
+    """Returns the limits of the settings, with the tokenizers of the served models; raises UnreadableModel."""
 
     def all_adapters() -> dict[str, str]:
         with sessions() as session:
             return served_adapters(session)
 
-    prompt_format = load_request_tokens(settings.model, settings.engine_key_text)
-    name = settings.model_name or prompt_format.name
+    _, *others = settings.lms.items()
+    return replace(
+        _limits_of(settings, settings.model, settings.model_name),
+        further_names=settings.further_model_names,
+        texts=text_limits_of(settings),
+        all_adapters=TtlCache(all_adapters, ADAPTERS_TTL_S).get,
+        others={name: _limits_of(settings, directory, name) for name, directory in others},
+    )
+
+
+def _limits_of(settings: Settings, model: str, name: str | None) -> PromptLimits:
+    prompt_format = load_request_tokens(model, settings.engine_key_text)
     context = prompt_format.context_tokens or UNKNOWN_CONTEXT
     longest = settings.max_prompt_tokens or context - 1  # leaves one position for the answer
     return PromptLimits(
-        name,
+        name or prompt_format.name,
         prompt_format,
         longest,
         settings.max_output_tokens,
-        settings.further_model_names,
-        settings.hosted_tools == "refuse",
-        prompt_format.generation.sampling if settings.generation_config == "auto" else {},
-        settings.unserved_s,
-        text_limits_of(settings),
-        TtlCache(all_adapters, ADAPTERS_TTL_S).get,
+        refuses_hosted_tools=settings.hosted_tools == "refuse",
+        sampling_defaults=prompt_format.generation.sampling if settings.generation_config == "auto" else {},
+        unserved_s=settings.unserved_s,
     )

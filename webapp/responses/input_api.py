@@ -95,10 +95,9 @@ def input_items(id: str, query_data: ItemsQuery) -> ItemList:
 def input_tokens(json_data: CountTokens) -> TokenCount:
     """Counts the prompt tokens that a response with this body would have; nothing is stored."""
     context = current_context()
-    limits = context.prompt_limits
+    limits = context.prompt_limits.of(json_data.model)
     tenant = current_tenant()
     reasoning = json_data.reasoning.effort if json_data.reasoning else None
-    limits.served_model(json_data.model)
     choice = stored_choice(json_data.tool_choice)
     tools = () if choice.mode == "none" else functions_of(json_data.tools)
     told = RequestBody(reasoning=reasoning, template_variables=json_data.chat_template_kwargs or {})

@@ -163,7 +163,7 @@ def response_submission(
     """
     if body.store is False and body.background:
         raise InvalidRequest("What is not stored cannot be polled: leave out background or store.", param="store")
-    choice = stored_choice(body.tool_choice)
+    limits, choice = limits.of(body.model), stored_choice(body.tool_choice)
     tools, dropped = functions_of(body.tools), hosted_kinds(body.tools)
     if dropped and limits.refuses_hosted_tools:
         raise InvalidRequest(f"No tool of the types {', '.join(dropped)} runs here: leave them out.", param="tools")

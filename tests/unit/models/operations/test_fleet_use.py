@@ -48,6 +48,7 @@ def worker(heartbeat_age_s: float = 1.0, **more: Any) -> WorkerUse:
         (worker(not_consuming=True), "takes_no_messages"),
         (worker(10.1, not_consuming=True), "lost"),
         (worker(fault="no answer", lasting=1), "set_aside"),
+        (worker(wanted_model="large", lasting=1), "changing"),
         (worker(10.1, fault="no answer"), "lost"),
         (worker(stopping=True, lasting=1), "stopping"),
         (worker(drained=True, lasting=1), "draining"),

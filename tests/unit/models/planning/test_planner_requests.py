@@ -36,6 +36,7 @@ def test_every_column_that_a_policy_needs_is_read() -> None:
         limit=64,
         predicted=20,
         predicted_upper=40,
+        model="small",
         generated=8,
         priority=2,
         tenant="acme",

@@ -2,8 +2,15 @@
 
 import pytest
 
-from models.planning.worker_costs import curves_from_store, curves_to_store
+from models.planning.worker_costs import (
+    curves_from_store,
+    curves_to_store,
+    loadable_from_store,
+    loadable_to_store,
+)
 from scheduling.costs import LearnedCurves, ProfiledCurves, ServingCurves, WorkerCurves
+from scheduling.kv_memory import KvMemory
+from scheduling.policy import Loadable
 
 CURVES = ServingCurves((0.0, 0.0, 0.0, 1.0), (0.0, 0.0, 0.0, 0.5))
 FITS = {"prefill": list(CURVES.prefill), "decode": list(CURVES.decode)}
@@ -41,3 +48,13 @@ def test_rows_of_earlier_releases_are_read_by_their_keys(stored: dict[str, objec
 )
 def test_an_unknown_kind_and_a_row_without_the_keys_of_its_kind_are_not_known(stored: dict[str, object]) -> None:
     assert curves_from_store(stored) is None
+
+
+def test_the_models_that_a_worker_can_load_are_read_as_they_were_stored() -> None:
+    loadable = {
+        "small": Loadable(2.5, KvMemory(1_000, 10, paged=True, block_tokens=32, max_rows=4), CURVES),
+        "large": Loadable(20.0, KvMemory(500, 20), CURVES),
+    }
+    stored = loadable_to_store(loadable)
+    assert loadable_from_store(stored) == loadable
+    assert loadable_from_store(stored | {"new": stored["large"] | {"curves": {"kind": "later"}}}) == loadable

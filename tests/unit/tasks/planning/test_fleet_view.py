@@ -3,7 +3,8 @@ from dataclasses import replace
 from models.planning.batch_claims import Claim
 from models.planning.live_fleet import LiveWorker, OpenBatch
 from scheduling.costs import ServingCurves
-from scheduling.policy import Assignment
+from scheduling.kv_memory import KvMemory
+from scheduling.policy import Assignment, Loadable
 from scheduling.request import Request, RowLength
 from tasks.planning.fleet_view import FleetView, with_estimates
 
@@ -30,6 +31,23 @@ def fleet_with(*batches: OpenBatch, requests: tuple[Request, ...] = ()) -> Fleet
 
 def described(fleet: FleetView, now: float, lookahead_s: float = 0.0):
     return fleet.workers([LIVE], lambda worker: CURVES, now, lookahead_s)["small"][0]
+
+
+def test_a_worker_that_changes_its_model_is_one_of_the_next_model_once_its_batches_have_ended():
+    large = Loadable(5.0, KvMemory(600, 2), CURVES)
+    live = replace(LIVE, loadable={"small": Loadable(1.0, LIVE.memory, CURVES), "large": large}, wanted_model="large")
+    (worker,) = FleetView().workers([live], lambda worker: CURVES, 0.0, 0.0)["large"]
+    assert (worker.model, worker.changing, worker.memory, worker.loadable) == (
+        "large",
+        True,
+        large.memory,
+        live.loadable,
+    )
+    busy = fleet_with(open_batch(1, "a", joins=True), requests=(request("a"),))
+    (worker,) = busy.workers([live], lambda worker: CURVES, 0.0, 0.0)["small"]
+    assert (worker.model, worker.changing, worker.memory, len(worker.rows)) == ("large", True, LIVE.memory, 1)
+    (worker,) = FleetView().workers([replace(live, wanted_model="small")], lambda worker: CURVES, 0.0, 0.0)["small"]
+    assert not worker.changing
 
 
 def test_a_worker_without_batches_is_idle():

@@ -1,6 +1,7 @@
 """What the planner makes of forecasts: how much time they get, what they publish, what they learn from."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,11 +26,11 @@ def no_ends(request_ids: Sequence[str]) -> Ends:
 
 
 def queued(request: Request) -> QueuedRequest:
-    return QueuedRequest(request, "small", None)
+    return QueuedRequest(replace(request, model="small"))
 
 
 def worker(*rows: RunningRow) -> Worker:
-    return Worker("w", a_memory(2_000), FLAT, rows)
+    return Worker("w", a_memory(2_000), FLAT, rows, model="small")
 
 
 def planner_with(requests: Sequence[Request]) -> PoliciesByModel:

@@ -12,7 +12,7 @@ WORKER = Worker("w1", KvMemory(10_000, 1), ServingCurves((0, 0, 0, 1), (0, 0, 0,
 
 
 def waiting(id: str, model: str = "small", sealed_group: str | None = None) -> QueuedRequest:
-    return QueuedRequest(Request(id, 0.0, 5, 10, 5, 5), model, sealed_group)
+    return QueuedRequest(Request(id, 0.0, 5, 10, 5, 5, model=model), sealed_group)
 
 
 def no_requests() -> PoliciesByModel:
@@ -44,7 +44,7 @@ def test_the_last_of_such_a_batch_waits_as_any_other_with_its_limit_reserved():
 def test_requests_that_were_served_together_when_an_engine_failed_wait_in_halves_by_group():
     policies = no_requests()
     groups = {"a": "1", "b": "1", "c": "1", "d": "2", "e": "2"}
-    fed = [QueuedRequest(Request(name, 0.0, 5, 10, 5, 5), "small", None, group) for name, group in groups.items()]
+    fed = [QueuedRequest(Request(name, 0.0, 5, 10, 5, 5, model="small"), None, group) for name, group in groups.items()]
     policies.feed(fed, 0.0)
     policies.feed([], 1.0)
     batches = [[request.id for request in batch.requests] for batch in policies.policy_for("small").waiting(0.0)]
@@ -55,7 +55,7 @@ def test_requests_that_were_served_together_when_an_engine_failed_wait_in_halves
 def test_a_request_that_was_predicted_anew_replaces_itself(name: str):
     policies = PoliciesByModel(name, PolicySettings())
     policies.feed([waiting("a"), waiting("b")], 0.0)
-    policies.feed([QueuedRequest(Request("a", 0.0, 5, 10, 8, 9), "small", None)], 1.0)
+    policies.feed([QueuedRequest(Request("a", 0.0, 5, 10, 8, 9, model="small"))], 1.0)
     assert len(policies) == 2
     waits = {request.id: request for batch in policies.policy_for("small").waiting(1.0) for request in batch.requests}
     assert (waits["a"].predicted, waits["b"].predicted) == (8, 5)

@@ -28,7 +28,7 @@ def taken(*prompts: TakenRequest) -> TakenBatch:
 def prompt(
     id: str, input: str, body: Mapping[str, object] | None = None, generated_ids: tuple[int, ...] = ()
 ) -> TakenRequest:
-    return TakenRequest(id, "one", input, body or {}, 5, generated_ids)
+    return TakenRequest(id, "small", "one", input, body or {}, 5, generated_ids)
 
 
 def test_a_prompt_becomes_token_ids_with_what_earlier_slices_generated():

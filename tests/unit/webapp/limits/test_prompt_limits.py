@@ -1,6 +1,7 @@
 """The served model's limits: which model, how long a prompt, how long an answer."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -14,7 +15,7 @@ from inference.isolated_calls import IsolatedCalls
 from inference.model_prompt import ModelPrompt
 from inference.prompt_format import PromptFormat
 from request_body import RequestBody, StoredTool
-from settings import Settings
+from settings import BUNDLED_MODEL, Settings
 from webapp.client_errors import InvalidRequest, NotFound, Unserved
 from webapp.limits.prompt_limits import PromptLimits, prompt_limits_of
 
@@ -66,7 +67,7 @@ def test_the_longest_prompt_follows_the_models_context_unless_it_is_set(setting:
     limits = prompt_limits_of(Settings(max_prompt_tokens=setting, model_names="gpt-5, other"), sessionmaker())
     assert (limits.max_prompt_tokens, limits.prompt_format.context_tokens) == (longest, 2048)
     for name in ("bundled", "gpt-5", "other"):
-        limits.served_model(name)
+        limits.of(name)
 
 
 def test_an_answer_may_be_as_long_as_the_bound_and_not_longer(limits: PromptLimits) -> None:
@@ -87,9 +88,9 @@ def test_a_model_that_long_had_no_worker_takes_no_more_requests(limits: PromptLi
 
 
 def test_only_the_served_model_exists(limits: PromptLimits) -> None:
-    limits.served_model("words")
+    limits.of("words")
     with pytest.raises(NotFound, match="'words'") as caught:
-        limits.served_model("gpt")
+        limits.of("gpt")
     assert (caught.value.param, caught.value.code) == ("model", "model_not_found")
 
 
@@ -97,9 +98,9 @@ def test_an_adapter_beside_the_served_model_is_a_model_of_its_own(limits: Prompt
     named = {"polite": "words", "words": "words", "gpt": "words", "foreign": "another"}
     beside = replace(limits, further_names=("gpt",), all_adapters=lambda: named)
     assert beside.adapters == ["polite"]
-    assert [beside.served_model(name) for name in ("words", "gpt", "polite")] == ["words", "words", "polite"]
+    assert [beside.of(name).stored_name(name) for name in ("words", "gpt", "polite")] == ["words", "words", "polite"]
     with pytest.raises(NotFound, match="with 'words' and with the adapters polite"):
-        beside.served_model("foreign")
+        beside.of("foreign")
 
 
 def test_what_no_engine_can_do_is_refused_by_the_name_of_the_field(limits: PromptLimits) -> None:
@@ -122,3 +123,11 @@ def test_a_token_that_the_model_has_no_embedding_for_is_refused_by_its_text() ->
     assert caught.value.param == "input"
     with pytest.raises(InvalidRequest, match="token ids are below 2 here"):
         limits.check_ids([2], param="prompt")
+
+
+def test_each_lm_has_limits_of_its_own_and_an_unknown_name_lists_them(tmp_path: Path) -> None:
+    (tmp_path / "twin").symlink_to(BUNDLED_MODEL)
+    limits = prompt_limits_of(Settings(models=str(tmp_path / "twin"), model_names="gpt-5"), sessionmaker())
+    assert [limits.of(name).model_name for name in ("bundled", "gpt-5", "twin")] == ["bundled", "bundled", "twin"]
+    with pytest.raises(NotFound, match="answers with 'bundled' or 'twin'"):
+        limits.of("other")

@@ -156,7 +156,7 @@ def test_token_ids_are_refused_with_the_remedy() -> None:
 
 def test_a_chat_with_such_a_model_and_vectors_of_the_chats_model_are_refused(limits: PromptLimits) -> None:
     with pytest.raises(InvalidRequest, match="'small' generates no answers: use /v1/embeddings"):
-        limits.served_model("small")
+        limits.of("small")
     with pytest.raises(NotFound, match="'words' computes no embeddings"):
         stored(limits, CreateEmbeddings(model="words", input="river"))
     with pytest.raises(InvalidRequest, match="use /v1/rerank"):
