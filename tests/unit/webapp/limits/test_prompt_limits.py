@@ -127,7 +127,8 @@ def test_a_token_that_the_model_has_no_embedding_for_is_refused_by_its_text() ->
 
 def test_each_lm_has_limits_of_its_own_and_an_unknown_name_lists_them(tmp_path: Path) -> None:
     (tmp_path / "twin").symlink_to(BUNDLED_MODEL)
-    limits = prompt_limits_of(Settings(models=str(tmp_path / "twin"), model_names="gpt-5"), sessionmaker())
+    read = prompt_limits_of(Settings(models=str(tmp_path / "twin"), model_names="gpt-5"), sessionmaker())
+    limits = replace(read, all_adapters=dict)
     assert [limits.of(name).model_name for name in ("bundled", "gpt-5", "twin")] == ["bundled", "bundled", "twin"]
     with pytest.raises(NotFound, match="answers with 'bundled' or 'twin'"):
         limits.of("other")
