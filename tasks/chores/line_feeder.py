@@ -9,7 +9,7 @@ Reading takes CPU time of the service, so it rests while other requests are serv
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 
 import structlog
@@ -22,6 +22,7 @@ from models import notifications
 from models.bulk import bulk_feed
 from models.bulk.bulk_feed import ClaimedJob, NewLine
 from models.client_requests import NewRequest
+from models.planning.live_fleet import served_adapters
 from models.planning.queue_snapshot import read_queue_snapshot
 from models.tenants import tenant_limits
 from webapp.bulk.request_lines import LineReader, duplicate, lost, unreadable
@@ -135,7 +136,10 @@ class LineFeeder:
             bulk_feed.write_lines(connection, job, [unreadable(job.next_line)], job.next_line + 1)
             bulk_feed.end_step(connection, job.id, LINES_AT_ONCE)
             return 1
-        reader = LineReader(job.endpoint, job.tenant, self._limits(), read_queue_snapshot(Session(connection)))
+        session = Session(connection)
+        adapters = served_adapters(session)  # read here, since the transaction has the only connection
+        limits = replace(self._limits(), all_adapters=lambda: adapters)
+        reader = LineReader(job.endpoint, job.tenant, limits, read_queue_snapshot(session))
         try:
             with connection.begin_nested():
                 read = feed_some(connection, job, reader, budget)

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from openai import OpenAI
 from openai.types import Batch, FileObject
 
+from models.planning.live_fleet import served_adapters
+from models.session import make_engine, make_sessions
 from tasks.chores.job_progress import update_jobs
 from tasks.chores.line_feeder import LineFeeder
 from tests.integration.api_service import MODEL, Api
@@ -68,11 +70,21 @@ class BulkStage:
     max_tokens: int = 100_000_000
 
     def feed(self) -> int:
-        """Queue as many lines as the tenants' limits admit; returns how many lines were read."""
+        """Queue as many lines as the tenants' limits admit, with one connection; returns how many lines were read."""
         self.api.sql("update bulk_jobs set fed_at = clock_timestamp() where fed_at > clock_timestamp()")  # hold no job
         context: AppContext = self.api.client.application.extensions["magnus"]
         limits = {"max_requests": self.max_requests, "max_tokens": self.max_tokens}
-        return LineFeeder(self.api.engine, lambda: context.prompt_limits, **limits).feed(LONG_S)
+        engine = make_engine(self.api.engine.url.render_as_string(False), pool_size=1, pool_timeout_s=1.0)
+
+        def all_adapters() -> dict[str, str]:
+            with make_sessions(engine)() as session:
+                return served_adapters(session)
+
+        prompt_limits = replace(context.prompt_limits, all_adapters=all_adapters)
+        try:
+            return LineFeeder(engine, lambda: prompt_limits, **limits).feed(LONG_S)
+        finally:
+            engine.dispose()
 
     def count(self) -> None:
         """Update all jobs until there is nothing more to do."""

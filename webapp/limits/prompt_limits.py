@@ -114,8 +114,8 @@ class PromptLimits:
         return self
 
     def stored_name(self, model: str) -> str:
-        """Returns the name under which requests for this model are stored: an adapter's, or the served model's."""
-        return model if model in self.adapters else self.model_name
+        """Returns the name under which requests for a model that `of` knows are stored: its own, or its adapter's."""
+        return self.model_name if model in self.further_names else model
 
     def check_served(self, model: str, unserved_s: float, waiting: int) -> None:
         """Raises Unserved if the model's `waiting` requests have had no worker for too long."""
