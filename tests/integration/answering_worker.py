@@ -6,16 +6,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from sqlalchemy import text
+
+from models import notifications
 from tests.integration.api_service import Api
 
 
 @contextmanager
-def answering(api: Api, text: str = "one", **columns: Any) -> Iterator[None]:
+def answering(api: Api, output_text: str = "one", **columns: Any) -> Iterator[None]:
     """While this lasts, whatever is queued ends with this text and a token for each of its words."""
     values = {
         "status": "completed",
-        "output_text": text,
-        "output_tokens": len(text.split()),
+        "output_text": output_text,
+        "output_tokens": len(output_text.split()),
         "logprobs": None,
         "reasoning_tokens": None,
         "cached_tokens": None,
@@ -26,11 +29,12 @@ def answering(api: Api, text: str = "one", **columns: Any) -> Iterator[None]:
 
     def serve() -> None:
         while not stop.is_set():
-            api.sql(
+            end(
+                api,
                 """update requests set status = :status, output_text = :output_text, output_tokens = :output_tokens,
                 logprobs = cast(:logprobs as jsonb),
                 reasoning_tokens = :reasoning_tokens, cached_tokens = :cached_tokens,
-                finished_at = clock_timestamp() where status = 'queued'""",
+                finished_at = clock_timestamp() where status = 'queued' returning id""",
                 **values,
             )
             stop.wait(0.01)
@@ -42,6 +46,13 @@ def answering(api: Api, text: str = "one", **columns: Any) -> Iterator[None]:
     finally:
         stop.set()
         worker.join()
+
+
+def end(api: Api, update: str, **values: Any) -> None:
+    """Runs an update that ends requests and returns their ids; wakes the calls that wait for them."""
+    with api.engine.begin() as connection:
+        ids = list(connection.execute(text(update), values).scalars())
+        notifications.notify_ended(connection, ids)
 
 
 def events(answer: Any) -> list[dict[str, Any]]:

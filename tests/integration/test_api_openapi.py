@@ -18,6 +18,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from settings import VERSION
+from tests.integration.answering_worker import end
 from tests.integration.api_service import Api
 from tests.integration.conftest import running_api, small_service
 
@@ -86,10 +87,11 @@ def answering_api(refusing_api: Api) -> Iterator[Api]:
 
     def serve() -> None:
         while not stop.is_set():
-            refusing_api.sql(
+            end(
+                refusing_api,
                 """update requests set status = 'completed', output_text = 'x', output_tokens = 1,
                 finished_at = clock_timestamp()
-                where status = 'queued' and (body ? 'stream' or not (body->>'background')::bool)"""
+                where status = 'queued' and (body ? 'stream' or not (body->>'background')::bool) returning id""",
             )
             stop.wait(0.05)
 

@@ -7,6 +7,7 @@ import pytest
 
 from models import notifications
 from settings import Settings
+from tests.integration.answering_worker import end
 from tests.integration.api_service import Api
 from tests.integration.database_stage import eventually
 from webapp.app import create_app
@@ -17,12 +18,11 @@ KEY = {"Idempotency-Key": "a-key"}
 
 def end_all(api: Api) -> None:
     """Ends all answers as a worker does."""
-    ids = api.sql(
+    end(
+        api,
         """update requests set status = 'completed', output_text = 'one', output_tokens = 1,
-        finished_at = clock_timestamp() where status = 'queued' returning id"""
+        finished_at = clock_timestamp() where status = 'queued' returning id""",
     )
-    with api.engine.begin() as connection:
-        notifications.notify_ended(connection, [row.id for row in ids])
 
 
 @pytest.mark.unanswered
