@@ -10,7 +10,7 @@ LANES := -n 3 --dist loadfile --no-loadscope-reorder
 ORDER :=
 PYTEST = $(BIN)/python -m pytest $(LANES) $(ORDER)
 # What `make test` leaves to `make test-all`: the real models and the clients of others need downloads of their own.
-TESTS := tests --ignore tests/real_model --ignore tests/clients
+TESTS := tests --ignore tests/real_model --ignore tests/clients --ignore tests/kubernetes
 
 .DEFAULT_GOAL := help
 
@@ -62,6 +62,7 @@ test-long: install ## what `make test-all` has beside `make test`
 	$(BIN)/python -m pytest tests/unit/scheduling --cov --cov-fail-under=100 --quiet $(LANES)
 	.ci/system-servers
 	.ci/several-hosts
+	.ci/cluster
 	.ci/systemd-units
 	.ci/alarms
 	$(MAKE) docs test-model test-engines
