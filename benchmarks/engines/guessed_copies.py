@@ -22,7 +22,7 @@ from benchmarks.harness import Column, Json, Results, json_option, print_table
 from cli.option_types import CommaSeparated
 from cli.service_access import settings_with
 from inference.local.engine import Engine
-from inference.local.guessed_tokens import Guessing
+from inference.local.tokens.guessed_tokens import Guessing
 from inference.local.loading.model_loading import LoadedModel, load_model
 from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.sequences import Sequence

@@ -16,7 +16,7 @@ import torch
 from inference.engine_errors import OutOfMemory
 from inference.local.batch_rows import BatchRow, new_row
 from inference.local.cost_counters import StepLog
-from inference.local.guessed_tokens import Guessing
+from inference.local.tokens.guessed_tokens import Guessing
 from inference.local.joiners import Joiners
 from inference.local.kv.kv_cache import BLOCK_TOKENS, BudgetExceeded, KvCache
 from inference.local.kv.row_offload import OffloadedRows

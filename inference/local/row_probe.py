@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from inference.local.batch_rows import BatchRow
-from inference.local.fused_model import FusedModel
+from inference.local.forward.fused_model import FusedModel
 from scheduling.costs import Floats
 from scheduling.request import RowLength
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from inference.local.cost_counters import StepLog
 from inference.local.engine import Engine
 from inference.local.engine_profile import QUICK, measure, tolerated_slowdown, worthwhile_threads
-from inference.local.guessed_tokens import Guessing
+from inference.local.tokens.guessed_tokens import Guessing
 from inference.local.kv.kv_budget import GPU_SHARE, kv_budget_bytes, require_a_row
 from inference.local.kv.kv_cache import BLOCK_TOKENS
 from inference.local.loading.model_loading import LoadedModel, load_model

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from inference.engine_errors import UnsupportedModel
-from inference.local.attention_windows import described
+from inference.local.forward.attention_windows import described
 from inference.local.loading.decoding_check import ELSEWHERE
 from inference.local.loading.model_loading import prepare_model
 from inference.sequences import Sequence

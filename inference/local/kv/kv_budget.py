@@ -9,7 +9,7 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 from torch import Tensor
 
 from inference.engine_errors import BudgetTooLarge, BudgetTooSmall, UnreadableBudget
-from inference.local.attention_windows import Windows, masks_by_kind
+from inference.local.forward.attention_windows import Windows, masks_by_kind
 
 # A rectangle grows by multiples of this number of columns. Each growth moves its rows: smaller steps cost more copies,
 # larger steps leave more memory empty. Not tuned.

@@ -11,8 +11,8 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from inference.engine_errors import UnsupportedModel
-from inference.local.adapters import Adapters, LowRank
-from inference.local.fused_model import JOINED, FusedModel
+from inference.local.forward.adapters import Adapters, LowRank
+from inference.local.forward.fused_model import JOINED, FusedModel
 from inference.model_directory.adapter_files import DOWN, PREFIX, UP, WEIGHTS, AdapterFiles
 
 Adding = dict[str, LowRank]  # by adapter

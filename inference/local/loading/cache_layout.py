@@ -16,7 +16,7 @@ from transformers.cache_utils import (
 )
 
 from inference.engine_errors import UnsupportedModel
-from inference.local.attention_windows import layer_kinds
+from inference.local.forward.attention_windows import layer_kinds
 from inference.local.kv.kv_budget import KvLayout, LayerShape
 from inference.local.loading.decoding_check import ELSEWHERE, row_dependence
 

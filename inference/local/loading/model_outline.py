@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.utils.logging import set_verbosity_error
 
 from inference.engine_errors import ShownByLoading, UnsupportedModel
-from inference.local.attention_windows import described
+from inference.local.forward.attention_windows import described
 from inference.local.kv.kv_budget import KvLayout
 from inference.local.loading.adapter_loading import check_fit
 from inference.local.loading.cache_layout import UNBOUNDED, served_layout

@@ -11,7 +11,7 @@ from scipy.stats import chi2
 
 from inference.local.cost_counters import StepLog
 from inference.local.engine import Engine
-from inference.local.guessed_tokens import Guessing
+from inference.local.tokens.guessed_tokens import Guessing
 from inference.sequences import JsonFormat, Sequence
 from request_body import Sampling
 from tests.unit.inference.foreseen_tokens import Foreseen

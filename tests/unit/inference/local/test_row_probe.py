@@ -9,7 +9,7 @@ import torch
 
 from inference.local import row_probe
 from inference.local.engine import Engine
-from inference.local.fused_model import MIDDLE, FusedModel
+from inference.local.forward.fused_model import MIDDLE, FusedModel
 from inference.local.row_probe import EPSILON, READ_EVERY, RowProbe
 from scheduling.costs import Floats
 from scheduling.request import RowLength

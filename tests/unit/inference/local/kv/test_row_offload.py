@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from inference.local.attention_windows import Window
+from inference.local.forward.attention_windows import Window
 from inference.local.kv.kv_budget import KvLayout, LayerShape
 from inference.local.kv.kv_cache import KvCache
 from inference.local.kv.row_offload import OffloadedRows

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from inference.engine_errors import UnsupportedModel
-from inference.local.adapters import LowRank
+from inference.local.forward.adapters import LowRank
 from inference.local.loading.adapter_loading import check_fit, load_adapters, side_by_side
 from inference.local.loading.model_loading import add_adapters, prepare_model
 from inference.model_directory.adapter_files import PREFIX, read_adapter

@@ -12,7 +12,7 @@ from transformers import (
     MistralForCausalLM,
 )
 
-from inference.local.attention_windows import Window
+from inference.local.forward.attention_windows import Window
 from inference.local.engine import Engine
 from inference.local.loading.model_loading import end_ids, prepare_model
 from inference.sequences import Sequence

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from inference.local.adapters import PLAIN_PASS, AdaptedPass
+from inference.local.forward.adapters import PLAIN_PASS, AdaptedPass
 from inference.local.kv.kv_budget import KvLayout
 from inference.local.kv.kv_cache import KvCache
 from inference.local.kv.query_groups import token_rows

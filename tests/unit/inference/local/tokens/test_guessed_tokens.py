@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.local.guessed_tokens import (
+from inference.local.tokens.guessed_tokens import (
     FIRST_CHANCES,
     LEAST_GAIN,
     MOST_ROWS,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from inference.local.batch_rows import BatchRow
-from inference.local.guessed_tokens import Guessing
+from inference.local.tokens.guessed_tokens import Guessing
 from inference.local.kv.block_tables import BlockTables
 
 

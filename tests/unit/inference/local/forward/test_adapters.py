@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from inference.local.adapters import AdaptedWeight, Adapters, LowRank
+from inference.local.forward.adapters import AdaptedWeight, Adapters, LowRank
 from inference.local.engine import Engine
-from inference.local.linear_weights import PlainWeight
+from inference.local.forward.linear_weights import PlainWeight
 from inference.local.loading.adapter_loading import _joined
 from inference.local.loading.model_loading import prepare_model
 from inference.sequences import FinishedSequence, Sequence

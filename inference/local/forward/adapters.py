@@ -12,7 +12,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from inference.local.linear_weights import LinearWeight
+from inference.local.forward.linear_weights import LinearWeight
 
 
 @dataclass(frozen=True, slots=True)

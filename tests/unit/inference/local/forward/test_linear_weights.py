@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from inference.local.linear_weights import PackedWeight, PlainWeight, fastest_form
+from inference.local.forward.linear_weights import PackedWeight, PlainWeight, fastest_form
 
 
 @pytest.mark.parametrize("bias", [None, torch.arange(6.0)])

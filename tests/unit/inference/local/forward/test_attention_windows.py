@@ -3,7 +3,7 @@
 import torch
 from transformers import Gemma3TextConfig, Llama4TextConfig, MistralConfig, Qwen3Config
 
-from inference.local.attention_windows import Window, described, layer_kinds, masks_by_kind
+from inference.local.forward.attention_windows import Window, described, layer_kinds, masks_by_kind
 
 POSITIONS = torch.tensor([[5], [2]])
 CAUSAL = torch.zeros(2, 1, 1, 8).masked_fill((torch.arange(8) > POSITIONS)[:, None, None], -1)

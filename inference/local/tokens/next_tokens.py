@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from inference.local.batch_rows import BatchRow
-from inference.local.sampling import below_the_likeliest, greedy, sample
+from inference.local.tokens.sampling import below_the_likeliest, greedy, sample
 from inference.sequences import TokenLogprob
 
 # The log probability of an impossible token: JSON has no infinity, and vLLM has the same bound.

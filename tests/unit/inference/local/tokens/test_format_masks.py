@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from inference.json_grammar import compiled
 from inference.local.batch_rows import BatchRow
 from inference.local.engine import Engine
-from inference.local.format_masks import FormatMasks, RowFormat
+from inference.local.tokens.format_masks import FormatMasks, RowFormat
 from inference.sequences import JsonFormat
 from request_body import Sampling
 from tests.unit.inference.tiny_models import AMPLE, drain, known

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from inference.local.decode_attention import (
+from inference.local.forward.decode_attention import (
     by_bags,
     by_blocks,
     by_groups,

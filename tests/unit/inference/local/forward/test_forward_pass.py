@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from inference.local.forward_pass import MOST_MASK, Cursor, decode_one_token, decode_several_tokens, prefill
+from inference.local.forward.forward_pass import MOST_MASK, Cursor, decode_one_token, decode_several_tokens, prefill
 from inference.local.kv.kv_cache import KvCache
 
 

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from inference.local.adapters import AdaptedWeight, Adapters, LowRank
-from inference.local.attention_windows import Window, Windows
-from inference.local.decode_attention import DecodeAttention, by_groups, by_kernel
+from inference.local.forward.adapters import AdaptedWeight, Adapters, LowRank
+from inference.local.forward.attention_windows import Window, Windows
+from inference.local.forward.decode_attention import DecodeAttention, by_groups, by_kernel
 from inference.local.kv.kv_arrangement import Piece
-from inference.local.linear_weights import LinearWeight, PackedWeight, PlainWeight
+from inference.local.forward.linear_weights import LinearWeight, PackedWeight, PlainWeight
 
 # `forward` computes Llama, and architectures that differ from it only by biases on q, k and v (Qwen2) or by norms of q
 # and k (Qwen3).

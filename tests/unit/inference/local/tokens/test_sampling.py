@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsWarper
 
-from inference.local.sampling import greedy, sample, truncate, uniform_numbers
+from inference.local.tokens.sampling import greedy, sample, truncate, uniform_numbers
 from request_body import LEAST_TEMPERATURE, Sampling
 from webapp.responses.response_schemas import CreateResponse
 

@@ -11,8 +11,8 @@ from transformers.generation.logits_process import MinPLogitsWarper, RepetitionP
 
 from inference.local.batch_rows import BatchRow
 from inference.local.engine import Engine
-from inference.local.next_tokens import LEAST_LOGPROB, adjusted, log_probabilities, next_tokens, penalised
-from inference.local.sampling import sample
+from inference.local.tokens.next_tokens import LEAST_LOGPROB, adjusted, log_probabilities, next_tokens, penalised
+from inference.local.tokens.sampling import sample
 from inference.sequences import Sequence
 from request_body import Sampling
 from tests.unit.inference.tiny_models import AMPLE, ANSWER, EOS, POSITIONS, VOCABULARY, drain

@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from inference.local.forward_pass import Cursor, decode_one_token, prefill
-from inference.local.fused_model import FusedModel, fusible
+from inference.local.forward.forward_pass import Cursor, decode_one_token, prefill
+from inference.local.forward.fused_model import FusedModel, fusible
 from inference.local.kv.kv_cache import KvCache
 from inference.local.loading.cache_layout import served_layout
 from tests.unit.inference.tiny_models import SHAPE, known

@@ -1,0 +1,1 @@
+"""Which tokens a pass computes, and which token each row gets next."""
