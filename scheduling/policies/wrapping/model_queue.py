@@ -6,6 +6,8 @@ import math
 from scheduling.policies.wrapping.deadlines import Work
 from scheduling.request import Request
 
+FEW = 64  # entries of requests that are gone stay in the heap until there are more of them; any small number does
+
 
 class ModelQueue:
     """The waiting requests of one model, background requests apart from the others."""
@@ -20,7 +22,10 @@ class ModelQueue:
         self.remove(request.id)
         self._requests[request.id] = request
         self._work[request.background] = self._work[request.background].plus(request)
-        heapq.heappush(self._arrivals[request.background], (request.arrived_at, request.id))
+        heap = self._arrivals[request.background]
+        heapq.heappush(heap, (request.arrived_at, request.id))
+        if len(heap) > 2 * len(self._requests) + FEW:
+            heap[:] = sorted({entry for entry in heap if entry[1] in self._requests})
 
     def remove(self, request_id: str) -> bool:
         """Count a request no longer; return False if it does not wait."""

@@ -32,3 +32,13 @@ def test_a_request_that_comes_again_replaces_the_earlier_one() -> None:
     queue.add(a_request("a", predicted=7))
     queue.add(a_request("a", predicted=9))
     assert queue.work(False) == Work(1, 10, 9, 9)
+
+
+def test_requests_that_came_and_went_take_no_memory_although_nobody_asks_for_the_oldest() -> None:
+    queue = ModelQueue()
+    queue.add(a_request("oldest", at=1.0))
+    for number in range(1000):
+        queue.add(a_request(str(number), at=float(number + 2)))
+        queue.remove(str(number))
+    assert len(queue._arrivals[False]) < 100
+    assert queue.oldest_at(False) == 1.0
