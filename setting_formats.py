@@ -23,6 +23,11 @@ NEEDS: dict[str, tuple[str, ...]] = {
 Network = IPv4Network | IPv6Network
 
 
+def listed(value: str | None) -> list[str]:
+    """Returns the parts of a comma-separated value, without empty ones."""
+    return [part for each in (value or "").split(",") if (part := each.strip())]
+
+
 def postgres_url(value: str) -> str:
     """Checks the URL of a database."""
     if not re.match(r"postgres(ql)?(\+psycopg2?)?://", value):
@@ -107,7 +112,7 @@ def network_list(value: str) -> str:
 def networks_in(value: str) -> tuple[Network, ...]:
     """Returns the networks of `ADDRESS, ADDRESS/BITS`; raises ValueError."""
     try:
-        return tuple(ip_network(one.strip()) for one in value.split(",") if one.strip())
+        return tuple(map(ip_network, listed(value)))
     except ValueError as error:
         raise ValueError(f"write addresses and networks, for example 10.0.0.7, 10.1.0.0/24: {error}") from error
 

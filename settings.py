@@ -5,11 +5,10 @@ More than 300 lines, because each setting has its bounds and its description her
 
 import difflib
 import os
-import sys
 from pathlib import Path
-from typing import Literal, NoReturn, Self
+from typing import Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 import setting_formats as formats
@@ -329,31 +328,28 @@ class Settings(BaseSettings):
     @property
     def cors_origin_list(self) -> list[str]:
         """The origins whose pages may use the API."""
-        return [one.strip().rstrip("/") for one in (self.cors_origins or "").split(",") if one.strip()]
+        return [one.rstrip("/") for one in formats.listed(self.cors_origins)]
 
     @property
     def further_model_names(self) -> tuple[str, ...]:
         """The model's further names, from MAGNUS_MODEL_NAMES."""
-        return tuple(name for one in (self.model_names or "").split(",") if (name := one.strip()))
+        return tuple(formats.listed(self.model_names))
 
     @property
     def lms(self) -> dict[str, str]:
         """The directory or hub id of each LM by the name that clients send: MAGNUS_MODEL, then MAGNUS_MODELS."""
-        fetched = self.state_dir.resolve() / "models"
-        further = [name for part in (self.models or "").split(",") if (name := part.strip())]
-        found = {self.model_name or Path(self.model).name: self.model}
-        for one in further:
-            found[Path(one).name] = str(fetched / one) if "/" not in one and (fetched / one).is_dir() else one
-        return found
+        first = {self.model_name or Path(self.model).name: self.model}
+        return first | {Path(one).name: self._fetched_or(one) for one in formats.listed(self.models)}
 
     @property
     def text_models(self) -> dict[str, str]:
         """The directory or hub id of each model of MAGNUS_EMBED, by the name that clients send: its last part."""
-        models, found = self.state_dir.resolve() / "models", dict[str, str]()
-        for one in (name for part in (self.embed or "").split(",") if (name := part.strip())):
-            fetched = models / EMBEDDERS.get(one, one)
-            found[Path(one).name] = str(fetched) if "/" not in one and fetched.is_dir() else one
-        return found
+        return {Path(one).name: self._fetched_or(one, EMBEDDERS.get(one, one)) for one in formats.listed(self.embed)}
+
+    def _fetched_or(self, model: str, fetched_as: str = "") -> str:
+        """Returns the directory of a model if it was fetched, and the model itself otherwise."""
+        fetched = self.state_dir.resolve() / "models" / (fetched_as or model)
+        return str(fetched) if "/" not in model and fetched.is_dir() else model
 
     @property
     def assumed_prompt_tokens(self) -> int:
@@ -373,7 +369,7 @@ class Settings(BaseSettings):
     @property
     def engines(self) -> list[str]:
         """The addresses of the engine servers."""
-        return [url.strip() for url in (self.engine_urls or "").split(",") if url.strip()]
+        return formats.listed(self.engine_urls)
 
 
 def read_settings(**overrides: object) -> Settings:
@@ -384,31 +380,3 @@ def read_settings(**overrides: object) -> Settings:
             nearest = difflib.get_close_matches(name, sorted(known), n=1)
             raise UnknownSetting(name, nearest[0] if nearest else None)
     return Settings(**overrides)  # type: ignore[arg-type]
-
-
-def problems_of(error: ValidationError | UnknownSetting) -> list[str]:
-    """Returns the problems, a line for each setting, without values that may contain a password."""
-    if isinstance(error, UnknownSetting):
-        return [str(error)]
-    lines = []
-    for problem in error.errors(include_url=False, include_context=False):
-        name = PREFIX + "_".join(str(part) for part in problem["loc"]).upper() if problem["loc"] else None
-        reason = problem["msg"].removeprefix("Value error, ")
-        secret = name is None or name.endswith(("_URL", "_ISSUER", "_KEY", "_PASSWORD", "_SECRET"))
-        shown = "" if secret else f" (it is {problem['input']!r})"
-        lines.append(f"{name}: {reason}{shown}" if name else reason)
-    return lines
-
-
-def end_with(*lines: str, status: int = 1) -> NoReturn:
-    """End this process with these lines on standard error, each behind `magnus: `: an operator needs no traceback."""
-    sys.stderr.write("".join(f"magnus: {line}\n" for line in lines))
-    sys.exit(status)
-
-
-def settings_or_end() -> Settings:
-    """Returns the environment's settings; ends the process with the reason if one is wrong."""
-    try:
-        return read_settings()
-    except (UnknownSetting, ValidationError) as error:
-        end_with(*problems_of(error))

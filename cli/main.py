@@ -11,7 +11,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from inference.engine_errors import InferenceError
 from models.connections.database_errors import explain
-from settings import VERSION, UnknownSetting, problems_of
+from setting_mistakes import problems_of
+from settings import VERSION, UnknownSetting
 
 # For each group of users its commands: name -> module and attribute, and one line of help.
 SECTIONS = {

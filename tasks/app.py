@@ -17,7 +17,7 @@ from models.connections.installation import Installation, read_installation
 from models.session import make_engine
 from processes import json_logs
 from processes.hosted_process import HostedProcess
-from settings import end_with, settings_or_end
+from setting_mistakes import end_with, settings_or_end
 from tasks.broker_transport import TolerantTransport
 
 IGNORES_SIGHUP = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

@@ -27,7 +27,8 @@ from models.tenants import tenant_limits
 from models.tenants.tenant_limits import TenantBacklog
 from processes import json_logs
 from processes.listening import Channel
-from settings import VERSION, Settings, UnknownSetting, end_with, problems_of, read_settings
+from setting_mistakes import end_with, problems_of
+from settings import VERSION, Settings, UnknownSetting, read_settings
 from webapp import (
     auth,
     client_errors,

@@ -22,7 +22,7 @@ from processes import json_logs
 from processes.hosted_process import HostedProcess
 from processes.loop import Loop
 from processes.signs_of_life import Heartbeat
-from settings import end_with
+from setting_mistakes import end_with
 from tasks.app import database_url, settings
 from tasks.prediction.predictor_in_service import make_configured
 from tasks.training.refit_jobs import FIRST_REFIT_BATCHES, EarlyRefits

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from settings import BUNDLED_MODEL, Settings, UnknownSetting, problems_of, read_settings
+from setting_mistakes import problems_of
+from settings import BUNDLED_MODEL, Settings, UnknownSetting, read_settings
 
 ROOT = Path(__file__).parents[2]
 
