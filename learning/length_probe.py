@@ -24,7 +24,7 @@ from scheduling.request import COVERAGE, RowLength
 
 FEWEST_ROWS = 60  # that ended before the first fit, as for the length predictor
 # Rows that end between two fits: 32, later a quarter of all so far, at most 256. A fit takes 1 ms with 128 values and
-# 20 with 576; every 16 rows it took 1 % of the bundled model's time. Fewer follow a change later.
+# 13 with 576; every 16 rows it took 1 % of the bundled model's time. Fewer follow a change later.
 FIT_EVERY, FIT_AFTER, MOST_UNLEARNED = 32, 1 / 4, 256
 KEEP = 0.9999  # a reading's weight once another one is learned: half after 7,000 readings. Not tuned.
 RIDGE = 1000.0  # readings that the prior weighs as much as: 300 to 3,000 ranked SmolLM2's rows about equally well

@@ -24,8 +24,8 @@ from benchmarks.engines.engine_options import Clock, clock_option, threads_optio
 from benchmarks.harness import Column, Json, Results, json_option, print_table
 from cli.option_types import CommaSeparated
 from cli.service_access import settings_with
-from inference.local.forward.adapters import Adapters, LowRank
 from inference.local.engine import Engine
+from inference.local.forward.adapters import Adapters, LowRank
 from inference.local.forward.fused_model import JOINED
 from inference.local.loading.adapter_loading import side_by_side, sizes
 from inference.local.loading.model_loading import LoadedModel, load_model

@@ -14,8 +14,8 @@ from benchmarks.engines.compared_engines import KV_BUDGET_BYTES, EngineRun, coun
 from inference.local.batch_rows import BatchRow
 from inference.local.kv.kv_cache import HostRow, KvCache
 from inference.local.loading.model_loading import LoadedModel
-from inference.local.tokens.next_tokens import next_tokens
 from inference.local.running_batch import RunningBatch
+from inference.local.tokens.next_tokens import next_tokens
 from inference.sequences import Sequence
 
 # Batches that PD prefills ahead, sorted by length. More batches pad less and keep more rows in host memory; not tuned.

@@ -22,8 +22,8 @@ from benchmarks.harness import Column, Json, Results, json_option, print_table
 from cli.option_types import CommaSeparated
 from cli.service_access import settings_with
 from inference.local.engine import Engine
-from inference.local.tokens.guessed_tokens import Guessing
 from inference.local.loading.model_loading import LoadedModel, load_model
+from inference.local.tokens.guessed_tokens import Guessing
 from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.sequences import Sequence
 from inference.toy.toy_applications import toy_requests

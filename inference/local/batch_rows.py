@@ -7,9 +7,9 @@ from torch import Tensor
 
 from inference.answer_text import Detokenizer, ends_in_stop_string
 from inference.engine_errors import SequenceTooLong
+from inference.local.loading.model_loading import LoadedModel
 from inference.local.tokens.format_masks import RowFormat
 from inference.local.tokens.guessed_tokens import CopiedText
-from inference.local.loading.model_loading import LoadedModel
 from inference.local.tokens.sampling import uniform_numbers
 from inference.sequences import FinishedSequence, FinishReason, Sequence, TokenLogprob
 from scheduling.batch_partition import groups_by_padding

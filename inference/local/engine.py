@@ -16,7 +16,6 @@ import torch
 from inference.engine_errors import OutOfMemory
 from inference.local.batch_rows import BatchRow, new_row
 from inference.local.cost_counters import StepLog
-from inference.local.tokens.guessed_tokens import Guessing
 from inference.local.joiners import Joiners
 from inference.local.kv.kv_cache import BLOCK_TOKENS, BudgetExceeded, KvCache
 from inference.local.kv.row_offload import OffloadedRows
@@ -25,6 +24,7 @@ from inference.local.prefix_sharing import shares_prefixes
 from inference.local.row_probe import RowProbe
 from inference.local.running_batch import RunningBatch
 from inference.local.thread_trials import ThreadTrials
+from inference.local.tokens.guessed_tokens import Guessing
 from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
 
 # The most host memory for preempted rows, some of which are never restored because another worker resumed them. A

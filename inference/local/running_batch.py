@@ -13,21 +13,21 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from inference.local.forward.adapters import AdaptedPass
 from inference.local.batch_rows import BatchRow
 from inference.local.cost_counters import RunTally, StepLog
+from inference.local.forward.adapters import AdaptedPass
 from inference.local.forward.forward_pass import Cursor, decode_one_token, decode_several_tokens, prefill, prefill_alone
-from inference.local.tokens.guessed_tokens import Guessing
+from inference.local.forward.longrope import prefill_of
 from inference.local.kv.kv_cache import KvCache
 from inference.local.kv.prefill_pool import PooledRow
 from inference.local.kv.query_groups import token_rows
 from inference.local.loading.model_loading import LoadedModel
-from inference.local.forward.longrope import prefill_of
-from inference.local.tokens.next_tokens import keep_prompt_logprobs, next_tokens
-from inference.local.tokens.pass_tokens import guessed_tokens, pass_tokens, prompt_parts
 from inference.local.prefix_sharing import PrefixSharing
 from inference.local.row_probe import RowProbe
 from inference.local.thread_trials import ThreadTrials
+from inference.local.tokens.guessed_tokens import Guessing
+from inference.local.tokens.next_tokens import keep_prompt_logprobs, next_tokens
+from inference.local.tokens.pass_tokens import guessed_tokens, pass_tokens, prompt_parts
 from inference.sequences import FinishedSequence
 
 

@@ -13,13 +13,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from inference.local.cost_counters import StepLog
 from inference.local.engine import Engine
 from inference.local.engine_profile import QUICK, measure, tolerated_slowdown, worthwhile_threads
-from inference.local.tokens.guessed_tokens import Guessing
 from inference.local.kv.kv_budget import GPU_SHARE, kv_budget_bytes, require_a_row
 from inference.local.kv.kv_cache import BLOCK_TOKENS
 from inference.local.loading.model_loading import LoadedModel, load_model
 from inference.local.prefix_sharing import shares_prefixes
 from inference.local.row_probe import RowProbe
 from inference.local.thread_trials import ThreadTrials
+from inference.local.tokens.guessed_tokens import Guessing
 from inference.prompt_format import load_prompt_format
 from learning.cost_curves import DEFAULT_CURVES, fit_curves
 from learning.length_probe import LengthProbe
@@ -67,7 +67,7 @@ def run_worker(name: str, device: str, kv_budget: str, models: Mapping[str, str]
 
 
 @dataclass(slots=True)
-class KnownModel:
+class MeasuredModel:
     """What stays known of a model while it is not loaded; `change_s` is the mean of its last loads."""
 
     memory: KvMemory
@@ -96,7 +96,7 @@ class LocalModels:
     def __init__(self, name: str, device: str, kv_budget: str, models: Mapping[str, str]) -> None:
         """Loads nothing yet; `models` has directories or hub ids by name."""
         self._name, self._device, self._kv_budget = name, device, kv_budget
-        self._models, self._known = dict(models), dict[str, KnownModel]()
+        self._models, self._known = dict(models), dict[str, MeasuredModel]()
         self._database = make_engine(database_url, pool_size=1, name=f"magnus worker {name} loads")
 
     def load(self, model: str) -> ServedModel:
@@ -128,7 +128,7 @@ class LocalModels:
         except SQLAlchemyError as error:
             log.warning("no heartbeat while a model is loaded", error=str(error))
 
-    def _load(self, model: str) -> tuple[LoadedModel, KnownModel]:
+    def _load(self, model: str) -> tuple[LoadedModel, MeasuredModel]:
         adapters = None if settings.adapters is None else str(settings.adapters)
         loaded = load_model(self._models[model], self._device, settings.dtype, settings.quantize, adapters)
         if settings.generation_config == "none":
@@ -147,7 +147,7 @@ class LocalModels:
             torch.set_num_threads(known.thread_trials.chosen)
         return loaded, known
 
-    def _served(self, model: str, loaded: LoadedModel, known: KnownModel) -> ServedModel:
+    def _served(self, model: str, loaded: LoadedModel, known: MeasuredModel) -> ServedModel:
         memory = known.memory
         several = len(self._models) > 1
         announcement = WorkerRegistration(
@@ -189,7 +189,7 @@ class LocalModels:
         )
 
 
-def _measured(loaded: LoadedModel, memory: KvMemory) -> KnownModel:
+def _measured(loaded: LoadedModel, memory: KvMemory) -> MeasuredModel:
     thread_trials = None
     if loaded.device.type == "cpu":
         most = torch.get_num_threads()
@@ -199,7 +199,7 @@ def _measured(loaded: LoadedModel, memory: KvMemory) -> KnownModel:
         thread_trials = ThreadTrials(threads, most, tolerated_slowdown(loaded))
     curves, steps = _measured_curves(loaded, memory.theta_bytes), StepLog()
     costs = LearnedCosts(lambda now: [window_of_sums(sums, now) for sums in steps.take()], curves)
-    return KnownModel(memory, curves, thread_trials, steps, costs, LengthProbe(), Guessing(settings.guess_tokens))
+    return MeasuredModel(memory, curves, thread_trials, steps, costs, LengthProbe(), Guessing(settings.guess_tokens))
 
 
 def _measured_curves(loaded: LoadedModel, budget_bytes: int) -> ServingCurves | None:

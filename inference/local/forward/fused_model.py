@@ -18,8 +18,8 @@ from torch.nn import functional
 from inference.local.forward.adapters import AdaptedWeight, Adapters, LowRank
 from inference.local.forward.attention_windows import Window, Windows
 from inference.local.forward.decode_attention import DecodeAttention, by_groups, by_kernel
-from inference.local.kv.kv_arrangement import Piece
 from inference.local.forward.linear_weights import LinearWeight, PackedWeight, PlainWeight
+from inference.local.kv.kv_arrangement import Piece
 
 # `forward` computes Llama, and architectures that differ from it only by biases on q, k and v (Qwen2) or by norms of q
 # and k (Qwen3).

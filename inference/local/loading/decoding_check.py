@@ -10,9 +10,9 @@ import torch
 from inference.local.forward.adapters import PLAIN_PASS, AdaptedPass, Adapters
 from inference.local.forward.forward_pass import Cursor, decode_one_token, prefill
 from inference.local.forward.fused_model import FusedModel
+from inference.local.forward.longrope import Longrope, prefill_of
 from inference.local.kv.kv_budget import KvLayout
 from inference.local.kv.kv_cache import KvCache
-from inference.local.forward.longrope import Longrope, prefill_of
 
 SHORT = (3, 6)  # lengths of two rows that no window and no threshold concerns
 PAST = 3  # a row passes a threshold by this many tokens, so that the prefill and the decoding step are beyond it

@@ -10,10 +10,10 @@ import torch
 from inference.engine_errors import InferenceError, UnsupportedModel
 from inference.local.forward.adapters import NO_ADAPTERS, Adapters
 from inference.local.forward.decode_attention import fastest_attention
-from inference.local.tokens.format_masks import FormatMasks, load_format_masks
 from inference.local.forward.fused_model import FusedModel, fusible
-from inference.local.kv.kv_budget import KvLayout
 from inference.local.forward.linear_weights import WeightForm, fastest_form, store_column_major
+from inference.local.forward.longrope import Longrope, rotate_by_row
+from inference.local.kv.kv_budget import KvLayout
 from inference.local.loading.adapter_loading import load_adapters
 from inference.local.loading.cache_layout import served_layout
 from inference.local.loading.checkpoint import Quantize, one_line, read_checkpoint
@@ -25,7 +25,7 @@ from inference.local.loading.decoding_check import (
     own_logits,
     unless_memory_lacks,
 )
-from inference.local.forward.longrope import Longrope, rotate_by_row
+from inference.local.tokens.format_masks import FormatMasks, load_format_masks
 from inference.model_directory.adapter_files import AdapterFiles, read_adapters
 from inference.model_directory.model_checks import check_model
 from inference.model_directory.model_files import read_json

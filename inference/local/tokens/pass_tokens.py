@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from inference.local.batch_rows import BatchRow
-from inference.local.tokens.guessed_tokens import Guessing
 from inference.local.kv.block_tables import BlockTables
+from inference.local.tokens.guessed_tokens import Guessing
 
 
 def guessed_tokens(rows: Sequence[BatchRow], tables: BlockTables | None, guessing: Guessing) -> list[list[int]]:

@@ -19,9 +19,20 @@ def llama() -> Known:
     return known("llama")
 
 
-@pytest.fixture
-def endless() -> Known:
-    """The tiny Llama without an EOS: answers end at their limits only."""
-    here = known("llama")
+def without_end(architecture: str) -> Known:
+    """A tiny model without an EOS: answers end at their limits only."""
+    here = known(architecture)
     pool = tuple(answered for answered in here.pool if EOS not in answered.answer)
     return replace(here, loaded=replace(here.loaded, eos_ids=frozenset()), pool=pool)
+
+
+@pytest.fixture
+def endless() -> Known:
+    """The tiny Llama without an EOS."""
+    return without_end("llama")
+
+
+@pytest.fixture
+def pooling() -> Known:
+    """A model without an EOS whose joiners are pooled."""
+    return without_end("gpt2")

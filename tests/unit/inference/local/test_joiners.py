@@ -12,6 +12,12 @@ from tests.unit.inference.recorded_passes import PIECE, alone, long_row, recorde
 from tests.unit.inference.tiny_models import AMPLE, drain, known
 
 
+@pytest.fixture(params=["endless", "pooling"])
+def either(request):
+    """A model whose joiners share the rows' passes, and one whose joiners are pooled."""
+    return request.getfixturevalue(request.param)
+
+
 def test_each_pass_computes_a_token_of_running_rows_and_a_part_of_a_joiners_prompt(endless):
     engine, decoder = recorded_engine(endless)
     engine.insert([long_row("joiner")])
@@ -74,20 +80,20 @@ def test_a_row_that_leaves_before_it_has_joined_frees_its_memory_and_can_come_ag
     assert done["running"].generated_ids == endless.pool[0].answer
 
 
-def test_the_budget_counts_rows_that_have_not_joined_and_refuses_a_joiner_beyond_it(endless):
-    engine, _ = recorded_engine(endless, budget_bytes=128 * endless.loaded.delta_bytes)
+def test_the_budget_counts_rows_that_have_not_joined_and_refuses_a_joiner_beyond_it(either):
+    engine, _ = recorded_engine(either, budget_bytes=128 * either.loaded.delta_bytes)
     engine.insert([long_row("a")])
     with pytest.raises(OutOfMemory) as raised:
         engine.insert([long_row("b", tokens=60)])
     assert raised.value.needed_bytes > engine.kv_budget_bytes
     assert set(engine.rows) == {"running", "a"}
-    assert drain(engine)["a"].generated_ids == alone(endless, long_row("a")).generated_ids
+    assert drain(engine)["a"].generated_ids == alone(either, long_row("a")).generated_ids
 
 
-def test_running_rows_that_need_the_memory_get_it_from_a_row_that_has_not_joined(endless):
+def test_running_rows_that_need_the_memory_get_it_from_a_row_that_has_not_joined(either):
     rows = [Sequence(str(n), (9 + n,) * 20, 80, sampling=Sampling(ignore_eos=True)) for n in range(3)]
     joiner = long_row("joiner", tokens=60)
-    engine = Engine(endless.loaded, 252 * endless.loaded.delta_bytes, block_tokens=4, prefill_tokens=1)
+    engine = Engine(either.loaded, 252 * either.loaded.delta_bytes, block_tokens=4, prefill_tokens=1)
     engine.insert(rows)
     engine.step()
     engine.insert([joiner])
@@ -95,7 +101,7 @@ def test_running_rows_that_need_the_memory_get_it_from_a_row_that_has_not_joined
     while engine.rows:
         done |= {row.id: row.generated_ids for row in engine.step()}
         assert engine.kv_bytes <= engine.kv_budget_bytes
-    assert done == {row.id: alone(endless, row).generated_ids for row in (*rows, joiner)}
+    assert done == {row.id: alone(either, row).generated_ids for row in (*rows, joiner)}
 
 
 @pytest.mark.parametrize("asked", [{"sampling": Sampling(1.2, seed=3)}, {"top_logprobs": 2}, {"stop": ("b", "qr")}])

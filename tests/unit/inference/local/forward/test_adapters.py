@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from inference.local.forward.adapters import AdaptedWeight, Adapters, LowRank
 from inference.local.engine import Engine
+from inference.local.forward.adapters import AdaptedWeight, Adapters, LowRank
 from inference.local.forward.linear_weights import PlainWeight
 from inference.local.loading.adapter_loading import _joined
 from inference.local.loading.model_loading import prepare_model

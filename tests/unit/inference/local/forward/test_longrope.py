@@ -8,8 +8,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM
 
 from inference.local.engine import Engine
-from inference.local.loading.model_loading import prepare_model
 from inference.local.forward.longrope import Longrope
+from inference.local.loading.model_loading import prepare_model
 from inference.sequences import FinishedSequence, Sequence
 from tests.unit.inference.tiny_models import AMPLE, SHAPE, Letters, answers, drain
 

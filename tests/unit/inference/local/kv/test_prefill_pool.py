@@ -3,24 +3,12 @@
 Rows are pooled where a pass cannot compute tokens of running rows and prompts together: here in GPT-2's rectangle.
 """
 
-from dataclasses import replace
-
 import pytest
 
 from inference.engine_errors import OutOfMemory
 from inference.local.engine import Engine
-from inference.sequences import Sequence
-from request_body import Sampling
 from tests.unit.inference.recorded_passes import PIECE, alone, long_row, recorded_engine
-from tests.unit.inference.tiny_models import AMPLE, EOS, Known, drain, known
-
-
-@pytest.fixture
-def pooling() -> Known:
-    """A model without an EOS whose joiners are pooled."""
-    here = known("gpt2")
-    pool = tuple(answered for answered in here.pool if EOS not in answered.answer)
-    return replace(here, loaded=replace(here.loaded, eos_ids=frozenset()), pool=pool)
+from tests.unit.inference.tiny_models import AMPLE, drain
 
 
 def test_running_rows_get_a_token_after_each_piece_of_a_joiners_prompt(pooling):
@@ -71,30 +59,6 @@ def test_a_pooled_row_that_leaves_frees_its_memory(pooling, leave):
     assert left.generated_ids == ()
     assert engine.kv_bytes == before
     assert drain(engine)["running"].generated_ids == pooling.pool[0].answer
-
-
-def test_the_budget_counts_pooled_rows_and_refuses_a_joiner_beyond_it(pooling):
-    engine, _ = recorded_engine(pooling, budget_bytes=128 * pooling.loaded.delta_bytes)
-    engine.insert([long_row("a")])
-    with pytest.raises(OutOfMemory) as raised:
-        engine.insert([long_row("b", tokens=60)])
-    assert raised.value.needed_bytes > engine.kv_budget_bytes
-    assert set(engine.rows) == {"running", "a"}
-    assert drain(engine)["a"].generated_ids == alone(pooling, long_row("a")).generated_ids
-
-
-def test_running_rows_that_need_the_memory_get_it_from_the_pool_first(pooling):
-    rows = [Sequence(str(n), (9 + n,) * 20, 80, sampling=Sampling(ignore_eos=True)) for n in range(3)]
-    joiner = long_row("joiner", tokens=60)
-    engine = Engine(pooling.loaded, 252 * pooling.loaded.delta_bytes, block_tokens=4, prefill_tokens=1)
-    engine.insert(rows)
-    engine.step()
-    engine.insert([joiner])
-    done: dict[str, tuple[int, ...]] = {}
-    while engine.rows:
-        done |= {row.id: row.generated_ids for row in engine.step()}
-        assert engine.kv_bytes <= engine.kv_budget_bytes
-    assert done == {row.id: alone(pooling, row).generated_ids for row in (*rows, joiner)}
 
 
 def test_the_prompts_log_probabilities_are_those_of_a_whole_prefill(each_model):

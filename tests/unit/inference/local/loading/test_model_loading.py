@@ -12,8 +12,8 @@ from transformers import (
     MistralForCausalLM,
 )
 
-from inference.local.forward.attention_windows import Window
 from inference.local.engine import Engine
+from inference.local.forward.attention_windows import Window
 from inference.local.loading.model_loading import end_ids, prepare_model
 from inference.sequences import Sequence
 from tests.unit.inference.tiny_models import EOS, POSITIONS, SHAPE, Letters
