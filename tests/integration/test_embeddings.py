@@ -232,7 +232,6 @@ def test_calls_for_another_kind_of_model_are_refused_with_the_right_call(client:
 
 
 @pytest.mark.unanswered
-@pytest.mark.unanswered
 def test_a_call_that_nobody_serves_is_cancelled_and_a_queued_one_is_moved_to_no_other_model(api: Api) -> None:
     asked = {"model": "sentence-model", "input": "red house"}
     assert api.call("POST", "/v1/embeddings", json=asked).status_code == 504
