@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
-from models import client_requests
+from models import client_requests, notifications
 from models.client_requests import RequestView, read_views, select_views
 from models.sql import text
 from models.tables import RequestStatus, StoredRequest
@@ -134,7 +134,9 @@ def move_waiting(session: Session, model: str, to: str) -> int:
             predictor_version = null, generated_ids = '{}', logprobs = null, sealed_group = null, outgrew_tokens = 0
         where status = 'queued' and model = :model and not body ? 'pooling' returning id
     """)
-    return len(session.execute(moved, {"model": model, "to": to}).all())
+    count = len(session.execute(moved, {"model": model, "to": to}).all())
+    notifications.notify_submitted(session.connection())
+    return count
 
 
 def served_models(session: Session) -> Sequence[str]:

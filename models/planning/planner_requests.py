@@ -80,6 +80,19 @@ def fetch_new_requests(connection: Connection, epoch: int) -> list[QueuedRequest
     return sorted(fetched, key=lambda queued: (queued.request.arrived_at, queued.request.id))
 
 
+def queued_by_model(connection: Connection, models: Sequence[str]) -> dict[str, int]:
+    """Returns the number of queued requests, without held ones, of those of these models that have any."""
+    rows = run(
+        connection,
+        """
+            select coalesce(base, model) as model, count(*) as requests from requests
+            where status = 'queued' and not held and coalesce(base, model) = any(cast(:models as text[])) group by 1
+        """,
+        {"models": list(models)},
+    )
+    return {row.model: row.requests for row in rows}
+
+
 def ends_of(connection: Connection, request_ids: Sequence[str]) -> dict[str, float | None]:
     """Returns the times of these requests' answers by id, as Unix times; None for failed and cancelled requests.
 

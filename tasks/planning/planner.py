@@ -188,6 +188,9 @@ class Planner:
         self._read_largest_workers()
         self._read_abilities(inputs.tau)
         self._policies.discard(self._recovery.ended_without_answer())
+        unserved = {model: len(policy) for model, policy in self._policies if model in self._unserved_since}
+        if self._recovery.some_are_gone(unserved):
+            self._read_queue_again(inputs.tau, self._policies.differing_abilities)
         return self._recovery.messages_to_send_again(inputs.now)
 
     def _feed(self, live: Sequence[LiveWorker], now: float) -> None:
@@ -237,7 +240,10 @@ class Planner:
         self._lacking = live_fleet.lacking(self._connection, self._rules.fleet_memory_s)
         differing = {model: lacking.some for model, lacking in self._lacking.items() if lacking.some}
         if differing != self._policies.differing_abilities:
-            self._begin_with(PoliciesByModel(self._policies.policy, self._rules.settings, differing), tau)
+            self._read_queue_again(tau, differing)
+
+    def _read_queue_again(self, tau: float | None, differing: Mapping[str, frozenset[str]]) -> None:
+        self._begin_with(PoliciesByModel(self._policies.policy, self._rules.settings, differing), tau)
 
     def _settle(self) -> None:
         """Updates the batches in flight, and adds the serving times of those that ended since the last step."""

@@ -1,8 +1,11 @@
 """The planner's recovery: requeues lost batches, ends overdue requests, finds workers that messages do not reach."""
 
+from collections.abc import Mapping
+
 import structlog
 from sqlalchemy import Connection
 
+from models.planning import planner_requests
 from models.planning.planner_state import PlannerInputs
 from models.upkeep import reconciler
 from tasks.messages import NO_BATCH
@@ -51,6 +54,16 @@ class Recovery:
         """Returns the ids of requests that were cancelled or failed lately, so that policies discard them."""
         # Five intervals, so that a request that ended just after one recovery is still found at the next ones.
         return reconciler.recently_cancelled_or_failed(self._connection, 5 * self._rules.recover_every_s)
+
+    def some_are_gone(self, unserved: Mapping[str, int]) -> bool:
+        """Returns whether fewer requests are stored than wait in the policies of these models, which have no workers.
+
+        They were deleted, moved, or cancelled during a long step. With workers, the claim of a request notices that.
+        """
+        if not unserved:
+            return False
+        stored = planner_requests.queued_by_model(self._connection, list(unserved))
+        return any(waiting > stored.get(model, 0) for model, waiting in unserved.items())
 
     def messages_to_send_again(self, now: float) -> list[tuple[int, str]]:
         """Returns batches that were sent and not taken, and a probe for each unreachable worker."""

@@ -230,6 +230,7 @@ CASES = [
     Case("planner_requests.ends_of", lambda c: planner_requests.ends_of(c, ["unknown"] * 100), 300),
     Case("planner_requests.fetch_new_requests", lambda c: planner_requests.fetch_new_requests(c, 1), 5 * NEW),
     Case("planner_requests.fetch_new_requests", lambda c: planner_requests.fetch_new_requests(c, 9), 5 * QUEUED, "all"),
+    Case("planner_requests.queued_by_model", lambda c: planner_requests.queued_by_model(c, ["gone"]), QUEUED),
     Case("planner_requests.requests_of_batches", lambda c: planner_requests.requests_of_batches(c, OPEN_IDS)),
     Case("leases.prove_consuming", lambda c: leases.prove_consuming(c, "worker-0")),
     Case("leadership.take", lambda c: leadership.take(c, "planner", 5.0)),

@@ -171,6 +171,29 @@ def test_the_snapshot_says_for_how_long_a_model_has_had_no_worker(stage: Stage):
     leader.resign()
 
 
+@pytest.mark.parametrize(
+    "goes",
+    [
+        "delete from requests where id = 'r1'",
+        "update requests set model = 'small', planner_epoch = 0, predicted_tokens = null where id = 'r1'",
+        "update requests set status = 'cancelled', finished_at = clock_timestamp() - interval '1 h' where id = 'r1'",
+    ],
+    ids=["deleted", "moved and not predicted yet", "cancelled during a long step"],
+)
+def test_a_request_of_a_model_without_workers_waits_no_longer_once_it_is_gone(stage: Stage, goes: str):
+    leader = Leader(stage.database, replace(RULES, snapshot_every_s=0.0, recover_every_s=0.0))
+    told = "select value->'unserved', value->'waiting' from service_state where name = 'planner'"
+    stage.worker("w1")
+    for name in ("r1", "r2"):
+        stage.request(name, model="gone")
+    leader.step()
+    assert stage.sql(told) == [({"gone": 2}, 2)]
+    stage.sql(goes)
+    leader.step()
+    assert stage.sql(told) == [({"gone": 1}, 1)]
+    leader.resign()
+
+
 def test_while_others_wait_it_steps_again_shortly_before_its_worker_is_idle(stage: Stage):
     stage.worker("w1", kv_tokens=40)
     leader = Leader(stage.database, replace(RULES, policy="vs", lookahead_s=0.01))
