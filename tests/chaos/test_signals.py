@@ -1,243 +1,198 @@
 """What an operator is told while something is broken: verdict, /readyz, `magnus status`, doctor, and alarm.
 
-Each fault lasts while requests wait. Within 30 s every signal names it, and none is green while clients wait; once the
-fault has ended, every request is answered once.
+Within 30 s of a fault every signal names it, and none is green while clients wait. Once the fault has ended, every
+request is answered once, and within 30 s no signal names anything. The table of all faults is printed at the end.
 """
 
-import operator
-import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import pytest
-import redis
-import yaml
-from flask.testing import FlaskClient
-from prometheus_client.parser import text_string_to_metric_families
 
-from cli.checks.startup_checks import broker_problem
-from models.operations import operator_jobs, operator_overview
+from cli.checks.startup_checks import bind
+from cli.hosting import process_commands
+from cli.hosting.child_process import stop
+from cli.hosting.readiness import api_is_ready
 from models.session import make_sessions
 from models.tenants import api_keys
-from models.upkeep.invariants import violations
 from settings import Settings
+from tests.chaos import faults
 from tests.chaos.breakable_service import Service
-from tests.integration.database_stage import MODEL, eventually
-from webapp.app import create_app
-from webapp.dashboard.overview_figures import read_overview
+from tests.chaos.faults import dead, frozen
+from tests.chaos.operator_signals import HEALTHY, PASSWORD, Operator
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
-ALERTS = Path(__file__).parents[2] / "docs" / "prometheus" / "alerts.yml"
 LEASE_S = 3.0  # that of the breakable service
-TOLD_WITHIN_S = 30.0
+CLEAR = "clear after"
+
+Cause = Callable[[Service], AbstractContextManager[None]]
 
 
-class Told(NamedTuple):
-    """What each signal has to say; the verdict is its word with the limit that binds."""
+class Fault(NamedTuple):
+    """What happens, and a pattern of what each signal says of it."""
 
-    verdict: tuple[str, str]
-    missing: str  # in /readyz and `magnus status`
-    doctor: str
-    alarm: str | None  # its expression holds; None: it needs more than 30 s
+    cause: Cause
+    verdict: str  # word/limit: sentence, or the status code and the text of the page
+    ready: str  # the status code and the text of /readyz
+    status: str  # what `magnus status` calls missing, or its error
+    doctor: str  # check: finding; remedy
+    alarm: str | None  # None: an operator did it on purpose
+    accepts: bool = True  # whether requests can be stored meanwhile
 
-
-@dataclass
-class Operator:
-    """The signals of a running service, as its operator reads them."""
-
-    service: Service
-    client: FlaskClient
-    key: str
-
-    def told(self, expected: Told) -> dict[str, object]:
-        """The signals that do not say what they should, with what they say."""
-        sessions = make_sessions(self.service.stage.database)
-        with sessions() as session:
-            verdict = read_overview(session, LEASE_S).verdict
-            broken = [f"{v.invariant}: {'; '.join(v.examples)}" for v in violations(session.connection(), 2 * LEASE_S)]
-        found: dict[str, object] = {}
-        if (verdict.word, verdict.limit) != expected.verdict:
-            found["verdict"] = verdict
-        ready = self.client.get("/readyz").get_json()
-        if ready["status"] != "degraded" or not any(expected.missing in one for one in ready["missing"]):
-            found["readyz"] = ready
-        stats = self.client.get("/v1/magnus/stats", headers={"Authorization": f"Bearer {self.key}"}).get_json()
-        if not any(expected.missing in one for one in stats["missing"]):
-            found["status"] = stats
-        checked = [*broken, f"Redis: {broker_problem(self.service.redis_url)}"]
-        if not any(expected.doctor in one for one in checked):
-            found["doctor"] = checked
-        if expected.alarm is not None and not self._holds(expected.alarm):
-            found["alarm"] = expected.alarm
-        return found
-
-    def _holds(self, alarm: str) -> bool:
-        (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
-        (expression,) = (rule["expr"] for rule in group["rules"] if rule["alert"] == alarm)
-        # of alternatives the first one
-        name, sign, bound = re.match(r"(?:sum\()?(\w+)\)? (==|>) (\d+)", expression).groups()  # type: ignore[union-attr]
-        compare = {"==": operator.eq, ">": operator.gt}[sign]
-        page = self.client.get("/metrics").get_data(as_text=True)
-        samples = [one for family in text_string_to_metric_families(page) for one in family.samples if one.name == name]
-        return any(compare(one.value, float(bound)) and one.labels.get("process") != "trainer" for one in samples)
+    @property
+    def signals(self) -> dict[str, str]:
+        """The patterns by signal."""
+        told = (self.verdict, self.ready, self.status, self.doctor, self.alarm)
+        return {signal: pattern for signal, pattern in zip(HEALTHY, told, strict=True) if pattern is not None}
 
 
-@pytest.fixture
-def watching(service: Service) -> Iterator[Operator]:
-    """An operator with a web process of their own; the service has no trainer, which is always missing."""
-    settings = Settings(
-        database_url=service.environment["MAGNUS_DATABASE_URL"],
-        redis_url=service.redis_url,
-        model=service.environment["MAGNUS_MODEL"],
-        model_name=MODEL,
-        lease_s=LEASE_S,
+def degraded(cause: Cause, verdict: str, missing: str, doctor: str, alarm: str | None) -> Fault:
+    """A fault that /readyz and `magnus status` name with the same words."""
+    return Fault(cause, f"^{verdict}", f"^200 degraded: .*{missing}", missing, doctor, alarm)
+
+
+def of_broker(cause: Cause) -> Fault:
+    verdict, missing = "stuck/broker: .*takes no messages", "the broker takes no messages"
+    return degraded(cause, verdict, missing, "the broker takes messages: |Redis: ", "MagnusBrokerRefuses")
+
+
+def of_process(kind: str, cause: Cause, verdict: str) -> Fault:
+    missing = f"no {kind} runs"
+    return degraded(cause, verdict, missing, f"{missing}.*start a {kind} process", "MagnusProcessMissing")
+
+
+def of_every_worker(cause: Cause, missing: str) -> Fault:
+    verdict = "stuck/no worker: .*no worker takes batches"
+    return degraded(cause, verdict, missing, "a worker takes batches: .*start one", "MagnusWithoutWorkers")
+
+
+def of_one_worker(cause: Cause) -> Fault:
+    return degraded(
+        cause, "keeping up", "worker w1 is silent", "w1, silent.*start the worker again", "MagnusWorkerGone"
     )
-    app = create_app(settings)
-    with make_sessions(service.stage.database).begin() as session:
-        _, key = api_keys.create(session, name="signals", tenant="acme")
-    yield Operator(service, app.test_client(), key)
-    app.extensions["magnus"].close()
 
 
-@contextmanager
-def full_broker(service: Service) -> Iterator[None]:
-    """A broker whose memory is used up."""
-    with redis.Redis.from_url(service.redis_url) as client:
-        client.config_set("maxmemory", 1)
-        try:
-            yield
-        finally:
-            client.config_set("maxmemory", 0)
+def of_database(cause: Cause, verdict: str, status: str, doctor: str) -> Fault:
+    return Fault(cause, f"^{verdict}", f"^503: .*{status}", status, doctor, "MagnusUnreachable", accepts=False)
 
 
-@contextmanager
-def dead(service: Service, *names: str) -> Iterator[None]:
-    """Processes that were killed."""
-    for name in names:
-        service.kill(name)
-    try:
-        yield
-    finally:
-        service.start(*names)
-
-
-@contextmanager
-def frozen(service: Service, *names: str) -> Iterator[None]:
-    """Processes that were stopped; those that ended themselves meanwhile are started again."""
-    for name in names:
-        service.freeze(name)
-    try:
-        yield
-    finally:
-        for name in names:
-            if service.running[name].poll() is None:
-                service.thaw(name)
-            else:
-                service.start(name)
-
-
-@contextmanager
-def paused(service: Service) -> Iterator[None]:
-    """Planning is paused by an operator."""
-    sessions = make_sessions(service.stage.database)
-    with sessions() as session:
-        operator_overview.set_paused(session, True)
-    try:
-        yield
-    finally:
-        with sessions() as session:
-            operator_overview.set_paused(session, False)
-
-
-@contextmanager
-def refused_batches(service: Service) -> Iterator[None]:
-    """A database that refuses each batch, so that every step of the planner fails."""
-    service.stage.sql(
-        "create function refuse() returns trigger language plpgsql as 'begin raise exception $$no$$; end'"
-    )
-    service.stage.sql("create trigger refuse before insert on batches for each row execute function refuse()")
-    try:
-        yield
-    finally:
-        service.stage.sql("drop function refuse cascade")
-
-
-@contextmanager
-def unserved(service: Service) -> Iterator[None]:
-    """Requests of a model without a worker, which are moved to the served one at the end."""
-    service.stage.request(f"unserved-{id(service)}", model="gone", limit_tokens=20)
-    try:
-        yield
-    finally:
-        with make_sessions(service.stage.database).begin() as session:
-            assert operator_jobs.move_waiting(session, "gone", MODEL) == 1
-
-
-BROKER = Told(("stuck", "broker"), "the broker takes no messages", "the broker takes messages", "MagnusBrokerRefuses")
-NO_WORKER = Told(("stuck", "no worker"), "no worker is alive", "a worker takes batches", "MagnusWithoutWorkers")
-
-
-def without(kind: str, verdict: tuple[str, str]) -> Told:
-    return Told(verdict, f"no {kind} runs", f"no {kind} runs", "MagnusProcessMissing")
-
-
-# What happens, and what is told. Workers are named w1 and w2.
-FAULTS: dict[str, tuple[Callable[[Service], AbstractContextManager[None]], Told]] = {
-    "the broker refuses writes": (full_broker, BROKER),
-    "the broker is frozen": (lambda service: frozen(service, "valkey"), BROKER),
-    "the broker is dead": (lambda service: dead(service, "valkey"), BROKER),
-    "the planner is frozen": (lambda service: frozen(service, "planner"), without("planner", ("stuck", "planner"))),
-    "the planner is dead": (lambda service: dead(service, "planner"), without("planner", ("stuck", "planner"))),
-    "the planner's steps fail": (
-        refused_batches,
-        Told(("stuck", "planner"), "the steps of a process planner fail", "fail: ", "MagnusProcessFails"),
+AWAY = ("503: .*Postgres does not answer", "database does not answer", "Postgres: .*check host and port")
+# What happens, and what is told. Workers are named w1 and w2; requests go on without the last five processes.
+FAULTS = {
+    "the broker refuses writes": of_broker(faults.full_broker),
+    "the broker is frozen": of_broker(lambda service: frozen(service, "valkey")),
+    "the broker is dead": of_broker(lambda service: dead(service, "valkey")),
+    "Postgres is dead": of_database(lambda service: dead(service, "postgres"), *AWAY),
+    "Postgres is frozen": of_database(faults.frozen_postgres, *AWAY),
+    "Postgres takes no writes": of_database(
+        faults.read_only_postgres, "stuck/database: .*no writes", "takes no writes", "schema: .*primary"
     ),
-    "every worker is frozen": (lambda service: frozen(service, "w1", "w2"), NO_WORKER),
-    "every worker is dead": (lambda service: dead(service, "w1", "w2"), NO_WORKER),
-    "planning is paused": (paused, Told(("stuck", "planner"), "planning is paused", "planning is paused", None)),
-    "nobody serves a model": (
-        unserved,
-        Told(("stuck", "no worker"), "no worker serves the model gone", "every model has", "MagnusModelUnserved"),
+    "the schema is old": of_database(
+        faults.old_schema, "503: .*magnus migrate", "magnus migrate", "schema: .*magnus migrate"
     ),
+    "the planner is frozen": of_process("planner", lambda service: frozen(service, "planner"), "stuck/planner: "),
+    "the planner is dead": of_process("planner", lambda service: dead(service, "planner"), "stuck/planner: "),
+    "the planner's steps fail": degraded(
+        faults.refused_batches,
+        "stuck/planner: .*steps fail: .*full",
+        "steps of a process planner fail",
+        "planner .* fail: .*full.*remove the cause",
+        "MagnusProcessFails",
+    ),
+    "planning is paused": degraded(
+        faults.paused, "stuck/planner: .*paused", "planning is paused", "planning is paused since .*resume", None
+    ),
+    "every worker is frozen": of_every_worker(lambda service: frozen(service, "w1", "w2"), "no worker is alive"),
+    "every worker is dead": of_every_worker(lambda service: dead(service, "w1", "w2"), "no worker is alive"),
+    "every worker is drained": of_every_worker(faults.drained, "no worker takes batches"),
+    "one worker is frozen": of_one_worker(lambda service: frozen(service, "w1")),
+    "one worker is dead": of_one_worker(lambda service: dead(service, "w1")),
+    "nobody serves a model": degraded(
+        faults.unserved,
+        "stuck/no worker: .*serves gone",
+        "no worker serves the model gone",
+        "every model has a worker: .*gone.*start a worker",
+        "MagnusModelUnserved",
+    ),
+    "an engine of others is away": degraded(
+        faults.engine_away,
+        "stuck/no worker: .*serves stub",
+        "worker far is set aside",
+        "far is set aside.*repair",
+        "MagnusWorkerGone",
+    ),
+    "a worker reaches another Redis": degraded(
+        faults.another_redis,
+        "keeping up",
+        "worker lost takes no messages",
+        "every worker takes its messages: .*lost.*MAGNUS_REDIS_URL",
+        "MagnusWorkerTakesNoMessages",
+    ),
+    "the web process is dead": Fault(
+        lambda service: dead(service, "web"),
+        "^no answer",
+        "^no answer",
+        "^no answer from http",
+        "service: does not answer.*start it again",
+        "MagnusUnreachable",
+    ),
+    "the predictor is frozen": of_process(
+        "predictor", lambda service: frozen(service, "predictor"), "keeping up/predictor: .*predict"
+    ),
+    "the predictor is dead": of_process(
+        "predictor", lambda service: dead(service, "predictor"), "keeping up/predictor: .*predict"
+    ),
+    "chores is dead": of_process("chores", lambda service: dead(service, "chores"), "keeping up"),
+    "beat is dead": of_process("beat", lambda service: dead(service, "beat"), "keeping up"),
+    "the trainer is dead": of_process("trainer", lambda service: dead(service, "trainer"), "keeping up"),
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_every_signal_names_the_fault_while_clients_wait(fault: str, service: Service, watching: Operator) -> None:
-    cause, expected = FAULTS[fault]
-    said: dict[str, object] = {}
+@pytest.fixture(scope="module")
+def watching(
+    whole_service: Service, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Operator]:
+    """An operator of the service, to which a web process and a trainer are added; prints the table at the end."""
+    port = bind("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{port}"
+    own = whole_service.environment | {"MAGNUS_DASHBOARD_PASSWORD": PASSWORD}
+    for program in (process_commands.web("127.0.0.1", port, partial(api_is_ready, url)), process_commands.trainer()):
+        whole_service.programs[program.name] = replace(program, env={**program.env, **own})
+    whole_service.start("web", "trainer")
+    settings = Settings(
+        database_url=own["MAGNUS_DATABASE_URL"],
+        redis_url=whole_service.redis_url,
+        url=url,
+        lease_s=LEASE_S,
+        state_dir=tmp_path_factory.mktemp("operator"),
+        port=0,
+        flower_port=0,
+    )
+    with make_sessions(whole_service.stage.database).begin() as session:
+        _, key = api_keys.create(session, name="signals", tenant="acme")
+    operator = Operator(url, key, settings, {fault.alarm for fault in FAULTS.values() if fault.alarm})
+    yield operator
+    for name in ("web", "trainer"):
+        stop((whole_service.programs.pop(name), whole_service.running.pop(name)))
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print(f"\n{operator.table(CLEAR)}")
 
-    def right() -> bool:
-        said.clear()
-        said.update(watching.told(expected))
-        return not said
 
-    with cause(service):
-        ids = service.submit(fault.replace(" ", "-"), 20, limit=100)
-        try:
-            eventually(right, within_s=TOLD_WITHIN_S)
-        except AssertionError:
-            pytest.fail(f"{fault}: {said}")
-    service.all_answered_once(ids)
-
-
-@pytest.mark.parametrize("kind", ["predictor", "chores", "beat"])
-def test_a_missing_process_is_named_while_requests_go_on(kind: str, service: Service, watching: Operator) -> None:
-    with frozen(service, kind):
-        eventually(
-            lambda: any(f"no {kind} runs" in one for one in watching.client.get("/readyz").get_json()["missing"]),
-            within_s=TOLD_WITHIN_S,
-        )
-        service.all_answered_once(service.submit(f"without-{kind}", 10, limit=100))
-
-
-def test_a_dead_postgres_is_told_by_status_codes(service: Service, watching: Operator) -> None:
-    with dead(service, "postgres"):
-        assert eventually(lambda: watching.client.get("/readyz").status_code == 503, TOLD_WITHIN_S)
-        assert watching.client.get("/metrics").status_code == 503  # so that MagnusUnreachable goes off
-    service.stage.database.dispose()
-    service.all_answered_once(service.submit("after-postgres", 10, limit=100))
+@pytest.mark.parametrize("name", FAULTS)
+def test_every_signal_names_the_fault_and_is_quiet_after_it(name: str, watching: Operator, service: Service) -> None:
+    fault, ids = FAULTS[name], list[str]()
+    with fault.cause(service):
+        if fault.accepts:
+            ids = service.submit(name.replace(" ", "-"), 20, limit=100)
+        row = watching.rows[name] = watching.seconds_until(fault.signals)
+        wrong = {signal: watching.said[signal] for signal, seconds in row.items() if seconds is None}
+    service.stage.database.dispose()  # a fault of Postgres cuts its connections
+    service.all_answered_once(ids or service.submit(name.replace(" ", "-"), 20, limit=100))
+    after = watching.seconds_until(HEALTHY)
+    row[CLEAR] = None if None in after.values() else max(filter(None, after.values()))
+    still = {signal: watching.said[signal] for signal, seconds in after.items() if seconds is None}
+    assert (wrong, still) == ({}, {})
