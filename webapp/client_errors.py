@@ -13,12 +13,13 @@ from apiflask.exceptions import HTTPError
 from flask import Response, current_app
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
-from sqlalchemy.exc import InternalError, NotSupportedError, OperationalError
+from sqlalchemy.exc import InternalError, NotSupportedError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from werkzeug.exceptions import HTTPException
 
 from inference.engine_errors import TokenizerAway
 from models.client_requests import IdempotencyKeyReused, StillInProgress
+from models.connections.database_errors import UNFIT
 from webapp.transport.one_line_json import one_line_json
 
 log = structlog.get_logger()
@@ -125,6 +126,7 @@ ERROR_TABLE: dict[type[Exception], tuple[int, str, str | None, int | None]] = {
     NoConnection: (503, "server_error", "database_unavailable", 2),
     InternalError: (503, "server_error", "database_unavailable", 2),  # a server that takes no writes, or is damaged
     NotSupportedError: (503, "server_error", "database_unavailable", 60),  # an operator must replace the database
+    ProgrammingError: (503, "server_error", "database_unavailable", 60),  # tables or rights do not fit
 }
 
 # Replace the errors' own messages, which would show SQL or addresses.
@@ -132,8 +134,9 @@ MESSAGES: dict[type[Exception], str] = {
     TokenizerAway: "Prompts cannot be counted and checked at the moment. Try again shortly.",
     OperationalError: "The database does not answer at the moment. Try again shortly.",
     NoConnection: "The database does not answer at the moment. Try again shortly.",
-    InternalError: "The database cannot be used at the moment. Try again shortly.",
+    InternalError: "The database takes no writes at the moment, or is damaged: /readyz says why. Try again shortly.",
     NotSupportedError: "The database cannot be used at the moment. Try again shortly.",
+    ProgrammingError: "The database's tables or rights do not fit: its operator must run `magnus migrate`.",
 }
 
 HTTP_MESSAGES = {
@@ -161,6 +164,8 @@ def error_object(error: ClientError) -> ErrorObject:
 
 def answer_known_error(error: Exception) -> Response:
     """Answers an error of the table."""
+    if isinstance(error, ProgrammingError) and not isinstance(error.orig, UNFIT):
+        raise error  # a mistake in our own statement
     kind = next(kind for kind in ERROR_TABLE if isinstance(error, kind))
     status, type_, code, retry_after_s = ERROR_TABLE[kind]
     if status >= 500:

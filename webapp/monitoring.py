@@ -68,7 +68,11 @@ def favicon() -> BaseResponse:
 
 @health_pages.get("/metrics")
 def metrics() -> Response:
-    """Returns all figures in Prometheus's text format."""
+    """Returns all figures in Prometheus's text format; 503 with the reason while the database cannot be used."""
+    with current_context().sessions() as session:
+        unusable = schema_state(session.connection()).problem
+    if unusable is not None:
+        return Response(unusable, 503, content_type="text/plain; charset=utf-8")
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     return Response(encode(current_app.extensions["metrics"]), content_type=content_type)
 

@@ -52,8 +52,9 @@ def findings(settings: Settings) -> Iterator[Finding]:
     if running is None:
         yield _port("port of the API", settings.host, settings.port, "MAGNUS_PORT", "/healthz")
         yield _port("port of Flower", "127.0.0.1", settings.flower_port, "MAGNUS_FLOWER_PORT", "/healthcheck")
-    else:
-        yield Finding("service", f"runs at {running.url}")
+    url = running.url if running else settings.url
+    if url is not None:
+        yield _service(url.rstrip("/").removesuffix("/v1"))
     yield from _database(settings.database_url or (running.database_url if running else None), settings.lease_s)
     yield _redis(settings.redis_url or (running.redis_url if running else None))
     yield from _model(settings)
@@ -104,6 +105,15 @@ def _port(check: str, host: str, port: int, setting: str, health: str) -> Findin
         if page.text.replace(" ", "").strip() in HEALTHY:
             return Finding(check, f"Magnus listens at {host}:{port}")
     return split_finding(check, problem)
+
+
+def _service(url: str) -> Finding:
+    """Returns whether a web process answers at the address that clients have."""
+    with suppress(httpx.HTTPError, httpx.InvalidURL):
+        if httpx.get(f"{url}/healthz", timeout=5).is_success:
+            return Finding("service", f"answers at {url}")
+    remedy = "start it again with `magnus run web`, unless `magnus up` does, and read its log; clients get no answer"
+    return Finding("service", f"does not answer at {url}", remedy)
 
 
 def split_finding(check: str, problem: str | None, without: str = "") -> Finding:

@@ -30,6 +30,7 @@ REMEDIES = {
     "invalid connection option": f"correct the part behind the `?` of {URL}",
     "invalid dsn": f"correct {URL}",
     "invalid port": f"correct the port in {URL}",
+    "no space left": "free space on the disk of Postgres",
     "too many": "raise max_connections, or stop what holds the connections",
     "remaining connection slots": "raise max_connections, or stop what holds the connections",
     "read-only transaction": f"{URL} names a stand-by: give the address of the primary",
@@ -38,6 +39,10 @@ REMEDIES = {
     "does not exist": f"create the database or role, or correct {URL}",
 }
 OTHERWISE = f"check host and port in {URL}, and that the server runs"
+
+
+# What a schema of another version, or a role without its rights, causes; only an operator can mend that.
+UNFIT = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.InsufficientPrivilege)
 
 
 def explain(error: SQLAlchemyError | psycopg.Error) -> str:

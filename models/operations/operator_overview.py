@@ -108,18 +108,25 @@ def workers_not_consuming(session: Session) -> list[str]:
 
 
 def fleet_findings(session: Session, worker_alive_s: float) -> list[str]:
-    """Returns what keeps living workers from serving: faulty engines, batches not begun, no worker that may get one."""
+    """Returns what keeps workers from serving while others live.
+
+    That is faulty engines, silent workers, batches not begun, and that no worker may get one.
+    """
     row = session.execute(
         text(f"""
-            select count(*) filter (where {MAY_BE_GIVEN_BATCHES}) as taking,
-                array_agg(name order by name) filter (where fault is not null) as faulty,
+            select count(*) filter (where lives and {MAY_BE_GIVEN_BATCHES}) as taking,
+                array_agg(name order by name) filter (where lives and fault is not null) as faulty,
+                array_agg(name order by name) filter (where not lives) as silent,
                 (select count(*) from {UNSTARTED}) as unstarted
-            from workers where stopped_at is null
-                and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)
+            from workers, lateral (
+                select heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s) as lives
+            ) as heartbeat
+            where stopped_at is null and heartbeat_at > statement_timestamp() - interval '1 day'
         """),  # noqa: S608  # constants
         {"alive_s": worker_alive_s},
     ).one()
     found = [f"worker {name} is set aside, because its engine does not work" for name in row.faulty or ()]
+    found += [f"worker {name} is silent: others serve what it was given" for name in row.silent or ()]
     if not row.taking:
         found.append("no worker takes batches: each is drained, stopping, set aside, or takes no messages")
     if row.unstarted:

@@ -206,7 +206,25 @@ def test_a_database_that_takes_no_writes_is_named_and_requests_are_asked_to_come
     ready = standby.call("GET", "/readyz")
     assert ready.status_code == 503
     assert "the primary's address" in ready.json["reason"]
+    told = standby.call("GET", "/v1/magnus/stats")  # counting a call against its limit is a write
+    assert (told.status_code, "takes no writes" in told.json["error"]["message"]) == (503, True)
+    assert standby.client.get("/metrics").status_code == 503  # so that MagnusUnreachable goes off
     app.extensions["magnus"].close()
+
+
+@pytest.mark.parametrize(
+    ("path", "unfit"),
+    [
+        ("/v1/magnus/stats", "alter table process_heartbeats drop column failure"),
+        ("/v1/magnus/usage", "drop table usage_days"),
+    ],
+    ids=["a column is missing", "a table is missing"],
+)
+def test_a_schema_that_does_not_fit_is_no_mistake_of_ours_and_has_a_remedy(api: Api, path: str, unfit: str) -> None:
+    api.sql(unfit)
+    answer = api.call("GET", path)
+    assert (answer.status_code, answer.json["error"]["code"]) == (503, "database_unavailable")
+    assert "`magnus migrate`" in answer.json["error"]["message"]
 
 
 def assert_both_shapes(body: dict[str, Any], status: int) -> None:

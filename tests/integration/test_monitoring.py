@@ -152,6 +152,10 @@ HINDERS = {
     "update service_state set updated_at = clock_timestamp() - interval '11 s' where name = 'planner'": [
         "the planner plans nothing: requests are accepted and kept, and none is given to a worker"
     ],
+    """insert into workers (name, model, device, theta_bytes, delta_bytes, heartbeat_at)
+        values ('w2', 'words', 'cpu', 1, 1, clock_timestamp() - interval '1 min')""": [
+        "worker w2 is silent: others serve what it was given"
+    ],
     SENT_AND_NOT_BEGUN: ["1 requests were sent to workers that have not begun them for 10 s"],
 }
 
@@ -164,6 +168,7 @@ def test_a_living_process_that_does_nothing_makes_the_service_degraded(busy: Api
     assert (ready["status"], ready["missing"]) == ("degraded", HINDERS[statement])
     assert busy.call("GET", "/v1/magnus/stats").json["missing"] == HINDERS[statement]
     page = busy.client.get("/metrics").get_data(as_text=True)
+    assert ('magnus_worker_up{worker="w2"} 0.0' in page) == ("'w2'" in statement)
     assert ('magnus_worker_up{worker="w1"} 0.0' in page) == (NO_WORKER_TAKES in HINDERS[statement])
 
 

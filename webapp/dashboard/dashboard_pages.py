@@ -5,9 +5,10 @@ All pages need a signed-in operator and read only Postgres.
 
 from apiflask import APIBlueprint
 from flask import g, render_template
-from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.exc import DataError, OperationalError, ProgrammingError
 from werkzeug.exceptions import HTTPException
 
+from models.connections.database_errors import UNFIT, explain
 from webapp.charts.quantities import count, duration, instant, memory, plural
 from webapp.dashboard import bulk_pages, job_pages, queue_page, record_pages, service_pages, sign_in_pages
 from webapp.dashboard.operator_sign_in import require_operator
@@ -76,3 +77,11 @@ def show_unstorable(error: DataError) -> tuple[str, int]:
 def show_no_database(error: OperationalError) -> tuple[str, int]:
     """Returns the page that is shown while the database does not answer."""
     return render_template("error.html", title="No database", message="Postgres does not answer at the moment."), 503
+
+
+@pages.errorhandler(ProgrammingError)
+def show_unfit_database(error: ProgrammingError) -> tuple[str, int]:
+    """Returns the page that is shown while tables or rights do not fit; raises any other error, which is ours."""
+    if not isinstance(error.orig, UNFIT):
+        raise error
+    return render_template("error.html", title="Database unfit", message=f"{explain(error)}."), 503

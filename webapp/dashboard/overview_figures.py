@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from models import ended_requests
 from models.client_requests import RequestView
+from models.connections.schema_state import schema_state
 from models.operations import (
     application_figures,
     fleet_use,
@@ -26,7 +27,7 @@ from models.upkeep import invariants
 from models.upkeep.invariants import Violation
 
 Word = Literal["keeping up", "behind", "stuck", "failing"]
-Limit = Literal["memory", "compute", "predictor", "planner", "broker", "no worker"]
+Limit = Literal["memory", "compute", "predictor", "planner", "broker", "database", "no worker"]
 
 FAILING_SHARE = (
     0.05  # failed share of requests that ended within ten minutes; a healthy service has nearly none. Not tuned.
@@ -52,6 +53,7 @@ class ServiceFigures:
     paused: bool
     planner: bool
     planner_failure: str | None  # why no step of a planner succeeds
+    database_problem: str | None  # why nothing can be stored
     broker_error: str | None  # why the broker takes no messages
     unserved: tuple[str, ...]  # models with waiting requests and without a worker
     predictor: bool
@@ -81,7 +83,7 @@ def verdict_on(figures: ServiceFigures) -> ServiceVerdict:
     if figures.failed_lately >= FEWEST_FAILED and figures.failed_lately > FAILING_SHARE * figures.ended_lately:
         sentence = f"{figures.failed_lately:,} of the {figures.ended_lately:,} requests that ended lately failed."
         return ServiceVerdict("failing", limit, sentence)
-    if limit in ("no worker", "planner", "broker"):
+    if limit in ("no worker", "planner", "broker", "database"):
         return ServiceVerdict("stuck", limit, _why_stuck(figures))
     silent_s = min((s for s in (figures.last_ended_s, figures.oldest_s) if s is not None), default=0.0)
     if figures.queued and silent_s > SILENT_S:
@@ -94,6 +96,8 @@ def verdict_on(figures: ServiceFigures) -> ServiceVerdict:
 
 def binding_limit(figures: ServiceFigures) -> Limit | None:
     """Returns the resource or process that limits how many requests are served."""
+    if figures.database_problem is not None:
+        return "database"  # no process can say that it works
     if figures.broker_error is not None:
         return "broker"  # workers end without it, so that their absence is no cause
     if not figures.workers:
@@ -112,6 +116,8 @@ def binding_limit(figures: ServiceFigures) -> Limit | None:
 
 def _why_stuck(figures: ServiceFigures) -> str:
     who = "Requests wait" if figures.queued else "New requests will wait"
+    if figures.database_problem is not None:
+        return f"{who}: {figures.database_problem}."
     if figures.broker_error is not None:
         return f"{who}: the broker takes no messages. It says: {figures.broker_error.rstrip('.')}."
     if not figures.workers:
@@ -172,6 +178,7 @@ def read_overview(session: Session, worker_alive_s: float) -> Overview:
         paused=paused,
         planner=snapshot is not None,
         planner_failure=next((one.failure for one in failing if one.kind == "planner"), None),
+        database_problem=schema_state(session.connection()).problem,
         broker_error=snapshot.broker_error if snapshot else None,
         unserved=tuple(snapshot.unserved) if snapshot else (),
         predictor=any(one.kind == "predictor" and one.works for one in processes),

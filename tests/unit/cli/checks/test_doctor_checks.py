@@ -47,6 +47,19 @@ def test_the_port_of_our_own_web_process_is_no_fault(tmp_path: Path) -> None:
     assert finding == Finding("port of the API", f"Magnus listens at 127.0.0.1:{server.server_port}")
 
 
+def test_the_service_that_clients_are_told_of_is_asked_whether_it_answers(tmp_path: Path) -> None:
+    settings = Settings(state_dir=tmp_path, port=0, flower_port=0)
+    with HTTPServer(("127.0.0.1", 0), _Healthy) as server:
+        url = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.handle_request).start()
+        answers = by_check(settings.model_copy(update={"url": f"{url}/v1/"}))["service"]
+    assert answers == Finding("service", f"answers at {url}")
+    gone = by_check(settings.model_copy(update={"url": url}))["service"]
+    assert gone.found == f"does not answer at {url}"
+    assert gone.remedy is not None
+    assert "magnus run web" in gone.remedy
+
+
 def test_without_servers_of_ones_own_nothing_has_to_be_done_about_them(tmp_path: Path) -> None:
     found = by_check(Settings(state_dir=tmp_path / "not" / "there", port=0, flower_port=0))
     assert found["Postgres"] == Finding("Postgres", "an embedded one, started by `magnus up`")
