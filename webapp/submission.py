@@ -1,4 +1,4 @@
-"""Stores the request of a valid body, and for waiting calls waits for its end; every call that submits uses it.
+"""Stores the request of a valid body; every call that submits uses it.
 
 Everything that it needs comes as an argument; it reads none of Flask's globals.
 """
@@ -7,13 +7,11 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import structlog
 from pydantic import BaseModel
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from inference.model_prompt import ModelPrompt
@@ -21,21 +19,16 @@ from models import client_requests
 from models.client_requests import NewRequest, RequestView
 from models.planning.queue_snapshot import QueueSnapshot
 from models.request_predictions import scoped_application
-from models.tables import RequestStatus
 from models.tenants import tenant_limits
 from models.tenants.tenant_limits import TenantBacklog
-from models.upkeep import retention
 from request_body import RequestBody, readable_body, stored_form
 from scheduling.request import SERVICE_TIERS, ServiceTier, is_background, service_tier
 from webapp.app_context import AppContext
-from webapp.client_errors import InvalidRequest, NotAnswered, NotFound
+from webapp.client_errors import InvalidRequest
 from webapp.client_prompt import application_name
 from webapp.limits.prompt_limits import PromptLimits, TokenCounts
 from webapp.options import check_options
-from webapp.waiting.patience import Patience
-from webapp.waiting.waiting_calls import WaitingCall
 
-RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")  # as `models/request_ids.py` makes them
 IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,255}")  # as the OpenAPI document says; clients send a UUID
 
 log = structlog.get_logger()
@@ -148,78 +141,6 @@ def checked_key(key: str | None) -> str | None:
     return key
 
 
-def find_and_wait(context: AppContext, tenant: str, id: str, patience: Patience) -> RequestView:
-    """Returns this tenant's request once it is final, or as it is when the wait is over; raises NotFound, Busy."""
-    with context.waiting_calls.reserve_slot(tenant):
-        (call,) = wait_for_ends(context, [find_request(context, tenant, id)], patience)
-    return call.view or find_request(context, tenant, id)
-
-
-def wait_for_ends(context: AppContext, stored: Sequence[RequestView], patience: Patience) -> list[WaitingCall]:
-    """Waits until all these requests are final or the client's wait is over.
-
-    Returns a call for each of them: `over` says why its wait ended, `view` is the request if it is final.
-    """
-    calls: list[WaitingCall] = []
-    with ExitStack() as begun:
-        for view in stored:
-            call = context.waiting_calls.begin(view.request.id)
-            begun.callback(context.waiting_calls.end, call)
-            calls.append(call)
-            if view.request.status.final:
-                call.finish(view)
-
-        def leave() -> None:
-            for call in calls:
-                call.leave()
-
-        if patience.connection is not None:
-            begun.callback(patience.connection.on_close(leave))
-        until = time.monotonic() + patience.wait_s
-        if any(call.over is None for call in calls):
-            with patience.turn.given_up():
-                for call in calls:
-                    call.wait_until_over(until - time.monotonic())
-    return calls
-
-
-def cancel_request(context: AppContext, tenant: str, id: str) -> None:
-    """Cancels a request: a queued one at once, a running one by its worker; calls that wait for it are notified."""
-    with context.sessions() as session:
-        client_requests.cancel(session, tenant, [id])
-
-
-def require_answer(view: RequestView) -> None:
-    """Checks that a final request has an answer; raises NotAnswered, or InvalidRequest if it was cancelled."""
-    stored = view.request
-    if stored.status is RequestStatus.failed:
-        error = stored.error or {}
-        raise NotAnswered(f"{stored.id} failed: {error.get('message', 'no reason is known')}", code=error.get("code"))
-    if stored.status is RequestStatus.cancelled:
-        raise InvalidRequest(f"{stored.id} was cancelled.", code="cancelled")
-
-
-def find_request(context: AppContext, tenant: str, id: str) -> RequestView:
-    """Returns a request of this tenant; raises NotFound."""
-    require_response_id(id)
-    with context.sessions() as session:
-        view = client_requests.fetch(session, tenant, id)
-    if view is None:
-        raise response_not_found(id)
-    return view
-
-
-def require_response_id(id: str) -> None:
-    """Raises NotFound for a malformed id, so that it never reaches the database."""
-    if not RESPONSE_ID.fullmatch(id):
-        raise response_not_found(id)
-
-
-def response_not_found(id: str) -> NotFound:
-    """Returns the error for an id that this tenant does not have."""
-    return NotFound(f"Response with id '{id[:80]}' not found.", param="id", code="response_not_found")
-
-
 def new_request(context: AppContext, submission: Submission) -> NewRequest:
     """Returns the row to insert, with its ETA; raises a ClientError for a request that cannot be accepted."""
     snapshot, limits = context.queue_snapshot.get(), context.prompt_limits
@@ -282,24 +203,6 @@ def _row(submission: Submission, model: str, body: RequestBody, counts: TokenCou
         deadline_s=submission.deadline_s,
         needs=body.needs,
     )
-
-
-def forget_unstored(context: AppContext, views: Iterable[RequestView]) -> None:
-    """Deletes the texts of these final requests if they have `store: false`.
-
-    Upkeep does it later if the database is unreachable, and for a request with an Idempotency-Key, whose client may ask
-    again for an answer that did not arrive.
-    """
-    stored = (view.request for view in views)
-    ids = [one.id for one in stored if one.idempotency_key is None and not readable_body(one.body).store]
-    if not ids:
-        return
-    try:
-        with context.sessions() as session:
-            retention.delete_unstored_texts(session.connection(), ids)
-            session.commit()
-    except SQLAlchemyError as error:
-        log.warning("not forgotten yet", requests=ids, error=error)
 
 
 def canonical_digest(body: BaseModel) -> bytes:

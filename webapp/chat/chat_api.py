@@ -37,12 +37,7 @@ from webapp.responses.response_objects import magnus_of
 from webapp.several_answers import one_by_one, several, wait_for_answers
 from webapp.streaming.answer_stream import event_stream, submit_and_stream_all
 from webapp.streaming.chat_chunks import ChunkKind, ShownUsage, chunks
-from webapp.submission import (
-    FieldNames,
-    Submission,
-    served_tier,
-    tier_of_answers,
-)
+from webapp.submission import FieldNames, Submission, served_tier, tier_of_answers
 from webapp.tools import answer_parts, function_fields, stored_choice
 from webapp.waiting.patience import connection_of
 

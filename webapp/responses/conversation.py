@@ -20,7 +20,7 @@ from webapp.limits.text_limits import TOO_LONG
 from webapp.responses.output_items import ReasoningOutput
 from webapp.responses.response_objects import response_of
 from webapp.responses.response_schemas import InputItem, Message
-from webapp.submission import find_request
+from webapp.stored_requests import find_request
 from webapp.tools import FunctionCallItem, FunctionOutputItem, ItemReference, ReasoningItem, parts_of
 
 NO_PREVIOUS = "previous_response_not_found"  # OpenAI's code

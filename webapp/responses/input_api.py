@@ -16,7 +16,7 @@ from webapp.field_types import Body, Text
 from webapp.options import TemplateVariables
 from webapp.responses.conversation import earlier_turns, fitting, items_of, referenced_items, turns_of
 from webapp.responses.response_schemas import Includable, Input, InputItem, ReasoningOptions, TextOptions, not_empty
-from webapp.submission import find_request
+from webapp.stored_requests import find_request
 from webapp.tools import MOST_TOOLS, ResponseTool, ResponseToolChoice, functions_of, stored_choice
 
 api = APIBlueprint("conversations", __name__, url_prefix="/v1/responses", tag="Responses")

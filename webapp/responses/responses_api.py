@@ -29,21 +29,18 @@ from webapp.responses.conversation import (
 from webapp.responses.response_objects import Deleted, Response, ResponseList, response_of, retry_after_s
 from webapp.responses.response_schemas import CreateResponse, ListQuery, RetrieveQuery
 from webapp.several_answers import submit_all_and_wait
-from webapp.streaming.answer_stream import event_stream, find_and_stream, submit_and_stream_all
-from webapp.streaming.response_events import response_events
-from webapp.submission import (
+from webapp.stored_requests import (
     RESPONSE_ID,
-    FieldNames,
-    Submission,
     cancel_request,
     find_and_wait,
     find_request,
     forget_unstored,
     require_response_id,
     response_not_found,
-    served_tier,
-    submit,
 )
+from webapp.streaming.answer_stream import event_stream, find_and_stream, submit_and_stream_all
+from webapp.streaming.response_events import response_events
+from webapp.submission import FieldNames, Submission, served_tier, submit
 from webapp.tools import function_fields, functions_of, hosted_kinds, stored_choice
 from webapp.waiting.patience import connection_of, patience_of, preferred_wait_s
 

@@ -1,4 +1,4 @@
-"""From a valid body to the row: what is stored, which ids can exist, which bodies mean the same."""
+"""From a valid body to the row: what is stored, and which bodies mean the same."""
 
 import dataclasses
 from datetime import UTC, datetime
@@ -14,17 +14,10 @@ from models.tables import StoredRequest
 from request_body import AnswerForm, RequestBody, StoredFormat, read_body, stored_form
 from scheduling.request import SERVICE_TIERS, ServiceTier
 from settings import BUNDLED_MODEL
-from webapp.client_errors import InvalidRequest, NotFound
+from webapp.client_errors import InvalidRequest
 from webapp.limits.prompt_limits import PromptLimits
 from webapp.responses.response_schemas import CreateResponse
-from webapp.submission import (
-    Submission,
-    accepted_request,
-    canonical_digest,
-    require_response_id,
-    served_tier,
-    tier_of_answers,
-)
+from webapp.submission import Submission, accepted_request, canonical_digest, served_tier, tier_of_answers
 
 BODY = CreateResponse(model="words", input="eins")
 SUBMISSION = Submission(
@@ -76,17 +69,6 @@ def test_the_digest_of_a_body_does_not_depend_on_the_order_of_its_fields() -> No
     reordered = CreateResponse.model_validate({"input": "eins", "model": "words"})
     assert canonical_digest(reordered) == canonical_digest(BODY)
     assert canonical_digest(CreateResponse(model="words", input="zwei")) != canonical_digest(BODY)
-
-
-@pytest.mark.parametrize("id", ["", "resp_", "resp_" + "0" * 31, "resp_" + "G" * 32, "resp_" + "0" * 32 + "\n"])
-def test_what_cannot_be_an_id_is_not_found_without_asking_the_database(id: str) -> None:
-    with pytest.raises(NotFound) as caught:
-        require_response_id(id)
-    assert (caught.value.param, caught.value.code) == ("id", "response_not_found")
-
-
-def test_an_id_of_ours_passes() -> None:
-    require_response_id("resp_" + "0" * 32)
 
 
 OPENED = "{{ messages[-1].content }}</think>{% if add_generation_prompt %}<think>\n{% endif %}"
