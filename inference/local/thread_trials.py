@@ -34,7 +34,7 @@ class ThreadTrials:
         self._other: int | None = None  # the number on trial
         self._before: tuple[int, float] | None = None  # rows and seconds of the trial's step with the chosen number
         self._pairs = 0
-        self._ratios: list[float] = []  # seconds with the other number by seconds with the chosen one
+        self._ratios: list[float] = []  # seconds with the other number / seconds with the chosen one
         self._usual: deque[float] = deque(maxlen=USUAL_STEPS)
 
     def count(self, rows: int, seconds: float, now: float) -> None:

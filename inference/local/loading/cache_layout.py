@@ -84,7 +84,7 @@ def _states(layer: Any) -> list[torch.Tensor]:
 
 
 def _name_its_cache(model: Any) -> None:
-    """Makes a model of states only, which calls its cache `cache_params`, take it and nothing else as others do."""
+    """Makes a model that keeps states only take its cache as `past_key_values`, as others do, not as `cache_params`."""
     own = model.forward
     if "cache_params" not in signature(own).parameters:
         return

@@ -42,7 +42,8 @@ FED_AT_ONCE = 16
 # more once half of these are gone, so that batches are always made from thousands of lines. They bound the time of a
 # decision, and of making all batches anew, however many lines wait. Not tuned.
 SEEN_AT_ONCE, SEEN_OF_A_JOB = 16_384, 256
-NO_PART = BackgroundPart(frozenset(), {})  # where rows do not join, no policy gives a busy worker more
+# Where batches run to completion, no policy gives a busy worker more, so that its memory needs no parts.
+NO_PART = BackgroundPart(frozenset(), {})
 
 
 class SpareCapacity(WrappingPolicy):

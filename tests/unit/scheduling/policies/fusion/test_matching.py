@@ -247,7 +247,7 @@ def would_fit(cached: list[int], length: int, predicted: int) -> bool:
 
 def test_rows_in_paged_memory_must_fit_with_their_own_tokens() -> None:
     rows = [a_row(length=40, generated=0)]
-    # 40 and 60 tokens with 2 more each take 104, in blocks of 17 each 8 more
+    # 40 and 60 tokens with 2 more for each take 104; in blocks of 17 each row has 8 slots more
     fleet = FleetArrays(
         [
             a_paged_worker(104, rows),
