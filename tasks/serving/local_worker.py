@@ -32,7 +32,7 @@ from scheduling.kv_memory import KvMemory
 from scheduling.policy import Loadable
 from settings import VERSION
 from tasks.app import database_url, settings
-from tasks.serving.batch_job import take_any_format
+from tasks.serving.batches.batch_job import take_any_format
 from tasks.serving.model_in_service import ServedModel
 from tasks.serving.serving_costs import LearnedCosts, window_of_sums
 from tasks.serving.worker_process import in_a_thread_that_ends, prepare_process, serve_until_signal

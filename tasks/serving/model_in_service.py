@@ -15,8 +15,8 @@ from inference.request_tokens import RequestTokens
 from inference.serving_engine import ServingEngine
 from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
-from tasks.serving.batch_job import PrepareFormat, take_any_format
-from tasks.serving.batch_runner import BatchRunner
+from tasks.serving.batches.batch_job import PrepareFormat, take_any_format
+from tasks.serving.batches.batch_runner import BatchRunner
 
 log = structlog.get_logger()
 

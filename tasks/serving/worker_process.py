@@ -20,10 +20,10 @@ from processes.hosted_process import HostedProcess
 from tasks.app import app, database_url, installation, redis_url, settings
 from tasks.celery_process import consume
 from tasks.messages import Messages
-from tasks.serving.batch_runner import BatchRunner
-from tasks.serving.lease_heartbeat import LeaseTerms
-from tasks.serving.live_tokens import LiveRows, TokenPublisher, ask_listener
+from tasks.serving.batches.batch_runner import BatchRunner
+from tasks.serving.batches.lease_heartbeat import LeaseTerms
 from tasks.serving.model_in_service import LoadModel, ModelInService, ServedModel
+from tasks.serving.results.live_tokens import LiveRows, TokenPublisher, ask_listener
 from tasks.serving.worker_name import NameTaken, await_name
 
 # Batches in the process at once, each with a thread of Celery's that waits for it. Continuous policies may make every

@@ -9,7 +9,7 @@ import pytest
 from inference.sequences import FinishedSequence, JsonFormat, Sequence
 from inference.toy.toy_applications import draw_request
 from request_body import Sampling
-from tasks.serving.live_tokens import LiveRows, LiveTexts
+from tasks.serving.results.live_tokens import LiveRows, LiveTexts
 from tests.engines.tested_engines import REQUESTS, EngineUnderTest
 from webapp.streaming.token_messages import Piece
 

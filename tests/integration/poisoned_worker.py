@@ -13,8 +13,8 @@ import torch
 from inference.local.engine import Engine
 from models.leasing.worker_registration import WorkerRegistration
 from models.session import make_engine
-from tasks.serving.batch_runner import BatchRunner
-from tasks.serving.live_tokens import LiveRows
+from tasks.serving.batches.batch_runner import BatchRunner
+from tasks.serving.results.live_tokens import LiveRows
 from tests.integration.database_stage import MODEL
 from tests.integration.serving_worker import TERMS, small_model
 from tests.integration.small_model import LETTERS

@@ -15,9 +15,9 @@ from inference.sequences import Sequence
 from inference.serving_engine import ServingEngine
 from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
-from tasks.serving.batch_runner import BatchRunner
-from tasks.serving.lease_heartbeat import LeaseTerms
-from tasks.serving.live_tokens import LiveRows, StepTokens
+from tasks.serving.batches.batch_runner import BatchRunner
+from tasks.serving.batches.lease_heartbeat import LeaseTerms
+from tasks.serving.results.live_tokens import LiveRows, StepTokens
 from tests.integration.database_stage import MODEL, Stage, eventually
 from tests.integration.small_model import make_small_model
 

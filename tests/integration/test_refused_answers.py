@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from tasks.serving.result_writer import NOT_STORED
+from tasks.serving.results.result_writer import NOT_STORED
 from tests.integration.database_stage import MODEL, Stage
 from tests.integration.serving_worker import Serving, small_model
 

@@ -16,8 +16,8 @@ from models.leasing.worker_registration import WorkerRegistration
 from scheduling.policies.policy_factory import PolicySettings
 from tasks.planning.leader import Leader
 from tasks.planning.planner_rules import PlannerRules
-from tasks.serving.batch_runner import BatchRunner
-from tasks.serving.live_tokens import LiveRows
+from tasks.serving.batches.batch_runner import BatchRunner
+from tasks.serving.results.live_tokens import LiveRows
 from tests.integration.database_stage import MODEL, Stage
 from tests.integration.serving_worker import TERMS, small_model
 from tests.integration.stub_engine_server import StubServer

@@ -11,7 +11,7 @@ from tasks.messages import NO_BATCH
 from tasks.planning.leader import Leader
 from tasks.planning.planner_rules import PlannerRules
 from tasks.planning.recovery import MOST_SENDS
-from tasks.serving.lease_heartbeat import LeaseTerms
+from tasks.serving.batches.lease_heartbeat import LeaseTerms
 from tests.integration.api_service import Api
 from tests.integration.database_stage import Stage, eventually
 from tests.integration.serving_worker import Serving, small_model

@@ -13,9 +13,9 @@ from models.session import make_engine
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policy import Loadable
-from tasks.serving.batch_runner import BatchRunner
-from tasks.serving.live_tokens import LiveRows
+from tasks.serving.batches.batch_runner import BatchRunner
 from tasks.serving.model_in_service import ModelInService, ServedModel
+from tasks.serving.results.live_tokens import LiveRows
 from tests.integration.serving_worker import TERMS, small_model
 
 SEEDS = {"small": 3, "other": 4}  # of the models' random weights

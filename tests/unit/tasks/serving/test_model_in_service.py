@@ -11,7 +11,7 @@ from models.leasing.worker_registration import WorkerRegistration
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policy import Loadable
-from tasks.serving.batch_runner import BatchRunner
+from tasks.serving.batches.batch_runner import BatchRunner
 from tasks.serving.model_in_service import ModelInService, ServedModel
 
 LOADABLE = Loadable(2.0, KvMemory(100, 1), ServingCurves((0, 0, 0, 1), (0, 0, 0, 1)))

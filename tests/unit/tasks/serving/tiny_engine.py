@@ -11,7 +11,7 @@ from inference.local.engine import Engine
 from inference.local.kv.kv_budget import COLUMN_STEP
 from inference.sequences import Sequence
 from models.leasing.leases import Lease
-from tasks.serving.batch_job import BatchJob
+from tasks.serving.batches.batch_job import BatchJob
 from tests.unit.inference.tiny_models import known
 
 PROMPT = (9, 10) * 20  # two such rows take more than the columns of one step of the cache, one takes less

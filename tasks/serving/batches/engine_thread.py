@@ -16,11 +16,11 @@ from inference.sequences import FinishedSequence, Sequence
 from inference.serving_engine import ServingEngine
 from models.leasing.requeue import Failure
 from models.tables import BatchStatus
-from tasks.serving.batch_job import BatchJob
-from tasks.serving.continuous_batches import ContinuousBatches
-from tasks.serving.engine_events import BatchBegan, BatchEnded, Record, RowEnded, RowFailed, RowReturned
-from tasks.serving.live_tokens import LiveRows
-from tasks.serving.static_batch import StaticBatch
+from tasks.serving.batches.batch_job import BatchJob
+from tasks.serving.batches.continuous_batches import ContinuousBatches
+from tasks.serving.batches.static_batch import StaticBatch
+from tasks.serving.results.engine_events import BatchBegan, BatchEnded, Record, RowEnded, RowFailed, RowReturned
+from tasks.serving.results.live_tokens import LiveRows
 
 # After a failure a new engine must first serve this row: a prefill and a decode step. It fails if the CUDA context is
 # broken for the rest of the process.

@@ -12,7 +12,7 @@ from inference.prompt_format import PromptFormat
 from inference.sequences import JsonFormat, TokenLogprob
 from models.leasing.leases import Lease, TakenBatch, TakenRequest
 from request_body import Sampling
-from tasks.serving.batch_job import cache_salt, prepare
+from tasks.serving.batches.batch_job import cache_salt, prepare
 
 
 def words() -> PromptFormat:

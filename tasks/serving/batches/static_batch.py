@@ -8,9 +8,9 @@ from inference.sequences import FinishedSequence, RunFigures
 from inference.serving_engine import ServingEngine
 from models.leasing.batch_results import Figures
 from models.tables import BatchStatus
-from tasks.serving.batch_job import BatchJob
-from tasks.serving.engine_events import BatchEnded, EngineEvent, RowEnded, RowReturned, event_of_row
-from tasks.serving.first_tokens import FirstTokens
+from tasks.serving.batches.batch_job import BatchJob
+from tasks.serving.results.engine_events import BatchEnded, EngineEvent, RowEnded, RowReturned, event_of_row
+from tasks.serving.results.first_tokens import FirstTokens
 from tasks.serving.serving_costs import by_tokens
 
 

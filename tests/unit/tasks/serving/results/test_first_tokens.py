@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tasks.serving.first_tokens import FirstTokens
+from tasks.serving.results.first_tokens import FirstTokens
 from tests.unit.tasks.serving.tiny_engine import TinyEngine, row
 
 

@@ -31,8 +31,8 @@ from models.leasing import batch_results
 from models.leasing.batch_results import Closed, Returned, Started
 from models.leasing.leases import Lease, lock_held
 from models.tables import BatchStatus
-from tasks.serving.answers import packed, stored_answer
-from tasks.serving.engine_events import BatchBegan, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
+from tasks.serving.results.answers import packed, stored_answer
+from tasks.serving.results.engine_events import BatchBegan, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
 
 # Seconds between two tries while the database is unreachable. Shorter only writes more log lines; longer delays answers
 # once it is back. Not tuned.

@@ -12,7 +12,7 @@ from inference.sequences import FinishedSequence, TokenLogprob
 from models.leasing.batch_results import Answer
 from models.tables import RequestStatus
 from request_body import PLAIN
-from tasks.serving.engine_events import RowEnded, RowFailed
+from tasks.serving.results.engine_events import RowEnded, RowFailed
 
 Decode = Callable[[Sequence[int]], str]
 TokenBytes = Callable[[int], bytes]

@@ -1,8 +1,8 @@
 from typing import Any
 
 from models.tables import BatchStatus
-from tasks.serving.continuous_batches import ContinuousBatches
-from tasks.serving.engine_events import BatchEnded, EngineEvent, RowEnded, RowReturned
+from tasks.serving.batches.continuous_batches import ContinuousBatches
+from tasks.serving.results.engine_events import BatchEnded, EngineEvent, RowEnded, RowReturned
 from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, out_of_memory, row
 
 

@@ -1,8 +1,8 @@
 import pytest
 
 from models.tables import BatchStatus
-from tasks.serving.engine_events import BatchEnded, EngineEvent, RowEnded, RowReturned
-from tasks.serving.static_batch import StaticBatch
+from tasks.serving.batches.static_batch import StaticBatch
+from tasks.serving.results.engine_events import BatchEnded, EngineEvent, RowEnded, RowReturned
 from tests.unit.tasks.serving.tiny_engine import PROMPT, TinyEngine, job, out_of_memory, row
 
 

@@ -16,12 +16,12 @@ from models.leasing.leases import WorkerOffer
 from models.leasing.requeue import Failure
 from models.leasing.worker_registration import WorkerRegistration
 from models.tables import BatchStatus
-from tasks.serving.batch_job import PrepareFormat, prepare, take_any_format
-from tasks.serving.engine_events import BatchEnded
-from tasks.serving.engine_thread import EngineThread
-from tasks.serving.lease_heartbeat import LeaseHeartbeat, LeaseTerms, OpenJobs
-from tasks.serving.live_tokens import LiveRows
-from tasks.serving.result_writer import ResultWriter
+from tasks.serving.batches.batch_job import PrepareFormat, prepare, take_any_format
+from tasks.serving.batches.engine_thread import EngineThread
+from tasks.serving.batches.lease_heartbeat import LeaseHeartbeat, LeaseTerms, OpenJobs
+from tasks.serving.results.engine_events import BatchEnded
+from tasks.serving.results.live_tokens import LiveRows
+from tasks.serving.results.result_writer import ResultWriter
 
 # Seconds that a worker which is stopped without notice takes for what `drain` does; longer than a transaction.
 STOP_WITHIN_S = 5.0

@@ -12,9 +12,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from models.leasing import leases, worker_registration
 from models.leasing.leases import Lease, WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
-from tasks.serving.batch_job import BatchJob
-from tasks.serving.engine_thread import EngineThread
-from tasks.serving.result_writer import ResultWriter
+from tasks.serving.batches.batch_job import BatchJob
+from tasks.serving.batches.engine_thread import EngineThread
+from tasks.serving.results.result_writer import ResultWriter
 
 # A worker without a batch writes only every third beat. A planner takes a worker for lost after eight beats
 # (`tasks/planning/planner_rules.py`).

@@ -9,10 +9,10 @@ import structlog
 
 from models.leasing.requeue import Failure
 from models.tables import BatchStatus
-from tasks.serving.batch_job import Unservable
-from tasks.serving.engine_events import BatchBegan, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
-from tasks.serving.engine_thread import EngineThread
-from tasks.serving.live_tokens import LiveRows, StepTokens
+from tasks.serving.batches.batch_job import Unservable
+from tasks.serving.batches.engine_thread import EngineThread
+from tasks.serving.results.engine_events import BatchBegan, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
+from tasks.serving.results.live_tokens import LiveRows, StepTokens
 from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, row
 
 

@@ -8,8 +8,8 @@ from inference.sequences import FinishedSequence, FinishReason, TokenLogprob
 from models.leasing.leases import Lease
 from request_body import PLAIN, AnswerForm
 from settings import BUNDLED_MODEL
-from tasks.serving.answers import logprobs_of_text, packed, shown, stored_answer, unpacked
-from tasks.serving.engine_events import RowEnded
+from tasks.serving.results.answers import logprobs_of_text, packed, shown, stored_answer, unpacked
+from tasks.serving.results.engine_events import RowEnded
 
 PROMPTS = load_prompt_format(str(BUNDLED_MODEL))
 EOS = 1

@@ -1,6 +1,6 @@
 from models.leasing.leases import Lease
-from tasks.serving.batch_job import BatchJob
-from tasks.serving.lease_heartbeat import OpenJobs
+from tasks.serving.batches.batch_job import BatchJob
+from tasks.serving.batches.lease_heartbeat import OpenJobs
 
 
 def job(batch_id: int, fence: int = 1) -> BatchJob:

@@ -3,9 +3,9 @@
 from itertools import pairwise
 
 from inference.answer_text import GrowingText
-from tasks.serving.continuous_batches import ContinuousBatches
-from tasks.serving.engine_events import EngineEvent, RowEnded
-from tasks.serving.live_tokens import LiveRows, LiveTexts, StepTokens
+from tasks.serving.batches.continuous_batches import ContinuousBatches
+from tasks.serving.results.engine_events import EngineEvent, RowEnded
+from tasks.serving.results.live_tokens import LiveRows, LiveTexts, StepTokens
 from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, row
 
 

@@ -16,7 +16,7 @@ from inference.tool_calls import required_format
 from models.leasing.leases import Lease, TakenBatch, TakenRequest
 from request_body import RequestBody, read_body
 from scheduling.request import lacking
-from tasks.serving.answers import unpacked
+from tasks.serving.results.answers import unpacked
 
 # Compiles a format of a tenant before its row joins; returns why no answer can be held to it, or None.
 PrepareFormat = Callable[[JsonFormat, str], str | None]

@@ -1,0 +1,1 @@
+"""What an engine has made, on its way to the database and to streams."""
