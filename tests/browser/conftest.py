@@ -11,6 +11,7 @@ from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
 from models.session import make_engine
 from settings import Settings
+from tests.browser import busy_service
 from tests.browser.chromium import FLAGS, NoChromium, find
 from tests.browser.site import PASSWORD, Site, Visitor
 from tests.integration.database_stage import Stage
@@ -49,7 +50,8 @@ def running_site(settings: Settings, port: int = 0) -> Iterator[Site]:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     engine = make_engine(str(settings.database_url))
-    yield Site(f"http://127.0.0.1:{server.server_port}", Stage(engine), server.shutdown)
+    forget = app.extensions["magnus"].page_reads.forget
+    yield Site(f"http://127.0.0.1:{server.server_port}", Stage(engine), server.shutdown, forget)
     server.shutdown()
     thread.join()
     server.server_close()
@@ -57,16 +59,27 @@ def running_site(settings: Settings, port: int = 0) -> Iterator[Site]:
     engine.dispose()
 
 
+def dashboard_on(database_url: str) -> Settings:
+    """The settings of a dashboard on this database, with PASSWORD."""
+    return Settings(database_url=database_url, dashboard_password=SecretStr(PASSWORD), log_level="error")
+
+
 @pytest.fixture
 def site(database_url: str) -> Iterator[Site]:
     """The dashboard on an empty database."""
-    settings = Settings(database_url=database_url, dashboard_password=SecretStr(PASSWORD), log_level="error")
-    with running_site(settings) as site:
+    with running_site(dashboard_on(database_url)) as site:
         yield site
 
 
-@pytest.fixture
-def visitor(browser: Browser, site: Site) -> Iterator[Visitor]:
+@pytest.fixture(scope="module")
+def busy(module_database_url: str) -> Iterator[Site]:
+    """The dashboard with a busy service behind it, for all tests of a module that only look at it."""
+    with running_site(dashboard_on(module_database_url)) as site:
+        busy_service.fill(site)
+        yield site
+
+
+def visiting(browser: Browser, site: Site) -> Iterator[Visitor]:
     """A signed-in browser window; any error or foreign request that it records fails the test at its end."""
     context = browser.new_context()
     visitor = Visitor(context.new_page(), site)
@@ -75,3 +88,15 @@ def visitor(browser: Browser, site: Site) -> Iterator[Visitor]:
     complaints = visitor.complaints
     context.close()
     assert complaints == []
+
+
+@pytest.fixture
+def visitor(browser: Browser, site: Site) -> Iterator[Visitor]:
+    """A window on the test's own dashboard."""
+    yield from visiting(browser, site)
+
+
+@pytest.fixture
+def onlooker(browser: Browser, busy: Site) -> Iterator[Visitor]:
+    """A window on the busy dashboard of the module."""
+    yield from visiting(browser, busy)

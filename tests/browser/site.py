@@ -10,15 +10,22 @@ from playwright.sync_api import ConsoleMessage, Error, Page, Request
 from tests.integration.database_stage import Stage
 
 PASSWORD = "open sesame, please"
+REFRESHED_WITHIN_MS = 6000  # an open page fetches itself every 5 s
 
 
 @dataclass
 class Site:
-    """Where the dashboard is, what its database holds, and how to stop it."""
+    """Where the dashboard is, what its database holds, how to stop it, and how to make it read its figures anew."""
 
     url: str
     stage: Stage
     stop: Callable[[], None]
+    forget: Callable[[], None]
+
+    def refresh(self, page: Page) -> None:
+        """Let an open page, whose clock is Playwright's, fetch itself again, with figures that are read for it."""
+        self.forget()
+        page.clock.fast_forward(REFRESHED_WITHIN_MS)
 
     def planner(self, **state: Any) -> None:
         """Write a fresh snapshot of the planner."""

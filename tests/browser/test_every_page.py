@@ -37,19 +37,12 @@ WORDS_OF_THE_EMPTY = {
 }
 
 
-@pytest.fixture
-def busy(site: Site) -> Site:
-    """The site with a busy service behind it."""
-    busy_service.fill(site)
-    return site
-
-
 @every_page
-def test_a_page_has_no_fault_in_light_and_dark_and_fits_its_window(busy: Site, visitor: Visitor, path: str) -> None:
+def test_a_page_has_no_fault_in_light_and_dark_and_fits_its_window(onlooker: Visitor, path: str) -> None:
     for scheme, width in (("light", 1280), ("dark", 390), ("light", 390), ("dark", 1280)):
-        visitor.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        visitor.page.set_viewport_size({"width": width, "height": 800})
-        page = visitor.go(path)
+        onlooker.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        onlooker.page.set_viewport_size({"width": width, "height": 800})
+        page = onlooker.go(path)
         assert faults_of(page) == []
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         scrolling = page.evaluate(
@@ -72,9 +65,9 @@ def test_markup_in_the_database_stays_text_on_every_page(site: Site, visitor: Vi
         assert page.title() != "owned", path
 
 
-def test_the_keyboard_reaches_every_control_of_every_page(busy: Site, visitor: Visitor) -> None:
+def test_the_keyboard_reaches_every_control_of_every_page(onlooker: Visitor) -> None:
     for path in PAGES.values():
-        page = visitor.go(path)
+        page = onlooker.go(path)
         controls = page.evaluate("""() => {
             const all = [...document.querySelectorAll('a[href], button, select, summary, input:not([type=hidden])')];
             window.controls = all.filter((e) => e.checkVisibility());
@@ -116,9 +109,9 @@ def test_nobody_sees_a_page_without_signing_in(site: Site, browser: Browser) -> 
     context.close()
 
 
-def test_charts_have_marks_from_the_first_sample_on(busy: Site, visitor: Visitor) -> None:
+def test_charts_have_marks_from_the_first_sample_on(onlooker: Visitor) -> None:
     for path in ("/", "/?over=6h", "/?over=7d", "/predictions"):
-        page = visitor.go(path)
+        page = onlooker.go(path)
         figures = page.locator("figure.chart").all()
         assert len(figures) >= 5, path
         assert all(figure.locator("polyline, rect.hover, circle, p.empty").count() for figure in figures), path

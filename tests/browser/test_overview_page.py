@@ -12,6 +12,7 @@ from tests.browser.site import PASSWORD, Site, Visitor
 
 
 def test_the_verdict_names_the_limit_and_what_to_do(site: Site, visitor: Visitor) -> None:
+    visitor.page.clock.install()
     page = visitor.go()
     expect(page.locator("#verdict")).to_have_text("stuck")
     expect(page.locator("#limit")).to_have_text("no worker")
@@ -21,6 +22,7 @@ def test_the_verdict_names_the_limit_and_what_to_do(site: Site, visitor: Visitor
     expect(page.locator(".tile.bad", has_text="Workers")).to_be_visible()
     busy_service.fill(site)
     site.stage.sql("update requests set arrived_at = clock_timestamp() + interval '1 min' where status = 'queued'")
+    site.refresh(page)
     expect(page.locator("#verdict")).to_have_text("keeping up", timeout=30_000)
     expect(page.locator("#limit")).to_have_text("none")
 
@@ -52,10 +54,12 @@ def test_charts_are_filled_from_the_first_sample_on(site: Site, visitor: Visitor
 
 
 def test_what_changes_appears_without_a_reload(visitor: Visitor, site: Site) -> None:
+    visitor.page.clock.install()
     page = visitor.go()
     page.evaluate("window.sameDocument = true")
     site.planner()
     site.answer(1, application="news")
+    site.refresh(page)
     expect(page.locator("#part-answers")).to_contain_text("news", timeout=30_000)
     expect(page.locator("#live-text")).to_contain_text("as of")
     expect(page.locator(".lost")).to_have_count(0)
@@ -66,10 +70,13 @@ def test_a_lost_connection_is_said(browser: Browser, site: Site) -> None:
     context = browser.new_context()
     page = context.new_page()
     Visitor(page, site).sign_in(PASSWORD)
+    page.clock.install()
     page.goto(site.url)
     page.route(site.url + "/", lambda route: route.abort())
+    site.refresh(page)
     expect(page.locator("#live")).to_contain_text("trying again", timeout=30_000)
     page.unroute(site.url + "/")
+    site.refresh(page)
     expect(page.locator("#live")).to_contain_text("as of", timeout=30_000)
     context.close()
 
