@@ -1,8 +1,8 @@
 """Writes what a worker reports: batch starts, answers, unfinished requests, batch ends with their figures.
 
-The caller writes only under leases that `leases.lock_held` returned in the same transaction. `ago_s` is the time
-in seconds from the event to the write: instants follow the database's clock, and the engine need not wait for the
-write.
+The caller writes only under leases that `leases.lock_held` returned in the same transaction. `at` and `now` are
+monotonic seconds of the caller's process, and `ago_s` the seconds between them: instants follow the database's clock,
+and the engine need not wait for the write.
 """
 
 import json
@@ -20,11 +20,11 @@ from models.tenants.usage import TIER
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """The engine started a batch."""
+class BatchBegan:
+    """The engine began to serve a batch."""
 
     lease: Lease
-    ago_s: float
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
+class RowReturned:
     """An unfinished request that goes back to the queue with its generated ids; that is no failed attempt.
 
     `outgrew`: it ran alone and exceeded its worker's memory. `logprobs` are those of the ids, in the worker's own form,
@@ -60,7 +60,7 @@ class Returned:
     outgrew: bool = False
     logprobs: Sequence[Any] = ()
     gpu_s: float = 0.0
-    first_token_ago_s: float | None = None
+    first_token_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +77,17 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
-    """The end of a batch; requests that are still in it go back to the queue, after a `failure` as suspects."""
+class BatchEnded:
+    """The last event of a batch; requests that are still in it go back to the queue, after a `failure` as suspects."""
 
     lease: Lease
     status: BatchStatus
-    ago_s: float
+    at: float
     figures: Figures | None = None
     failure: Failure | None = None
 
 
-def write_started(connection: Connection, started: Sequence[Started]) -> None:
+def write_started(connection: Connection, started: Sequence[BatchBegan], now: float) -> None:
     """Write start times of batches, and of those requests that no earlier slice has started."""
     run(
         connection,
@@ -100,7 +100,7 @@ def write_started(connection: Connection, started: Sequence[Started]) -> None:
             update requests r set started_at = begun.started_at from begun
             where r.batch_id = begun.id and r.status = 'in_progress' and r.started_at is null
         """,
-        {"ids": [batch.lease.batch_id for batch in started], "ago_s": [batch.ago_s for batch in started]},
+        {"ids": [batch.lease.batch_id for batch in started], "ago_s": [now - batch.at for batch in started]},
     )
 
 
@@ -155,7 +155,7 @@ def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
     )
 
 
-def write_returned(connection: Connection, returned: Sequence[Returned]) -> None:
+def write_returned(connection: Connection, returned: Sequence[RowReturned], now: float) -> None:
     """Put unfinished requests back into the queue; those with a cancel requested end cancelled instead.
 
     Adds their GPU-seconds to their tenants' usage now; requests and tokens are added when they end.
@@ -193,12 +193,12 @@ def write_returned(connection: Connection, returned: Sequence[Returned]) -> None
             "outgrew": [row.outgrew for row in returned],
             "logprobs": [json.dumps(row.logprobs) if row.logprobs else None for row in returned],
             "gpu_s": [row.gpu_s for row in returned],
-            "first_token": [row.first_token_ago_s for row in returned],
+            "first_token": [None if row.first_token_at is None else now - row.first_token_at for row in returned],
         },
     )
 
 
-def write_closed(connection: Connection, closed: Sequence[Closed], max_attempts: int) -> None:
+def write_closed(connection: Connection, closed: Sequence[BatchEnded], now: float, max_attempts: int) -> None:
     """Write the ends of batches with their figures; put requests that are still in them back into the queue."""
     figures = [batch.figures for batch in closed]
     rows = run(
@@ -223,7 +223,7 @@ def write_closed(connection: Connection, closed: Sequence[Closed], max_attempts:
         {
             "ids": [batch.lease.batch_id for batch in closed],
             "statuses": [batch.status.value for batch in closed],
-            "ago_s": [batch.ago_s for batch in closed],
+            "ago_s": [now - batch.at for batch in closed],
             "serving_s": [f and f.serving_s for f in figures],
             "iterations": [f and f.iterations for f in figures],
             "generation_lengths": [f and f.generation_length for f in figures],

@@ -13,7 +13,7 @@ from models import client_requests, ended_requests, model_versions, notification
 from models.client_requests import NewRequest
 from models.connections import schema_state
 from models.leasing import batch_results, leases, requeue, worker_registration
-from models.leasing.batch_results import Answer, Closed, Figures, Returned, Started
+from models.leasing.batch_results import Answer, BatchBegan, BatchEnded, Figures, RowReturned
 from models.leasing.leases import Lease
 from models.leasing.requeue import UnfinishedBatch
 from models.leasing.worker_registration import WorkerRegistration
@@ -138,15 +138,20 @@ def answer(connection: Connection) -> None:
     batch_results.write_answers(connection, answers)
 
 
+def begin(connection: Connection) -> None:
+    batch_results.write_started(connection, [BatchBegan(a_lease(connection), 0.0)], 0.1)
+
+
 def give_back(connection: Connection) -> None:
     lease = a_lease(connection)
-    batch_results.write_returned(connection, [Returned(lease, one, (1, 2)) for one in in_batch(connection, lease)])
+    returned = [RowReturned(lease, one, (1, 2)) for one in in_batch(connection, lease)]
+    batch_results.write_returned(connection, returned, 0.1)
 
 
 def close(connection: Connection) -> None:
     figures = Figures(1.0, 10, 10, 100, 10, 10, 1000)
-    closed = Closed(a_lease(connection), BatchStatus.finished, 0.1, figures)
-    batch_results.write_closed(connection, [closed], 5)
+    ended = BatchEnded(a_lease(connection), BatchStatus.finished, 0.0, figures)
+    batch_results.write_closed(connection, [ended], 0.1, 5)
 
 
 def incarnation(connection: Connection) -> float:
@@ -188,7 +193,9 @@ COUNTED = QUEUED + OPEN  # a count of what waits visits what it counts, in an in
 
 CASES = [
     Case("batch_claims.claim_batches", claim, A_BATCH),
-    Case("batch_results.write_started", lambda c: batch_results.write_started(c, [Started(a_lease(c), 0.1)]), A_BATCH),
+    Case(
+        "batch_results.write_started", lambda c: batch_results.write_started(c, [BatchBegan(a_lease(c), 0)], 1), A_BATCH
+    ),
     Case("batch_results.write_answers", answer, REQUEUED),
     Case("batch_results.write_returned", give_back, REQUEUED),
     Case("batch_results.write_closed", close, REQUEUED),

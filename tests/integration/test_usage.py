@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from models.leasing import batch_results
-from models.leasing.batch_results import Answer, Returned
+from models.leasing.batch_results import Answer, RowReturned
 from models.leasing.leases import Lease
 from models.session import make_sessions
 from models.tables import RequestStatus
@@ -102,7 +102,7 @@ def test_a_request_that_failed_counts_with_its_seconds_alone(serving: Serving) -
 def test_a_request_that_is_served_in_parts_is_one_request_with_the_seconds_of_all_parts(serving: Serving) -> None:
     serving.running("a")
     with serving.api.engine.begin() as connection:
-        batch_results.write_returned(connection, [Returned(Lease(1, 1), "a", (1, 2), gpu_s=1.25)])
+        batch_results.write_returned(connection, [RowReturned(Lease(1, 1), "a", (1, 2), gpu_s=1.25)], 0.0)
     serving.api.sql("update requests set status = 'in_progress', batch_id = 2")
     serving.answer("a", batch_id=2)
     (used,) = serving.used(serving.api)
@@ -138,7 +138,7 @@ def test_usage_tells_tiers_apart_before_and_after_it_is_folded(serving: Serving)
     serving.running("b")
     serving.api.sql("update requests set priority = -1000, job_id = 'batch_1' where id = 'b'")
     with serving.api.engine.begin() as connection:
-        batch_results.write_returned(connection, [Returned(Lease(1, 1), "f", (1, 2), gpu_s=1.25)])
+        batch_results.write_returned(connection, [RowReturned(Lease(1, 1), "f", (1, 2), gpu_s=1.25)], 0.0)
     serving.api.sql("update requests set status = 'in_progress' where id = 'f'")
     serving.answer("p", "d", "f", "b")
     expected = {"priority": (1, 0.5), "default": (1, 0.5), "flex": (1, 1.75), "batch": (1, 0.5)}

@@ -12,6 +12,7 @@ from inference.engine_errors import TokenizerAway
 from inference.request_tokens import RequestTokens
 from inference.serving_engine import ServingEngine
 from models.leasing import leases
+from models.leasing.batch_results import BatchEnded
 from models.leasing.leases import WorkerOffer
 from models.leasing.requeue import Failure
 from models.leasing.worker_registration import WorkerRegistration
@@ -19,7 +20,6 @@ from models.tables import BatchStatus
 from tasks.serving.batches.batch_job import PrepareFormat, prepare, take_any_format
 from tasks.serving.batches.engine_thread import EngineThread
 from tasks.serving.batches.lease_heartbeat import LeaseHeartbeat, LeaseTerms, OpenJobs
-from tasks.serving.results.engine_events import BatchEnded
 from tasks.serving.results.live_tokens import LiveRows
 from tasks.serving.results.result_writer import ResultWriter
 

@@ -14,12 +14,13 @@ import structlog
 
 from inference.sequences import FinishedSequence, Sequence
 from inference.serving_engine import ServingEngine
+from models.leasing.batch_results import BatchBegan, BatchEnded, RowReturned
 from models.leasing.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batches.batch_job import BatchJob
 from tasks.serving.batches.continuous_batches import ContinuousBatches
 from tasks.serving.batches.static_batch import StaticBatch
-from tasks.serving.results.engine_events import BatchBegan, BatchEnded, Record, RowEnded, RowFailed, RowReturned
+from tasks.serving.results.engine_events import Record, RowEnded, RowFailed
 from tasks.serving.results.live_tokens import LiveRows
 
 # After a failure a new engine must first serve this row: a prefill and a decode step. It fails if the CUDA context is

@@ -6,10 +6,10 @@ from time import monotonic
 from inference.engine_errors import OutOfMemory
 from inference.sequences import FinishedSequence, RunFigures
 from inference.serving_engine import ServingEngine
-from models.leasing.batch_results import Figures
+from models.leasing.batch_results import BatchEnded, Figures, RowReturned
 from models.tables import BatchStatus
 from tasks.serving.batches.batch_job import BatchJob
-from tasks.serving.results.engine_events import BatchEnded, EngineEvent, RowEnded, RowReturned, event_of_row
+from tasks.serving.results.engine_events import EngineEvent, RowEnded, event_of_row
 from tasks.serving.results.first_tokens import FirstTokens
 from tasks.serving.serving_costs import by_tokens
 

@@ -1,24 +1,17 @@
-"""The events that the engine's thread reports to the result writer; `at` is in monotonic seconds."""
+"""The events that the engine's thread reports to the result writer; `at` is in monotonic seconds.
+
+Those that are written as they are stand in `models/leasing/batch_results.py`.
+"""
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from inference.sequences import FinishedSequence, Sequence, TokenLogprob
-from models.leasing.batch_results import Figures
+from inference.sequences import FinishedSequence, Sequence
+from models.leasing.batch_results import BatchBegan, BatchEnded, RowReturned
 from models.leasing.leases import Lease
-from models.leasing.requeue import Failure
-from models.tables import BatchStatus
 from request_body import PLAIN, AnswerForm
 
 REFUSED = "refused_by_engine"  # the code of a request that its engine can never answer
-
-
-@dataclass(frozen=True, slots=True)
-class BatchBegan:
-    """The engine began to serve a batch."""
-
-    lease: Lease
-    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +33,6 @@ class RowEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class RowReturned:
-    """A request goes back to the queue with the tokens generated so far.
-
-    `outgrew`: it needed more than the engine's memory although no other row ran.
-    """
-
-    lease: Lease
-    request_id: str
-    generated_ids: tuple[int, ...]
-    outgrew: bool = False
-    logprobs: tuple[TokenLogprob, ...] = ()
-    gpu_s: float = 0.0
-    first_token_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class RowFailed:
     """A request can never be answered; its client reads `code` and `message`."""
 
@@ -64,17 +41,6 @@ class RowFailed:
     code: str
     message: str
     at: float
-
-
-@dataclass(frozen=True, slots=True)
-class BatchEnded:
-    """The last event of a batch; a `failure` means that one of its unanswered requests may be the cause."""
-
-    lease: Lease
-    status: BatchStatus
-    at: float
-    figures: Figures | None = None
-    failure: Failure | None = None
 
 
 EngineEvent = BatchBegan | RowEnded | RowReturned | RowFailed | BatchEnded

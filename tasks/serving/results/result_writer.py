@@ -6,6 +6,7 @@ not take fails by name; the others are written.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from queue import SimpleQueue
 from threading import Event, Thread
 from time import monotonic
@@ -28,11 +29,11 @@ from inference.request_tokens import RequestTokens
 from models import notifications
 from models.connections.database_errors import is_away
 from models.leasing import batch_results
-from models.leasing.batch_results import Closed, Returned, Started
+from models.leasing.batch_results import BatchBegan, BatchEnded, RowReturned
 from models.leasing.leases import Lease, lock_held
 from models.tables import BatchStatus
 from tasks.serving.results.answers import packed, stored_answer
-from tasks.serving.results.engine_events import BatchBegan, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
+from tasks.serving.results.engine_events import EngineEvent, RowEnded, RowFailed
 
 # Seconds between two tries while the database is unreachable. Shorter only writes more log lines; longer delays answers
 # once it is back. Not tuned.
@@ -167,30 +168,16 @@ class ResultWriter(Thread):
         with self._database.begin() as connection:
             held = lock_held(connection, {event.lease for event in events})
             events = [event for event in events if event.lease in held.leases]
-            started = [Started(e.lease, now - e.at) for e in events if isinstance(e, BatchBegan)]
+            started = [e for e in events if isinstance(e, BatchBegan)]
             answers = [stored_answer(e, now, self._tokens) for e in events if isinstance(e, RowEnded | RowFailed)]
-            returned = [
-                Returned(
-                    e.lease,
-                    e.request_id,
-                    e.generated_ids,
-                    e.outgrew,
-                    packed(e.logprobs),
-                    e.gpu_s,
-                    None if e.first_token_at is None else now - e.first_token_at,
-                )
-                for e in events
-                if isinstance(e, RowReturned)
-            ]
-            closed = [
-                Closed(e.lease, e.status, now - e.at, e.figures, e.failure) for e in events if isinstance(e, BatchEnded)
-            ]
+            returned = [replace(e, logprobs=packed(e.logprobs)) for e in events if isinstance(e, RowReturned)]
+            closed = [e for e in events if isinstance(e, BatchEnded)]
             if started:
-                batch_results.write_started(connection, started)
+                batch_results.write_started(connection, started, now)
             if answers:
                 batch_results.write_answers(connection, answers)
             if returned:
-                batch_results.write_returned(connection, returned)
+                batch_results.write_returned(connection, returned, now)
             if closed:
-                batch_results.write_closed(connection, closed, self._max_attempts)
+                batch_results.write_closed(connection, closed, now, self._max_attempts)
         return held.awaited

@@ -1,8 +1,9 @@
 from typing import Any
 
+from models.leasing.batch_results import BatchEnded, RowReturned
 from models.tables import BatchStatus
 from tasks.serving.batches.continuous_batches import ContinuousBatches
-from tasks.serving.results.engine_events import BatchEnded, EngineEvent, RowEnded, RowReturned
+from tasks.serving.results.engine_events import EngineEvent, RowEnded
 from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, out_of_memory, row
 
 

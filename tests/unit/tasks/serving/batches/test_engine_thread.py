@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 import structlog
 
+from models.leasing.batch_results import BatchBegan, BatchEnded, RowReturned
 from models.leasing.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batches.batch_job import Unservable
 from tasks.serving.batches.engine_thread import EngineThread
-from tasks.serving.results.engine_events import BatchBegan, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
+from tasks.serving.results.engine_events import EngineEvent, RowEnded, RowFailed
 from tasks.serving.results.live_tokens import LiveRows, StepTokens
 from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, row
 
