@@ -70,14 +70,14 @@ def test_the_keyboard_reaches_every_control_of_every_page(onlooker: Visitor) -> 
         page = onlooker.go(path)
         controls = page.evaluate("""() => {
             const all = [...document.querySelectorAll('a[href], button, select, summary, input:not([type=hidden])')];
-            window.controls = all.filter((e) => e.checkVisibility());
-            return window.controls.length;
+            const controls = all.filter((e) => e.checkVisibility());
+            window.missed = new Set(controls);
+            document.addEventListener('focusin', (event) => window.missed.delete(event.target));
+            return controls.length;
         }""")
-        reached = set()
         for _ in range(controls + 20):  # more than the controls, because regions that scroll take the focus as well
             page.keyboard.press("Tab")
-            reached.add(page.evaluate("window.controls.indexOf(document.activeElement)"))
-        assert reached - {-1} == set(range(controls)), path
+        assert page.evaluate("[...window.missed].map((e) => e.outerHTML.slice(0, 120))") == [], path
 
 
 def test_an_empty_list_says_what_to_do_next(visitor: Visitor) -> None:
