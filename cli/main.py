@@ -14,42 +14,42 @@ from models.connections.database_errors import explain
 from setting_mistakes import problems_of
 from settings import VERSION, UnknownSetting
 
-# For each group of users its commands: name -> module and attribute, and one line of help.
+# For each group of users its commands: name -> module in `cli.commands` and attribute, and one line of help.
 SECTIONS = {
     "Try it on this machine": {
-        "up": ("cli.commands.up_command:up", "Start the whole service and keep it up until Ctrl-C."),
-        "demo": ("cli.commands.demo_command:demo", "Send requests to a service and show how they were served."),
-        "doctor": ("cli.commands.doctor_command:doctor", "Check what a service needs: Python, ports, database, GPUs."),
-        "settings": ("cli.commands.setup_commands:settings", "Print every setting with its default and meaning."),
-        "completion": ("cli.commands.completion_command:completion", "Print the script of your shell's completion."),
+        "up": ("up_command:up", "Start the whole service and keep it up until Ctrl-C."),
+        "demo": ("demo_command:demo", "Send requests to a service and show how they were served."),
+        "doctor": ("doctor_command:doctor", "Check what a service needs: Python, ports, database, GPUs."),
+        "settings": ("setup_commands:settings", "Print every setting with its default and meaning."),
+        "completion": ("completion_command:completion", "Print the script of your shell's completion."),
     },
     "Send requests": {
-        "submit": ("cli.commands.request_commands:submit", "Submit one request, or each line of a file."),
-        "chat": ("cli.commands.chat_command:chat", "Chat in the terminal, with each answer's predicted length."),
-        "status": ("cli.commands.request_commands:status", "Show how requests stand, or what the service does."),
-        "cancel": ("cli.commands.request_commands:cancel", "Cancel requests, whether they wait or run."),
-        "batch": ("cli.commands.batch_commands:batch", "Send a file as one batch, and fetch its answers."),
-        "usage": ("cli.commands.account_commands:usage", "Show requests, tokens and GPU-seconds of each day."),
-        "webhooks": ("cli.commands.account_commands:webhooks", "Register addresses that get an event for each answer."),
-        "mcp": ("cli.commands.mcp_command:mcp", "Let agents use the service as tools (MCP)."),
+        "submit": ("client.request_commands:submit", "Submit one request, or each line of a file."),
+        "chat": ("client.chat_command:chat", "Chat in the terminal, with each answer's predicted length."),
+        "status": ("client.request_commands:status", "Show how requests stand, or what the service does."),
+        "cancel": ("client.request_commands:cancel", "Cancel requests, whether they wait or run."),
+        "batch": ("client.batch_commands:batch", "Send a file as one batch, and fetch its answers."),
+        "usage": ("client.account_commands:usage", "Show requests, tokens and GPU-seconds of each day."),
+        "webhooks": ("client.account_commands:webhooks", "Register addresses that get an event for each answer."),
+        "mcp": ("client.mcp_command:mcp", "Let agents use the service as tools (MCP)."),
     },
     "Operate a service": {
-        "keys": ("cli.commands.tenant_commands:keys", "Create, list and revoke API keys."),
-        "tenant": ("cli.commands.tenant_commands:tenant", "Set and list tenants' limits and weights."),
-        "policy": ("cli.commands.policy_commands:policy", "Show or change the scheduling policy in force."),
-        "lab": ("cli.commands.policy_commands:lab", "Simulate the last minutes' requests under every policy."),
-        "requests": ("cli.commands.queue_commands:requests", "Move or cancel the waiting requests of a model."),
-        "migrate": ("cli.commands.setup_commands:migrate", "Bring the database to the newest schema, or check it."),
+        "keys": ("tenant_commands:keys", "Create, list and revoke API keys."),
+        "tenant": ("tenant_commands:tenant", "Set and list tenants' limits and weights."),
+        "policy": ("policy_commands:policy", "Show or change the scheduling policy in force."),
+        "lab": ("policy_commands:lab", "Simulate the last minutes' requests under every policy."),
+        "requests": ("queue_commands:requests", "Move or cancel the waiting requests of a model."),
+        "migrate": ("setup_commands:migrate", "Bring the database to the newest schema, or check it."),
     },
     "Choose and train models": {
-        "model": ("cli.commands.fetch_commands:model", "Fetch a language model to serve, or a text encoder."),
-        "models": ("cli.commands.learned_commands:models", "List what Magnus has learned; activate a version of it."),
-        "train": ("cli.commands.learned_commands:train", "Train the length predictor on a file of known answers."),
-        "profile": ("cli.commands.profile_command:profile", "Measure the served model's speed on a device."),
+        "model": ("fetch_commands:model", "Fetch a language model to serve, or a text encoder."),
+        "models": ("learned_commands:models", "List what Magnus has learned; activate a version of it."),
+        "train": ("learned_commands:train", "Train the length predictor on a file of known answers."),
+        "profile": ("profile_command:profile", "Measure the served model's speed on a device."),
     },
     "Run its processes on several hosts": {
-        "run": ("cli.commands.run_commands:run", "Become a process without a GPU: web, planner, trainer or another."),
-        "worker": ("cli.commands.run_commands:worker", "Become a worker: serve batches on one device."),
+        "run": ("run_commands:run", "Become a process without a GPU: web, planner, trainer or another."),
+        "worker": ("run_commands:worker", "Become a worker: serve batches on one device."),
     },
 }
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
@@ -67,7 +67,7 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name)
+        command: click.Command = getattr(importlib.import_module(f"cli.commands.{module}"), name)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:

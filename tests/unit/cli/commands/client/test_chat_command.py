@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from cli.api_client import Client, Json
-from cli.commands.chat_command import HELP, Chat, figures
+from cli.commands.client.chat_command import HELP, Chat, figures
 from cli.output import CommandFailed, Unreachable
 
 

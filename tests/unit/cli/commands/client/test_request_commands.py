@@ -5,7 +5,7 @@ from io import StringIO
 import click
 import pytest
 
-from cli.commands.request_commands import _answer_line, _body, _from_lines
+from cli.commands.client.request_commands import _answer_line, _body, _from_lines
 
 NOTHING = dict.fromkeys(
     ("instructions", "application", "model", "max_output_tokens", "temperature", "priority", "deadline_s")

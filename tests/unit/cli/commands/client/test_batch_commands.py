@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from cli.api_client import Json
-from cli.commands.batch_commands import _batches, _estimate, change, predicted_end, run
+from cli.commands.client.batch_commands import _batches, _estimate, change, predicted_end, run
 from cli.output import PIPE_WIDTH
 
 
