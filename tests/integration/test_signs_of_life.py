@@ -12,6 +12,7 @@ import psutil
 import psycopg
 import pytest
 
+from cli.hosting import signs_of_life, supervisor
 from cli.hosting.child_process import ChildProgram, start, stop
 from cli.hosting.embedded_servers import embedded_postgres
 from cli.hosting.readiness import await_ready
@@ -39,9 +40,9 @@ threading.Event().wait()
 def watched(state_dir: Path, program: ChildProgram) -> Iterator[list[str]]:
     """A supervisor that watches in a thread; yields what it reported so far."""
     said: list[str] = []
-    with Supervisor(state_dir, said.append) as supervisor:
-        supervisor.start(program)
-        watching = Thread(target=supervisor.watch)
+    with Supervisor(state_dir, said.append) as supervising:
+        supervising.start(program)
+        watching = Thread(target=supervising.watch)
         watching.start()
         try:
             yield said
@@ -95,15 +96,15 @@ def test_what_a_killed_program_leaves_behind_is_killed_even_if_it_is_stopped(tmp
 
 def test_a_frozen_program_is_stopped_within_its_time(tmp_path: Path):
     program = ChildProgram("one", (sys.executable, "-c", "import signal; signal.pause()"), stop_within_s=60.0)
-    with Supervisor(tmp_path, print) as supervisor:
-        supervisor.start(program)
+    with Supervisor(tmp_path, print) as supervising:
+        supervising.start(program)
         frozen = psutil.Process(listed(tmp_path)["one"])
         frozen.suspend()
     assert not frozen.is_running()  # by its stop signal, long before 60 s
 
 
 def test_servers_answer_their_questions_without_a_password_and_a_frozen_one_does_not(
-    postgres_url: str, redis_server_url: str
+    postgres_url: str, redis_server_url: str, monkeypatch: pytest.MonkeyPatch
 ):
     with psycopg.connect(postgres_url) as connection:
         socket = connection.execute(
@@ -115,6 +116,7 @@ def test_servers_answer_their_questions_without_a_password_and_a_frozen_one_does
     assert redis_question("127.0.0.1", port).is_answered()
     with subprocess.Popen([sys.executable, "-c", LISTENER], stdout=subprocess.PIPE, text=True) as silent:
         assert silent.stdout is not None
+        monkeypatch.setattr(signs_of_life, "ANSWER_WITHIN_S", 0.5)
         assert not Question(("127.0.0.1", int(silent.stdout.readline())), b"?").is_answered()
         silent.kill()
 
@@ -150,6 +152,11 @@ def pid_in(file: Path) -> int:
 @pytest.fixture(autouse=True)
 def repository_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+
+
+@pytest.fixture(autouse=True)
+def soon_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "CHECK_S", 0.1)
 
 
 # Hangs as soon as it is ready; writes the stop signal that it gets into a file, and ends only if told to.
@@ -192,10 +199,10 @@ def test_a_silent_server_with_data_is_asked_to_end_before_it_is_killed(tmp_path:
 
 def test_while_others_are_silent_a_server_with_data_is_left_alone(tmp_path: Path):
     said: list[str] = []
-    with Supervisor(tmp_path, said.append) as supervisor:
-        supervisor.start(hanging(tmp_path, "database", keeps_data=True), hanging(tmp_path, "one"))
+    with Supervisor(tmp_path, said.append) as supervising:
+        supervising.start(hanging(tmp_path, "database", keeps_data=True), hanging(tmp_path, "one"))
         pids = listed(tmp_path)
-        watching = Thread(target=supervisor.watch)
+        watching = Thread(target=supervising.watch)
         watching.start()
         eventually(lambda: listed(tmp_path)["one"] != pids["one"])
         assert not any("database" in line for line in said)
@@ -210,12 +217,12 @@ def test_the_supervisors_own_lateness_is_no_silence_of_its_children(tmp_path: Pa
     log = tmp_path / "logs" / "one.log"
     command = (sys.executable, "-c", PULSING, str(hang))
     program = ChildProgram(
-        "one", command, cwd=Path(__file__).parents[2], ready=lambda: "here" in log.read_text(), alive_within_s=2.0
+        "one", command, cwd=Path(__file__).parents[2], ready=lambda: "here" in log.read_text(), alive_within_s=1.0
     )
-    with Supervisor(tmp_path, said.append) as supervisor:
-        supervisor.start(program)
+    with Supervisor(tmp_path, said.append) as supervising:
+        supervising.start(program)
         hang.touch()
-        for _ in range(3):  # turns 1.5 s apart, as on a host that is overloaded
-            Event().wait(1.5)
-            supervisor.turn()
+        for _ in range(3):  # turns 0.5 s apart, as on a host that is overloaded; each counts as 0.3 s
+            Event().wait(0.5)
+            supervising.turn()
         assert said == []
