@@ -3,7 +3,7 @@
 import json
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
@@ -11,8 +11,8 @@ import pytest
 from openai import APITimeoutError, OpenAI
 
 from models import notifications
-from settings import Settings
 from tests.integration.api_service import Api
+from tests.integration.conftest import running_api, small_service
 from tests.integration.database_stage import eventually
 from tests.integration.web_process import WebProcess, running_web
 
@@ -20,12 +20,28 @@ WAITING, STREAMS = 200, 100  # `python -m benchmarks.api.waiting_chats` has five
 BODY = {"model": "words", "input": "eins zwei"}
 
 
+@pytest.fixture(scope="module")
+def service(
+    module_database_url: str, word_model: Path, redis_server_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[WebProcess, Api]]:
+    """A web process whose calls wait for a minute, and the API on its database."""
+    settings = small_service(module_database_url, word_model)
+    served = settings.model_copy(update={"wait_s": 60.0, "redis_url": redis_server_url})
+    with contextmanager(running_api)(settings) as api, running_web(served, tmp_path_factory.mktemp("web")) as web:
+        yield web, api
+
+
 @pytest.fixture
-def web(web_settings: Settings, api: Api, redis_url: str, tmp_path: Path) -> Iterator[WebProcess]:
-    """A web process on the database of the fixture `api`, whose calls wait for a minute."""
-    settings = web_settings.model_copy(update={"wait_s": 60.0, "redis_url": redis_url})
-    with running_web(settings, tmp_path) as web:
-        yield web
+def api(service: tuple[WebProcess, Api]) -> Api:
+    """The API without requests of earlier tests."""
+    service[1].sql("delete from requests")
+    return service[1]
+
+
+@pytest.fixture
+def web(service: tuple[WebProcess, Api]) -> WebProcess:
+    """The web process on the database of the fixture `api`."""
+    return service[0]
 
 
 def posted(web: WebProcess, api: Api, *headers: str, **fields: object) -> socket.socket:

@@ -85,9 +85,7 @@ def test_who_waits_when_the_process_stops_is_answered(web: WebProcess, api: Api)
     assert [answer.json()["status"] for answer in answers] == ["queued"] * len(calls)
 
 
-def test_a_limit_holds_over_several_web_processes(
-    web: WebProcess, web_settings: Settings, api: Api, tmp_path: Path
-) -> None:
+def test_a_limit_holds_over_several_web_processes(web_settings: Settings, api: Api, tmp_path: Path) -> None:
     limited = web_settings.model_copy(update={"rate_limit": "10/hour", "wait_s": 60.0})
     (tmp_path / "one").mkdir()
     (tmp_path / "other").mkdir()
