@@ -155,10 +155,8 @@ def _ping_after_idle(engine: Engine) -> None:
             return
         try:
             engine.dialect.do_ping(connection)
-        except (
-            DatabaseSilent
-        ) as error:  # after a DisconnectionError the pool would wait once more, for a new connection
-            record.invalidate()
+        except DatabaseSilent as error:
+            record.invalidate()  # after a DisconnectionError the pool would wait once more, for a new connection
             raise OperationalError(None, None, error) from error
         except engine.dialect.loaded_dbapi.Error as error:
             raise DisconnectionError from error  # the pool opens a new connection

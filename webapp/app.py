@@ -145,7 +145,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     app.before_request(request_bodies.unfold_body)
     app.before_request(take_turn)
     client_errors.register(app)
-    apis = [
+    for blueprint in (
         responses_api.api,
         input_api.api,
         chat_api.api,
@@ -157,9 +157,6 @@ def create_app(settings: Settings | None = None) -> APIFlask:
         batches_api.api,
         usage_api.api,
         webhooks_api.api,
-    ]
-    for blueprint in (
-        *apis,
         monitoring.health_pages,
         sign_in_pages.sign_in_pages,
         dashboard_pages.pages,

@@ -30,9 +30,8 @@ class Size:
     rescues: int = 5  # rescues of each kind: from killed workers, from frozen workers
     broker_queue: int = 5_000  # requests that wait while the broker breaks
     broker_frozen_s: float = 10.0
-    settled_after: int = (
-        4_500  # answers before a rate is measured; in the long form the trainer's early refits are over by then
-    )
+    # answers before a rate is measured; in the long form the trainer's early refits are over by then
+    settled_after: int = 4_500
     window_s: float = 20.0  # seconds over which a rate is measured
     recovery_s: float = 30.0  # seconds after which the rate must be back
     postgres_breaks: tuple[str, ...] = ("restarted", "killed", "frozen")

@@ -16,9 +16,8 @@ class EngineCosts:
 
     curves: ServingCurves
     join_s: float = 0.0  # added whenever rows join a running continuous batch
-    chunk_tokens: int | None = (
-        None  # tokens of a chunk of the joiners' prefill; None: the whole prefill stalls the running rows
-    )
+    # tokens of a chunk of the joiners' prefill; None: the whole prefill stalls the running rows
+    chunk_tokens: int | None = None
     out_of_memory_s: float = 0.0  # the time to empty the memory and load the model again
     headroom: float = 0.0  # memory beyond Θ, as a share of Θ: Magnus keeps 30 % of the memory for fragmentation
     jitter: float = 0.0  # relative standard deviation of durations

@@ -20,9 +20,8 @@ from tasks.prediction.predictor_in_service import PredictorInService, make_confi
 
 # After this many tick intervals without a tick the predictor looks for requests by itself. Not tuned.
 MISSING_TICKS = 1.5
-POLL_BEHIND_POOLER_S = (
-    0.1  # between two checks if a pooler blocks announcements: a lone request waits half of it on average
-)
+# Between two checks if a pooler blocks announcements: a lone request waits half of it on average.
+POLL_BEHIND_POOLER_S = 0.1
 # Seconds between two checks, so that requests that arrive close together are predicted together. It equals the mean
 # wait for a tick every 0.1 s, and only a request close behind another one waits. Not tuned otherwise.
 SPACING_S = 0.05
