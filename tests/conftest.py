@@ -79,6 +79,7 @@ def servers_dir() -> Iterator[Path]:
     """A short path (a Unix socket's may have 107 bytes) for the data of the session's servers."""
     prefix = f"{SERVERS_PREFIX}{os.getpid()}-"
     with tempfile.TemporaryDirectory(prefix=prefix, dir=_memory(), ignore_cleanup_errors=True) as directory:
+        os.chmod(directory, 0o711)  # Postgres, which does not run as root, passes through it on any file system
         yield Path(directory)
 
 
