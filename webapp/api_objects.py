@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session, sessionmaker
 
 from webapp.client_errors import InvalidRequest
-from webapp.field_types import Text
+from webapp.requests.field_types import Text
 
 Page = TypeVar("Page")
 

@@ -11,10 +11,10 @@ from webapp.api_objects import ApiObject
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.chat.chat_schemas import ChatMessage
-from webapp.client_prompt import MOST_PROMPT_IDS, prompt_of_turns
-from webapp.field_types import Body, Text
-from webapp.options import TokenId
-from webapp.tools import MOST_TOOLS, ChatTool
+from webapp.requests.client_prompt import MOST_PROMPT_IDS, prompt_of_turns
+from webapp.requests.field_types import Body, Text
+from webapp.requests.options import TokenId
+from webapp.requests.tools import MOST_TOOLS, ChatTool
 
 api = APIBlueprint("tokens", __name__, tag="Tokens")
 

@@ -14,7 +14,7 @@ from webapp.api_objects import ApiObject, DeletedObject, Query
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.client_errors import InvalidRequest, NotFound
-from webapp.field_types import Body, Text
+from webapp.requests.field_types import Body, Text
 
 DAY_S = 86_400
 LONGEST_OVERLAP_S = 7 * DAY_S

@@ -27,7 +27,7 @@ from models import model_versions
 from models.request_predictions import scoped_application
 from settings import Settings
 from tasks.prediction.predictor_in_service import make_configured
-from webapp.client_prompt import application_name
+from webapp.requests.client_prompt import application_name
 
 KIND = "length"  # the kind of model version under which the trainer, too, publishes length predictors
 

@@ -8,7 +8,7 @@ from typing import IO, Any
 import click
 
 from request_body import StoredTurn
-from webapp.client_prompt import prompt_of_turns
+from webapp.requests.client_prompt import prompt_of_turns
 
 SUCCEEDED = 200
 

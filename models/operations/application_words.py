@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from models.sql import text
 from models.tables import RequestStatus
 
-DIGEST = re.compile(r"[0-9a-f]{12}")  # as `webapp/client_prompt.py:application_name` makes it
+DIGEST = re.compile(r"[0-9a-f]{12}")  # as `webapp/requests/client_prompt.py:application_name` makes it
 CHARACTERS = 60  # of the instructions: a line of a table; not tuned
 
 

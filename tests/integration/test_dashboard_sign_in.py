@@ -13,8 +13,8 @@ from models.tenants.api_keys import Scope
 from settings import Settings
 from tests.integration.api_service import Api
 from tests.integration.database_stage import Stage
-from webapp.client_prompt import application_name
 from webapp.dashboard.operator_sign_in import COOKIE
+from webapp.requests.client_prompt import application_name
 
 PASSWORD = "open sesame, please"
 JOB = f"resp_{1:032x}"

@@ -35,7 +35,7 @@ from webapp.bulk.result_lines import EndingJob, result_lines, results
 from webapp.bulk.result_tables import as_csv, as_parquet, table_rows
 from webapp.bulk.retried_lines import retry_of
 from webapp.client_errors import BacklogFull, InvalidRequest, NotFound
-from webapp.submission import canonical_digest, checked_key
+from webapp.requests.submission import canonical_digest, checked_key
 
 BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")  # as `bulk_jobs.create_job` makes them
 RETRY_S = 60  # batches take minutes and more; any value of that order works

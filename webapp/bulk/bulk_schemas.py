@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 from models.bulk.bulk_tables import BulkJob, BulkStatus, FilePurpose, StoredFile
 from webapp.api_objects import ApiObject, DeletedObject, ListPage, PageQuery, Query
 from webapp.bulk.file_upload import EXPIRES_AFTER_S
-from webapp.field_types import Body, Metadata, Text
+from webapp.requests.field_types import Body, Metadata, Text
 
 UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 WINDOW = re.compile(r"([1-9]\d{0,4})([mhd])")

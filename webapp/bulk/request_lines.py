@@ -16,13 +16,13 @@ from models.planning.queue_snapshot import QueueSnapshot
 from webapp.chat.chat_api import chat_completion_of, chat_submission, completion_of, completion_submissions
 from webapp.chat.chat_schemas import CreateChatCompletion, CreateCompletion
 from webapp.client_errors import ERROR_TABLE, ClientError, InvalidRequest, error_object, field_path, validation_message
-from webapp.field_types import Body, Text
 from webapp.limits.prompt_limits import PromptLimits
+from webapp.requests.field_types import Body, Text
+from webapp.requests.several_answers import accepted_requests, several
+from webapp.requests.submission import Submission, accepted_request
 from webapp.responses.response_objects import response_of
 from webapp.responses.response_schemas import CreateResponse
 from webapp.responses.responses_api import response_submission
-from webapp.several_answers import accepted_requests, several
-from webapp.submission import Submission, accepted_request
 from webapp.texts.text_objects import embeddings_of, ranking_of, scores_of
 from webapp.texts.text_schemas import CreateEmbeddings, CreateRerank, CreateScore
 from webapp.texts.text_submissions import embeddings_submission, rerank_submission, score_submission

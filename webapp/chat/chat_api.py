@@ -29,16 +29,16 @@ from webapp.chat.chat_objects import (
 )
 from webapp.chat.chat_schemas import MOST_ANSWERS, CommonFields, CreateChatCompletion, CreateCompletion
 from webapp.client_errors import InvalidRequest
-from webapp.client_prompt import client_prompts, prompt_of_turns
 from webapp.limits.prompt_limits import PromptLimits
-from webapp.options import stored_format
+from webapp.requests.client_prompt import client_prompts, prompt_of_turns
+from webapp.requests.options import stored_format
+from webapp.requests.several_answers import one_by_one, several, wait_for_answers
+from webapp.requests.submission import FieldNames, Submission, served_tier, tier_of_answers
+from webapp.requests.tools import answer_parts, function_fields, stored_choice
 from webapp.responses.output_items import logprobs_of
 from webapp.responses.response_objects import magnus_of
-from webapp.several_answers import one_by_one, several, wait_for_answers
 from webapp.streaming.answer_stream import event_stream, submit_and_stream_all
 from webapp.streaming.chat_chunks import ChunkKind, ShownUsage, chunks
-from webapp.submission import FieldNames, Submission, served_tier, tier_of_answers
-from webapp.tools import answer_parts, function_fields, stored_choice
 from webapp.waiting.patience import connection_of
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions

@@ -5,12 +5,22 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag, ValidationInfo, field_validator
 
 from request_body import Effort, StoredTurn
-from webapp.client_prompt import CompletionPrompt
-from webapp.field_types import TEXT_OR_LIST, Body, Metadata, Seed, StopString, StopStrings, Temperature, Text, TopP
-from webapp.options import AskedTier, ChatFormat, TemplateVariables, TopLogprobs
+from webapp.requests.client_prompt import CompletionPrompt
+from webapp.requests.field_types import (
+    TEXT_OR_LIST,
+    Body,
+    Metadata,
+    Seed,
+    StopString,
+    StopStrings,
+    Temperature,
+    Text,
+    TopP,
+)
+from webapp.requests.options import AskedTier, ChatFormat, TemplateVariables, TopLogprobs
+from webapp.requests.structured_outputs import StructuredFields
+from webapp.requests.tools import MOST_TOOLS, CallId, ChatTool, ChatToolCall, ChatToolChoice
 from webapp.responses.response_schemas import Content, Extras, RoleAndContent
-from webapp.structured_outputs import StructuredFields
-from webapp.tools import MOST_TOOLS, CallId, ChatTool, ChatToolCall, ChatToolChoice
 
 MOST_ANSWERS = 128  # answers of one call: OpenAI's bound of `n`; each is a request of its own
 EmptyList = Annotated[list[Any], Field(max_length=0)]

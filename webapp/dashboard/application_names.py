@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 
 from models.operations import operator_access
 from webapp.app_context import current_context
-from webapp.client_prompt import application_name
 from webapp.dashboard.operator_sign_in import current_operator
+from webapp.requests.client_prompt import application_name
 
 WITHOUT_INSTRUCTIONS = application_name({}, "")
 

@@ -19,7 +19,7 @@ from webapp.charts.timelines import job_life
 from webapp.dashboard.application_names import names_for_operator
 from webapp.dashboard.operator_actions import operator_action
 from webapp.dashboard.operator_sign_in import current_operator
-from webapp.stored_requests import RESPONSE_ID
+from webapp.requests.stored_requests import RESPONSE_ID
 
 SHOWN = 50  # rows of a page; not tuned
 # The statuses of the jobs that each action changes; it leaves jobs in other statuses alone.

@@ -14,14 +14,14 @@ from models.tables import RequestStatus
 from request_body import RequestBody, StoredCall, StoredTurn, UnreadableBody, read_body, readable_body
 from webapp.app_context import AppContext
 from webapp.client_errors import InvalidRequest, NotFound
-from webapp.client_prompt import opening_turns
 from webapp.limits.prompt_limits import PromptLimits
 from webapp.limits.text_limits import TOO_LONG
+from webapp.requests.client_prompt import opening_turns
+from webapp.requests.stored_requests import find_request
+from webapp.requests.tools import FunctionCallItem, FunctionOutputItem, ItemReference, ReasoningItem, parts_of
 from webapp.responses.output_items import ReasoningOutput
 from webapp.responses.response_objects import response_of
 from webapp.responses.response_schemas import InputItem, Message
-from webapp.stored_requests import find_request
-from webapp.tools import FunctionCallItem, FunctionOutputItem, ItemReference, ReasoningItem, parts_of
 
 NO_PREVIOUS = "previous_response_not_found"  # OpenAI's code
 MOST_REFERENCED = 200  # responses whose items an input names, each of which is a query. Not tuned

@@ -11,13 +11,13 @@ from webapp.api_objects import ApiObject, ListPage, PageQuery
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.client_errors import InvalidRequest
-from webapp.client_prompt import prompt_of_turns
-from webapp.field_types import Body, Text
-from webapp.options import TemplateVariables
+from webapp.requests.client_prompt import prompt_of_turns
+from webapp.requests.field_types import Body, Text
+from webapp.requests.options import TemplateVariables
+from webapp.requests.stored_requests import find_request
+from webapp.requests.tools import MOST_TOOLS, ResponseTool, ResponseToolChoice, functions_of, stored_choice
 from webapp.responses.conversation import earlier_turns, fitting, items_of, referenced_items, turns_of
 from webapp.responses.response_schemas import Includable, Input, InputItem, ReasoningOptions, TextOptions, not_empty
-from webapp.stored_requests import find_request
-from webapp.tools import MOST_TOOLS, ResponseTool, ResponseToolChoice, functions_of, stored_choice
 
 api = APIBlueprint("conversations", __name__, url_prefix="/v1/responses", tag="Responses")
 

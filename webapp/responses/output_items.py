@@ -8,7 +8,7 @@ from models.client_requests import RequestView
 from models.tables import RequestStatus
 from request_body import RequestBody, readable_body
 from webapp.api_objects import ApiObject
-from webapp.tools import parts_of
+from webapp.requests.tools import parts_of
 
 
 class LikelyToken(ApiObject):

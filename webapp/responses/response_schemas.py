@@ -10,9 +10,26 @@ from pydantic import Field, Tag, ValidationInfo, field_validator
 from models.tables import RequestStatus
 from request_body import Effort
 from webapp.api_objects import PageQuery, Query
-from webapp.field_types import TEXT_OR_LIST, Body, HistoryBody, Metadata, Seed, StopStrings, Temperature, Text, TopP
-from webapp.options import AskedTier, ResponseFormat, SamplingFields, TemplateVariables, TextFormat, TopLogprobs
-from webapp.tools import (
+from webapp.requests.field_types import (
+    TEXT_OR_LIST,
+    Body,
+    HistoryBody,
+    Metadata,
+    Seed,
+    StopStrings,
+    Temperature,
+    Text,
+    TopP,
+)
+from webapp.requests.options import (
+    AskedTier,
+    ResponseFormat,
+    SamplingFields,
+    TemplateVariables,
+    TextFormat,
+    TopLogprobs,
+)
+from webapp.requests.tools import (
     ITEM,
     MOST_PARTS,
     MOST_TOOLS,

@@ -15,9 +15,21 @@ from webapp.api_objects import read_page
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.client_errors import InvalidRequest
-from webapp.client_prompt import opening_turns, prompt_of_turns
 from webapp.limits.prompt_limits import PromptLimits
-from webapp.options import stored_format
+from webapp.requests.client_prompt import opening_turns, prompt_of_turns
+from webapp.requests.options import stored_format
+from webapp.requests.several_answers import submit_all_and_wait
+from webapp.requests.stored_requests import (
+    RESPONSE_ID,
+    cancel_request,
+    find_and_wait,
+    find_request,
+    forget_unstored,
+    require_response_id,
+    response_not_found,
+)
+from webapp.requests.submission import FieldNames, Submission, served_tier, submit
+from webapp.requests.tools import function_fields, functions_of, hosted_kinds, stored_choice
 from webapp.responses.conversation import (
     ReferencedItems,
     earlier_turns,
@@ -28,20 +40,8 @@ from webapp.responses.conversation import (
 )
 from webapp.responses.response_objects import Deleted, Response, ResponseList, response_of, retry_after_s
 from webapp.responses.response_schemas import CreateResponse, ListQuery, RetrieveQuery
-from webapp.several_answers import submit_all_and_wait
-from webapp.stored_requests import (
-    RESPONSE_ID,
-    cancel_request,
-    find_and_wait,
-    find_request,
-    forget_unstored,
-    require_response_id,
-    response_not_found,
-)
 from webapp.streaming.answer_stream import event_stream, find_and_stream, submit_and_stream_all
 from webapp.streaming.response_events import response_events
-from webapp.submission import FieldNames, Submission, served_tier, submit
-from webapp.tools import function_fields, functions_of, hosted_kinds, stored_choice
 from webapp.waiting.patience import connection_of, patience_of, preferred_wait_s
 
 api = APIBlueprint("responses", __name__, url_prefix="/v1/responses", tag="Responses")

@@ -7,8 +7,8 @@ from typing import Any, Literal
 from inference.answer_parts import ReadAnswer, read_answer
 from inference.tool_calls import text_parameters
 from request_body import PLAIN, RequestBody
+from webapp.requests.tools import AnswerParts, answer_parts
 from webapp.streaming.answer_stream import AnswerStream
-from webapp.tools import AnswerParts, answer_parts
 
 Entries = list[dict[str, Any]]  # stored log probabilities
 PieceKind = Literal["reasoning", "text"]

@@ -13,10 +13,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from models.client_requests import RequestView
 from webapp.app_context import AppContext
 from webapp.client_errors import Busy, NotAnswered
-from webapp.several_answers import store_all
-from webapp.stored_requests import cancel_request, find_request, forget_unstored, response_not_found
+from webapp.requests.several_answers import store_all
+from webapp.requests.stored_requests import cancel_request, find_request, forget_unstored, response_not_found
+from webapp.requests.submission import Submission
 from webapp.streaming.token_feed import LiveText
-from webapp.submission import Submission
 from webapp.transport.one_line_json import one_line_json
 from webapp.waiting.patience import Connection
 from webapp.waiting.waiting_calls import WaitingSlot

@@ -12,12 +12,12 @@ from request_body import PLAIN, read_body
 from webapp.chat.chat_answers import completion_logprobs, finish_reason_of, usage_of
 from webapp.chat.chat_objects import CompletionUsage
 from webapp.client_errors import ClientError, error_object
+from webapp.requests.stored_requests import require_answer
+from webapp.requests.submission import tier_of_answers
+from webapp.requests.tools import answer_parts
 from webapp.responses.response_objects import magnus_of
-from webapp.stored_requests import require_answer
 from webapp.streaming.answer_pieces import shown_pieces
 from webapp.streaming.answer_stream import DONE, KEEP_ALIVE, AnswerStream, event, in_turns
-from webapp.submission import tier_of_answers
-from webapp.tools import answer_parts
 
 NAMES = {"text": "content", "reasoning": "reasoning_content"}  # of a delta's fields
 ChunkKind = Literal["chat.completion.chunk", "text_completion"]

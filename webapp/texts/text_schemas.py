@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from webapp.client_prompt import kind_of_prompt
-from webapp.field_types import TEXT_OR_LIST, Body, Metadata, Text
 from webapp.limits.text_limits import MOST_TEXTS
-from webapp.options import AskedTier
+from webapp.requests.client_prompt import kind_of_prompt
+from webapp.requests.field_types import TEXT_OR_LIST, Body, Metadata, Text
+from webapp.requests.options import AskedTier
 from webapp.responses.response_schemas import QueueExtras
 
 SomeText = Annotated[Text, Field(min_length=1)]

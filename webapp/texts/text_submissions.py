@@ -10,7 +10,7 @@ from request_body import Pooling, RequestBody
 from webapp.client_errors import InvalidRequest
 from webapp.limits.prompt_limits import PromptLimits
 from webapp.limits.text_limits import CallTexts, check_values, checked_texts
-from webapp.submission import FieldNames, Submission, served_tier
+from webapp.requests.submission import FieldNames, Submission, served_tier
 from webapp.texts.text_schemas import CreateEmbeddings, CreateRerank, CreateScore, TextFields
 
 # the kind of request, where the client does not name it

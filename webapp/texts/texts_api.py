@@ -10,8 +10,8 @@ from models.client_requests import RequestView
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.limits.prompt_limits import PromptLimits
-from webapp.several_answers import wait_for_answers
-from webapp.submission import Submission
+from webapp.requests.several_answers import wait_for_answers
+from webapp.requests.submission import Submission
 from webapp.texts.text_objects import EmbeddingList, Ranking, ScoreList, embeddings_of, ranking_of, scores_of
 from webapp.texts.text_schemas import CreateEmbeddings, CreateRerank, CreateScore
 from webapp.texts.text_submissions import embeddings_submission, rerank_submission, score_submission

@@ -20,7 +20,7 @@ from tests.unit.webapp.limits.test_prompt_limits import WORDS
 from webapp.client_errors import InvalidRequest, NotAnswered, NotFound
 from webapp.limits.prompt_limits import PromptLimits
 from webapp.limits.text_limits import text_limits_of
-from webapp.submission import accepted_request
+from webapp.requests.submission import accepted_request
 from webapp.texts.text_objects import embeddings_of, ranking_of, scores_of
 from webapp.texts.text_schemas import CreateEmbeddings, CreateRerank, CreateScore
 from webapp.texts.text_submissions import embeddings_submission, rerank_submission, score_submission

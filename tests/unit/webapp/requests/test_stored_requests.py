@@ -3,7 +3,7 @@
 import pytest
 
 from webapp.client_errors import NotFound
-from webapp.stored_requests import require_response_id
+from webapp.requests.stored_requests import require_response_id
 
 
 @pytest.mark.parametrize("id", ["", "resp_", "resp_" + "0" * 31, "resp_" + "G" * 32, "resp_" + "0" * 32 + "\n"])

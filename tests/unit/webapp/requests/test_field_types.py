@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from webapp.bulk import batches_api
 from webapp.chat import chat_api
 from webapp.chat.chat_schemas import CreateChatCompletion
-from webapp.field_types import Body
+from webapp.requests.field_types import Body
 from webapp.responses import responses_api
 
 APIS = (batches_api, chat_api, responses_api)  # imported, so that their bodies are known

@@ -10,8 +10,8 @@ from flask import request
 from models.client_requests import NewRequest, RequestView
 from webapp.app_context import AppContext, current_context
 from webapp.client_errors import InvalidRequest, NotInTime
-from webapp.stored_requests import cancel_request, find_request, forget_unstored, require_answer, wait_for_ends
-from webapp.submission import Submission, new_request, store
+from webapp.requests.stored_requests import cancel_request, find_request, forget_unstored, require_answer, wait_for_ends
+from webapp.requests.submission import Submission, new_request, store
 from webapp.waiting.patience import Patience, patience_of
 
 # The most log probabilities in all answers to one call, those of the likeliest tokens included: each takes 3 us to be

@@ -12,7 +12,7 @@ from inference.json_grammar import FormatChecks
 from inference.sequences import JsonFormat
 from request_body import StoredFormat
 from webapp.client_errors import InvalidRequest
-from webapp.structured_outputs import StructuredFields, _one_of
+from webapp.requests.structured_outputs import StructuredFields, _one_of
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "string"}, "a": {"type": "integer"}}}
 OF_SCHEMA = StoredFormat.model_validate({"type": "json_schema", "name": "answer", "schema": SCHEMA})

@@ -10,7 +10,7 @@ from inference.model_prompt import ModelPrompt
 from request_body import Sampling, StoredFormat, read_body, stored_form
 from webapp.chat.chat_schemas import CreateChatCompletion
 from webapp.client_errors import field_path
-from webapp.options import MOST_SCHEMA_BYTES, MOST_SCHEMA_DEPTH, JsonSchema, stored_format
+from webapp.requests.options import MOST_SCHEMA_BYTES, MOST_SCHEMA_DEPTH, JsonSchema, stored_format
 from webapp.responses.response_schemas import CreateResponse
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", 1, None]}}, "required": ["a"]}

@@ -10,8 +10,8 @@ from inference.answer_parts import read_answer
 from inference.tool_calls import ToolCall, text_parameters
 from models.client_requests import RequestView
 from request_body import RequestBody, StoredCall, StoredTool, StoredToolChoice, readable_body
-from webapp.field_types import TEXT_OR_LIST, Body, HistoryBody, Text
-from webapp.options import JsonSchema
+from webapp.requests.field_types import TEXT_OR_LIST, Body, HistoryBody, Text
+from webapp.requests.options import JsonSchema
 
 MOST_TOOLS = 128  # OpenAI's bound
 MOST_PARTS = 1000  # parts of one message's content, and of one tool's result; not tuned

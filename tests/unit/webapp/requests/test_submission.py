@@ -16,8 +16,8 @@ from scheduling.request import SERVICE_TIERS, ServiceTier
 from settings import BUNDLED_MODEL
 from webapp.client_errors import InvalidRequest
 from webapp.limits.prompt_limits import PromptLimits
+from webapp.requests.submission import Submission, accepted_request, canonical_digest, served_tier, tier_of_answers
 from webapp.responses.response_schemas import CreateResponse
-from webapp.submission import Submission, accepted_request, canonical_digest, served_tier, tier_of_answers
 
 BODY = CreateResponse(model="words", input="eins")
 SUBMISSION = Submission(

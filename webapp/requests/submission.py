@@ -25,9 +25,9 @@ from request_body import RequestBody, readable_body, stored_form
 from scheduling.request import SERVICE_TIERS, ServiceTier, is_background, service_tier
 from webapp.app_context import AppContext
 from webapp.client_errors import InvalidRequest
-from webapp.client_prompt import application_name
 from webapp.limits.prompt_limits import PromptLimits, TokenCounts
-from webapp.options import check_options
+from webapp.requests.client_prompt import application_name
+from webapp.requests.options import check_options
 
 IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,255}")  # as the OpenAPI document says; clients send a UUID
 

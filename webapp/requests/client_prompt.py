@@ -8,9 +8,9 @@ from pydantic import Discriminator, Field, Tag
 
 from inference.model_prompt import ModelPrompt
 from request_body import Effort, RequestBody, StoredTool, StoredTurn, TemplateVariable
-from webapp.field_types import Text
 from webapp.limits.prompt_limits import PromptLimits
-from webapp.options import TokenId
+from webapp.requests.field_types import Text
+from webapp.requests.options import TokenId
 
 DIGEST_CHARACTERS = 12  # hex digits, 48 bits: two of 10,000 distinct instructions collide with a chance of 2e-7
 SYSTEM_ROLES = ("system", "developer")

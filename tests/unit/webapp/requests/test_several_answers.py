@@ -8,9 +8,9 @@ from inference.model_prompt import ModelPrompt
 from models.client_requests import NewRequest
 from request_body import RequestBody
 from webapp.client_errors import InvalidRequest
+from webapp.requests.several_answers import MOST_LOGPROBS, check_logprobs
+from webapp.requests.submission import Submission
 from webapp.responses.response_schemas import CreateResponse
-from webapp.several_answers import MOST_LOGPROBS, check_logprobs
-from webapp.submission import Submission
 
 ASKED = Submission(
     tenant="acme",

@@ -17,7 +17,7 @@ from inference.sequences import JsonFormat
 from inference.tool_calls import required_format
 from request_body import RequestBody, Sampling, StoredFormat
 from webapp.client_errors import InvalidRequest
-from webapp.field_types import Body, Text, storable
+from webapp.requests.field_types import Body, Text, storable
 from webapp.waiting.patience import others_turn
 
 MOST_BIASES = 300  # OpenAI's bound

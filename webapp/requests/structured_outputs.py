@@ -9,8 +9,8 @@ from pydantic_core import from_json
 
 from request_body import StoredFormat
 from webapp.client_errors import InvalidRequest
-from webapp.field_types import HistoryBody, Text
-from webapp.options import MOST_SCHEMA_BYTES, JsonSchema, SamplingFields
+from webapp.requests.field_types import HistoryBody, Text
+from webapp.requests.options import MOST_SCHEMA_BYTES, JsonSchema, SamplingFields
 
 # choices, of at most MOST_SCHEMA_BYTES together, like a schema's names and values. Not tuned otherwise
 MOST_CHOICES = 1000

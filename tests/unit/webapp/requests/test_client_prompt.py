@@ -2,7 +2,7 @@
 
 from inference.model_prompt import ModelPrompt
 from request_body import StoredTurn, stored_form
-from webapp.client_prompt import application_name, prompt_of_turns
+from webapp.requests.client_prompt import application_name, prompt_of_turns
 
 
 def turn(role: str, content: str) -> StoredTurn:

@@ -1,0 +1,1 @@
+"""What all calls that submit share: from the options of a body to stored requests and their answers."""
