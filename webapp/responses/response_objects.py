@@ -161,12 +161,17 @@ def response_of(view: RequestView, place: QueuePlace) -> Response:
 
 
 def retry_after_s(view: RequestView, place: QueuePlace) -> int | None:
-    """Returns the seconds until the client should poll again, by the estimated end; None once the request is final."""
+    """Returns the seconds until the client should poll again; None once the request is final.
+
+    They end halfway between the ETA, which half of the answers miss, and the interval's upper bound, which one in
+    twenty misses, so that about four of five clients find their answer when they come back.
+    """
     if view.request.status.final:
         return None
     if place.eta_at is None:
         return MIN_RETRY_S
-    return min(max(math.ceil((place.eta_at - view.now).total_seconds()), MIN_RETRY_S), MAX_RETRY_S)
+    likely_at = place.eta_at + ((place.high_at or place.eta_at) - place.eta_at) / 2
+    return min(max(math.ceil((likely_at - view.now).total_seconds()), MIN_RETRY_S), MAX_RETRY_S)
 
 
 def magnus_of(view: RequestView, place: QueuePlace, body: RequestBody) -> Magnus:

@@ -29,3 +29,10 @@ def test_retry_after_is_the_estimate_within_bounds(status: str, eta_s: float | N
     eta_at = None if eta_s is None else NOW + timedelta(seconds=eta_s)
     view = RequestView(StoredRequest(id="a", status=RequestStatus(status)), None, 0, NOW)
     assert retry_after_s(view, QueuePlace(None, eta_at)) == wait
+
+
+@pytest.mark.parametrize(("eta_s", "high_s", "wait"), [(7, 16, 12), (0, 0.5, 1), (10, 10, 10), (30, 500, 120)])
+def test_retry_after_is_halfway_from_the_estimate_to_its_upper_bound(eta_s: float, high_s: float, wait: int) -> None:
+    view = RequestView(StoredRequest(id="a", status=RequestStatus.queued), None, 0, NOW)
+    place = QueuePlace(1, *(NOW + timedelta(seconds=s) for s in (eta_s, 0, high_s)))
+    assert retry_after_s(view, place) == wait

@@ -8,19 +8,18 @@ at submission, when service begins, and halfway between arrival and answer. An e
 expected and the real instant of the answer, as a share of the time that was left. The table also has the errors of the
 predicted lengths, on which every ETA depends. At submission, the median error in seconds stands beside those of two
 naive rivals, the last hour's median response time and Little's law, and the interval's width beside that of the last
-hour's response times.
+hour's response times. *Found* is the share of answers that a client finds that comes back once, when `Retry-After`
+says; *polls*, how often it asks until it finds the answer, and *found after*, how long the answer lay there by then.
 
 The planner's snapshots are kept during the run and evaluated afterwards, so that the benchmark takes almost no CPU from
 the service.
 """
 
-import bisect
-import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -29,7 +28,8 @@ import click
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from benchmarks.eta_rivals import History, Served, beside_rivals
+from benchmarks.eta.judged_etas import Job, Snapshots, judge
+from benchmarks.eta.rivals import History, Served
 from benchmarks.harness import Json, Results, json_option, print_table
 from benchmarks.inputs.request_sources import Workload, arrivals_of
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
@@ -39,126 +39,8 @@ from cli.hosting.service_files import RunningService
 from cli.option_types import CommaSeparated
 from cli.service_access import POLICIES, settings_with
 from models.client_requests import UNFINISHED, RequestView, select_views
-from models.planning.queue_position import QueuePlace, place_in_queue
-from models.planning.queue_snapshot import STALE_AFTER, QueueSnapshot, read_queue_snapshot
-from models.tables import RequestStatus, StoredBatch, StoredRequest
-
-WHOLE_S = 0.05  # ETAs with less time left than this are not judged: clocks and the network are not more exact
-# columns of a request that are known before it ends
-UNENDED = ("id", "model", "arrived_at", "predicted_tokens", "eta_at", "eta_low_at", "eta_high_at")
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """An answered job with its batch; instants are seconds since the epoch."""
-
-    request: StoredRequest
-    batch: StoredBatch | None
-    arrived_at: float
-    started_at: float | None
-    finished_at: float
-
-    @classmethod
-    def from_view(cls, view: RequestView) -> "Job":
-        """Make a job from an ended request as the API reads it; raises ValueError if it has not ended."""
-        request, started_at = view.request, view.request.started_at
-        if request.finished_at is None:
-            raise ValueError(f"{request.id} has not ended")
-        began = None if started_at is None else started_at.timestamp()
-        return cls(request, view.batch, request.arrived_at.timestamp(), began, request.finished_at.timestamp())
-
-    @property
-    def length_error(self) -> float:
-        """The error of the predicted length, as a share of the real one."""
-        return abs((self.request.predicted_tokens or 0) / max(1, self.request.output_tokens or 0) - 1)
-
-    def view_at(self, at: float) -> RequestView:
-        """The job as the API read it at this instant."""
-        began = self.started_at is not None and self.started_at <= at
-        given = {name: getattr(self.request, name) for name in UNENDED}
-        status = RequestStatus.in_progress if began else RequestStatus.queued
-        return RequestView(
-            StoredRequest(status=status, **given), self.batch if began else None, 0, datetime.fromtimestamp(at, UTC)
-        )
-
-
-class Snapshots:
-    """The planner's snapshots of one run."""
-
-    def __init__(self) -> None:
-        self._kept: list[QueueSnapshot] = []
-
-    def keep(self, session: Session) -> None:
-        """Keep the current snapshot unless it was kept before."""
-        snapshot = read_queue_snapshot(session)
-        if snapshot is not None and (not self._kept or snapshot.at > self._kept[-1].at):
-            self._kept.append(snapshot)
-        session.rollback()
-
-    def place(self, job: Job, at: float) -> QueuePlace:
-        """Return the ETA and position that the API showed for a job at this instant."""
-        view = job.view_at(at)
-        number = bisect.bisect_right(self._kept, view.now, key=lambda kept: kept.at) - 1
-        known = number >= 0 and view.now - self._kept[number].at <= STALE_AFTER
-        return place_in_queue(view, self._kept[number] if known else None)
-
-
-def judge(jobs: Sequence[Job], snapshots: Snapshots, history: History) -> list[Json]:
-    """Make a row for each moment: median error, share of answers within the interval, number of jobs, rivals."""
-    rows: list[Json] = []
-    for moment, at_of in MOMENTS.items():
-        left = [
-            (at, job.finished_at, place)
-            for job in jobs
-            if (at := at_of(job)) is not None
-            and job.finished_at - at > WHOLE_S
-            and (place := _shown_eta(moment, job, at, snapshots)).eta_at is not None
-        ]
-        rows.append(
-            {
-                "moment": moment,
-                "judged": len(left),
-                "median_error": _median(
-                    abs(place.eta_at.timestamp() - end) / (end - at) for at, end, place in left if place.eta_at
-                ),
-                "coverage": _mean(
-                    place.low_at.timestamp() <= end <= place.high_at.timestamp()
-                    for _, end, place in left
-                    if place.low_at is not None and place.high_at is not None
-                ),
-                "length_error": _median(job.length_error for job in jobs),
-            }
-        )
-    shown = [
-        (Served(job.arrived_at, job.finished_at), eta.timestamp(), (high - low).total_seconds())
-        for job in jobs
-        if (eta := job.request.eta_at) and (low := job.request.eta_low_at) and (high := job.request.eta_high_at)
-    ]
-    return [row | (beside_rivals(shown, history) if row["moment"] == "submission" else {}) for row in rows]
-
-
-def _shown_eta(moment: str, job: Job, at: float, snapshots: Snapshots) -> QueuePlace:
-    """The ETA that the API showed at this moment; at submission it is in the call's answer."""
-    shown = QueuePlace(None, job.request.eta_at, job.request.eta_low_at, job.request.eta_high_at)
-    return shown if moment == "submission" else snapshots.place(job, at)
-
-
-MOMENTS: dict[str, Callable[[Job], float | None]] = {
-    "submission": lambda job: job.arrived_at,
-    "half-way": lambda job: (job.arrived_at + job.finished_at) / 2,
-    "start": lambda job: job.started_at,
-}
-
-
-def _median(values: Iterable[float]) -> float | None:
-    known = list(values)
-    return round(statistics.median(known), 4) if known else None
-
-
-def _mean(values: Iterable[bool]) -> float | None:
-    known = list(values)
-    return round(statistics.fmean(known), 4) if known else None
-
+from models.planning.queue_snapshot import read_queue_snapshot
+from models.tables import RequestStatus, StoredRequest
 
 POLICY_LIST = CommaSeparated(click.Choice(POLICIES))
 COLUMNS = {
@@ -167,7 +49,10 @@ COLUMNS = {
     "load": "load",
     "moment": "moment",
     "judged": "judged",
-    **{name.replace("_", " "): f"{name}:.1%" for name in ("median_error", "coverage", "length_error", "planner_share")},
+    **{name.replace("_", " "): f"{name}:.1%" for name in ("median_error", "coverage", "before_low", "before_eta")},
+    **{name.replace("_", " "): f"{name}:.1%" for name in ("length_error", "planner_share", "found")},
+    "polls": "polls:.2f",
+    "found after, s": "found_after_s:.1f",
     "error, s": "error_s:.1f",
     "last hour's, s": "last_hour_error_s:.1f",
     "Little's, s": "little_error_s:.1f",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.eta_rivals import FEWEST, HOUR_S, History, Served, beside_rivals
+from benchmarks.eta.rivals import FEWEST, HOUR_S, History, Served, beside_rivals
 
 
 def test_rivals_know_the_answers_of_the_last_hour_and_the_requests_in_the_service() -> None:

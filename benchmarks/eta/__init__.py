@@ -1,0 +1,1 @@
+"""Errors of ETAs on the real stack."""
