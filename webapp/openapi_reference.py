@@ -53,7 +53,10 @@ UPLOAD = {  # the body of POST /v1/files, which APIFlask does not know, because 
     },
 }
 BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-RETRY_AFTER = {"description": "Seconds after which the answer is likely there", "schema": {"type": "integer", "minimum": 1}}
+RETRY_AFTER = {
+    "description": "Seconds after which the answer is likely there",
+    "schema": {"type": "integer", "minimum": 1},
+}
 LIMIT_HEADERS = {
     f"x-ratelimit-{what}-{of}": {"description": f"{says} {unit}", "schema": {"type": kind}}
     for of, unit in (("requests", "of the tenant's rate"), ("tokens", "of queued prompts; for submissions only"))
