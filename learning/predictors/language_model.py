@@ -28,21 +28,19 @@ MOST_PROMPT_TOKENS = 1024  # only the end of a longer prompt is read, which boun
 
 
 class LanguageModel:
-    """A model with its tokenizer, loaded from a directory or a hub id, or given.
+    """A model with its tokenizer, loaded from a directory or a hub id, on the CPU.
 
     States and numbers of a text are cached, because predictor and trainer ask for the same requests again.
     """
 
-    def __init__(self, source: str | Path, model: Any = None, tokenizer: Any = None, device: str = "cpu") -> None:
+    def __init__(self, source: str | Path) -> None:
         self.source = str(source)
-        self.device = device
         # code of the model's own is never run, nor are pickled weights read, which may run code
-        self.tokenizer = tokenizer or AutoTokenizer.from_pretrained(self.source, trust_remote_code=False)
+        self.tokenizer = AutoTokenizer.from_pretrained(self.source, trust_remote_code=False)
         with whole_weights_only():
-            self.model = model or AutoModelForCausalLM.from_pretrained(
+            self.model: Any = AutoModelForCausalLM.from_pretrained(
                 self.source, trust_remote_code=False, use_safetensors=True
-            )
-        self.model.to(device).eval()
+            ).eval()
         if self.tokenizer.pad_token_id is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         self._states = VectorCache(self._read_states, self.model.config.hidden_size)
@@ -83,7 +81,7 @@ class LanguageModel:
             batch = self.encode(texts[start : start + BATCH])
             hidden = self.model(**batch, output_hidden_states=True).hidden_states[-1].float()
             mask = batch["attention_mask"][..., None]
-            rows.append(((hidden * mask).sum(1) / mask.sum(1)).cpu().numpy())
+            rows.append(((hidden * mask).sum(1) / mask.sum(1)).numpy())
         return np.concatenate(rows)
 
     @torch.inference_mode()
@@ -103,7 +101,7 @@ class LanguageModel:
         self.tokenizer.padding_side = self.tokenizer.truncation_side = "left"
         batch = self.tokenizer(
             list(texts), return_tensors="pt", padding=True, truncation=True, max_length=MOST_PROMPT_TOKENS
-        ).to(self.device)
+        )
         batch.pop("token_type_ids", None)
         return batch
 
@@ -127,7 +125,7 @@ WEIGHT_DECAY = 1e-2
 
 
 def train_classifier(
-    states: npt.NDArray[np.float32], bins: npt.NDArray[np.int64], seed: int = 0
+    states: npt.NDArray[np.float32], bins: npt.NDArray[np.int64]
 ) -> dict[str, npt.NDArray[np.float32]]:
     """Train an MLP that classifies states (prompts, hidden size) into bins; predicting with it takes numpy alone.
 
@@ -136,7 +134,7 @@ def train_classifier(
     centre, spread = states.mean(axis=0), states.std(axis=0) + 1e-6
     inputs, targets = torch.from_numpy((states - centre) / spread), torch.from_numpy(bins)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         mlp = nn.Sequential(
             nn.Linear(states.shape[1], HIDDEN_UNITS), nn.ReLU(), nn.Linear(HIDDEN_UNITS, int(bins.max()) + 1)
         )

@@ -10,12 +10,13 @@ import numpy.typing as npt
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 
-from learning.predictors.language_model import LanguageModel
+from learning.predictors.language_model import BATCH, LanguageModel
 
 IGNORED = -100  # the label that PyTorch's cross entropy leaves out
 PAPER_RATE, PAPER_PARAMETERS = 5e-5, 6.7e9  # appendix A, for LLaMA-7B
 MOST_RATE = 1e-2  # above it the smallest model diverged
-STATES_BATCH = 16  # prompts of one forward pass, as in `language_model`
+RANK = 8  # of the adapters
+TUNED_BATCH = 16  # texts of a step that tunes the token
 
 
 def load_with_adapters(source: str, targets: Sequence[str], weights: dict[str, npt.NDArray[Any]]) -> LanguageModel:
@@ -28,10 +29,10 @@ def load_with_adapters(source: str, targets: Sequence[str], weights: dict[str, n
     return loaded
 
 
-def add_adapters(model: Any, targets: Sequence[str], rank: int = 8) -> PeftModel:
+def add_adapters(model: Any, targets: Sequence[str]) -> PeftModel:
     """Return the model with untrained adapters on the projections of these names."""
     config = LoraConfig(
-        r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=list(targets), task_type="CAUSAL_LM"
+        r=RANK, lora_alpha=2 * RANK, lora_dropout=0.0, target_modules=list(targets), task_type="CAUSAL_LM"
     )
     with warnings.catch_warnings():  # peft 0.21 reads an attribute that transformers 5.23 calls deprecated
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
@@ -56,7 +57,7 @@ def tune(
     model, tokenizer = language_model.model, language_model.tokenizer
 
     def loss(rows: npt.NDArray[np.int64]) -> Any:
-        ids, labels, mask = _padded(tokenizer, [examples[i] for i in rows], language_model.device)
+        ids, labels, mask = _padded(tokenizer, [examples[i] for i in rows])
         return model(input_ids=ids, attention_mask=mask, labels=labels).loss
 
     return _train(model, _optimizer(model, rate), loss, len(examples), epochs=epochs, batch=batch, seed=seed)
@@ -69,26 +70,25 @@ def tune_len_token(
     *,
     epochs: int,
     rate: float | None,
-    batch: int = 16,
     seed: int,
 ) -> dict[str, npt.NDArray[Any]]:
     """Train adapters, the token's embedding and a classifier of its state together; return their weights by name."""
     model, width = language_model.model, language_model.model.config.hidden_size
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        head = torch.nn.Linear(width, max(bins) + 1).to(language_model.device)
+        head = torch.nn.Linear(width, max(bins) + 1)
     known = model.get_input_embeddings().weight.detach().float()
     token = torch.nn.Parameter(known.mean(0))  # starts as the mean of all tokens
     optimizer = _optimizer(model, rate, [token, *head.parameters()])
-    targets = torch.tensor(list(bins), device=language_model.device)
+    targets = torch.tensor(list(bins))
 
     def loss(rows: npt.NDArray[np.int64]) -> Any:
         states = _len_token_states(language_model, [texts[i] for i in rows], token)
         return torch.nn.functional.cross_entropy(head(states), targets[rows.tolist()])
 
-    _train(model, optimizer, loss, len(texts), epochs=epochs, batch=batch, seed=seed)
+    _train(model, optimizer, loss, len(texts), epochs=epochs, batch=TUNED_BATCH, seed=seed)
     arrays = {"token": token, "weight": head.weight, "bias": head.bias}
-    return adapter_weights(model) | {name: each.detach().cpu().numpy() for name, each in arrays.items()}
+    return adapter_weights(model) | {name: each.detach().numpy() for name, each in arrays.items()}
 
 
 @torch.inference_mode()
@@ -96,9 +96,9 @@ def len_token_states(
     language_model: LanguageModel, texts: Sequence[str], token: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float32]:
     """Return the last hidden state of the token behind each text, (texts, hidden size)."""
-    embedding = torch.from_numpy(np.array(token)).to(language_model.device)
-    batches = [texts[first : first + STATES_BATCH] for first in range(0, len(texts), STATES_BATCH)]
-    return np.concatenate([_len_token_states(language_model, batch, embedding).cpu().numpy() for batch in batches])
+    embedding = torch.from_numpy(np.array(token))
+    batches = [texts[first : first + BATCH] for first in range(0, len(texts), BATCH)]
+    return np.concatenate([_len_token_states(language_model, batch, embedding).numpy() for batch in batches])
 
 
 def _len_token_states(language_model: LanguageModel, texts: Sequence[str], token: torch.Tensor) -> torch.Tensor:
@@ -146,7 +146,7 @@ def _train(
     return losses
 
 
-def _padded(tokenizer: Any, examples: Sequence[tuple[str, str]], device: str) -> tuple[torch.Tensor, ...]:
+def _padded(tokenizer: Any, examples: Sequence[tuple[str, str]]) -> tuple[torch.Tensor, ...]:
     """Return ids, labels and mask of prompt + answer + end token, padded on the right; the prompt has no labels."""
     pairs = []
     for prompt, answer in examples:
@@ -162,9 +162,9 @@ def _padded(tokenizer: Any, examples: Sequence[tuple[str, str]], device: str) ->
         ids[row, :end] = torch.tensor(before + after)
         labels[row, len(before) : end] = torch.tensor(after)
         mask[row, :end] = 1
-    return ids.to(device), labels.to(device), mask.to(device)
+    return ids, labels, mask
 
 
 def adapter_weights(model: PeftModel) -> dict[str, npt.NDArray[Any]]:
     """Return the adapters' weights by name."""
-    return {name: w.detach().cpu().float().numpy() for name, w in get_peft_model_state_dict(model).items()}
+    return {name: w.detach().float().numpy() for name, w in get_peft_model_state_dict(model).items()}

@@ -146,8 +146,6 @@ def refit_serving_times(
     *,
     since: float,
     now: float,
-    bounds: TrainingSetBounds | None = None,
-    rule: ErrorRule = SERVING_RULE,
     published: bool = False,
 ) -> Candidate | None:
     """Refit the serving time estimators on the log's batches and judge them; return None as `refit` does.
@@ -155,10 +153,8 @@ def refit_serving_times(
     With `published`, as in the paper, a plain KNN is published whatever its errors, and the error rule chooses what is
     added to the training set.
     """
-    bounds = bounds or TrainingSetBounds()
     ordered = sorted(batches, key=lambda b: b.at)
-    if not published:
-        rule = rule.scaled_to([b.serving_s for b in ordered])
+    rule = SERVING_RULE if published else SERVING_RULE.scaled_to([b.serving_s for b in ordered])
     in_service = current or ServingTimes()
     expected_s = _expected_s(in_service, ordered, curves)
     wrong = {b for b, s in zip(ordered, expected_s, strict=True) if rule.worth_learning(s, b.serving_s)}
@@ -166,7 +162,7 @@ def refit_serving_times(
         return None
     held_out = [b for b in ordered if _is_held_out(b)]
     others = [b for b in ordered if not _is_held_out(b)]
-    training = select_entries(others, bounds, now, lambda b: (b.worker, b.model), lambda b: b in wrong)
+    training = select_entries(others, TrainingSetBounds(), now, lambda b: (b.worker, b.model), lambda b: b in wrong)
     if published:
         training = published_entries(training, lambda b: b in wrong)
     if not training or not held_out:
