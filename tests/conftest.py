@@ -31,6 +31,7 @@ TEMPLATE = f"migrated_{os.getpid()}"
 SERVERS_PREFIX = "magnus-test-"
 MEMORY = Path("/dev/shm")  # Linux has it; elsewhere it does not exist
 MEMORY_BYTES = 2 * 2**30  # the lane with the largest database, 220,000 requests, has 0.7 GB; two others run beside it
+Administrator = psycopg.Connection[tuple[Any, ...]]
 _numbers = itertools.count(1)
 
 
@@ -106,36 +107,42 @@ def postgres_url(servers_dir: Path, request: pytest.FixtureRequest) -> Iterator[
         create_database(template)
         upgrade(template)
         yield with_database(url, "postgres")
-        _drop_database(with_database(url, "postgres"), TEMPLATE)
+        with psycopg.connect(with_database(url, "postgres"), autocommit=True) as connection:
+            _drop_database(connection, TEMPLATE)
+
+
+@pytest.fixture(scope="session")
+def administrator(postgres_url: str) -> Iterator[Administrator]:
+    """The connection that makes and drops databases; for a connection of its own each would start a process."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        yield connection
 
 
 @pytest.fixture
-def database_url(postgres_url: str) -> Iterator[str]:
+def database_url(postgres_url: str, administrator: Administrator) -> Iterator[str]:
     """A fresh, migrated database, dropped after the test."""
-    yield from _fresh_database(postgres_url)
+    yield from _fresh_database(postgres_url, administrator)
 
 
 @pytest.fixture(scope="module")
-def module_database_url(postgres_url: str) -> Iterator[str]:
+def module_database_url(postgres_url: str, administrator: Administrator) -> Iterator[str]:
     """A database that all tests of a module share, for those that leave nothing in it."""
-    yield from _fresh_database(postgres_url)
+    yield from _fresh_database(postgres_url, administrator)
 
 
-def _fresh_database(postgres_url: str) -> Iterator[str]:
+def _fresh_database(postgres_url: str, administrator: Administrator) -> Iterator[str]:
     name = f"test_{os.getpid()}_{next(_numbers)}"
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        # Where nothing waits for the disk, copying the files takes half the CPU time of copying their pages.
-        durable = connection.execute("show fsync").fetchone() == ("on",)
-        strategy = sql.SQL("wal_log" if durable else "file_copy")
-        create = sql.SQL("create database {} template {} strategy {}")
-        connection.execute(create.format(sql.Identifier(name), sql.Identifier(TEMPLATE), strategy))
+    # Where nothing waits for the disk, copying the files takes half the CPU time of copying their pages.
+    durable = administrator.execute("show fsync").fetchone() == ("on",)
+    strategy = sql.SQL("wal_log" if durable else "file_copy")
+    create = sql.SQL("create database {} template {} strategy {}")
+    administrator.execute(create.format(sql.Identifier(name), sql.Identifier(TEMPLATE), strategy))
     yield with_database(postgres_url, name)
-    _drop_database(postgres_url, name)
+    _drop_database(administrator, name)
 
 
-def _drop_database(postgres_url: str, name: str) -> None:
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+def _drop_database(administrator: Administrator, name: str) -> None:
+    administrator.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
 
 @pytest.fixture(scope="session")
