@@ -1,7 +1,5 @@
 """/v1/magnus/usage: what a tenant has used; for a key with the scope `operate`, what every tenant has used."""
 
-import csv
-import io
 import re
 from datetime import UTC, date, datetime
 from typing import Annotated, Literal
@@ -17,6 +15,7 @@ from webapp.api_objects import ApiObject, Query
 from webapp.app_context import current_context
 from webapp.auth import current_caller
 from webapp.client_errors import InvalidRequest
+from webapp.csv_tables import as_csv
 
 WIDEST_DAYS = 366  # a row for each day, tenant and model: a year of them is what an invoice needs. Not tuned.
 USUAL_DAYS = 30
@@ -89,7 +88,8 @@ def usage(query_data: UsageQuery) -> UsageReport | FlaskResponse:
         sums = [shown(one) for one in used(session, tenant, first, last, by)]
     prefers_csv = request.accept_mimetypes.best_match(["application/json", "text/csv"]) == "text/csv"
     if query_data.format == "csv" or (query_data.format is None and prefers_csv):
-        return current_app.response_class(as_csv(sums), content_type="text/csv; charset=utf-8")
+        table: list[list[object]] = [list(UsageSum.model_fields), *(list(one.model_dump().values()) for one in sums)]
+        return current_app.response_class(as_csv(table), content_type="text/csv; charset=utf-8")
     return UsageReport(first=first, last=last, data=sums)
 
 
@@ -105,12 +105,3 @@ def shown(one: TenantUsage) -> UsageSum:
         gpu_seconds=round(one.gpu_s, 3),
         tier=one.tier,
     )
-
-
-def as_csv(sums: list[UsageSum]) -> str:
-    """Returns the sums as CSV with a header line."""
-    table = io.StringIO()
-    writer = csv.DictWriter(table, list(UsageSum.model_fields), lineterminator="\r\n")
-    writer.writeheader()
-    writer.writerows(one.model_dump() for one in sums)
-    return table.getvalue()

@@ -32,7 +32,7 @@ from webapp.bulk.bulk_schemas import (
 from webapp.bulk.files_api import file_not_found, find_file
 from webapp.bulk.request_lines import LineReader
 from webapp.bulk.result_lines import EndingJob, result_lines, results
-from webapp.bulk.result_tables import as_csv, as_parquet, table_rows
+from webapp.bulk.result_tables import csv_pieces, parquet_pieces, table_rows
 from webapp.bulk.retried_lines import retry_of
 from webapp.client_errors import BacklogFull, InvalidRequest, NotFound
 from webapp.requests.submission import canonical_digest, checked_key
@@ -171,7 +171,7 @@ def read_results(id: str, query_data: ResultsQuery) -> Response:
         pieces = result_lines(sessions, ending, None)
     else:
         rows = (row for page in results(sessions, ending, None) for result in page for row in table_rows(result))
-        pieces = as_csv(rows) if kind == "csv" else as_parquet(rows)
+        pieces = csv_pieces(rows) if kind == "csv" else parquet_pieces(rows)
     named = {"Content-Disposition": f"attachment; filename={id}.{kind}"}
     return Response(pieces, mimetype=MEDIA_TYPES[kind], headers=named)
 

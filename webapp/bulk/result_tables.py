@@ -1,6 +1,5 @@
 """A bulk job's results as a table for programs that read no JSON lines: CSV, and Parquet where pyarrow is installed."""
 
-import csv
 import importlib
 import io
 from collections.abc import Iterable, Iterator
@@ -10,6 +9,7 @@ from typing import Any
 from pydantic_core import to_json, to_jsonable_python
 
 from webapp.client_errors import InvalidRequest
+from webapp.csv_tables import as_csv
 
 COLUMNS = {
     "custom_id": str,
@@ -59,12 +59,9 @@ def _answers(body: dict[str, Any]) -> list[tuple[str | None, str | None]]:
     return [(text, body["status"])] if "output" in body else [(None, None)]
 
 
-def as_csv(rows: Iterable[Row]) -> Iterator[bytes]:
-    """Yields the table as RFC 4180 has it, with a first line of names."""
-    for some in _groups(chain([tuple(COLUMNS)], rows)):
-        piece = io.StringIO()
-        csv.writer(piece, lineterminator="\r\n").writerows(some)
-        yield piece.getvalue().encode()
+def csv_pieces(rows: Iterable[Row]) -> Iterator[bytes]:
+    """Yields the table as CSV with a first line of names."""
+    return (as_csv(some).encode() for some in _groups(chain([tuple(COLUMNS)], rows)))
 
 
 def _groups(rows: Iterable[Row]) -> Iterator[list[Row]]:
@@ -72,7 +69,7 @@ def _groups(rows: Iterable[Row]) -> Iterator[list[Row]]:
     return iter(lambda: list(islice(left, ROWS_OF_A_GROUP)), [])
 
 
-def as_parquet(rows: Iterable[Row]) -> Iterator[bytes]:
+def parquet_pieces(rows: Iterable[Row]) -> Iterator[bytes]:
     """Returns the table as a Parquet file, piece by piece; raises InvalidRequest without pyarrow."""
     try:
         arrow = importlib.import_module("pyarrow")

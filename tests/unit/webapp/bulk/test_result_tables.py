@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from webapp.bulk.result_tables import COLUMNS, ROWS_OF_A_GROUP, as_csv, as_parquet, table_rows
+from webapp.bulk.result_tables import COLUMNS, ROWS_OF_A_GROUP, csv_pieces, parquet_pieces, table_rows
 from webapp.client_errors import InvalidRequest
 
 
@@ -55,7 +55,7 @@ def test_an_error_is_a_row_without_text() -> None:
 def test_csv_reads_back_whatever_the_texts_have() -> None:
     texts = ['say "no", or\nyes', "", "ü;\t"] * ROWS_OF_A_GROUP
     table = [("a", 0, text, "stop", 1, 2, 200, None, None, "resp_1") for text in texts]
-    pieces = list(as_csv(table))
+    pieces = list(csv_pieces(table))
     assert len(pieces) > 3
     read = list(csv.DictReader(b"".join(pieces).decode().splitlines(keepends=True)))
     assert [row["text"] for row in read] == texts
@@ -65,5 +65,5 @@ def test_csv_reads_back_whatever_the_texts_have() -> None:
 def test_without_pyarrow_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InvalidRequest, match=r"magnus-llm\[parquet\]") as refused:
-        as_parquet([])
+        parquet_pieces([])
     assert refused.value.param == "format"
