@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from sys import intern
 from typing import Any
 
 from sqlalchemy import Connection
@@ -40,7 +41,7 @@ FETCH_NEW_REQUESTS = f"""
     where r.id = any(array(
         select id from requests
         where status = 'queued' and planner_epoch < cast(:epoch as bigint) and predicted_tokens is not null
-        for update skip locked
+        order by planner_epoch limit cast(:most as int) for update skip locked
     ))
     returning {COLUMNS}
 """  # noqa: S608  # constants
@@ -69,13 +70,13 @@ class QueuedRequest:
         return self.request.model
 
 
-def fetch_new_requests(connection: Connection, epoch: int) -> list[QueuedRequest]:
-    """Returns every queued and predicted request that this epoch has not fetched yet, in order of arrival.
+def fetch_new_requests(connection: Connection, epoch: int, most: int) -> list[QueuedRequest]:
+    """Returns queued and predicted requests that this epoch has not fetched yet, at most so many, in order of arrival.
 
-    Marks them with the epoch, so that the next call does not return them again. Rows that another transaction has
-    locked, such as a predictor's, are skipped; a later call returns them.
+    Those that no planner has fetched come first. Marks them with the epoch, so that the next call does not return them
+    again. Rows that another transaction has locked, such as a predictor's, are skipped; a later call returns them.
     """
-    rows = run(connection, FETCH_NEW_REQUESTS, {"epoch": epoch})
+    rows = run(connection, FETCH_NEW_REQUESTS, {"epoch": epoch, "most": most})
     fetched = [QueuedRequest(to_request(row), row.sealed_group, row.suspect_group, row.held) for row in rows]
     return sorted(fetched, key=lambda queued: (queued.request.arrived_at, queued.request.id))
 
@@ -119,7 +120,7 @@ def requests_of_batches(connection: Connection, batch_ids: Sequence[int]) -> dic
 
 
 def to_request(row: Any) -> Request:
-    """Makes the scheduling request of a row of REQUEST_COLUMNS."""
+    """Makes the scheduling request of a row of REQUEST_COLUMNS; what many requests have in common is stored once."""
     return Request(
         id=row.id,
         arrived_at=row.arrived_at,
@@ -129,11 +130,11 @@ def to_request(row: Any) -> Request:
         predicted_upper=row.predicted_upper_tokens,
         generated=row.generated,
         priority=row.priority,
-        tenant=row.tenant,
+        tenant=intern(row.tenant),
         deadline_at=row.deadline_at,
-        application=row.application,
+        application=intern(row.application),
         needs=frozenset(row.needs),
         outgrew_tokens=row.outgrew_tokens,
-        job=row.job,
-        model=row.model,
+        job=intern(row.job),
+        model=intern(row.model),
     )

@@ -37,7 +37,8 @@ class Leader:
             self._failed = not isinstance(error, SQLAlchemyError | LeadLost)
             self._drop_planner()
             raise
-        self._failed = self._careful = False
+        if planner is None or planner.fetched_all:  # otherwise the cause may be among those that are left
+            self._failed = self._careful = False
         return batches
 
     @property

@@ -34,11 +34,9 @@ from tasks.planning.recovery import Recovery
 from tasks.planning.serving_estimates import RecentServingTimes, ServingEstimates
 
 # The pause before the next snapshot is this many times the duration of the last one, so that snapshots of a long queue
-# take at most a fortieth of the planner's time. Lower shows a fresher queue, higher leaves more time for decisions. Not
-# tuned.
+# take at most a fortieth of the planner's time. Not tuned.
 SNAPSHOT_SPACING = 40
-# The simplest policy. It plans for the rest of a term in which the policy in force fails and no single request is the
-# cause.
+# Plans for the rest of a term in which the policy in force fails and no single request is the cause: the simplest one.
 FALLBACK_POLICY = "vs"
 
 Send = Callable[[list[tuple[int, str]]], None]
@@ -71,6 +69,7 @@ class Planner:
         self._unserved_since: dict[str, float] = {}  # by model without a worker and with requests
         self._largest_tokens: dict[str, int] = {}  # by model: tokens in its largest worker's KV cache
         self._lacking: dict[str, Lacking] = {}  # by model
+        self.fetched_all = True  # whether no queued request was left to be fetched at the last step
         self.has_work = False  # whether anything waited or was in flight at the last step
         self.all_joinable = False  # whether every worker had rows that others may join at the last step
         self.due_in_s: float | None = None  # seconds until a policy wants to be asked again even if nothing happens
@@ -118,7 +117,7 @@ class Planner:
         self.has_work = len(self._policies) > 0 or self._fleet.busy
         self.all_joinable = bool(workers) and all(worker.rows for some in workers.values() for worker in some)
         due_in_s = next_due_in_s(self._policies, workers, claims, now, self._rules.lookahead_s)
-        self.due_in_s = None if inputs.paused else due_in_s
+        self.due_in_s = 0.0 if not self.fetched_all else None if inputs.paused else due_in_s
         return resent + [(claim.batch_id, claim.assignment.worker) for claim in claims]
 
     def _look_ahead(self, now: float) -> None:
@@ -166,7 +165,7 @@ class Planner:
 
         If the policy fails without them, too, FALLBACK_POLICY plans for the rest of this term.
         """
-        policy, settings, self._careful = self._policies.policy, self._rules.settings, False
+        policy, settings = self._policies.policy, self._rules.settings
         # open batches are not read yet, so every worker counts as idle
         workers = self._fleet.workers(live, self._serving_time_of, now, self._rules.lookahead_s)
         failing = {one.request.id for one in failing_requests(policy, settings, queued, workers, now)}
@@ -194,11 +193,12 @@ class Planner:
         return self._recovery.messages_to_send_again(inputs.now)
 
     def _feed(self, live: Sequence[LiveWorker], now: float) -> None:
-        """Gives the policies the requests that came since the last step; fails those that fit no worker.
+        """Gives the policies requests that came since the last step; fails those that fit no worker.
 
         Takes back those that are held now.
         """
-        fetched = planner_requests.fetch_new_requests(self._connection, self._epoch)
+        fetched = planner_requests.fetch_new_requests(self._connection, self._epoch, self._rules.fetched_at_once)
+        self.fetched_all = len(fetched) < self._rules.fetched_at_once
         self._policies.discard(one.request.id for one in fetched if one.held)
         queued = [one for one in fetched if not one.held]
         for worker in live:
@@ -213,7 +213,7 @@ class Planner:
         failed = {request_id for model, ids in too_large.items() for request_id in self._fail_too_large(model, ids)}
         queued = [one for one in queued if one.request.id not in failed]
         if self._careful:
-            queued = self._without_failing(queued, live, now)
+            queued, self._careful = self._without_failing(queued, live, now), not self.fetched_all
         self._policies.feed(queued, now)
         self._forecasts.add_arrivals(queued, now)
 
@@ -259,9 +259,8 @@ class Planner:
         decided = self._policies.assign(workers, now)
         if not decided:
             return []
-        assignments = with_estimates(
-            (one for one in decided if one.loads is None), chain.from_iterable(workers.values())
-        )
+        served = (one for one in decided if one.loads is None)
+        assignments = with_estimates(served, chain.from_iterable(workers.values()))
         changes = {one.worker: one.loads for one in decided if one.loads is not None}
         self._decision_s = perf_counter() - started
         if changes:

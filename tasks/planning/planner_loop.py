@@ -15,7 +15,8 @@ from tasks.messages import Messages
 from tasks.planning.leader import Leader
 
 # A kick waits at most this long for its step, or STEP_SPACING times the CPU time of the last decision. So kicks that
-# keep coming leave the planner idle for nine tenths of the time, however many workers there are. Not tuned.
+# keep coming leave the planner idle for nine tenths of the time, however many workers there are; at most BUSY_STEP_S,
+# because a step that fetches 20,000 requests takes some half a second once. Not tuned.
 STEP_INTERVAL_S = 0.02
 STEP_SPACING = 10
 # The interval while every worker decodes rows that others may join: joins become fewer and larger, and each join costs
@@ -110,7 +111,7 @@ class PlannerLoop:
 
     def _send(self, batches: list[tuple[int, str]]) -> None:
         self._messages.send_batches(batches)
-        self._pacer.lengthen(STEP_SPACING * (thread_time() - self._began_s))
+        self._pacer.lengthen(min(BUSY_STEP_S, STEP_SPACING * (thread_time() - self._began_s)))
 
     def _arrange_next_step(self) -> None:
         """Schedules a step for when a policy wants to be asked, soon while there is work; lets joiners collect."""

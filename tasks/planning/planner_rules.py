@@ -33,6 +33,10 @@ class PlannerRules:
     # one. Together with the 3.75 s after which a stand-by looks again, it stays well below 15 s.
     lead_s: float = 6.0
     renew_every_s: float = 1.0
+    # The most requests that one step fetches, so that a planner that begins with a million of them steps some seconds
+    # later, not minutes: workers would run dry meanwhile, and a stand-by would take over. More take fewer steps. Not
+    # tuned.
+    fetched_at_once: int = 20_000
 
 
 def planner_rules(settings: Settings) -> PlannerRules:

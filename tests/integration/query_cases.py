@@ -38,6 +38,7 @@ NO_QUERIES = {
 }
 HOUR, DAY = 3600.0, 86_400.0
 FEW = 100  # rows; any bound far below the tables' sizes works
+MOST = 1_000_000  # requests that a planner fetches: more than there are
 A_BATCH = 8 * ROWS_A_BATCH  # rows of a batch that is locked, joined and updated
 REQUEUED = 12 * ROWS_A_BATCH  # rows of a batch that are locked, joined, updated and read again
 OPEN = 8 * BATCHES * ROWS_A_BATCH
@@ -235,8 +236,16 @@ CASES = [
     Case("model_versions.active_version", lambda c: model_versions.active_version(c, "length")),
     Case("model_versions.list_all", on_session(model_versions.list_all)),
     Case("planner_requests.ends_of", lambda c: planner_requests.ends_of(c, ["unknown"] * 100), 300),
-    Case("planner_requests.fetch_new_requests", lambda c: planner_requests.fetch_new_requests(c, 1), 5 * NEW),
-    Case("planner_requests.fetch_new_requests", lambda c: planner_requests.fetch_new_requests(c, 9), 5 * QUEUED, "all"),
+    Case("planner_requests.fetch_new_requests", lambda c: planner_requests.fetch_new_requests(c, 1, MOST), 5 * NEW),
+    Case(
+        "planner_requests.fetch_new_requests",
+        lambda c: planner_requests.fetch_new_requests(c, 9, MOST),
+        5 * QUEUED,
+        "all",
+    ),
+    Case(
+        "planner_requests.fetch_new_requests", lambda c: planner_requests.fetch_new_requests(c, 9, FEW), 5 * FEW, "some"
+    ),
     Case("planner_requests.queued_by_model", lambda c: planner_requests.queued_by_model(c, ["gone"]), QUEUED),
     Case("planner_requests.requests_of_batches", lambda c: planner_requests.requests_of_batches(c, OPEN_IDS)),
     Case("leases.prove_consuming", lambda c: leases.prove_consuming(c, "worker-0")),

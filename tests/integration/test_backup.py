@@ -29,7 +29,7 @@ def test_a_restored_dump_has_every_answer_and_serves_what_waited(stage: Stage, d
             assert schema_state(connection).current
             assert read_installation(connection) == read_installation(original)
             epoch = planner_state.next_epoch(connection)
-            (queued,) = planner_requests.fetch_new_requests(connection, epoch)
+            (queued,) = planner_requests.fetch_new_requests(connection, epoch, 10)
             assert queued.request.id == "waits"
             assert connection.exec_driver_sql("select output_text from requests where id = 'answered'").scalar() == (
                 "one two"

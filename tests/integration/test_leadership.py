@@ -110,3 +110,19 @@ def test_a_request_that_breaks_the_policy_is_set_aside_and_the_others_are_planne
     }
     assert stage.sql("select error->>'code' from requests where id = 'bad'") == [("unschedulable",)]
     leader.resign()
+
+
+def test_a_request_that_breaks_the_policy_is_found_behind_the_first_part_of_a_long_queue(stage: Stage):
+    for name in ("a", "b", "c"):
+        stage.request(name)
+    stage.request("bad", predicted_upper_tokens=None)
+    leader = Leader(stage.database, replace(RULES, policy="fusion", fetched_at_once=2))
+    failed = 0
+    for _ in range(8):
+        try:
+            leader.step()
+        except TypeError:
+            failed += 1
+    assert failed == 2
+    assert stage.requests("status") == {"a": "queued", "b": "queued", "c": "queued", "bad": "failed"}
+    leader.resign()

@@ -20,6 +20,26 @@ def test_what_waits_is_assigned_to_an_idle_worker_and_its_batch_named_for_sendin
     assert stage.requests("status", "attempts") == {"r1": ("in_progress", 1)}
 
 
+def test_a_planner_takes_a_long_queue_over_in_parts_and_begins_with_what_no_planner_has_fetched(stage: Stage):
+    first = Leader(stage.database, RULES)
+    for n in range(3):
+        stage.request(f"old{n}")
+    first.step()
+    first.resign()
+    stage.request("new")
+    before = stage.requests("planner_epoch")
+    leader = Leader(stage.database, replace(RULES, fetched_at_once=2))
+    fetched = []
+    for _ in range(3):
+        leader.step()
+        now = stage.requests("planner_epoch")
+        fetched.append(({one for one in now if now[one] != before[one]}, leader.due_in_s))
+    leader.resign()
+    assert [len(names) for names, _ in fetched] == [2, 4, 4]
+    assert "new" in fetched[0][0]
+    assert [due_in_s for _, due_in_s in fetched] == [0.0, 0.0, None]
+
+
 def test_a_request_that_nobody_predicted_yet_waits_for_the_predictor(stage: Stage, leader: Leader):
     stage.worker()
     stage.request("r1", predicted_tokens=None, predicted_upper_tokens=None)
