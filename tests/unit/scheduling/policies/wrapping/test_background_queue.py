@@ -1,9 +1,12 @@
 """Background requests go round by tenant and by job in tokens, and within a job the longest first, aged."""
 
+import pickle
+from itertools import islice
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.policies.wrapping.background_queue import AGE_S, BackgroundQueue, job_of, unserved_tokens
+from scheduling.policies.wrapping.background_queue import AGE_S, COPIED, BackgroundQueue, job_of, unserved_tokens
 from scheduling.policy import RunningRow
 from scheduling.request import Request
 from tests.unit.scheduling.scheduling_builders import a_line, a_row, examples
@@ -55,6 +58,18 @@ def test_turns_are_counted_in_tokens_by_weight() -> None:
     queue.tenants.set_weights({"a": 2.0})
     order = taken(queue)[:30]
     assert 9 <= sum(name.startswith("a") for name in order) <= 11  # 200 tokens at weight 2 beside 50 at weight 1
+
+
+def test_a_copy_of_a_long_queue_has_the_requests_that_would_be_taken_first() -> None:
+    lines = [a_line(f"{job}{n}", n % 500 + 1, tenant=job) for job in "ab" for n in range(COPIED)]
+    queue = with_lines(*lines)
+    copied: BackgroundQueue = pickle.loads(pickle.dumps(queue))
+    assert len(copied) == COPIED
+    assert list(copied) == list(islice(queue, COPIED))
+    assert copied.discard(next(iter(copied)).id)
+    assert len(queue) == 2 * COPIED
+    short = with_lines(*lines[:5])
+    assert list(pickle.loads(pickle.dumps(short))) == list(short)
 
 
 def test_a_job_that_comes_is_not_behind_what_others_still_have_running() -> None:
