@@ -115,7 +115,7 @@ def test_a_request_that_breaks_the_policy_is_set_aside_and_the_others_are_planne
 def test_a_request_that_breaks_the_policy_is_found_behind_the_first_part_of_a_long_queue(stage: Stage):
     for name in ("a", "b", "c", "d"):
         stage.request(name)
-    stage.request("bad", predicted_upper_tokens=None)
+    stage.request("bad", input="abcdefgh", predicted_upper_tokens=None)  # longer: not hidden behind the others
     stage.worker("w1", kv_tokens=24)  # one row at a time
     leader = Leader(stage.database, replace(RULES, policy="fusion", fetched_at_once=2))
     failed = 0
