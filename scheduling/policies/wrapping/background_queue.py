@@ -5,9 +5,10 @@ begins where the others would be had they been charged only for what they were s
 still have to generate does not put them ahead of it. So a small job goes first as rows end, however much another has
 running and waiting.
 
-Within a job the longest predicted lines go first, so that the job does not end with a few long rows on an empty fleet
-(longest processing time first). Starvation: a line goes ahead of one that came before it only by as many seconds as its
-answer is predicted to be longer in tokens; and each job's turn comes.
+Within a job the longest lines go first, prompt and predicted answer together, so that the job does not end with a few
+long rows on an empty fleet (longest processing time first), and rows that run together are alike, which leaves least
+padding. Starvation: a line goes ahead of one that came before it only by as many seconds as it is predicted to be longer
+in tokens; and each job's turn comes.
 """
 
 from collections import defaultdict
@@ -161,7 +162,7 @@ def job_of(request: Request) -> Job:
 
 def longest_first(request: Request) -> tuple[float, ...]:
     """Return the sort key of a line within its job: the highest priority first, then the longest, aged."""
-    return -request.priority, request.arrived_at - AGE_S * min(request.predicted, request.limit)
+    return -request.priority, request.arrived_at - AGE_S * (request.length + min(request.predicted, request.limit))
 
 
 def unserved_tokens(rows: Iterable[RunningRow]) -> dict[Job, int]:

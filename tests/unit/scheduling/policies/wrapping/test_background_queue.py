@@ -28,10 +28,11 @@ def taken(queue: BackgroundQueue, at_once: int = 1) -> list[str]:
     return order
 
 
-def test_the_longest_line_of_a_job_goes_first_after_those_of_higher_priority() -> None:
-    queue = with_lines(a_line("short", 5), a_line("long", 500), a_line("first", 1, priority=1), a_line("middle", 50))
-    assert [request.id for request in queue] == ["first", "long", "middle", "short"]
-    assert taken(queue) == ["first", "long", "middle", "short"]
+def test_the_line_with_most_tokens_goes_first_after_those_of_higher_priority() -> None:
+    lines = [a_line("short", 5), a_line("long", 500), a_line("first", 1, priority=1), a_line("middle", 50)]
+    queue = with_lines(*lines, a_line("text", 50, length=600))
+    assert [request.id for request in queue] == ["first", "text", "long", "middle", "short"]
+    assert taken(queue) == ["first", "text", "long", "middle", "short"]
 
 
 def test_a_line_that_has_waited_long_enough_goes_before_longer_ones() -> None:
