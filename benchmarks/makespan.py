@@ -1,20 +1,25 @@
 """How long bulk jobs take, simulated: a job alone, and a small job behind another tenant's large one.
 
-`python -m benchmarks.makespan --data DIR --json F`
+`python -m benchmarks.makespan --data DIR --json F --plot PICTURES`
 
 The makespan of a job alone is compared with the better of two plain policies without classes of work: one that sees all
-lines at once, and one that is fed a few at a time, the longest predicted first. DIR has requests/*.jsonl.
+lines at once, and one that is fed a few at a time, the longest predicted first. DIR has requests/*.jsonl. What F has
+already is not simulated again.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from statistics import median
 
 import click
+import numpy as np
 
 from benchmarks.harness import Json, Results, json_option, print_table
 from benchmarks.inputs.simulated_workloads import Limits, WorkloadLengths, arrivals, read_requests
+from benchmarks.pictures import panels
 from cli.option_types import CommaSeparated
 from cli.service_access import POLICIES
 from scheduling.policies.policy_factory import POLICIES as PLAIN
@@ -31,8 +36,9 @@ from scheduling.simulation.trace import Trace
 FED_AT_ONCE = 16  # lines that the comparison's policy sees if it is fed the longest first; any small number does
 SMALL_AT_S, SMALL_LINES, LARGE_LINES = 5.0, 10, 1000  # the small job comes while the large one fills its worker
 LIMITS = Limits()
-COLUMNS = ("workload", "predictor", "memory", "policy", "seed", "bulk_s", "all_seen_s", "longest_first_s", "over_best")
-SHARE_COLUMNS = ("memory", "policy", "seed", "alone_s", "behind_s", "over_alone", "large_s")
+AIM, SHARE_AIM = 1.05, 2.0  # of a makespan over the better plain one, and of a small job's time over that alone
+KINDS = ("workload", "predictor", "memory", "policy")
+FIGURES, SHARE_FIGURES = ("bulk_s", "all_seen_s", "longest_first_s", "over_best"), ("alone_s", "behind_s", "over_alone")
 
 
 class LongestFirst(WrappingPolicy):
@@ -86,6 +92,7 @@ class LongestFirst(WrappingPolicy):
 @click.option("--seeds", type=CommaSeparated(int), default="1,2,3", show_default=True)
 @click.option("--lines", default=4000, show_default=True, help="Lines of the job alone, on four workers.")
 @json_option
+@click.option("--plot", type=click.Path(path_type=Path, file_okay=False), help="Write a picture there.")
 def main(
     data: Path | None,
     policies: list[str],
@@ -95,24 +102,63 @@ def main(
     seeds: list[int],
     lines: int,
     results: Results,
+    plot: Path | None,
 ) -> None:
     """Simulate, print, and write after each row."""
     lengths = read_requests(data, "usin")
-    alone: list[Json] = []
-    behind: list[Json] = []
-    for name in policies:
-        for paged in (memory == "paged" for memory in memories):
-            for seed in seeds:
-                behind.append(behind_another(name, lengths["mixed"], paged, seed))
-                for workload in (one for one in workloads if one in lengths):
-                    for predictor in predictors:
-                        made = job(lengths[workload], predictor, lines, seed)
-                        row = makespans(name, made, paged)
-                        alone.append({"workload": workload, "predictor": predictor, "seed": seed} | row)
-                        results.write({"alone": alone, "behind": behind})
-    print_table(alone, COLUMNS, f"A job of {lines:,} lines alone on four workers: makespan in seconds")
+    known = results.earlier() or {"alone": [], "behind": []}
+    alone, behind = known["alone"], known["behind"]
+    have = {tuple(row[key] for key in (*KINDS, "seed")) for row in alone}
+    have_behind = {(row["memory"], row["policy"], row["seed"]) for row in behind}
+    for name, memory, seed in product(policies, memories, seeds):
+        if (memory, name, seed) not in have_behind:
+            behind.append(behind_another(name, lengths["mixed"], memory == "paged", seed))
+        for workload, predictor in product((one for one in workloads if one in lengths), predictors):
+            if (workload, predictor, memory, name, seed) not in have:
+                row = makespans(name, job(lengths[workload], predictor, lines, seed), memory == "paged")
+                alone.append({"workload": workload, "predictor": predictor, "seed": seed} | row)
+                results.write({"alone": alone, "behind": behind})
+    medians_alone = medians(alone, KINDS, FIGURES)
+    title = f"A job of {lines:,} lines alone on four workers: makespan in seconds, medians of the seeds"
+    print_table(medians_alone, (*KINDS, *FIGURES, "most"), title)
     title = f"{SMALL_LINES} lines behind {LARGE_LINES:,} of another tenant on one worker: seconds to their last answer"
-    print_table(behind, SHARE_COLUMNS, title)
+    medians_behind = medians(behind, KINDS[2:], SHARE_FIGURES)
+    print_table(medians_behind, (*KINDS[2:], *SHARE_FIGURES, "most"), title)
+    if plot is not None:
+        draw(medians_alone, medians_behind, plot / "makespan.svg")
+
+
+def medians(rows: Sequence[Json], kinds: Sequence[str], figures: Sequence[str]) -> list[Json]:
+    """Return a row for each kind with the medians of its figures, and as `most` the largest of the last one."""
+    found = []
+    for kind in dict.fromkeys(tuple(row[key] for key in kinds) for row in rows):
+        same = [row for row in rows if tuple(row[key] for key in kinds) == kind]
+        middle = {figure: float(median(row[figure] for row in same)) for figure in figures}
+        found.append(dict(zip(kinds, kind, strict=True)) | middle | {"most": max(row[figures[-1]] for row in same)})
+    return found
+
+
+def draw(alone: Sequence[Json], behind: Sequence[Json], path: Path) -> None:
+    """Draw both ratios by policy beside their aims."""
+    kinds = list(dict.fromkeys((row["workload"], row["predictor"], row["memory"]) for row in alone))
+    names = list(dict.fromkeys(row["policy"] for row in alone))
+    with panels(path, 1, 2, (13, 4.5)) as made:
+        for number, kind in enumerate(kinds):
+            ratios = [
+                next((row["over_best"] for row in alone if (*kind, name) == tuple(row[key] for key in KINDS)), np.nan)
+                for name in names
+            ]
+            places = np.arange(len(names)) + (number - (len(kinds) - 1) / 2) / (len(kinds) + 1)
+            made[0][0].bar(places, ratios, 1 / (len(kinds) + 1), label=", ".join(kind))
+        for number, memory in enumerate(dict.fromkeys(row["memory"] for row in behind)):
+            of_memory = {row["policy"]: row["over_alone"] for row in behind if row["memory"] == memory}
+            places = np.arange(len(names)) + (number - 0.5) / 3
+            made[0][1].bar(places, [of_memory.get(name, np.nan) for name in names], 1 / 3, label=memory)
+        titles = ("makespan of a job alone over the better plain policy", "ten lines behind 1,000 others, over alone")
+        for panel, title, aim in zip(made[0], titles, (AIM, SHARE_AIM), strict=True):
+            panel.axhline(aim, color="black", linestyle="--", linewidth=1, label=f"at most {aim:g} aimed at")
+            panel.set(title=title, xticks=range(len(names)), xticklabels=names, ylim=(0.5, None))
+            panel.legend(fontsize="x-small")
 
 
 def job(

@@ -11,7 +11,15 @@ from time import monotonic
 
 import click
 
-from benchmarks.api import idle_service, large_amounts, refused_bodies, submissions, waiting_chats, weighted_tenants
+from benchmarks.api import (
+    idle_service,
+    large_amounts,
+    refused_bodies,
+    submissions,
+    waiting_chats,
+    waiting_lines,
+    weighted_tenants,
+)
 from benchmarks.api.measured_service import MeasuredFigure
 from benchmarks.harness import Results, json_option, print_table
 
@@ -19,6 +27,7 @@ FIGURES: dict[str, Callable[[bool], MeasuredFigure]] = {
     "waiting": waiting_chats.measure,
     "submissions": submissions.measure,
     "million": large_amounts.measure_million,
+    "lines": waiting_lines.measure,
     "intake": large_amounts.measure_intake,
     "tenants": weighted_tenants.measure,
     "refused": refused_bodies.measure,

@@ -3,6 +3,9 @@
 `fill` is for an empty database: it drops the indexes of the tables that it fills and creates them again afterwards.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
 
@@ -21,7 +24,7 @@ CANCELLED_WITHIN_S = 540
 
 INDEXES = text("""
     select indexname, indexdef from pg_indexes i
-    where schemaname = current_schema() and tablename in ('requests', 'batches')
+    where schemaname = current_schema() and tablename = any(:tables)
         and not exists (select from pg_constraint c where c.conname = i.indexname)
 """)
 BATCHES = text("""
@@ -68,15 +71,23 @@ WORKERS_GONE = text("""
 """)
 
 
+@contextmanager
+def without_indexes(connection: Connection, *tables: str) -> Iterator[None]:
+    """Drop the indexes of these tables while they are filled."""
+    indexes = connection.execute(INDEXES, {"tables": list(tables)}).all()
+    for index in indexes:
+        connection.execute(text(f'drop index "{index.indexname}"'))
+    yield
+    for index in indexes:
+        connection.execute(text(index.indexdef))
+
+
 def fill(connection: Connection, finished: int, queued: int, model: str) -> None:
     """Insert `finished` ended and `queued` waiting requests of this model, and update the planner's statistics.
 
     A tenth of the ended ones were cancelled within the last minutes. The waiting ones are predicted, by the running
     quantiles of a cold start, and no present planner has fetched them.
     """
-    indexes = connection.execute(INDEXES).all()
-    for index in indexes:
-        connection.execute(text(f'drop index "{index.indexname}"'))
     values = {
         "model": model,
         "tenants": TENANTS,
@@ -90,10 +101,9 @@ def fill(connection: Connection, finished: int, queued: int, model: str) -> None
         "answers": round(finished * (1 - CANCELLED_LATELY)),
         "queued": queued,
     }
-    for statement in (WORKERS_GONE, BATCHES, ENDED, QUEUED):
-        connection.execute(statement, {name: values[name] for name in statement.compile().params})
-    for index in indexes:
-        connection.execute(text(index.indexdef))
+    with without_indexes(connection, "requests", "batches"):
+        for statement in (WORKERS_GONE, BATCHES, ENDED, QUEUED):
+            connection.execute(statement, {name: values[name] for name in statement.compile().params})
     connection.commit()
 
 

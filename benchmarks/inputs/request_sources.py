@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer
 
 from cli.api_client import Client, Json
-from cli.demo.demo_workload import DemoArrival, RealRequest, poisson_arrivals, real_arrivals
-from inference.toy.toy_applications import ToyRequest, toy_requests
+from cli.demo.demo_workload import DemoArrival, DemoRequest, RealRequest, poisson_arrivals, real_arrivals
+from inference.toy.toy_applications import toy_requests
 from learning.predictors.length_predictor import Outcome, Prompt
 from settings import read_settings
 
@@ -144,12 +144,12 @@ def arrivals_of(workload: Workload, requests: int, rate: float, seed: int) -> li
     ]
 
 
-def write_bulk_file(path: Path, model: str, requests: Iterable[ToyRequest], metadata: Mapping[str, str] = {}) -> None:
+def write_bulk_file(path: Path, model: str, requests: Iterable[DemoRequest], metadata: Mapping[str, str] = {}) -> None:
     """Write the lines of a bulk job, one for each request; its number is the line's `custom_id`."""
     with path.open("w", encoding="utf-8") as file:
-        for number, toy in enumerate(requests):
-            own = {"application": toy.application, **metadata}
-            body = {"model": model, "instructions": toy.instruction, "input": toy.input, "metadata": own}
+        for number, one in enumerate(requests):
+            own = {"application": one.application, **metadata}
+            body = {"model": model, "instructions": one.instruction, "input": one.input, "metadata": own}
             line = {"custom_id": f"{number}", "method": "POST", "url": "/v1/responses", "body": body}
             file.write(json.dumps(line) + "\n")
 

@@ -1,17 +1,24 @@
 """Interactive requests beside a bulk job, simulated and, with `--live`, on a real service.
 
-`python -m benchmarks.mixed [--live] [--json FILE]`; `--makespan` measures a bulk job alone against its ideal makespan.
+`python -m benchmarks.mixed [--live] [--json FILE]`; `--makespan` measures a bulk job alone against its ideal makespan,
+with `--model` on a real model against the time of its engine alone; `--windows` counts the jobs that end within windows
+that were called feasible.
 """
 
 import click
 
 from benchmarks.harness import Json, Results, json_option, print_table
-from benchmarks.mixed.live_mix import live_makespan, measure_live, simulated_makespan
+from benchmarks.live.fresh_service import ServiceOptions
+from benchmarks.mixed.job_alone import MODEL_LIMITS, MODEL_MEMORY, live_makespan, simulated_makespan
+from benchmarks.mixed.kept_windows import live_windows, simulated_windows
+from benchmarks.mixed.live_mix import measure_live
 from benchmarks.mixed.simulated_mix import Mix, measure
 from cli.option_types import CommaSeparated
-from cli.service_access import POLICIES
+from cli.service_access import POLICIES, settings_with
 
 LIVE_RATE = 8.0  # interactive requests a second: 0.04 of what one worker on two cores serves
+PACED_WORKERS, PACED_MACHINE = 4, "v100"
+JOBS, LIVE_JOBS = 200, 10  # whose windows are judged
 POLICY_LIST = CommaSeparated(click.Choice(POLICIES))
 
 
@@ -23,6 +30,9 @@ POLICY_LIST = CommaSeparated(click.Choice(POLICIES))
 @click.option("--lines", default=16000, show_default=True, help="Lines of the live bulk job.")
 @click.option("--workers", default=1, show_default=True, help="Live workers; for a makespan at least 2.")
 @click.option("--makespan", is_flag=True, help="Only a bulk job alone, simulated, on paced workers and on ours.")
+@click.option("--model", help="With --makespan: a fetched model's name, whose lines are real instructions.")
+@click.option("--windows", is_flag=True, help="Only jobs with windows, simulated or with --live on a service.")
+@click.option("--jobs", type=int, help=f"With --windows: {JOBS} simulated, {LIVE_JOBS} live.")
 @json_option
 def main(
     policies: list[str],
@@ -32,14 +42,22 @@ def main(
     lines: int,
     workers: int,
     makespan: bool,
+    model: str | None,
+    windows: bool,
+    jobs: int | None,
     results: Results,
 ) -> None:
     """Measure what a bulk job costs interactive requests, and how much of the spare capacity it uses."""
     if makespan:
-        rows = [simulated_makespan(name, lines, 1) for name in policies]
-        rows += [live_makespan(policies[0], lines, max(2, workers), paced, 1) for paced in (True, False)]
+        rows = [of_model(policies[0], lines, model)] if model else makespans(policies, lines, workers)
         print_rows("makespan of a bulk job", rows)
         results.write({"makespan": rows})
+        return
+    if windows:
+        rows = [simulated_windows(name, jobs or JOBS, 1) for name in policies if not live]
+        rows += [live_windows(name, jobs or LIVE_JOBS, workers, 1) for name in policies[:1] if live]
+        print_rows("jobs whose window was called feasible", rows)
+        results.write({"windows": rows})
         return
     mixes = [Mix(name, load, 1) for name in policies for load in loads]
     figures: Json = {}
@@ -50,6 +68,23 @@ def main(
         figures["live"] = [measure_live(name, LIVE_RATE, phase_s, lines, workers, 1) for name in policies[:1]]
         print_rows("live", figures["live"])
     results.write(figures)
+
+
+def makespans(policies: list[str], lines: int, workers: int) -> list[Json]:
+    """Measure a job alone: simulated under each policy, under the first one on paced workers and on ours."""
+    fleets = [(PACED_WORKERS, PACED_MACHINE), (max(2, workers), None)]
+    options = [ServiceOptions(workers=number, kv_budget="64MiB", paced=machine) for number, machine in fleets]
+    return [
+        *(simulated_makespan(name, lines, 1) for name in policies),
+        *(live_makespan(policies[0], lines, fleet, 1) for fleet in options),
+    ]
+
+
+def of_model(policy: str, lines: int, model: str) -> Json:
+    """Measure a job alone on one worker with a real model."""
+    directory, memory = settings_with(model=model).model, str(MODEL_MEMORY)
+    options = ServiceOptions(workers=1, kv_budget=memory, model=directory, **MODEL_LIMITS)
+    return live_makespan(policy, lines, options, 1, "instructions")
 
 
 def print_rows(title: str, rows: list[Json]) -> None:

@@ -18,7 +18,7 @@ from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 from scheduling.simulation.trace import Trace
 
-WORKERS = 4
+WORKERS, MACHINE = 4, LLAMA2_13B_A100_DS
 LIMIT = 1024  # tokens of an answer
 PROMPT_TOKENS, ANSWER_TOKENS = 200, 150  # medians; logarithms are normal, with these standard deviations
 PROMPT_SIGMA, ANSWER_SIGMA = 0.6, 0.8
@@ -66,18 +66,18 @@ def bulk_lines(count: int, seed: int) -> list[Arrival]:
     return lengths_of(count, "b", BACKGROUND_PRIORITY, [n * 1e-6 for n in range(count)], seed)
 
 
-def interactive(rate: float, seed: int) -> list[Arrival]:
-    """Make Poisson arrivals at `rate` requests a second, for SECONDS."""
+def interactive(rate: float, seed: int, seconds: float = SECONDS) -> list[Arrival]:
+    """Make Poisson arrivals at `rate` requests a second, for about these seconds."""
     rng = np.random.default_rng(seed)
-    instants = np.cumsum(rng.exponential(1 / rate, max(1, round(rate * SECONDS))))
+    instants = np.cumsum(rng.exponential(1 / rate, max(1, round(rate * seconds))))
     return lengths_of(len(instants), "i", 0, instants.tolist(), seed)
 
 
 def run(policy: str, arrivals: Sequence[Arrival]) -> Trace:
     """Simulate the arrivals under this policy."""
-    fleet = [Instance(f"w{n}", LLAMA2_13B_A100_DS.memory) for n in range(WORKERS)]
+    fleet = [Instance(f"w{n}", MACHINE.memory) for n in range(WORKERS)]
     made = make_policy(policy, PolicySettings(max_output_tokens=LIMIT))
-    return simulate(made, arrivals, fleet, EngineCosts(LLAMA2_13B_A100_DS.curves), seed=1)
+    return simulate(made, arrivals, fleet, EngineCosts(MACHINE.curves), seed=1)
 
 
 def answered_tokens(trace: Trace, prefix: str, until: float) -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.mixed.live_mix import ServedLine, over_ideal
+from benchmarks.mixed.job_alone import ServedLine, over_ideal
 
 
 def test_an_even_job_is_as_fast_as_can_be() -> None:
