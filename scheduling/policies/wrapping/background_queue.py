@@ -7,8 +7,8 @@ running and waiting.
 
 Within a job the longest lines go first, prompt and predicted answer together, so that the job does not end with a few
 long rows on an empty fleet (longest processing time first), and rows that run together are alike, which leaves least
-padding. Starvation: a line goes ahead of one that came before it only by as many seconds as it is predicted to be longer
-in tokens; and each job's turn comes.
+padding. Starvation: a line goes ahead of one that came before it only by as many seconds as it is predicted to be
+longer in tokens; and each job's turn comes.
 """
 
 from collections import defaultdict
