@@ -9,7 +9,7 @@ import click
 
 from benchmarks.harness import Json, Results, json_option, print_table
 from benchmarks.live.fresh_service import ServiceOptions
-from benchmarks.mixed.job_alone import MODEL_LIMITS, MODEL_MEMORY, live_makespan, simulated_makespan
+from benchmarks.mixed.job_alone import MODEL_ANSWER, MODEL_MEMORY, MODEL_PROMPT, live_makespan, simulated_makespan
 from benchmarks.mixed.kept_windows import live_windows, simulated_windows
 from benchmarks.mixed.live_mix import measure_live
 from benchmarks.mixed.simulated_mix import Mix, measure
@@ -83,7 +83,7 @@ def makespans(policies: list[str], lines: int, workers: int) -> list[Json]:
 def of_model(policy: str, lines: int, model: str) -> Json:
     """Measure a job alone on one worker with a real model."""
     directory, memory = settings_with(model=model).model, str(MODEL_MEMORY)
-    options = ServiceOptions(workers=1, kv_budget=memory, model=directory, **MODEL_LIMITS)
+    options = ServiceOptions(1, memory, directory, MODEL_PROMPT, MODEL_ANSWER)
     return live_makespan(policy, lines, options, 1, "instructions")
 
 

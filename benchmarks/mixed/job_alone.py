@@ -40,8 +40,8 @@ from settings import read_settings
 MIDDLE = (0.2, 0.6)  # shares of the job's tokens between which all workers are full
 WARM_LINES = 200  # lines of a job before the measured one, from which costs and lengths are learned; at most a third
 POLL_S = 0.2  # any value well below a makespan works
-MODEL_MEMORY = 110 * 2**20  # bytes of the real model's KV cache: those of docs/results/real_model.md
-MODEL_LIMITS = {"max_prompt_tokens": 128, "max_output_tokens": 256}  # the same page's
+# of a real model: bytes of its KV cache, tokens of the longest prompt and answer, as in docs/results/real_model.md
+MODEL_MEMORY, MODEL_PROMPT, MODEL_ANSWER = 110 * 2**20, 128, 256
 ENDS = text("""
     select extract(epoch from j.created_at)::float8 as created_at,
         extract(epoch from r.started_at)::float8 as started_at,
