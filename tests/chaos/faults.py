@@ -82,10 +82,11 @@ def drained(service: Service) -> Iterator[None]:
 
 
 @contextmanager
-def refused_batches(service: Service) -> Iterator[None]:
-    """A database that refuses each batch, so that every step of the planner fails."""
+def refused_batches(service: Service, message: str, condition: str) -> Iterator[None]:
+    """A database that refuses each batch with this error, so that every step of the planner fails."""
     service.stage.sql(
-        "create function refuse() returns trigger language plpgsql as 'begin raise exception $$full$$; end'"
+        f"""create function refuse() returns trigger language plpgsql as $$
+        begin raise exception using message = '{message}', errcode = '{condition}'; end $$"""
     )
     service.stage.sql("create trigger refuse before insert on batches for each row execute function refuse()")
     try:

@@ -65,6 +65,16 @@ def of_process(kind: str, cause: Cause, verdict: str) -> Fault:
     return degraded(cause, verdict, missing, f"{missing}.*start a {kind} process", "MagnusProcessMissing")
 
 
+def of_failing_planner(message: str, condition: str) -> Fault:
+    return degraded(
+        lambda service: faults.refused_batches(service, message, condition),
+        f"stuck/planner: .*steps fail: .*{message}",
+        "steps of a process planner fail",
+        f"planner .* fail: .*{message}.*remove the cause",
+        "MagnusProcessFails",
+    )
+
+
 def of_every_worker(cause: Cause, missing: str) -> Fault:
     verdict = "stuck/no worker: .*no worker takes batches"
     return degraded(cause, verdict, missing, "a worker takes batches: .*start one", "MagnusWithoutWorkers")
@@ -96,13 +106,8 @@ FAULTS = {
     ),
     "the planner is frozen": of_process("planner", lambda service: frozen(service, "planner"), "stuck/planner: "),
     "the planner is dead": of_process("planner", lambda service: dead(service, "planner"), "stuck/planner: "),
-    "the planner's steps fail": degraded(
-        faults.refused_batches,
-        "stuck/planner: .*steps fail: .*full",
-        "steps of a process planner fail",
-        "planner .* fail: .*full.*remove the cause",
-        "MagnusProcessFails",
-    ),
+    "the planner lacks a right": of_failing_planner("permission denied for table batches", "insufficient_privilege"),
+    "the disk is full": of_failing_planner("could not extend file: No space left on device", "disk_full"),
     "planning is paused": degraded(
         faults.paused, "stuck/planner: .*paused", "planning is paused", "planning is paused since .*resume", None
     ),
