@@ -100,6 +100,8 @@ def binding_limit(figures: ServiceFigures) -> Limit | None:
         return "database"  # no process can say that it works
     if figures.broker_error is not None:
         return "broker"  # workers end without it, so that their absence is no cause
+    if _planner_fails(figures):
+        return "planner"  # what it lacks, such as a right, workers may lack as well
     if not figures.workers:
         return "no worker"
     if figures.paused or not figures.planner:
@@ -114,19 +116,24 @@ def binding_limit(figures: ServiceFigures) -> Limit | None:
     return "memory" if figures.memory_share > MEMORY_FULL else "compute"
 
 
+def _planner_fails(figures: ServiceFigures) -> bool:
+    return figures.planner_failure is not None and not figures.planner
+
+
 def _why_stuck(figures: ServiceFigures) -> str:
     who = "Requests wait" if figures.queued else "New requests will wait"
     if figures.database_problem is not None:
         return f"{who}: {figures.database_problem}."
     if figures.broker_error is not None:
         return f"{who}: the broker takes no messages. It says: {figures.broker_error.rstrip('.')}."
+    if _planner_fails(figures):
+        return f"{who}: the planner's steps fail: {figures.planner_failure}."
     if not figures.workers:
         return f"{who}: no worker takes batches."
     if figures.paused:
         return f"{who}: planning is paused."
     if not figures.planner:
-        failure = figures.planner_failure
-        return f"{who}: no planner works." if failure is None else f"{who}: the planner's steps fail: {failure}."
+        return f"{who}: no planner works."
     return f"Requests wait: no worker serves {', '.join(figures.unserved)}."
 
 

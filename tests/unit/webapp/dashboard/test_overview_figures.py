@@ -45,6 +45,8 @@ BUSY = replace(QUIET, queued=50, in_flight=20, oldest_s=3.0, wait_s=4.0)
         (replace(BUSY, planner=False), "stuck", "planner"),
         (replace(QUIET, workers=0), "stuck", "no worker"),
         (replace(BUSY, broker_error="OOM command not allowed"), "stuck", "broker"),
+        (replace(BUSY, planner=False, planner_failure="permission denied", workers=0), "stuck", "planner"),
+        (replace(BUSY, planner_failure="permission denied"), "keeping up", None),  # of a stand-by
         (replace(BUSY, database_problem="the database takes no writes", workers=0), "stuck", "database"),
         (replace(BUSY, broker_error="OOM command not allowed", workers=0), "stuck", "broker"),
         (replace(BUSY, unserved=("other",)), "stuck", "no worker"),
