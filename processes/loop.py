@@ -9,7 +9,7 @@ from time import monotonic
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from models.connections.database_errors import is_away
+from models.connections.database_errors import is_away, lacks_resources
 
 # A step that takes longer than this counts as hanging: the process stops its pulses, and its supervisor restarts it.
 # Longer than the planner's first step with 100,000 queued rows and than the slowest encoder needs for one chunk. Not
@@ -102,7 +102,7 @@ class Loop:
             self._work()
             self._failures = 0
         except Exception as error:  # an error must not prevent the next step
-            if not is_away(error):  # that the database is away is told of the database
+            if not is_away(error) or lacks_resources(error):  # that the database is away is told of the database
                 self._error = next(iter(str(error).splitlines()), "") or type(error).__name__
                 self._failures += 1
             if isinstance(error, self._expected):

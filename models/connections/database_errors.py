@@ -72,6 +72,12 @@ def is_away(error: BaseException) -> bool:
     return state == READ_ONLY or (state[:2] in PASSING and state != STATEMENT_CANCELLED)
 
 
+def lacks_resources(error: BaseException) -> bool:
+    """Returns whether a server that answers lacks disk, memory or connections, or whether its file system fails."""
+    state: str | None = getattr(getattr(error, "orig", None), "sqlstate", None)
+    return state is not None and state[:2] in {"53", "58"}
+
+
 # Classes of SQLSTATE whose primary message names servers, tables, columns and constraints, never a value: connection,
 # transaction state, integrity, invalid credentials, rollback, names and rights, resources, state, operator, system.
 CLASSES_WITHOUT_VALUES = {"08", "23", "25", "28", "3D", "3F", "40", "42", "53", "54", "55", "57", "58"}

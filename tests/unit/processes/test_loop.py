@@ -64,6 +64,19 @@ def test_steps_without_a_database_are_no_failure_of_the_process():
     assert work.failure is None
 
 
+def test_steps_for_which_a_database_that_answers_has_no_room_are_a_failure():
+    full = psycopg.errors.DiskFull("could not extend file: No space left on device")
+
+    def do() -> None:
+        raise OperationalError("insert", {}, full)
+
+    work = Loop("work", do, every_s=60.0)
+    work.step()
+    work.step()
+    assert work.failure is not None
+    assert "No space left on device" in work.failure
+
+
 def test_a_failure_without_words_is_told_by_its_type():
     def do() -> None:
         raise TimeoutError
