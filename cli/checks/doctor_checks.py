@@ -168,7 +168,7 @@ def _invariants(connection: Connection, lease_s: float) -> Iterator[Finding]:
         more = f" and {violation.count - len(violation.examples)} more" if violation.count > SHOWN else ""
         yield Finding(violation.invariant, f"broken by {'; '.join(violation.examples)}{more}", violation.remedy)
     if not found:
-        yield Finding("invariants", f"{len(INVARIANTS) + 1} hold")
+        yield Finding("invariants", f"{len(INVARIANTS) + 2} hold")  # two more are about processes
 
 
 def _redis(url: str | None) -> Finding:
