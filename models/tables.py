@@ -285,6 +285,9 @@ class StoredWorker(Base):
     device: Mapped[str]
     theta_bytes: Mapped[int] = mapped_column(BigInteger)
     delta_bytes: Mapped[int] = mapped_column(BigInteger)
+    # those of `delta_bytes` in layers with a window, which hold the newest `window_tokens` tokens of a row
+    windowed_bytes: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    window_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     curves: Mapped[dict[str, Any] | None]  # measured prefill and decode curves (SCLS Eq. 3-4)
     # true: memory is the sum over rows, in blocks of `block_tokens`; false: the number of rows times the longest row
     paged: Mapped[bool] = mapped_column(server_default="false")

@@ -18,6 +18,7 @@ batch that is sealed, or too full for one more row of its own shape, is in no bu
 
 from collections.abc import Iterable, Iterator
 
+from scheduling.kv_memory import KvMemory
 from scheduling.request import Request
 
 
@@ -86,7 +87,7 @@ class AdaptiveBatcher:
         self.wma_threshold = wma_threshold
         self.batches: dict[int, AdaptiveBatch] = {}
         self.changed: set[int] = set()
-        self.capacity_tokens: int | None = None  # no limit until a worker is known
+        self.memory: KvMemory | None = None  # no limit until a worker is known
         self.max_size: int | None = None
         self._batch_of: dict[str, AdaptiveBatch] = {}
         self._buckets: dict[int, dict[int, AdaptiveBatch]] = {}
@@ -95,13 +96,13 @@ class AdaptiveBatcher:
     def __len__(self) -> int:
         return len(self._batch_of)
 
-    def set_limits(self, capacity_tokens: int, max_size: int | None) -> None:
-        """Limit the tokens and the size of a batch; add again the requests of batches that exceed a new limit."""
-        if (capacity_tokens, max_size) == (self.capacity_tokens, self.max_size):
+    def set_limits(self, memory: KvMemory, max_size: int | None) -> None:
+        """Limit the memory and the size of a batch; add again the requests of batches that exceed a new limit."""
+        if (memory, max_size) == (self.memory, self.max_size):
             return
         for batch in self.batches.values():
             self._remove_from_bucket(batch)
-        self.capacity_tokens, self.max_size = capacity_tokens, max_size
+        self.memory, self.max_size = memory, max_size
         too_large = [
             batch
             for batch in self.batches.values()
@@ -187,7 +188,7 @@ class AdaptiveBatcher:
     def _full(self, size: int, row_tokens: int) -> bool:
         if self.max_size is not None and size > self.max_size:
             return True
-        return self.capacity_tokens is not None and size * row_tokens > self.capacity_tokens
+        return self.memory is not None and self.memory.batch_bytes(size, row_tokens, 0) > self.memory.theta_bytes
 
     def _bucket(self, batch: AdaptiveBatch) -> int:
         return int(batch.useful_reads // max(1, self.wma_threshold))

@@ -11,6 +11,7 @@ import numpy as np
 
 from scheduling.adaptive_batching import AdaptiveBatch
 from scheduling.costs import Floats, ServingTime
+from scheduling.kv_memory import KvMemory, held_tokens
 
 SHORTEST_S = 1e-9  # least divisor of a response ratio; any value far below the time of an iteration works
 
@@ -72,13 +73,16 @@ class BatchScheduler:
             self._changed_at[row] = self._changes
 
     def next_batch(
-        self, costs: ServingTime, capacity_tokens: float, now: float, whole: bool = True
+        self, costs: ServingTime, memory: KvMemory | None, now: float, whole: bool = True
     ) -> NextBatch | None:
-        """Return the next batch that fits the capacity; without `whole` it is enough that one of its requests fits."""
+        """Return the next batch that fits the memory; without `whole` it is enough that one of its requests fits."""
         if not self._batches:
             return None
         priorities = self._priorities(costs, now)
-        priorities[(self._reserved_tokens if whole else self._smallest_request_tokens) > capacity_tokens] = -np.inf
+        if memory is not None:
+            tokens, rows = (self._reserved_tokens, self._shape[0]) if whole else (self._smallest_request_tokens, 1)
+            held = held_tokens(tokens, rows, memory.windowed_share, memory.window_tokens)
+            priorities[held > memory.capacity_tokens] = -np.inf
         best = priorities.max()
         if best == -np.inf:
             return None

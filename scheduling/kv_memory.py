@@ -3,9 +3,23 @@
 import sys
 from dataclasses import dataclass
 
+import numpy as np
+
+from scheduling.costs import Floats, Ints
+
 # Tokens by which the running rows will have grown when a joiner's first iteration is over: one in the iteration that is
 # under way when the decision is made, one in the iteration that the joiner takes part in.
 ROW_GROWTH_TOKENS = 2
+# More than any model's positions; a row whose layers all have a window can be as long.
+MOST_TOKENS = 2**31 - 1
+
+
+def held_tokens(
+    tokens: Floats, rows: Ints | int, windowed_share: Floats | float, window_tokens: Floats | int
+) -> Floats:
+    """Return `KvMemory.held` of each element, which broadcast."""
+    behind_windows = np.maximum(0.0, tokens - rows * window_tokens)
+    return np.asarray(tokens - windowed_share * behind_windows, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +28,8 @@ class KvMemory:
 
     Rectangular memory holds rows times the tokens of the longest row; `paged` memory holds the sum over rows, each in
     blocks of `block_tokens`. Run-to-completion batches are rectangles in both. At most `max_rows` rows run at once.
-    Raises ValueError if Θ is negative, or if Δ, `block_tokens` or `max_rows` is not positive.
+    Of Δ, `windowed_bytes` are in layers with a window, which hold only the newest `window_tokens` tokens of a row.
+    Raises ValueError if Θ is negative, if Δ, `block_tokens` or `max_rows` is not positive, or if Δ has no such part.
     """
 
     theta_bytes: int
@@ -22,6 +37,8 @@ class KvMemory:
     paged: bool = False
     block_tokens: int = 1
     max_rows: int | None = None
+    windowed_bytes: int = 0
+    window_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.theta_bytes < 0 or self.delta_bytes < 1:
@@ -30,11 +47,34 @@ class KvMemory:
             )
         if self.block_tokens < 1 or self.most_rows < 1:
             raise ValueError(f"a block has a token and a worker a row, got {self.block_tokens} and {self.max_rows}")
+        if not 0 <= self.windowed_bytes <= self.delta_bytes or self.window_tokens < 0:
+            raise ValueError(f"no window of {self.window_tokens} tokens for {self.windowed_bytes} bytes of a token")
 
     @property
     def capacity_tokens(self) -> int:
-        """Tokens that fit at once, padding included."""
+        """Tokens that fit at once, padding included, if all layers hold them."""
         return self.theta_bytes // self.delta_bytes
+
+    @property
+    def windowed_share(self) -> float:
+        """The share of Δ that is in layers with a window."""
+        return self.windowed_bytes / self.delta_bytes
+
+    @property
+    def longest_row_tokens(self) -> int:
+        """The tokens of the longest row that fits alone."""
+        return self.tokens_within(1)
+
+    def tokens_within(self, rows: int) -> int:
+        """Return how many tokens fit at once, padding included, in as many rows; at most `MOST_TOKENS`."""
+        everywhere_bytes = self.delta_bytes - self.windowed_bytes
+        left_bytes = self.theta_bytes - rows * self.window_tokens * self.windowed_bytes
+        behind_windows = left_bytes // everywhere_bytes if everywhere_bytes else MOST_TOKENS * (left_bytes >= 0)
+        return max(self.capacity_tokens, min(behind_windows, MOST_TOKENS))
+
+    def held(self, tokens: float, rows: int = 1) -> float:
+        """Return how many tokens that all layers hold take the memory of these rows' tokens, padding included."""
+        return tokens - self.windowed_share * max(0, tokens - rows * self.window_tokens)
 
     @property
     def row_overhead_tokens(self) -> float:
@@ -48,11 +88,13 @@ class KvMemory:
 
     def rows_tokens(self, rows: int, longest: int, total: int) -> float:
         """Return the tokens that `rows` rows take; the longest has `longest` tokens, all together have `total`."""
-        return total + rows * self.row_overhead_tokens if self.paged else rows * longest
+        return self.held(total + rows * self.row_overhead_tokens if self.paged else rows * longest, rows)
 
     def batch_bytes(self, size: int, length: int, generation_length: int) -> int:
         """Return the bytes of a batch, Magnus Eq. (5): each row holds the batch length and generation length."""
-        return size * (length + generation_length) * self.delta_bytes
+        tokens = length + generation_length
+        behind_window = max(0, tokens - self.window_tokens)
+        return size * (tokens * self.delta_bytes - behind_window * self.windowed_bytes)
 
     def fits(self, size: int, length: int, generation_length: int) -> bool:
         """Return whether a batch of this size and these lengths stays within Θ and `max_rows`."""
@@ -60,5 +102,5 @@ class KvMemory:
 
     def fixed_batch_size(self, max_length: int, max_generation_length: int) -> int:
         """Return ⌊Θ / ((Lmax + Gmax)·Δ)⌋, Magnus Eq. (1); at least one, at most the worker's rows."""
-        size = self.theta_bytes // ((max_length + max_generation_length) * self.delta_bytes)
+        size = self.theta_bytes // self.batch_bytes(1, max_length, max_generation_length)
         return min(max(1, size), self.most_rows)

@@ -76,10 +76,10 @@ class VectorShaping(RunningBatch):
         kv, device = self.kv, self.loaded.device
         tokens = torch.tensor([ids + [self.loaded.pad_id] * (length - len(ids)) for ids in fed], device=device)
         positions = torch.tensor(starts, device=device)[:, None] + torch.arange(length, device=device)
-        (heads,) = kv.layout.head_counts
-        head_rows = torch.arange(len(rows) * heads, device=device).view(len(rows), -1, 1)
+        (of,) = kv.arrangement.slots
+        head_rows = torch.arange(len(rows) * of.heads, device=device).view(len(rows), -1, 1)
         slots = (head_rows * kv.arrangement.columns + positions[:, None]).view(-1)
-        width = kv.prepare_decode({heads: slots}, starts, max(starts) + length)
+        width = kv.prepare_decode({of: slots}, starts, max(starts) + length)
         hidden = torch.arange(width, device=device) > positions[:, None, :, None]
         output = self.loaded.decoder(
             tokens,

@@ -73,14 +73,14 @@ def _as_served(settings: Settings, outline: ModelOutline) -> Iterator[Finding]:
 
 
 def _memory(settings: Settings, outline: ModelOutline, device: torch.device) -> Iterator[Finding]:
-    """Yields Δ of Magnus Eq. (1), and the most rows whose tokens, each Δ bytes, the budget Θ holds."""
+    """Yields Δ of Magnus Eq. (1), and the most rows that the budget Θ holds."""
     delta_bytes, dtype = outline.layout.token_bytes, str(outline.layout.dtype).removeprefix("torch.")
     weights = f"{ByteSize(outline.weight_bytes).human_readable()} of weights"
     if state_bytes := outline.layout.state_bytes:
         weights += f" and {ByteSize(state_bytes).human_readable()} of states for each row"
     yield Finding("memory a token", f"{delta_bytes / 2**10:,.2f} KiB (Δ) in {dtype}, beside {weights}")
     try:
-        longest_bytes = outline.max_positions * delta_bytes
+        longest_bytes = outline.layout.row_bytes(outline.max_positions)
         whole_bytes = kv_budget_bytes(settings.kv_budget, device, longest_bytes, outline.weight_bytes)
         budget_bytes, most_rows = outline.layout.divided(whole_bytes)
         require_a_row(budget_bytes, delta_bytes)
@@ -90,7 +90,8 @@ def _memory(settings: Settings, outline: ModelOutline, device: torch.device) -> 
     prompt, answer = settings.assumed_prompt_tokens, settings.max_output_tokens
     tokens = min(prompt + answer, outline.max_positions)
     fit, longest_fit = (
-        min(budget_bytes // row_bytes, most_rows or sys.maxsize) for row_bytes in (tokens * delta_bytes, longest_bytes)
+        min(budget_bytes // row_bytes, most_rows or sys.maxsize)
+        for row_bytes in (outline.layout.row_bytes(tokens), longest_bytes)
     )
     rows = f"{fit:,} of {prompt:,} + {answer:,} tokens"
     if tokens < prompt + answer:

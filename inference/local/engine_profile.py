@@ -56,7 +56,8 @@ def measure(loaded: LoadedModel, kv_budget_bytes: int, grid: Grid, within_s: flo
     batches = [
         (size, length)
         for size, length in sorted(product(grid.sizes, grid.lengths), key=lambda batch: batch[0] * batch[1])
-        if size * (length + tokens) * loaded.delta_bytes <= kv_budget_bytes and length + tokens <= loaded.max_positions
+        if size * loaded.layout.row_bytes(length + tokens) <= kv_budget_bytes
+        and length + tokens <= loaded.max_positions
     ]
     prefills: list[Timed] = []
     decode_steps: list[Timed] = []

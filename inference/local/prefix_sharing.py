@@ -1,8 +1,8 @@
 """Lets joining rows share the cached beginnings of earlier rows, so that each beginning is computed once.
 
 The shared part consists of complete blocks, and never of a row's last token, whose logits choose the next one. Rows
-that need all logits of their prompts compute everything. So do all rows of a model with windows or with longrope, whose
-keys and values do not depend on the tokens alone, and all rows in a rectangle.
+that need all logits of their prompts compute everything. So do all rows of a model with windows, which write over their
+oldest blocks, or with longrope, whose keys and values do not depend on the tokens alone, and all rows in a rectangle.
 """
 
 from collections.abc import Iterable

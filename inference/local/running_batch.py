@@ -300,7 +300,7 @@ class RunningBatch:
         for index in range(len(self.rows)):
             self.vacate(index)
         self.rows, self._cursor, self.tally = [], None, RunTally()
-        self.kv.clear(in_blocks=continuous and self.loaded.fused)
+        self.kv.clear(in_blocks=continuous and self.loaded.in_blocks)
         self._step_log.pause()
 
     def mark_removed(self, row: BatchRow) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from models.leasing.leases import Lease
 from models.leasing.requeue import Failure, UnfinishedBatch, requeue
+from models.planning.worker_costs import LONGEST_ROW
 from models.sql import run
 from models.tables import BatchStatus, RequestStatus
 from models.tenants.usage import TIER
@@ -171,7 +172,7 @@ def write_returned(connection: Connection, returned: Sequence[RowReturned], now:
                 attempts = r.attempts - 1, planner_epoch = 0,
                 first_token_at = coalesce(r.first_token_at, clock_timestamp() - make_interval(secs => a.first_token)),
                 outgrew_tokens = case when not a.outgrew then r.outgrew_tokens else (
-                    select greatest(r.outgrew_tokens, w.theta_bytes / w.delta_bytes)
+                    select greatest(r.outgrew_tokens, {LONGEST_ROW})
                     from batches b join workers w on w.name = b.worker where b.id = r.batch_id) end
             from unnest(
                 cast(:batch_ids as bigint[]), cast(:ids as text[]), cast(:generated_ids as text[]),

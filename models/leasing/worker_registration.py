@@ -18,7 +18,8 @@ class WorkerRegistration:
     """What a worker registers; `curves` are its measured prefill and decode curves (SCLS Eq. 3-4).
 
     Curves from a short measurement have the key `quick`; they replace those of a whole profile only if the worker's
-    model or device has changed. `paged`: memory is the sum over rows in blocks of `block_tokens`. `lacks` names what
+    model or device has changed. `paged`: memory is the sum over rows in blocks of `block_tokens`; with windows see
+    `KvMemory`. `lacks` names what
     its engine cannot do, `adapters` what it serves beside its model. `prefix_cache`: its engine caches prefixes of
     prompts. `loadable` has the models that it can load, the present one among them; none if it always serves the same
     one.
@@ -35,6 +36,8 @@ class WorkerRegistration:
     lacks: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
     prefix_cache: bool = False
+    windowed_bytes: int = 0
+    window_tokens: int = 0
     version: str | None = None  # version of Magnus that its process runs
     instance: str | None = None  # its process, host#boot:process id
     loadable: Mapping[str, Loadable] = field(default_factory=dict)
@@ -49,13 +52,14 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
     incarnation = connection.execute(
         text("""
             insert into workers (name, model, device, theta_bytes, delta_bytes, curves, paged, block_tokens, lacks,
-                adapters, prefix_cache, version, instance, loadable)
+                adapters, prefix_cache, windowed_bytes, window_tokens, version, instance, loadable)
             values (:name, :model, :device, :theta_bytes, :delta_bytes, :curves, :paged, :block_tokens, :lacks,
-                :adapters, :prefix_cache, :version, :instance, :loadable)
+                :adapters, :prefix_cache, :windowed_bytes, :window_tokens, :version, :instance, :loadable)
             on conflict (name) do update set model = excluded.model, device = excluded.device,
                 theta_bytes = excluded.theta_bytes, delta_bytes = excluded.delta_bytes,
                 paged = excluded.paged, block_tokens = excluded.block_tokens, lacks = excluded.lacks,
                 adapters = excluded.adapters, prefix_cache = excluded.prefix_cache,
+                windowed_bytes = excluded.windowed_bytes, window_tokens = excluded.window_tokens,
                 version = excluded.version, instance = excluded.instance,
                 max_rows = null, fault = null, loadable = excluded.loadable, wanted_model = null,
                 model_changes = case when workers.instance = excluded.instance then workers.model_changes + 1

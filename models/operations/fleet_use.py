@@ -131,6 +131,11 @@ def workers_in_use(session: Session) -> list[WorkerUse]:
                     count(*) * max(prompt_tokens + tokens) as held_rectangle,
                     count(*) * max(prompt_tokens + greatest(upper, tokens)) as reserved_rectangle
                 from open_rows group by worker
+            ), memory as (
+                select w.name, case when w.paged then u.held else u.held_rectangle end as held,
+                    case when w.paged then u.reserved else u.reserved_rectangle end as reserved,
+                    u.rows * w.window_tokens as windows, w.windowed_bytes::float8 / w.delta_bytes as windowed_share
+                from workers w join used u on u.worker = w.name
             ), opened as (
                 select worker, count(*) filter (where status = 'running') as lasting,
                     count(*) filter (where status = 'assigned') as sent
@@ -144,12 +149,14 @@ def workers_in_use(session: Session) -> list[WorkerUse]:
                 extract(epoch from clock_timestamp() - w.started_at)::float8 as up_s,
                 w.stopped_at is not null as stopped, w.stopping, w.not_consuming_since is not null as not_consuming,
                 w.drained_at is not null as drained, w.fault, coalesce(u.rows, 0) as rows,
-                coalesce(case when w.paged then u.held else u.held_rectangle end, 0)::bigint as held_tokens,
-                coalesce(case when w.paged then u.reserved else u.reserved_rectangle end, 0)::bigint as reserved_tokens,
+                coalesce(k.held - k.windowed_share * greatest(0, k.held - k.windows), 0)::bigint as held_tokens,
+                coalesce(k.reserved - k.windowed_share * greatest(0, k.reserved - k.windows), 0)::bigint
+                    as reserved_tokens,
                 coalesce(o.lasting, 0) as lasting, coalesce(o.sent, 0) as sent, coalesce(m.batches, 0) as out_of_memory,
                 w.guessed_tokens, w.right_guesses, w.wanted_model, w.model_changes, coalesce((
                     select jsonb_object_agg(key, value->'change_s') from jsonb_each(w.loadable)), '{}') as change_s
-            from workers w left join used u on u.worker = w.name left join opened o on o.worker = w.name
+            from workers w left join used u on u.worker = w.name left join memory k on k.name = w.name
+                left join opened o on o.worker = w.name
                 left join outgrew m on m.worker = w.name
             where w.heartbeat_at > statement_timestamp() - interval '1 day'
             order by w.name

@@ -9,7 +9,13 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from models.planning.planner_requests import ADAPTER
-from models.planning.worker_costs import curves_from_store, curves_to_store, loadable_from_store
+from models.planning.worker_costs import (
+    LONGEST_ROW,
+    MEMORY,
+    curves_from_store,
+    curves_to_store,
+    loadable_from_store,
+)
 from models.sql import run, text
 from models.tables import BatchStatus
 from scheduling.costs import ProfiledCurves, WorkerCurves, linearized
@@ -46,6 +52,8 @@ class LiveWorker:
     max_rows: int | None = None
     lacks: frozenset[str] = frozenset()
     prefix_cache: bool = False
+    windowed_bytes: int = 0
+    window_tokens: int = 0
     row_lengths: Mapping[str, RowLength] = field(default_factory=dict)
     loadable: Mapping[str, Loadable] = field(default_factory=dict)
     wanted_model: str | None = None
@@ -68,7 +76,7 @@ class LiveWorker:
     @property
     def memory(self) -> KvMemory:
         """The memory of its KV cache."""
-        return KvMemory(self.theta_bytes, self.delta_bytes, self.paged, self.block_tokens, self.max_rows)
+        return KvMemory(**{name: getattr(self, name) for name in MEMORY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +140,7 @@ def costed_workers(found: Iterable[LiveWorker]) -> dict[str, list[Worker]]:
 
 def _workers(connection: Connection, condition: str, **parameters: float) -> list[LiveWorker]:
     columns = f"""name, model, theta_bytes, delta_bytes, curves, paged, block_tokens, max_rows, prefix_cache,
-        row_lengths, loadable, wanted_model, {LACKS}"""
+        windowed_bytes, window_tokens, row_lengths, loadable, wanted_model, {LACKS}"""
     select = f"select {columns} from workers where {condition} order by name"  # noqa: S608  # constants
     return [
         LiveWorker(
@@ -149,18 +157,20 @@ def _workers(connection: Connection, condition: str, **parameters: float) -> lis
 
 
 def largest_workers(connection: Connection, within_s: float) -> dict[str, int]:
-    """Returns the KV cache tokens of each model's largest worker, among workers heard of in the last `within_s`."""
+    """Returns the tokens of the longest row that fits a worker of each model, among those heard of in `within_s`."""
     rows = run(
         connection,
-        """
-            select model, max(theta_bytes / delta_bytes) as tokens from (
-                select model, theta_bytes, delta_bytes, heartbeat_at from workers
+        f"""
+            select model, max({LONGEST_ROW}) as tokens from (
+                select model, theta_bytes, delta_bytes, windowed_bytes, window_tokens, heartbeat_at from workers
                 union all
-                select key, (value->>'theta_bytes')::bigint, (value->>'delta_bytes')::bigint, heartbeat_at
-                from workers, jsonb_each(loadable)
-            ) served
+                select key, m.theta_bytes, m.delta_bytes, coalesce(m.windowed_bytes, 0), coalesce(m.window_tokens, 0),
+                    heartbeat_at
+                from workers, jsonb_each(loadable), jsonb_to_record(value)
+                    as m (theta_bytes bigint, delta_bytes bigint, windowed_bytes bigint, window_tokens bigint)
+            ) w
             where heartbeat_at > statement_timestamp() - make_interval(secs => :within_s) group by model
-        """,
+        """,  # noqa: S608  # a constant
         {"within_s": within_s},
     )
     return {row.model: row.tokens for row in rows}

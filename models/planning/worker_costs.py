@@ -5,14 +5,19 @@ in `workers.loadable`.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from scheduling.costs import LearnedCurves, ProfiledCurves, ServingCurves, WorkerCurves, linearized
-from scheduling.kv_memory import KvMemory
+from scheduling.kv_memory import MOST_TOKENS, KvMemory
 from scheduling.policy import Loadable
 
-MEMORY = ("theta_bytes", "delta_bytes", "paged", "block_tokens", "max_rows")
+MEMORY = tuple(field.name for field in fields(KvMemory))
+# `KvMemory.longest_row_tokens` of the row `w` of `workers`
+LONGEST_ROW = f"""greatest(w.theta_bytes / w.delta_bytes, least({MOST_TOKENS}, case
+    when w.windowed_bytes < w.delta_bytes
+        then (w.theta_bytes - w.window_tokens * w.windowed_bytes) / (w.delta_bytes - w.windowed_bytes)
+    when w.theta_bytes >= w.window_tokens * w.windowed_bytes then {MOST_TOKENS} else 0 end))"""
 
 
 def curves_to_store(worker: WorkerCurves | None) -> dict[str, Any] | None:
@@ -64,10 +69,13 @@ def loadable_to_store(loadable: Mapping[str, Loadable]) -> dict[str, Any]:
 
 
 def loadable_from_store(stored: Mapping[str, Any]) -> dict[str, Loadable]:
-    """Returns the models that a worker can load, without those whose seconds of a step cannot be read."""
+    """Returns the models that a worker can load, without those whose seconds of a step cannot be read.
+
+    Earlier releases stored no windows.
+    """
     found = ((model, one, curves_from_store(one["curves"])) for model, one in stored.items())
     return {
-        model: Loadable(one["change_s"], KvMemory(**{name: one[name] for name in MEMORY}), curves.curves)
+        model: Loadable(one["change_s"], KvMemory(**{name: one[name] for name in MEMORY if name in one}), curves.curves)
         for model, one, curves in found
         if curves is not None
     }

@@ -118,7 +118,7 @@ class Baton(Policy):
         if batch.size >= min(self._batch_size or sys.maxsize, batch.worker.memory.most_rows):
             return False
         if not batch.size:
-            return prefill < batch.capacity_tokens
+            return prefill < batch.worker.memory.longest_row_tokens
         return batch.tokens_with(prefill) <= self._grow_below * batch.capacity_tokens
 
     def _preempt(self, batches: Sequence["BatonBatch"], request: Request) -> "BatonBatch | None":

@@ -24,6 +24,7 @@ import numpy as np
 from scheduling.adaptive_batching import AdaptiveBatcher, batch_reads
 from scheduling.batch_partition import least_serving_time
 from scheduling.costs import ServingTime
+from scheduling.kv_memory import KvMemory
 from scheduling.length_distributions import drawn_lengths
 from scheduling.request import Request
 
@@ -97,7 +98,7 @@ def cheapest_threshold(
     requests: Sequence[Request],
     present: int,
     costs: ServingTime,
-    capacity_tokens: int,
+    memory: KvMemory,
     max_size: int | None,
     fixed_size: int = 1,
 ) -> int:
@@ -109,7 +110,7 @@ def cheapest_threshold(
     drawn = drawn_lengths(requests)
     most = max(batch_reads(request.prefill, request.limit) for request in requests)
     thresholds = [present, *(STEP**power for power in range(4, most.bit_length() + 1))]
-    tried = [_packed(requests, drawn, threshold, costs, capacity_tokens, max_size) for threshold in thresholds]
+    tried = [_packed(requests, drawn, threshold, costs, memory, max_size) for threshold in thresholds]
     lengths = list(drawn.values())
     most_iterations = sum(max(lengths[first : first + fixed_size]) for first in range(0, len(lengths), fixed_size))
     most_batches = len(lengths) if max_size else -(-len(lengths) // fixed_size)
@@ -132,12 +133,12 @@ def _packed(
     drawn: dict[str, int],
     threshold: int,
     costs: ServingTime,
-    capacity_tokens: int,
+    memory: KvMemory,
     max_size: int | None,
 ) -> PackedTime:
     """Return the time of all batches into which Algorithm 1 packs these requests, one after the other."""
     batcher = AdaptiveBatcher(threshold)
-    batcher.set_limits(capacity_tokens, max_size)
+    batcher.set_limits(memory, max_size)
     for request in requests:
         batcher.add(request)
     shapes = np.array(

@@ -14,16 +14,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from operator import add
+from operator import add, attrgetter
 
 from scheduling.adaptive_batching import AdaptiveBatch, AdaptiveBatcher
 from scheduling.batch_order import BatchScheduler, NextBatch
 from scheduling.costs import ServingTime
+from scheduling.kv_memory import KvMemory
 from scheduling.policies.chosen_parameters import PUBLISHED_THRESHOLD, cheapest_threshold, chosen_threshold
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, batch_shape
 from scheduling.request import Request, split
 
-WorkerKind = tuple[ServingTime, int]  # costs, capacity in tokens; the same batch is best for all workers of a kind
+WorkerKind = tuple[ServingTime, KvMemory]  # the same batch is best for all workers of a kind
 
 # Why the first batch is first, with and without the response ratio.
 BY_RESPONSE_RATIO = (
@@ -44,9 +45,9 @@ class FixedSize:
     max_generation_length: int = 1024
     caps: bool = False
 
-    def batch_size_for(self, capacity_tokens: int) -> int:
-        """Return the batch size on a worker whose KV cache holds `capacity_tokens`, at least one."""
-        return max(1, capacity_tokens // (self.max_length + self.max_generation_length))
+    def batch_size_for(self, memory: KvMemory) -> int:
+        """Return the batch size on a worker with this memory, at least one."""
+        return max(1, memory.theta_bytes // memory.batch_bytes(1, self.max_length, self.max_generation_length))
 
 
 class MagnusPolicy(Policy):
@@ -96,14 +97,13 @@ class MagnusPolicy(Policy):
             return []
         self._costs = workers[0].costs
         idle = self._idle_by_kind(workers)
-        if self._threshold:
-            capacity_tokens, max_size = self._batcher.capacity_tokens or 0, self._batcher.max_size
+        if self._threshold and self._batcher.memory:
             cheapest = partial(
                 cheapest_threshold,
                 costs=self._costs,
-                capacity_tokens=capacity_tokens,
-                max_size=max_size,
-                fixed_size=self._fixed_size.batch_size_for(capacity_tokens),
+                memory=self._batcher.memory,
+                max_size=self._batcher.max_size,
+                fixed_size=self._fixed_size.batch_size_for(self._batcher.memory),
             )
             self._batcher.set_threshold(self._threshold.choose(cheapest, now))
         undecided = [kind for kind, of_kind in idle.items() if of_kind]
@@ -140,33 +140,33 @@ class MagnusPolicy(Policy):
         """Return the idle workers by kind, and limit the batches to the memory of the fleet's largest worker."""
         idle: dict[WorkerKind, deque[Worker]] = {}
         for worker in workers:
-            of_kind = idle.setdefault((worker.costs, worker.memory.capacity_tokens), deque())
+            of_kind = idle.setdefault((worker.costs, worker.memory), deque())
             if worker.idle:
                 of_kind.append(worker)
         self._table.keep_estimates_of(costs for costs, _ in idle)
-        capacity_tokens = max(capacity_tokens for _, capacity_tokens in idle)
-        self._batcher.set_limits(
-            capacity_tokens, self._fixed_size.batch_size_for(capacity_tokens) if self._fixed_size.caps else None
-        )
+        largest = max((memory for _, memory in idle), key=attrgetter("capacity_tokens"))
+        max_size = self._fixed_size.batch_size_for(largest) if self._fixed_size.caps else None
+        self._batcher.set_limits(largest, max_size)
         return idle
 
-    def _choose(self, costs: ServingTime, capacity_tokens: int, now: float) -> NextBatch | None:
+    def _choose(self, costs: ServingTime, memory: KvMemory, now: float) -> NextBatch | None:
         """Return the best batch that fits, else one that fits in part; for the largest workers the best of all.
 
         Otherwise a request that may need more than the largest workers hold would wait until no other batch is left.
         """
-        if capacity_tokens == self._batcher.capacity_tokens:
-            return self._table.next_batch(costs, float("inf"), now)
-        choice = self._table.next_batch(costs, capacity_tokens, now)
-        return choice or self._table.next_batch(costs, capacity_tokens, now, whole=False)
+        if self._batcher.memory and memory.capacity_tokens == self._batcher.memory.capacity_tokens:
+            return self._table.next_batch(costs, None, now)
+        choice = self._table.next_batch(costs, memory, now)
+        return choice or self._table.next_batch(costs, memory, now, whole=False)
 
     def _serve(self, worker: Worker, choice: NextBatch) -> Assignment:
-        batch, capacity_tokens = choice.batch, worker.memory.capacity_tokens
-        if batch.reserved_tokens <= capacity_tokens or len(batch.requests) == 1:
+        batch = choice.batch
+        fits = worker.memory.held(batch.reserved_tokens, len(batch.requests)) <= worker.memory.capacity_tokens
+        if fits or len(batch.requests) == 1:
             estimated_s = choice.estimated_s
             requests = self._batcher.take(batch)
         else:
-            requests = _part_that_fits(batch, capacity_tokens)
+            requests = _part_that_fits(batch, worker.memory)
             self._batcher.remove_requests(batch, [request.id for request in requests])
             estimated_s = worker.costs.serve_s(*batch_shape(requests))
         return Assignment(worker.name, requests, sealed=batch.sealed, estimated_s=estimated_s)
@@ -176,7 +176,7 @@ class MagnusPolicy(Policy):
         return changed
 
 
-def _part_that_fits(batch: AdaptiveBatch, capacity_tokens: int) -> tuple[Request, ...]:
+def _part_that_fits(batch: AdaptiveBatch, memory: KvMemory) -> tuple[Request, ...]:
     """Return the requests that fit together, those that need the least memory first; at least one."""
     ordered = sorted(
         batch.requests.values(), key=lambda request: (request.prefill + request.remaining_upper, request.arrived_at)
@@ -184,7 +184,8 @@ def _part_that_fits(batch: AdaptiveBatch, capacity_tokens: int) -> tuple[Request
     lengths = accumulate((request.prefill for request in ordered), max)
     uppers = accumulate((request.remaining_upper for request in ordered), max)
     rows = enumerate(map(add, lengths, uppers), start=1)
-    return tuple(ordered[: max(1, sum(size * tokens <= capacity_tokens for size, tokens in rows))])
+    fitting = sum(memory.batch_bytes(size, tokens, 0) <= memory.theta_bytes for size, tokens in rows)
+    return tuple(ordered[: max(1, fitting)])
 
 
 def _described(batch: AdaptiveBatch, estimated_s: float, response_ratio: float) -> WaitingBatch:

@@ -95,7 +95,7 @@ class MemoryRule:
     def largest_size(self, memory: KvMemory, length: int, slice_tokens: int) -> int:
         """Return Nmax of Eq. (8) with ζ, bounded by `most_rows` and `cap`; at least 1."""
         row_tokens = length + slice_tokens
-        size = int(self.usable_share * memory.capacity_tokens) // row_tokens
+        size = int(int(self.usable_share * memory.capacity_tokens) // memory.held(row_tokens))
         size = min([size, *(rows for tokens, rows in self.most_rows if row_tokens > tokens)][:2])
         return max(1, min(size, self.cap or size))
 

@@ -11,15 +11,16 @@ group. Failures run up to their limits before the next group forms; a failure th
 formed runs right after that group.
 """
 
-import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
+from operator import attrgetter
 from statistics import fmean
 
 from scheduling.arrival_queue import ArrivalQueue
 from scheduling.costs import ServingTime
+from scheduling.kv_memory import KvMemory
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, batch_shape, waiting_batch
 from scheduling.request import Request, discard_from, reserve_limit, split
 
@@ -69,7 +70,7 @@ class SequenceScheduling(Policy):
         self._failures: list[Request] = []
         self._halves: list[tuple[Request, ...]] = []
         self._costs: ServingTime | None = None  # costs on the first worker of the last decision
-        self._capacity_tokens = sys.maxsize  # capacity of the largest worker
+        self._largest: KvMemory | None = None  # the memory of the largest worker
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._group) + len(self._failures) + sum(map(len, self._halves))
@@ -97,8 +98,8 @@ class SequenceScheduling(Policy):
         if not workers:
             return []
         self._costs = workers[0].costs
-        largest = self._capacity_tokens = max(worker.memory.capacity_tokens for worker in workers)
-        idle = (worker for worker in workers if worker.idle)
+        self._largest = max((worker.memory for worker in workers), key=attrgetter("capacity_tokens"))
+        largest, idle = self._largest.capacity_tokens, (worker for worker in workers if worker.idle)
         batches = (self._next(worker, worker.memory.capacity_tokens == largest) for worker in idle)
         return [assignment for assignment in batches if assignment]
 
@@ -114,20 +115,20 @@ class SequenceScheduling(Policy):
         groups = iter(lambda: self._sorted(islice(coming, self._group_size)), [])
         for requests in chain([self._group, self._failures], groups):
             start = 0
-            while batch := self._first_batch(requests[start:], self._capacity_tokens, is_largest=True):
+            while batch := self._first_batch(requests[start:], self._largest, is_largest=True):
                 yield waiting_batch(batch, self._costs, now, self._iteration_limit(batch))
                 start += len(batch)
 
     def _next(self, worker: Worker, is_largest: bool) -> Assignment | None:
         for index, half in enumerate(self._halves):
-            if is_largest or self._fits(half, worker.memory.capacity_tokens):
+            if is_largest or self._fits(half, worker.memory):
                 return self._assignment(worker, self._halves.pop(index), sealed=True)
         if not self._group and not self._failures:
             if self._widest_bin and self._lengths:
                 self._bin_tokens = max(1, min(self._widest_bin, round(BIN_SHARE * fmean(self._lengths))))
             self._group = self._sorted(self._queue.take(self._group_size))
         requests = self._group or self._failures
-        batch = self._first_batch(requests, worker.memory.capacity_tokens, is_largest)
+        batch = self._first_batch(requests, worker.memory, is_largest)
         taken = {request.id for request in batch}
         requests[:] = [request for request in requests if request.id not in taken]
         return self._assignment(worker, batch) if batch else None
@@ -135,8 +136,8 @@ class SequenceScheduling(Policy):
     def _sorted(self, requests: Iterable[Request]) -> list[Request]:
         return sorted(requests, key=lambda request: (self._predicted(request), request.arrived_at, request.id))
 
-    def _first_batch(self, requests: list[Request], capacity_tokens: int, is_largest: bool) -> tuple[Request, ...]:
-        """Return the first requests that fit the memory and the batch size.
+    def _first_batch(self, requests: list[Request], memory: KvMemory | None, is_largest: bool) -> tuple[Request, ...]:
+        """Return the first requests that fit the memory, if it is known, and the batch size.
 
         A request that does not fit alone is skipped, except that the largest worker takes it as a batch of one.
         """
@@ -146,7 +147,7 @@ class SequenceScheduling(Policy):
             joined_length = max(length, request.prefill)
             joined_generation = max(generation_length, self._predicted(request))
             size = len(batch) + 1
-            fits = size * (joined_length + joined_generation) <= capacity_tokens
+            fits = memory is None or memory.batch_bytes(size, joined_length, joined_generation) <= memory.theta_bytes
             if batch and (not fits or size > self._size(joined_generation)):
                 break
             if fits or is_largest:
@@ -159,9 +160,9 @@ class SequenceScheduling(Policy):
         estimated_s = worker.costs.serve_s(*batch_shape(requests, limit))
         return Assignment(worker.name, requests, limit, sealed=sealed, estimated_s=estimated_s)
 
-    def _fits(self, requests: Sequence[Request], capacity_tokens: int) -> bool:
-        row_tokens = max(r.prefill for r in requests) + max(self._predicted(r) for r in requests)
-        return len(requests) * row_tokens <= capacity_tokens
+    def _fits(self, requests: Sequence[Request], memory: KvMemory) -> bool:
+        lengths = max(r.prefill for r in requests), max(self._predicted(r) for r in requests)
+        return memory.batch_bytes(len(requests), *lengths) <= memory.theta_bytes
 
     def _iteration_limit(self, requests: Sequence[Request]) -> int | None:
         return max(self._predicted(request) for request in requests) if self._collect_failures else None

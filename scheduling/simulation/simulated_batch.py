@@ -195,7 +195,7 @@ class ContinuousBatch:
 
     def _last_that_fits(self) -> int:
         """Return the last iteration that memory holds if no row leaves before."""
-        capacity = self.memory.capacity_tokens
+        capacity = self.memory.tokens_within(self.size)
         if not self.memory.paged:
             return capacity // self.size - self._largest_offset
         overhead = self.size * self.memory.row_overhead_tokens

@@ -51,11 +51,11 @@ class Instance:
     model: str = ""
     loadable: Mapping[str, LoadableModel] = field(default_factory=dict, hash=False)
 
-    def capacity_tokens(self, model: str) -> int:
-        """Return the tokens that its memory holds with this model; 0 if it cannot load it."""
+    def longest_row_tokens(self, model: str) -> int:
+        """Return the tokens of the longest row that its memory holds with this model; 0 if it cannot load it."""
         if model == self.model:
-            return self.memory.capacity_tokens
-        return self.loadable[model].memory.capacity_tokens if model in self.loadable else 0
+            return self.memory.longest_row_tokens
+        return self.loadable[model].memory.longest_row_tokens if model in self.loadable else 0
 
 
 class SimulatedWorker:
@@ -86,8 +86,7 @@ class SimulatedWorker:
         self._description_iteration = 0
 
     def _use_memory(self, memory: KvMemory) -> None:
-        self._capacity_tokens = int(memory.capacity_tokens * (1 + self.costs.headroom))
-        theta_bytes = self._capacity_tokens * memory.delta_bytes
+        theta_bytes = int(memory.capacity_tokens * (1 + self.costs.headroom)) * memory.delta_bytes
         self._batch = ContinuousBatch(self.costs, replace(memory, theta_bytes=theta_bytes))
 
     @property
@@ -183,7 +182,8 @@ class SimulatedWorker:
 
     def _start_batch(self, assignment: Assignment, now: float) -> None:
         totals = self._totals(assignment)
-        run = run_static(assignment.requests, totals, assignment.iteration_limit, self._capacity_tokens, self.costs)
+        most_tokens = self._batch.memory.tokens_within(len(totals))
+        run = run_static(assignment.requests, totals, assignment.iteration_limit, most_tokens, self.costs)
         self._running = StaticBatchDone(assignment, now, run)
         self._running_ends_at = now + run.duration_s * self._draw_slowdown()
 

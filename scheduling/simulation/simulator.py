@@ -102,7 +102,7 @@ class Simulation:
         self._generation_lengths = {arrival.request.id: arrival.generation_length for arrival in arrivals}
         # by model
         self._largest_tokens = cache(
-            lambda model: max(one.capacity_tokens(model) for one in fleet) * (1 + costs.headroom)
+            lambda model: max(one.longest_row_tokens(model) for one in fleet) * (1 + costs.headroom)
         )
 
         requests = sorted((arrival.request for arrival in arrivals), key=lambda r: (r.arrived_at, r.id))
@@ -233,7 +233,7 @@ class Simulation:
                 elif self._fits_nowhere(first):
                     self._recorder.failed(first, now)
                 else:
-                    held = self._fleet[worker].instance.memory.capacity_tokens
+                    held = self._fleet[worker].instance.memory.longest_row_tokens
                     self._policy.add(replace(reserve_limit(first), outgrew_tokens=held), now)
 
     def _fits_nowhere(self, request: Request) -> bool:

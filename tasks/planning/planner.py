@@ -67,7 +67,7 @@ class Planner:
         self._snapshot_due_at = self._renewed_at = 0.0
         self._broker_error: str | None = None
         self._unserved_since: dict[str, float] = {}  # by model without a worker and with requests
-        self._largest_tokens: dict[str, int] = {}  # by model: tokens in its largest worker's KV cache
+        self._largest_tokens: dict[str, int] = {}  # by model: of the longest row that fits a worker
         self._lacking: dict[str, Lacking] = {}  # by model
         self.fetched_all = True  # whether no queued request was left to be fetched at the last step
         self.has_work = False  # whether anything waited or was in flight at the last step
@@ -205,7 +205,7 @@ class Planner:
             memories = {model: one.memory for model, one in worker.loadable.items()} | {worker.model: worker.memory}
             for model, memory in memories.items():
                 largest = self._largest_tokens.get(model, 0)
-                self._largest_tokens[model] = max(memory.capacity_tokens, largest)
+                self._largest_tokens[model] = max(memory.longest_row_tokens, largest)
         too_large = defaultdict(list)
         for one in queued:
             if self._fits_nowhere(one):

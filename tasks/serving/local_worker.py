@@ -137,8 +137,9 @@ class LocalModels:
         budget_bytes, most_rows = loaded.layout.divided(whole_bytes)
         require_a_row(budget_bytes, loaded.delta_bytes)
         # policies use blocks only for continuous batching; static batches are rectangles
-        block_tokens = BLOCK_TOKENS if loaded.fused else 1
-        memory = KvMemory(budget_bytes, loaded.delta_bytes, loaded.fused, block_tokens, most_rows)
+        block_tokens = BLOCK_TOKENS if loaded.in_blocks else 1
+        windows = loaded.layout.windowed(block_tokens)
+        memory = KvMemory(budget_bytes, loaded.delta_bytes, loaded.in_blocks, block_tokens, most_rows, *windows)
         known = self._known.get(model)
         if known is None:
             known = self._known[model] = _measured(loaded, memory)
@@ -159,6 +160,8 @@ class LocalModels:
             curves=None if known.curves is None else ProfiledCurves(known.curves, quick=True),
             paged=memory.paged,
             block_tokens=memory.block_tokens,
+            windowed_bytes=memory.windowed_bytes,
+            window_tokens=memory.window_tokens,
             lacks=() if loaded.format_masks else ("response_format",),
             adapters=tuple(sorted(loaded.adapters.names)),
             prefix_cache=settings.prefix_cache and shares_prefixes(loaded),

@@ -1,16 +1,25 @@
 """The planner honours what operators say: nothing is assigned while planning is paused, nothing to a drained worker."""
 
 from collections import Counter
+from dataclasses import replace
+
+import pytest
 
 from models.leasing.worker_registration import WorkerRegistration, register
 from models.notifications import ENDED, Notifications
 from models.operations import fleet_use, operator_jobs, operator_overview
 from models.operations.operator_jobs import JobFilter
 from models.operations.window_stats import window_stats
+from models.planning import live_fleet
 from models.session import make_sessions
 from models.tables import RequestStatus
+from scheduling.costs import ServingCurves
+from scheduling.kv_memory import KvMemory
+from scheduling.policy import Loadable
 from tasks.planning.leader import Leader
 from tests.integration.database_stage import Stage
+
+FLAT = ServingCurves((0.0, 0.0, 0.0, 1.0), (0.0, 0.0, 0.0, 0.5))
 
 
 def test_a_paused_planner_assigns_nothing_until_it_is_resumed(stage: Stage, leader: Leader) -> None:
@@ -72,6 +81,31 @@ def test_memory_counts_as_the_worker_holds_it(stage: Stage) -> None:
     # rows of 3 and 8 prompt tokens, 2 generated, at most 15
     assert (ours.held_tokens, ours.reserved_tokens) == (2 * (8 + 2), 2 * (8 + 15))
     assert (paged_one.held_tokens, paged_one.reserved_tokens) == (3 + 2 + 8 + 2, 3 + 15 + 8 + 15)
+    stage.sql("update workers set delta_bytes = 4, windowed_bytes = 3, window_tokens = 11")
+    with make_sessions(stage.database)() as session:
+        ours, paged_one = fleet_use.workers_in_use(session)
+    # three of four layers hold eleven tokens of a row; rows in pages count as if they were equally long
+    assert (ours.held_tokens, ours.reserved_tokens) == (20, (3 * 2 * 11 + 2 * 23) / 4)
+    assert (paged_one.held_tokens, paged_one.reserved_tokens) == (15, round((3 * 2 * 11 + 18 + 23) / 4))
+
+
+@pytest.mark.parametrize(("theta", "windowed", "window"), [(999, 0, 0), (999, 3, 50), (999, 3, 500), (999, 4, 50)])
+def test_windows_of_a_worker_are_read_as_they_were_registered(
+    stage: Stage, theta: int, windowed: int, window: int
+) -> None:
+    memory = KvMemory(theta, 4, windowed_bytes=windowed, window_tokens=window)
+    known = {"theta_bytes": theta, "delta_bytes": 4, "windowed_bytes": windowed, "window_tokens": window}
+    loadable = {"large": Loadable(1.0, replace(memory, theta_bytes=2 * theta), FLAT)}
+    with stage.database.begin() as connection:
+        offer = WorkerRegistration("w1", "small", "cpu", curves=None, loadable=loadable, **known)
+        register(connection, offer, max_attempts=3)
+    with stage.database.begin() as connection:
+        (worker,) = live_fleet.live_workers(connection, 10.0)
+        assert (worker.memory, worker.loadable["large"].memory) == (memory, loadable["large"].memory)
+        assert live_fleet.largest_workers(connection, 10.0) == {
+            "small": memory.longest_row_tokens,
+            "large": loadable["large"].memory.longest_row_tokens,
+        }
 
 
 def test_ten_thousand_jobs_are_cancelled_and_submitted_again_in_one_go(stage: Stage) -> None:

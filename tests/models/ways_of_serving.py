@@ -10,10 +10,12 @@ from inference.engine_errors import OutOfMemory
 from inference.local.engine import Engine
 from inference.local.loading.model_loading import LoadedModel
 from inference.sequences import Sequence
+from tests.models.tiny_families import LENGTHS
 from tests.unit.inference.tiny_models import MARGIN, answered_alone
 
 ANSWER = 12
-AMPLE, SCARCE = 3000, 230  # tokens of KV cache; 230 hold the longest row and a few others
+AMPLE, SCARCE = 3000, 2.8  # tokens of KV cache; rows as long as the longest
+LONGEST = max(LENGTHS) + ANSWER
 
 Answers = dict[str, tuple[int, ...]]
 
@@ -71,7 +73,7 @@ def preempted(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
 
 def in_scarce_memory(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
     """The engine preempts rows itself, because memory holds few, and evicts what is cached."""
-    engine = Engine(loaded, SCARCE * loaded.delta_bytes, block_tokens=5, prefix_cache=True)
+    engine = Engine(loaded, int(SCARCE * loaded.layout.row_bytes(LONGEST)), block_tokens=5, prefix_cache=True)
     return _served(engine, sequences, join_every=1)
 
 

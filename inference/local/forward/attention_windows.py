@@ -1,11 +1,11 @@
 """Which cached tokens the layers of a model attend to: all, or those of a sliding window or of a chunk.
 
-The KV cache keeps the tokens before a window, and the mask hides them. A token's column is its position, so a window
-depends on the row's own length only.
+The KV cache holds a row's newest tokens for a layer with a window, at least as many as the window has. The mask hides
+those before the window, by their positions, so a window depends on the row's own length only.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -48,7 +48,23 @@ def layer_kinds(config: Any, max_positions: int) -> tuple[list[str], Windows]:
     return kinds, windows if any(windows.values()) else {}
 
 
-def masks_by_kind(windows: Windows, mask: Tensor, positions: Tensor) -> Tensor | dict[str, Tensor | None] | None:
+# Returns which columns of a mask layers with a window hold, and the position of the token in each, [columns] or [rows,
+# tokens, columns].
+HeldTokens = Callable[[Window], tuple[slice, Tensor]]
+
+
+def in_turns(columns: int, most_tokens: int, positions: Tensor) -> tuple[slice, Tensor]:
+    """Returns as HeldTokens what is in columns of which each gets every `most_tokens`-th token of its row.
+
+    The newest tokens are at `positions`, [rows, tokens]. Of columns that have no token yet the position is negative.
+    """
+    newest, held = positions[..., None], torch.arange(min(columns, most_tokens), device=positions.device)
+    return slice(len(held)), newest - (newest - held) % most_tokens
+
+
+def masks_by_kind(
+    windows: Windows, mask: Tensor, positions: Tensor, held: HeldTokens
+) -> Tensor | dict[str, Tensor | None] | None:
     """Returns what a model takes as attention mask: one mask, or one for each kind of layer.
 
     `mask`, [rows, 1, tokens, columns], hides the columns behind each token, whose position is in [rows, tokens]. Layers
@@ -56,13 +72,14 @@ def masks_by_kind(windows: Windows, mask: Tensor, positions: Tensor) -> Tensor |
     """
     if not windows:
         return mask
-    columns, least = torch.arange(mask.shape[-1], device=mask.device), torch.finfo(mask.dtype).min
     masks: dict[str, Tensor | None] = dict.fromkeys(windows, mask)
     for kind, window in windows.items():
         if kind in STATES:
             masks[kind] = None
         elif window is not None:
-            masks[kind] = mask.masked_fill((columns < window.first(positions)[..., None])[:, None], least)
+            columns, held_positions = held(window)
+            hidden = (held_positions < window.first(positions)[..., None])[:, None]
+            masks[kind] = mask[..., columns].masked_fill(hidden, torch.finfo(mask.dtype).min)
     return masks if len(masks) > 1 else next(iter(masks.values()))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from inference.local.forward.adapters import PLAIN_PASS, AdaptedPass
-from inference.local.kv.kv_budget import KvLayout
+from inference.local.kv.kv_budget import KvLayout, LayerSlots
 from inference.local.kv.kv_cache import KvCache
 from inference.local.kv.query_groups import token_rows
 
@@ -24,8 +24,8 @@ class Cursor:
 
     tokens: Tensor  # [rows, 1] the last token of each row, which is not in the cache yet
     positions: Tensor  # [rows, 1] its position in the sequence, which is also its column in the cache
-    slots: dict[int, Tensor]  # by head count: [rows * heads] the slots of its keys and values
-    mask: Tensor  # [rows, 1, 1, columns] 0 where a row attends, the dtype's minimum elsewhere
+    slots: dict[LayerSlots, Tensor]  # [rows * heads] the slots of its keys and values
+    mask: Tensor  # [rows, 1, 1, columns] 0 where a row has a token, the dtype's minimum elsewhere
     increments: Tensor  # [rows, 1] 1 for running rows, 0 for finished rows, which do not grow
     initial_positions: Sequence[int]  # `positions` before the first step
     width: int  # columns that the longest row fills
@@ -51,8 +51,8 @@ class Cursor:
     def advance(self) -> None:
         """Moves each running row to its next token."""
         self.positions += self.increments
-        for heads, slots in self.slots.items():
-            slots.view(-1, heads).add_(self.increments)
+        for of, slots in self.slots.items():
+            slots.view(-1, of.heads).add_(self.increments)
 
 
 def prefill(
@@ -119,9 +119,10 @@ def prefill_alone(model: Any, kv: KvCache, row: int, prompt: Sequence[int]) -> T
 def decode_one_token(model: Any, kv: KvCache, cursor: Cursor) -> Tensor:
     """Computes each row's last token and advances the cursor; returns the next tokens' logits, [rows, vocabulary]."""
     cursor.width += 1
-    cursor.mask.view(len(cursor.tokens), -1).scatter_(1, cursor.positions, 0)
+    columns = cursor.positions if kv.layout.most_tokens is None else cursor.positions % cursor.mask.shape[-1]
+    cursor.mask.view(len(cursor.tokens), -1).scatter_(1, columns, 0)
     width = kv.prepare_decode(cursor.slots, cursor.initial_positions, cursor.width)
-    mask = kv.layout.attention_mask(cursor.mask[..., :width], cursor.positions)
+    mask = kv.attention_mask(cursor.mask[..., :width], cursor.positions)
     output = model(
         cursor.tokens, attention_mask=mask, position_ids=cursor.positions, past_key_values=kv, use_cache=True
     )

@@ -1,9 +1,11 @@
 """The blocks of each row: several rows read the blocks of a shared prefix, every other block has one row at most.
 
 A row writes behind its last token only, and shares only complete blocks in front of it. So no shared block is written,
-and a row that differs from others within a block has that block for itself.
+and a row that differs from others within a block has that block for itself. A row of a model whose layers all have a
+window shares none, and has as many blocks as the window needs: its next token goes where its oldest one was.
 """
 
+import sys
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -105,8 +107,10 @@ class BlockTables:
     rows have left, `close_gaps` moves the last blocks into the gaps.
     """
 
-    def __init__(self, blocks: int, block_tokens: int) -> None:
+    def __init__(self, blocks: int, block_tokens: int, most_tokens: int | None = None) -> None:
+        """A row keeps its newest `most_tokens` tokens; None: all."""
         self.blocks, self.block_tokens = blocks, block_tokens
+        self.most_blocks = sys.maxsize if most_tokens is None else blocks_for(most_tokens, block_tokens)
         self.rows: list[list[int]] = []
         self.prefixes = SharedPrefixes()
         self._readers: dict[int, int] = {}  # the number of rows that have each block
@@ -130,7 +134,7 @@ class BlockTables:
         """
         saved = sum(map(len, self.rows)) - self.taken
         saved += sum(map(len, shared)) - len(set(chain(*shared)) - self._readers.keys())
-        return self.block_tokens * (sum(blocks_for(length, self.block_tokens) for length in lengths) - saved)
+        return self.block_tokens * (sum(map(self._wanted, lengths)) - saved)
 
     def grow(self, lengths: Sequence[int], shared: Mapping[int, Sequence[int]]) -> BlockChanges | None:
         """Gives row i blocks for lengths[i] tokens, of which the first are shared[i]; returns None if too few are free.
@@ -140,7 +144,7 @@ class BlockTables:
         held = [len(row) for row in self.rows] + [0] * (len(lengths) - len(self.rows))
         for row, blocks in shared.items():
             held[row] = max(held[row], len(blocks))
-        wanted = [blocks_for(tokens, self.block_tokens) for tokens in lengths]
+        wanted = map(self._wanted, lengths)
         missing = [max(0, want - has) for want, has in zip(wanted, held, strict=False)]
         kept = {block for block in chain(*shared.values()) if block not in self._readers}
         if sum(missing) > len(self._unread) - len(kept):
@@ -193,9 +197,16 @@ class BlockTables:
         emptied = [block for block, gap in place_of.items() if gap not in kept]
         return BlockChanges(True, [*place_of, *kept], [*place_of.values(), *kept.values()], emptied)
 
+    def block_of(self, row: int, position: int) -> int:
+        """Returns the block of a row's token at this position."""
+        return self.rows[row][position // self.block_tokens % self.most_blocks]
+
     def room(self, row: int) -> int:
         """Returns the number of tokens that fit in a row's blocks."""
         return len(self.rows[row]) * self.block_tokens
+
+    def _wanted(self, tokens: int) -> int:
+        return min(blocks_for(tokens, self.block_tokens), self.most_blocks)
 
     def _share(self, row: int, blocks: Sequence[int]) -> None:
         for block in blocks:

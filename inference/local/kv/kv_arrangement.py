@@ -1,13 +1,14 @@
 """How the memory of the KV cache is divided among rows: a rectangle, or several blocks for each row."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from inference.local.kv.block_tables import BlockChanges, BlockTables
-from inference.local.kv.kv_budget import COLUMN_STEP
+from inference.local.kv.block_tables import BlockChanges, BlockTables, blocks_for
+from inference.local.kv.kv_budget import COLUMN_STEP, KvLayout, LayerSlots
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,9 @@ def split_into_pieces(lengths: Sequence[int], most_hidden: float) -> list[Piece]
     return pieces
 
 
-def enlarged_rectangle(now: "Arrangement", rows: int, columns: int, budget_tokens: int) -> "Arrangement":
+def enlarged_rectangle(
+    now: "Arrangement", rows: int, columns: int, budget_bytes: int, layout: KvLayout
+) -> "Arrangement":
     """Returns a rectangle of at least `rows` by `columns` tokens, within the budget.
 
     Where the budget allows, it gets a quarter more columns and half as many rows again, so that the next growth comes
@@ -45,18 +48,20 @@ def enlarged_rectangle(now: "Arrangement", rows: int, columns: int, budget_token
         new_columns = -(-(columns + columns // 4) // COLUMN_STEP) * COLUMN_STEP
     if rows > now.blocks > 0:
         new_rows += rows // 2
-    new_columns = max(columns, min(new_columns, budget_tokens // rows))
-    return Arrangement(now.head_counts, now.device, min(new_rows, budget_tokens // new_columns), new_columns)
+    new_columns = min(new_columns, layout.most_tokens or new_columns)
+    fitting = bisect_right(range(new_columns + 1), budget_bytes // rows, key=layout.row_bytes) - 1
+    new_columns = max(columns, fitting)
+    return Arrangement(now.slots, now.device, min(new_rows, budget_bytes // layout.row_bytes(new_columns)), new_columns)
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
     """The division of tensors [slots, dim] into the blocks of rows; a slot holds one head's key or value of a token.
 
-    Layers may differ in their number of heads, and so in their slots.
+    A layer that holds n tokens of a row has its token p where it had token p - n, p - 2n, ...
     """
 
-    head_counts: tuple[int, ...]
+    slots: tuple[LayerSlots, ...]  # the different ones of all layers
     device: torch.device
     blocks: int = 0
     block_tokens: int = 0
@@ -67,78 +72,84 @@ class Arrangement:
         """The number of tokens that fit in each row of a rectangle, or in the longest row of blocks."""
         return self.block_tokens if self.tables is None else self.tables.columns
 
-    @property
-    def taken_tokens(self) -> int:
-        """The number of tokens that fit in all blocks in use."""
-        return self.block_tokens * (self.blocks if self.tables is None else self.tables.taken)
+    def most_tokens(self, most: int) -> int:
+        """Returns the tokens after which layers that need `most` of a row write over the oldest: of whole blocks."""
+        return most if self.tables is None else blocks_for(most, self.block_tokens) * self.block_tokens
 
-    def change(self, tensors: Iterable[tuple[Tensor, int]], changes: BlockChanges) -> None:
-        """Copies and zeroes blocks of tensors of slots, each with its number of heads."""
+    def rewinds(self, lengths: Sequence[int]) -> bool:
+        """Returns whether the last of lengths[i] tokens of any row begins a block of a layer with a window."""
+        sizes = {self.columns_of(of) for of in self.slots if of.most_tokens}
+        return any(length % size == 1 % size for size in sizes for length in lengths)
+
+    def change(self, tensors: Iterable[tuple[Tensor, LayerSlots]], changes: BlockChanges) -> None:
+        """Copies and zeroes blocks of tensors, each with its slots."""
         source, target, zeroed = (
             torch.tensor(blocks, dtype=torch.long, device=self.device)
             for blocks in (changes.sources, changes.targets, changes.zeroed)
         )
-        for tensor, heads in tensors:
-            blocks = self.by_block(tensor, heads)
+        for tensor, of in tensors:
+            blocks = self.by_block(tensor, of)
             if changes.sources:
                 blocks.index_copy_(0, target, blocks.index_select(0, source))
             if changes.zeroed:
                 blocks.index_fill_(0, zeroed, 0)
 
-    def gathered(self, tensor: Tensor, heads: int, blocks: Tensor) -> Tensor:
+    def gathered(self, tensor: Tensor, of: LayerSlots, blocks: Tensor) -> Tensor:
         """Returns a copy [rows, heads, n * block tokens, dim] of blocks [rows, n] of a tensor of slots."""
-        held = (
-            self.by_block(tensor, heads)
-            .index_select(0, blocks.view(-1))
-            .view(*blocks.shape, heads, -1, tensor.shape[-1])
-        )
-        return held.transpose(1, 2).flatten(2, 3)
+        held = self.by_block(tensor, of).index_select(0, blocks.view(-1))
+        return held.view(*blocks.shape, of.heads, -1, tensor.shape[-1]).transpose(1, 2).flatten(2, 3)
 
-    def by_block(self, tensor: Tensor, heads: int) -> Tensor:
-        """Returns the view [blocks, heads, block tokens, dim] of a tensor of slots."""
-        held = tensor[: self.blocks * heads * self.block_tokens]
-        return held.view(self.blocks, heads, self.block_tokens, tensor.shape[-1])
+    def by_block(self, tensor: Tensor, of: LayerSlots) -> Tensor:
+        """Returns the view [blocks, heads, tokens, dim] of a tensor of slots."""
+        size = self.columns_of(of)
+        held = tensor[: self.blocks * of.heads * size]
+        return held.view(self.blocks, of.heads, size, tensor.shape[-1])
 
-    def slots_at(self, positions: Sequence[int], rows: Sequence[int] | None = None) -> dict[int, Tensor]:
-        """Returns by head count the slots, [tokens * heads], of tokens at these positions of rows[i], or of row i.
+    def slots_at(self, positions: Sequence[int], rows: Sequence[int] | None = None) -> dict[LayerSlots, Tensor]:
+        """Returns the slots, [tokens * heads], of tokens at these positions of rows[i], or of row i.
 
         A block's next token has slot + 1.
         """
-        size, slots = self.block_tokens, {}
-        of_rows = range(len(positions)) if rows is None else rows
-        places = [(self._block_of(row, at), at % size) for row, at in zip(of_rows, positions, strict=True)]
-        for count in self.head_counts:
-            first = torch.tensor([block * count * size + column for block, column in places], device=self.device)
-            slots[count] = (first[:, None] + torch.arange(count, device=self.device) * size).view(-1)
-        return slots
-
-    def token_slots(self, rows: Sequence[int], starts: Sequence[int], stops: Sequence[int]) -> dict[int, Tensor]:
-        """Returns by head count the slots of the tokens from starts[i] to stops[i] of rows[i], by rows, then heads.
-
-        Each start is the beginning of a block.
-        """
-        size, places = self.block_tokens, []
-        for row, start, stop in zip(rows, starts, stops, strict=True):
-            columns = torch.arange(stop - start, device=self.device)
-            blocks = torch.tensor([self._block_of(row, at) for at in range(start, stop, size)], device=self.device)
-            places.append((blocks[columns // size] if stop > start else columns, columns % size))
         slots = {}
-        for count in self.head_counts:
-            heads = torch.arange(count, device=self.device)[:, None]
-            slots[count] = torch.cat([((blocks * count + heads) * size + at).view(-1) for blocks, at in places])
+        of_rows = range(len(positions)) if rows is None else rows
+        blocks = [self._block_of(row, at) for row, at in zip(of_rows, positions, strict=True)]
+        for of in self.slots:
+            count, size = of.heads, self.columns_of(of)
+            places = [block * count * size + at % size for block, at in zip(blocks, positions, strict=True)]
+            first = torch.tensor(places, device=self.device)
+            slots[of] = (first[:, None] + torch.arange(count, device=self.device) * size).view(-1)
         return slots
 
-    def token_indices(self, starts: Sequence[int], stops: Sequence[int]) -> dict[int, Tensor]:
-        """Returns by head count where the tokens are in states [rows, heads, tokens], which are padded to the longest.
+    def token_slots(self, rows: Sequence[int], starts: Sequence[int], stops: Sequence[int]) -> dict[LayerSlots, Tensor]:
+        """Returns the slots of the tokens from starts[i] to stops[i] of rows[i], by rows, then heads.
 
-        Returns nothing if none is padded.
+        Layers with a window have the last ones only.
+        """
+        slots, ranges = {}, [*zip(rows, starts, stops, strict=True)]
+        for of in self.slots:
+            heads, size, each = torch.arange(of.heads, device=self.device)[:, None], self.columns_of(of), list[Tensor]()
+            for row, start, stop in ranges:
+                positions = torch.arange(max(start, stop - (of.most_tokens or stop)), stop, device=self.device)
+                blocks = self._blocks_at(row, positions)
+                each.append(((blocks * of.heads + heads) * size + positions % size).view(-1))
+            slots[of] = torch.cat(each)
+        return slots
+
+    def token_indices(self, starts: Sequence[int], stops: Sequence[int]) -> dict[LayerSlots, Tensor]:
+        """Returns where those tokens are in states [rows, heads, tokens], which are padded to the longest.
+
+        Returns nothing for layers that hold all of the states.
         """
         counts = [stop - start for start, stop in zip(starts, stops, strict=True)]
-        if min(counts) == max(counts):
-            return {}
-        columns = torch.arange(max(counts), device=self.device)
-        is_token = (columns < torch.tensor(counts, device=self.device)[:, None])[:, None]
-        return {heads: is_token.expand(-1, heads, -1).reshape(-1).nonzero().view(-1) for heads in self.head_counts}
+        padded, indices = min(counts) < max(counts), {}
+        for of in self.slots:
+            most = of.most_tokens or max(counts)
+            if padded or most < max(counts):
+                columns = torch.arange(max(counts), device=self.device)
+                ends = torch.tensor(counts, device=self.device)[:, None]
+                is_token = ((columns < ends) & (columns >= ends - most))[:, None]
+                indices[of] = is_token.expand(-1, of.heads, -1).reshape(-1).nonzero().view(-1)
+        return indices
 
     def blocks_before(self, rows: Sequence[int], positions: Sequence[int]) -> Tensor:
         """Returns the blocks [rows, n] in front of positions[i] of rows[i], padded with any block."""
@@ -148,5 +159,16 @@ class Arrangement:
             padded[:count] = [self._block_of(row, n * self.block_tokens) for n in range(count)]
         return torch.tensor(blocks, device=self.device)
 
+    def columns_of(self, of: LayerSlots) -> int:
+        """Returns the tokens of a block: in a rectangle, layers with a window have no more columns than it has."""
+        whole = self.tables is not None or of.most_tokens is None
+        return self.block_tokens if whole else min(self.block_tokens, of.most_tokens)
+
     def _block_of(self, row: int, position: int) -> int:
-        return row if self.tables is None else self.tables.rows[row][position // self.block_tokens]
+        return row if self.tables is None else self.tables.block_of(row, position)
+
+    def _blocks_at(self, row: int, positions: Tensor) -> Tensor | int:
+        if self.tables is None:
+            return row
+        held = torch.tensor(self.tables.rows[row], dtype=torch.long, device=self.device)
+        return held[positions // self.block_tokens % self.tables.most_blocks]

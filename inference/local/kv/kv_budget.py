@@ -2,14 +2,17 @@
 
 import mmap
 import os
+from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from pydantic import ByteSize, TypeAdapter, ValidationError
 from torch import Tensor
 
 from inference.engine_errors import BudgetTooLarge, BudgetTooSmall, UnreadableBudget
-from inference.local.forward.attention_windows import Windows, masks_by_kind
+from inference.local.forward.attention_windows import HeldTokens, Windows, masks_by_kind
 
 # A rectangle grows by multiples of this number of columns. Each growth moves its rows: smaller steps cost more copies,
 # larger steps leave more memory empty. Not tuned.
@@ -35,7 +38,17 @@ class LayerShape:
     value_dim: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+class LayerSlots(NamedTuple):
+    """What decides where a layer's tokens are: a slot for each head, and the most tokens of a row that it holds.
+
+    A layer with a window holds as many tokens as its window, and writes each further token over the oldest one.
+    """
+
+    heads: int
+    most_tokens: int | None = None  # None: all
+
+
+@dataclass(frozen=True)
 class KvLayout:
     """The shape of what is cached: of one token for each layer, and of a row whatever its length; and who reads it.
 
@@ -53,13 +66,37 @@ class KvLayout:
     @property
     def token_bytes(self) -> int:
         """Δ of Magnus Eq. (1): bytes that one token takes; 1 if a model keeps states only."""
-        values = sum(shape.heads * (shape.key_dim + shape.value_dim) for shape in self.shapes)
-        return max(1, values * self.dtype.itemsize)
+        return self.row_bytes(1)
+
+    @cached_property
+    def slots(self) -> tuple[LayerSlots, ...]:
+        """The slots of each layer."""
+        windows = [self.windows.get(kind) for kind in self.kinds] if self.windows else [None] * len(self.shapes)
+        each = zip(self.shapes, windows, strict=True)
+        return tuple(LayerSlots(shape.heads, window.tokens if window else None) for shape, window in each)
+
+    @cached_property
+    def bytes_by_most(self) -> dict[int | None, int]:
+        """The bytes of a token in all layers that hold at most so many tokens of a row; None: all."""
+        held: Counter[int | None] = Counter()
+        for shape, of in zip(self.shapes, self.slots, strict=True):
+            if shape.heads:
+                held[of.most_tokens] += shape.heads * (shape.key_dim + shape.value_dim) * self.dtype.itemsize
+        return dict(held)
 
     @property
-    def head_counts(self) -> tuple[int, ...]:
-        """The different numbers of heads that layers cache."""
-        return tuple(dict.fromkeys(shape.heads for shape in self.shapes if shape.heads))
+    def alike(self) -> bool:
+        """Whether all layers hold the same tokens of a row."""
+        return len(self.bytes_by_most) < 2
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The most tokens of a row that any layer holds; None: all."""
+        return None if None in self.bytes_by_most else max(filter(None, self.bytes_by_most), default=None)
+
+    def row_bytes(self, tokens: int) -> int:
+        """Returns the bytes of a row of this many tokens, of which layers with windows hold the newest."""
+        return max(tokens, sum(held * min(tokens, most or tokens) for most, held in self.bytes_by_most.items()))
 
     def divided(self, budget_bytes: int) -> tuple[int, int | None]:
         """Returns the bytes of a budget that are for tokens, and how many rows have states in the rest; None: any."""
@@ -68,17 +105,25 @@ class KvLayout:
         rows = max(1, min(MOST_STATES, budget_bytes // 2 // self.state_bytes))
         return max(0, budget_bytes - rows * self.state_bytes), rows
 
+    def windowed(self, block_tokens: int) -> tuple[int, int]:
+        """Returns the bytes of a token in layers with a window, and the tokens of a row that the widest one holds."""
+        most = {most: held for most, held in self.bytes_by_most.items() if most is not None}
+        return sum(most.values()), -(-max(most, default=0) // block_tokens) * block_tokens
+
     def first_attended(self, layer: int, position: int) -> int:
         """Returns the first position that a layer's token at this position attends to."""
         window = self.windows.get(self.kinds[layer]) if self.windows else None
         return 0 if window is None else max(0, window.first(position))
 
-    def attention_mask(self, mask: Tensor, positions: Tensor) -> Tensor | dict[str, Tensor | None] | None:
+    def attention_mask(
+        self, mask: Tensor, positions: Tensor, held: HeldTokens
+    ) -> Tensor | dict[str, Tensor | None] | None:
         """Returns what the model takes for a mask [rows, 1, tokens, columns] of tokens at positions [rows, tokens].
 
-        With `alibi` that is where the last token attends, [rows, columns].
+        `held` tells what layers with a window hold. With `alibi` the result is where the last token attends, [rows,
+        columns].
         """
-        return (mask[:, 0, -1] == 0).long() if self.alibi else masks_by_kind(self.windows, mask, positions)
+        return (mask[:, 0, -1] == 0).long() if self.alibi else masks_by_kind(self.windows, mask, positions, held)
 
 
 def zeroed_memory(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -5,9 +5,13 @@ column of a token is its position in the sequence, independent of other rows. So
 needs no padding on the left. The mask hides the columns behind the last token of a row.
 
 In a rectangle each row has one block, which is as wide as the longest row needs. It grows in steps, each of which moves
-all rows. Static batches use it because the papers count their memory so, as do models without a `FusedModel`.
+all rows. Static batches use it because the papers count their memory so, as do models without a `FusedModel`, and those
+of which only some layers have a window: such a layer has only the window's columns.
 In blocks of BLOCK_TOKENS each row has only the blocks that its own tokens need, and growing moves no row. Rows may
 share the blocks of a common prefix, which stay after their last row until a row needs the memory.
+
+A layer with a window holds as many of a row's tokens as the window has, and writes each further one over the oldest. If
+all layers have one, no row takes more memory than that.
 
 Other memory that no row uses is zero: attention multiplies hidden columns by 0, and 0 times an old NaN would be NaN.
 
@@ -22,9 +26,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from inference.local.forward.attention_windows import in_turns
 from inference.local.kv.block_tables import BlockChanges, BlockTables
 from inference.local.kv.kv_arrangement import Arrangement, Piece, enlarged_rectangle, split_into_pieces
-from inference.local.kv.kv_budget import KvLayout, zeroed_memory
+from inference.local.kv.kv_budget import KvLayout, LayerSlots, zeroed_memory
 from inference.local.kv.query_groups import QueryGroups, query_groups
 from inference.local.kv.row_states import RowStates
 
@@ -52,7 +57,7 @@ HostRow = list[tuple[Tensor, Tensor]]  # one row's keys and values of each layer
 class KvCache(RowStates):
     """The keys and values of a running batch, as the models of transformers expect a cache to behave.
 
-    Those models attend to rectangles only; blocks are for `FusedModel`.
+    Those models attend to rectangles only; blocks are for a `FusedModel` whose layers hold the same tokens.
     """
 
     def __init__(
@@ -69,8 +74,8 @@ class KvCache(RowStates):
         self.arrangement = self._empty_arrangement(in_blocks)
         self._keys, self._values = list[Tensor](), list[Tensor]()
         self._read_columns = 0  # the columns that the next decoding step reads; 0 in a prefill
-        self._slots: dict[int, Tensor] = {}  # the slots that the next forward pass writes, by number of heads
-        self._unpadded: dict[int, Tensor] = {}  # the indices of its keys and values without padding; empty: all
+        self._slots: dict[LayerSlots, Tensor] = {}  # the slots that the next forward pass writes
+        self._unpadded: dict[LayerSlots, Tensor] = {}  # the indices of its states that are written; none: all
         self._prefixes: Tensor | None = None  # [rows, n] the blocks in front of what a prefill computes; None: nothing
         self._views: list[tuple[Tensor, Tensor]] = []  # the keys and values that decoding reads; empty in a prefill
         # lengths and width for which the views were made; in blocks the rows' numbers of tokens, and 0
@@ -82,7 +87,10 @@ class KvCache(RowStates):
     @property
     def nbytes(self) -> int:
         """The bytes of the rectangle, or of all blocks in use."""
-        return self.arrangement.taken_tokens * self.layout.token_bytes
+        now, tables = self.arrangement, self.arrangement.tables
+        if tables is None:
+            return now.blocks * self.layout.row_bytes(now.block_tokens)
+        return tables.taken * now.block_tokens * self.layout.token_bytes
 
     @property
     def in_blocks(self) -> bool:
@@ -96,13 +104,14 @@ class KvCache(RowStates):
     def needed_bytes(self, lengths: Sequence[int], shared: Sequence[Sequence[int]] = ()) -> int:
         """Returns the fewest bytes for all rows, with these lengths, of which joiners share the blocks `shared`."""
         tables = self.arrangement.tables
-        tokens = len(lengths) * max(lengths, default=0) if tables is None else tables.needed_tokens(lengths, shared)
-        return tokens * self.layout.token_bytes
+        if tables is None:
+            return len(lengths) * self.layout.row_bytes(max(lengths, default=0))
+        return tables.needed_tokens(lengths, shared) * self.layout.token_bytes
 
     def reserve(
         self, lengths: Sequence[int], kept: Sequence[int] = (), shared: Mapping[int, Sequence[int]] | None = None
     ) -> bool:
-        """Makes room for lengths[i] tokens in row i; returns whether slots have changed.
+        """Makes room for lengths[i] tokens in row i; returns whether the last one's slot does not follow those before.
 
         The first kept[i] tokens of row i are kept. Row i shares the blocks shared[i] with other rows. If it raises
         BudgetExceeded, nothing has changed.
@@ -112,7 +121,7 @@ class KvCache(RowStates):
         changes = self._enlarge(lengths, kept) if tables is None else tables.grow(lengths, shared or {})
         if changes is None:
             raise BudgetExceeded(self.needed_bytes(lengths))
-        return self._carry_out(changes)
+        return self._carry_out(changes) or self.arrangement.rewinds(lengths)
 
     def clear(self, in_blocks: bool) -> None:
         """Frees all rows; later rows are stored in blocks, some of which hold prefixes by now, or in a rectangle."""
@@ -120,8 +129,8 @@ class KvCache(RowStates):
         if now.tables is not None:
             self._carry_out(now.tables.clear_all(keep_prefixes=in_blocks))
         else:
-            for tensor, heads in self._tensors():
-                now.by_block(tensor, heads).zero_()
+            for tensor, of in self._tensors():
+                now.by_block(tensor, of).zero_()
         if now.tables is None or not in_blocks:
             self.arrangement = self._empty_arrangement(in_blocks)
         self._drop_views()
@@ -147,8 +156,8 @@ class KvCache(RowStates):
             tables.rows.pop(last)
             self._drop_views()
         elif row != last:
-            for tensor, heads in self._tensors():
-                rows = self.arrangement.by_block(tensor, heads)
+            for tensor, of in self._tensors():
+                rows = self.arrangement.by_block(tensor, of)
                 rows[row, :, :last_length] = rows[last, :, :last_length]
             self.move_state(last, row)
 
@@ -170,7 +179,7 @@ class KvCache(RowStates):
         self._prefixes = at.blocks_before(rows, starts) if any(starts) else None
 
     def prepare_decode(
-        self, slots: dict[int, Tensor], lengths: Sequence[int], width: int, counts: Sequence[int] = ()
+        self, slots: dict[LayerSlots, Tensor], lengths: Sequence[int], width: int, counts: Sequence[int] = ()
     ) -> int:
         """Prepares a forward pass that writes `slots`; returns the width that it reads, at least `width`.
 
@@ -200,6 +209,16 @@ class KvCache(RowStates):
         self._read_columns = width
         return width
 
+    def attention_mask(self, mask: Tensor, positions: Tensor) -> Tensor | dict[str, Tensor | None] | None:
+        """Returns what the model takes for a mask [rows, 1, 1, columns] of rows whose newest tokens are at positions.
+
+        It hides the columns without a token.
+        """
+        columns, most = mask.shape[-1], self.arrangement.most_tokens
+        return self.layout.attention_mask(
+            mask, positions, lambda window: in_turns(columns, most(window.tokens), positions)
+        )
+
     def piece_views(self, layer_idx: int) -> list[tuple[Tensor, Tensor]]:
         """Returns the keys and values that attention reads for each piece, [rows, heads, columns, dim]."""
         return [views[layer_idx] for views in self._piece_views]
@@ -212,7 +231,8 @@ class KvCache(RowStates):
         Those are the states themselves in a prefill, behind those of cached prefixes. In decoding they are [rows,
         heads, columns, dim], or in blocks [blocks, heads, block tokens, dim], which `query_groups` assign to rows.
         """
-        slots, unpadded = self._slots[key_states.shape[1]], self._unpadded.get(key_states.shape[1])
+        of = self.layout.slots[layer_idx]
+        slots, unpadded = self._slots[of], self._unpadded.get(of)
         for tensor, states in ((self._keys[layer_idx], key_states), (self._values[layer_idx], value_states)):
             written = states.reshape(-1, states.shape[-1])
             if unpadded is not None:
@@ -225,22 +245,27 @@ class KvCache(RowStates):
 
     def gathered(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Returns copies [rows, heads, n * block tokens, dim] of the keys and values in blocks [rows, n] of a layer."""
-        heads, gathered = self.layout.shapes[layer].heads, self.arrangement.gathered
-        return gathered(self._keys[layer], heads, blocks), gathered(self._values[layer], heads, blocks)
+        of, gathered = self.layout.slots[layer], self.arrangement.gathered
+        return gathered(self._keys[layer], of, blocks), gathered(self._values[layer], of, blocks)
 
     def row_to_host(self, row: int, length: int) -> HostRow:
         """Returns a copy in host memory of a row's first `length` tokens, as far as the token behind them attends."""
-        slots, layers = self.arrangement.token_slots([row], [0], [length]), enumerate(self.layout.shapes)
-        first = self.layout.first_attended
-        held = [(n, slots[of.heads].view(of.heads, length)[:, first(n, length) :]) for n, of in layers if of.heads]
-        return [(self._keys[layer][at].cpu(), self._values[layer][at].cpu()) for layer, at in held]
+        slots, host = self.arrangement.token_slots([row], [0], [length]), HostRow()
+        for layer, of in enumerate(self.layout.slots):
+            if of.heads:
+                attended = length - self.layout.first_attended(layer, length)
+                held = slots[of].view(of.heads, -1)
+                at = held[:, held.shape[1] - attended :]
+                host.append((self._keys[layer][at].cpu(), self._values[layer][at].cpu()))
+        return host
 
     def row_from_host(self, row: int, length: int, host: HostRow, start: int = 0) -> None:
         """Writes the tokens from `start` on of a row of `length` tokens, of which each layer has the last ones."""
-        slots, count = self.arrangement.token_slots([row], [start], [length]), length - start
-        for side, (tensor, heads) in zip(chain.from_iterable(host), self._tensors(), strict=True):
-            held = side[:, max(0, side.shape[1] - count) :]
-            tensor[slots[heads].view(heads, count)[:, count - held.shape[1] :]] = held.to(self.layout.device)
+        slots = self.arrangement.token_slots([row], [start], [length])
+        for side, (tensor, of) in zip(chain.from_iterable(host), self._tensors(), strict=True):
+            at = slots[of].view(of.heads, -1)
+            held = side[:, max(0, side.shape[1] - at.shape[1]) :]
+            tensor[at[:, at.shape[1] - held.shape[1] :]] = held.to(self.layout.device)
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
         """Returns the column of the first query: 0 in a prefill, the last column in a decoding step."""
@@ -251,43 +276,66 @@ class KvCache(RowStates):
         return self._read_columns or query_length, 0
 
     def _empty_arrangement(self, in_blocks: bool) -> Arrangement:
-        counts, device, size = self.layout.head_counts, self.layout.device, self._tokens_of_a_block
-        tables = BlockTables(self._budget_tokens // size, size) if in_blocks else None
-        return Arrangement(counts, device, tables.blocks, size, tables) if tables else Arrangement(counts, device)
+        slots, device, size = tuple(dict.fromkeys(self.layout.slots)), self.layout.device, self._tokens_of_a_block
+        slots = tuple(of for of in slots if of.heads)
+        if not in_blocks:
+            return Arrangement(slots, device)
+        tables = BlockTables(self._budget_tokens // size, size, self.layout.most_tokens)
+        return Arrangement(slots, device, tables.blocks, size, tables)
 
     def _allocate(self) -> None:
-        """Allocates the whole budget, unless it is allocated already."""
+        """Allocates the whole budget, unless it is allocated already, or divided anew whenever the rectangle grows."""
         if not self._keys:
-            dtype, device = self.layout.dtype, self.layout.device
+            tokens = self._budget_tokens if self.layout.alike else 0
             for shape in self.layout.shapes:
-                slots = self._budget_tokens * shape.heads
-                self._keys.append(zeroed_memory(slots, shape.key_dim, dtype, device))
-                self._values.append(zeroed_memory(slots, shape.value_dim, dtype, device))
+                self._keys.append(self._zeros(tokens * shape.heads, shape.key_dim))
+                self._values.append(self._zeros(tokens * shape.heads, shape.value_dim))
 
-    def _tensors(self) -> Iterator[tuple[Tensor, int]]:
-        """Yields the keys and the values of each layer that has some, [slots, dim], with the number of its heads."""
-        for shape, *sides in zip(self.layout.shapes, self._keys, self._values, strict=False):
-            yield from ((side, shape.heads) for side in sides if shape.heads)
+    def _zeros(self, slots: int, dim: int) -> Tensor:
+        return zeroed_memory(slots, dim, self.layout.dtype, self.layout.device)
+
+    def _tensors(self) -> Iterator[tuple[Tensor, LayerSlots]]:
+        """Yields the keys and the values of each layer that has some, [slots, dim], with the layer's slots."""
+        for of, *sides in zip(self.layout.slots, self._keys, self._values, strict=False):
+            yield from ((side, of) for side in sides if of.heads)
 
     def _enlarge(self, lengths: Sequence[int], kept: Sequence[int]) -> BlockChanges | None:
         """Enlarges the rectangle, with its contents, if it is too small; returns None if the budget is too small."""
         old, rows, columns = self.arrangement, len(lengths), max(lengths, default=0)
+        columns = min(columns, self.layout.most_tokens or columns)
         if rows <= old.blocks and columns <= old.block_tokens:
             return BlockChanges(of_rows=False)
-        if rows * columns > self._budget_tokens:
+        if rows * self.layout.row_bytes(columns) > self.budget_bytes:
             return None
-        new = enlarged_rectangle(old, rows, columns, self._budget_tokens)
+        new = enlarged_rectangle(old, rows, columns, self.budget_bytes, self.layout)
         kept_at = slice(min(len(kept), old.blocks)), slice(None), slice(max(kept, default=0))
+        if self.layout.alike:
+            self._move(old, new, kept_at)
+        else:
+            self._divide_anew(old, new, kept_at)
+        self.arrangement = new
+        return BlockChanges()
+
+    def _move(self, old: Arrangement, new: Arrangement, kept_at: tuple[slice, ...]) -> None:
         asides: dict[torch.Size, Tensor] = {}  # one for all tensors of a shape, because new memory costs new pages
-        for tensor, heads in self._tensors():
-            held = old.by_block(tensor, heads)[kept_at]
+        for tensor, of in self._tensors():
+            held = old.by_block(tensor, of)[kept_at]
             if held.shape not in asides:
                 asides[held.shape] = torch.empty_like(held)
             asides[held.shape].copy_(held)
-            old.by_block(tensor, heads).zero_()
-            new.by_block(tensor, heads)[kept_at] = asides[held.shape]
-        self.arrangement = new
-        return BlockChanges()
+            old.by_block(tensor, of).zero_()
+            new.by_block(tensor, of)[kept_at] = asides[held.shape]
+
+    def _divide_anew(self, old: Arrangement, new: Arrangement, kept_at: tuple[slice, ...]) -> None:
+        """Gives each layer memory of its own size.
+
+        The more tokens rows have, the less of the budget is for layers with a window.
+        """
+        for sides in (self._keys, self._values):
+            for layer, of in enumerate(self.layout.slots):
+                held = old.by_block(sides[layer], of)[kept_at]
+                sides[layer] = self._zeros(new.blocks * of.heads * new.columns_of(of), held.shape[-1])
+                new.by_block(sides[layer], of)[kept_at] = held
 
     def _carry_out(self, changes: BlockChanges) -> bool:
         """Changes the contents of blocks; returns whether any row has other blocks than before."""
@@ -303,5 +351,5 @@ class KvCache(RowStates):
 
     def _layer_views(self, piece: Piece) -> list[tuple[Tensor, Tensor]]:
         read = slice(piece.start, piece.stop), slice(None), slice(piece.width)
-        by_block, layers = self.arrangement.by_block, zip(self.layout.shapes, self._keys, self._values, strict=True)
-        return [(by_block(keys, of.heads)[read], by_block(values, of.heads)[read]) for of, keys, values in layers]
+        by_block, layers = self.arrangement.by_block, zip(self.layout.slots, self._keys, self._values, strict=True)
+        return [(by_block(keys, of)[read], by_block(values, of)[read]) for of, keys, values in layers]

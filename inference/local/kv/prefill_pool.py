@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import Cache
 
 from inference.local.batch_rows import BatchRow
+from inference.local.forward.attention_windows import Window
 from inference.local.kv.kv_cache import HostRow, KvCache
 
 
@@ -24,13 +25,15 @@ class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
         self.found = len(shared) * kv.arrangement.block_tokens  # tokens at the beginning that were cached
         self.prefilled = self.found  # tokens whose keys and values are known
         self.seconds = 0.0  # that its prefill has taken
-        self.nbytes = len(self.token_ids) * layout.token_bytes
+        self.nbytes = layout.row_bytes(len(self.token_ids))
+        # each layer's keys and values of all tokens, or of those of its window that are known
         self._layers = [
             tuple(
-                torch.empty(1, shape.heads, len(self.token_ids), dim, dtype=layout.dtype, device=layout.device)
+                torch.empty(1, of.heads, tokens, dim, dtype=layout.dtype, device=layout.device)
                 for dim in (shape.key_dim, shape.value_dim)
             )
-            for shape in layout.shapes
+            for shape, of in zip(layout.shapes, layout.slots, strict=True)
+            for tokens in [0 if of.most_tokens else len(self.token_ids)]
         ]
         if shared:
             blocks = torch.tensor([shared], device=layout.device)
@@ -54,10 +57,16 @@ class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
         first, dtype, device = self.prefilled, self.layout.dtype, self.layout.device
         mask = torch.full((count, first + count), torch.finfo(dtype).min, dtype=dtype, device=device)
         positions = torch.arange(first, first + count, device=device)[None, :]
+
+        def held(window: Window) -> tuple[slice, Tensor]:
+            """Returns the columns of the window's newest tokens before these, and of these."""
+            oldest = max(0, first - window.tokens)
+            return slice(oldest, None), torch.arange(oldest, first + count, device=device)
+
         kept = {} if self.row.sequence.prompt_logprobs else {"logits_to_keep": torch.tensor([[count - 1]])}
         logits: Tensor = model(
             torch.tensor([self.token_ids[first : first + count]], device=device),
-            attention_mask=self.layout.attention_mask(mask.triu_(first + 1)[None, None], positions),
+            attention_mask=self.layout.attention_mask(mask.triu_(first + 1)[None, None], positions, held),
             position_ids=positions,
             past_key_values=self,
             use_cache=True,
@@ -69,8 +78,15 @@ class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Writes the states [1, heads, tokens, dim] of a layer; returns the keys and values up to the newest."""
+        """Writes the states [1, heads, tokens, dim] of a layer; returns the keys and values up to the newest.
+
+        A layer with a window begins with as many tokens before these as the window has.
+        """
         keys, values = self._layers[layer_idx]
+        if most := self.layout.slots[layer_idx].most_tokens:
+            keys, values = torch.cat([keys, key_states], 2), torch.cat([values, value_states], 2)
+            self._layers[layer_idx] = keys[:, :, -most:].clone(), values[:, :, -most:].clone()
+            return keys, values
         upto = self.prefilled + key_states.shape[2]
         keys[:, :, self.prefilled : upto], values[:, :, self.prefilled : upto] = key_states, value_states
         return keys[:, :, :upto], values[:, :, :upto]

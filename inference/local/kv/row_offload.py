@@ -30,10 +30,10 @@ class OffloadedRows:
     def offload(self, sequence_id: str, kv: KvCache, index: int, token_ids: tuple[int, ...], prefill_s: float) -> None:
         """Copies the keys and values of `token_ids`, which are the beginning of the cache's row `index`.
 
-        Layers with windows keep what the next token attends to. Does nothing if two copies (out and back) of all tokens
+        Layers with windows keep what the next token attends to. Does nothing if two copies (out and back) of the row
         take `prefill_s` or longer, or if the row exceeds the capacity.
         """
-        nbytes = len(token_ids) * kv.layout.token_bytes
+        nbytes = kv.layout.row_bytes(len(token_ids))
         if 2 * nbytes * self._seconds_per_byte >= prefill_s or nbytes > self.capacity_bytes:
             return
         started = perf_counter()

@@ -109,7 +109,7 @@ def decoding_fault(
     """
     lengths = [*map(len, prompts)]
     budget_bytes = len(prompts) * (max(lengths) + 2) * layout.token_bytes
-    for in_blocks in (False, True) if isinstance(decoder, FusedModel) else (False,):
+    for in_blocks in (False, True) if isinstance(decoder, FusedModel) and layout.alike else (False,):
         kv = KvCache(layout, budget_bytes, block_tokens=2, in_blocks=in_blocks)
         kv.reserve(lengths)
         begun = [length - 1 for length in lengths]

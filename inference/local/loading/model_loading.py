@@ -64,12 +64,17 @@ class LoadedModel:
     @property
     def longest_row_bytes(self) -> int:
         """The bytes of KV cache that a row takes if it fills the model's context."""
-        return self.max_positions * self.delta_bytes
+        return self.layout.row_bytes(self.max_positions)
 
     @property
     def fused(self) -> bool:
         """Whether a FusedModel runs the forward passes; only that reads a KV cache in blocks."""
         return self.decoder is not self.model
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether the KV cache of continuous batches is in blocks, which hold tokens of all layers."""
+        return self.fused and self.layout.alike
 
     @property
     def mixes_passes(self) -> bool:

@@ -124,7 +124,7 @@ class DelayedRequests:
 
 def delay_s(fleet: FleetArrays, delayed: DelayedRequests, workers: Ints, prefill: Floats, remaining: Floats) -> Floats:
     """Return the seconds by which each request would delay all others on each worker, (workers, requests)."""
-    size, longest, paged = fleet.size[workers], fleet.read_length[workers], fleet.paged[workers]
+    size, longest, paged = fleet.size[workers], fleet.read_length[workers], fleet.rules.paged[workers]
     edge = np.where(paged, 0.0, delayed.band_edges[workers])
     p1, p2, p3, p4 = (p[workers] for p in (fleet.p1, fleet.p2, fleet.p3, fleet.p4))
     d1, d2, d3, d4 = (d[workers] for d in (fleet.d1, fleet.d2, fleet.d3, fleet.d4))

@@ -8,6 +8,8 @@ last block:
 
     rectangular: peak = max over k of k · (max(c1..ck) + rk)
     paged:       peak = max over k of c1 + … + ck + k · (rk + o)
+
+Of the tokens of k rows beyond k windows, layers with a window hold none (`KvMemory.held`).
 """
 
 from collections.abc import Sequence
@@ -19,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.costs import Floats, Ints, linearized
-from scheduling.kv_memory import ROW_GROWTH_TOKENS
+from scheduling.kv_memory import ROW_GROWTH_TOKENS, KvMemory, held_tokens
 from scheduling.length_distributions import conditional_totals
 from scheduling.policy import Worker
 from scheduling.request import Request
@@ -38,26 +40,57 @@ TINY_S = 1e-12  # least divisor, for fitted costs in which a further row costs n
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryRules:
+    """How the memory of each worker counts the tokens of its rows; an element of each array belongs to one worker."""
+
+    paged: NDArray[np.bool_]
+    overhead: Floats  # unused tokens of a row's last block in paged memory
+    windowed_share: Floats
+    window_tokens: Floats
+
+    @classmethod
+    def of(cls, memories: Sequence[KvMemory]) -> "MemoryRules":
+        """Return the rules of these workers' memories."""
+        return cls(
+            np.array([memory.paged for memory in memories], np.bool_),
+            np.array([memory.row_overhead_tokens for memory in memories], np.float64),
+            np.array([memory.windowed_share for memory in memories], np.float64),
+            np.array([memory.window_tokens for memory in memories], np.float64),
+        )
+
+    def __getitem__(self, workers: Ints) -> "MemoryRules":
+        """Return the rules of these workers."""
+        columns = (self.paged, self.overhead, self.windowed_share, self.window_tokens)
+        return MemoryRules(*(column[workers] for column in columns))
+
+    def held(self, tokens: Floats, rows: Ints | int = 1) -> Floats:
+        """Return `KvMemory.held` of tokens in as many rows, (workers,) or (workers, n)."""
+        if not self.windowed_share.any():
+            return tokens
+        each = -1, *[1] * (tokens.ndim - 1)
+        return held_tokens(tokens, rows, self.windowed_share.reshape(each), self.window_tokens.reshape(each))
+
+
+@dataclass(frozen=True, slots=True)
 class FutureMemory:
     """The rows of several workers by remaining tokens, most first; `remaining` is -inf where there is no row."""
 
     remaining: Floats  # (workers, rows)
     longest: Floats  # (workers, rows): most cached tokens of a row and of those before it in that order
     total: Floats  # (workers, rows): cached tokens of a row and of those before it
-    paged: NDArray[np.bool_]  # (workers,): whether the worker's memory is paged
-    overhead: Floats  # (workers,): unused tokens of a row's last block in paged memory
+    rules: MemoryRules
 
     @classmethod
-    def from_rows(cls, cached: Floats, remaining: Floats, paged: NDArray[np.bool_], overhead: Floats) -> "FutureMemory":
+    def from_rows(cls, cached: Floats, remaining: Floats, rules: MemoryRules) -> "FutureMemory":
         """Sort the rows, (workers, rows) in any order; `remaining` must be -inf where there is no row."""
         order = np.argsort(-remaining, axis=1, kind="stable")
         cached = cached[np.arange(len(order))[:, None], order]
         ordered = remaining[np.arange(len(order))[:, None], order]
-        return cls(ordered, np.maximum.accumulate(cached, axis=1), np.cumsum(cached, axis=1), paged, overhead)
+        return cls(ordered, np.maximum.accumulate(cached, axis=1), np.cumsum(cached, axis=1), rules)
 
     def peaks_with(self, workers: Ints, cached: Floats, remaining: Floats) -> Floats:
         """Return the peaks in tokens, (pairs,), if one more row with these tokens joined the worker of each pair."""
-        rows_remaining, longest = self.remaining[workers], self.longest[workers]
+        rows_remaining, longest, rules = self.remaining[workers], self.longest[workers], self.rules[workers]
         cached, remaining = cached[:, None], remaining[:, None]
         count = np.arange(1, rows_remaining.shape[1] + 1)
         outlived = rows_remaining <= remaining  # rows that end while the joiner still runs
@@ -65,23 +98,26 @@ class FutureMemory:
         rows_left = np.count_nonzero(~outlived, axis=1)  # rows that still run when the joiner ends
         longest_left = np.where(rows_left > 0, longest[np.arange(len(rows_left)), rows_left - 1], 0.0)
         at_own_end = (rows_left + 1) * (np.maximum(longest_left, cached[:, 0]) + remaining[:, 0])
-        if self.paged.any():
-            paged, total, overhead = self.paged[workers], self.total[workers], self.overhead[workers]
+        if rules.paged.any():
+            paged, total, overhead = rules.paged, self.total[workers], rules.overhead
             paged_ends = total + outlived * cached + (count + outlived) * (rows_remaining + overhead[:, None])
             at_ends = np.where(paged[:, None], paged_ends, at_ends)
             total_left = np.where(rows_left > 0, total[np.arange(len(rows_left)), rows_left - 1], 0.0)
             paged_end = total_left + cached[:, 0] + (rows_left + 1) * (remaining[:, 0] + overhead)
             at_own_end = np.where(paged, paged_end, at_own_end)
+        at_ends, at_own_end = rules.held(at_ends, count + outlived), rules.held(at_own_end, rows_left + 1)
         return np.asarray(np.maximum(np.max(at_ends, axis=1, initial=0.0), at_own_end), np.float64)
 
 
-def peak_tokens(cached: Floats, remaining: Floats, paged: bool = False, overhead: float = 0.0) -> float:
+def peak_tokens(cached: Floats, remaining: Floats, memory: KvMemory) -> float:
     """Return the peak of the memory of one worker's rows, in tokens."""
     order = np.argsort(-remaining, kind="stable")
     count, remaining, cached = np.arange(1, len(order) + 1), remaining[order], cached[order]
-    if paged:
-        return float(np.max(np.cumsum(cached) + count * (remaining + overhead)))
-    return float(np.max(count * (np.maximum.accumulate(cached) + remaining)))
+    if memory.paged:
+        tokens = np.cumsum(cached) + count * (remaining + memory.row_overhead_tokens)
+    else:
+        tokens = count * (np.maximum.accumulate(cached) + remaining)
+    return float(np.max(MemoryRules.of([memory]).held(tokens[None], count)))
 
 
 class FleetArrays:
@@ -96,8 +132,7 @@ class FleetArrays:
         self.names = [worker.name for worker in workers]
         self.capacity = np.array([worker.memory.capacity_tokens for worker in workers], np.float64)
         self.most_rows = np.array([worker.memory.most_rows for worker in workers], np.float64)
-        self.paged = np.array([worker.memory.paged for worker in workers])
-        self.overhead = np.array([worker.memory.row_overhead_tokens for worker in workers], np.float64)
+        self.rules = MemoryRules.of([worker.memory for worker in workers])
         curves = [linearized(worker.costs) for worker in workers]
         self.p1, self.p2, self.p3, self.p4 = np.array([curve.prefill for curve in curves], np.float64).T
         self.d1, self.d2, self.d3, self.d4 = np.array([curve.decode for curve in curves], np.float64).T
@@ -130,7 +165,7 @@ class FleetArrays:
     def read_length(self) -> Floats:
         """Cached tokens that an iteration reads for each row: those of the longest row, or of the mean row if paged."""
         mean = self.total / np.maximum(self.size, 1)
-        return np.asarray(np.where(self.paged, mean, self.longest), np.float64)
+        return np.asarray(np.where(self.rules.paged, mean, self.longest), np.float64)
 
     @property
     def shared_tokens(self) -> Floats:
@@ -163,14 +198,13 @@ class FleetArrays:
 
     def fits_beside(self, workers: Ints, prefill: Floats) -> NDArray[np.bool_]:
         """Return whether rows of `prefill` tokens, (workers, n) or (1, n), fit now beside the rows of these workers."""
-        columns = (self.size, self.capacity, self.longest, self.most_rows, self.paged)
-        size, capacity, longest, most_rows, paged = (column[workers, None] for column in columns)
+        columns, rules = (self.size, self.capacity, self.longest, self.most_rows), self.rules[workers]
+        size, capacity, longest, most_rows = (column[workers, None] for column in columns)
         tokens = (size + 1) * (np.maximum(longest, prefill) + ROW_GROWTH_TOKENS)
-        if paged.any():
-            overhead = self.overhead[workers, None]
-            own = self.total[workers, None] + prefill + (size + 1) * (ROW_GROWTH_TOKENS + overhead)
-            tokens = np.where(paged, own, tokens)
-        fits = np.where(size > 0, tokens <= capacity, prefill < capacity)
+        if rules.paged.any():
+            own = self.total[workers, None] + prefill + (size + 1) * (ROW_GROWTH_TOKENS + rules.overhead[:, None])
+            tokens = np.where(rules.paged[:, None], own, tokens)
+        fits = np.where(size > 0, rules.held(tokens, size + 1) <= capacity, rules.held(prefill) < capacity)
         return np.asarray(fits & (size < most_rows), np.bool_)
 
     def peak_with(self, worker: int, prefill: float, remaining: float) -> float:
@@ -178,20 +212,19 @@ class FleetArrays:
         size = int(self.size[worker])
         cached = np.append(self.cached[worker, :size], prefill)
         rows_remaining = np.append(self.remaining[worker, :size], remaining)
-        overhead = float(self.overhead[worker])
-        return peak_tokens(cached, rows_remaining, bool(self.paged[worker]), overhead)
+        return peak_tokens(cached, rows_remaining, self.workers[worker].memory)
 
     @property
     def future(self) -> FutureMemory:
         """The rows of all workers by remaining tokens; computed again only after a join."""
         if self._future is None:
-            self._future = FutureMemory.from_rows(self.cached, self.remaining, self.paged, self.overhead)
+            self._future = FutureMemory.from_rows(self.cached, self.remaining, self.rules)
         return self._future
 
     def future_memory(self, workers: Ints) -> FutureMemory:
         """Return the rows of these workers by remaining tokens."""
         cached, remaining = self.cached[workers], self.remaining[workers]
-        return FutureMemory.from_rows(cached, remaining, self.paged[workers], self.overhead[workers])
+        return FutureMemory.from_rows(cached, remaining, self.rules[workers])
 
     def join(self, worker: int, request: Request) -> None:
         """Add a request to the worker's rows."""

@@ -211,7 +211,8 @@ def largest_tokens(buckets: LengthBuckets, fleet: FleetArrays) -> float:
     Returns infinity if there is none: other tenants must not wait for a request that no live worker can hold.
     """
     heads = buckets.heads()
-    tokens = (heads.prefill + heads.remaining)[heads.prefill < fleet.capacity.max()]
+    longest = max(worker.memory.longest_row_tokens for worker in fleet.workers)
+    tokens = (heads.prefill + heads.remaining)[heads.prefill < longest]
     return float(tokens.max()) if len(tokens) else math.inf
 
 

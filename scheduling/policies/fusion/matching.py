@@ -62,17 +62,19 @@ def fits_soonest(fleet: FleetArrays, prefill: float, remaining: float) -> int:
     rows = future.remaining.shape[1]
     final_lengths = np.maximum.accumulate(future.longest + future.remaining, axis=1)
     left = np.arange(1, rows + 1)
-    tokens = (left + 1) * np.maximum(final_lengths, prefill + remaining)
-    if fleet.paged.any():
-        overhead = fleet.overhead[:, None]
+    tokens, rules = (left + 1) * np.maximum(final_lengths, prefill + remaining), fleet.rules
+    if rules.paged.any():
+        overhead = rules.overhead[:, None]
         own = np.maximum.accumulate(future.total + left * (future.remaining + overhead), axis=1)
-        tokens = np.where(fleet.paged[:, None], own + prefill + remaining + overhead, tokens)
-    fits_beside = (tokens <= fleet.capacity[:, None]) & (left < fleet.most_rows[:, None])
+        tokens = np.where(rules.paged[:, None], own + prefill + remaining + overhead, tokens)
+    held = rules.held(tokens, left + 1)
+    fits_beside = (held <= fleet.capacity[:, None]) & (left < fleet.most_rows[:, None])
     fits_beside &= future.remaining > -np.inf
     rows_left = np.count_nonzero(fits_beside, axis=1)  # more rows left need more memory, so fitting counts come first
     padded = np.pad(future.remaining, ((0, 0), (0, 1)), constant_values=-np.inf)
     iterations = np.maximum(0.0, padded[np.arange(len(fleet)), rows_left])
-    too_small = fleet.capacity < min(prefill + remaining, fleet.capacity.max())
+    alone = rules.held(np.full(len(fleet), prefill + remaining))
+    too_small = fleet.capacity < np.minimum(alone, fleet.capacity.max())
     return int(np.argmin(np.where(too_small, np.inf, iterations)))
 
 
@@ -175,7 +177,8 @@ def fits_now(fleet: FleetArrays, heads: BucketHeads, workers: Ints) -> Booleans:
     """
     size, capacity = fleet.size[workers, None], fleet.capacity[workers, None]
     at_once = fleet.fits_beside(workers, heads.prefill[None, :])
-    to_the_end = heads.prefill + heads.remaining_upper <= capacity
+    final = np.broadcast_to(heads.prefill + heads.remaining_upper, at_once.shape)
+    to_the_end = fleet.rules[workers].held(final) <= capacity
     return np.asarray(at_once & ((size > 0) | to_the_end | (capacity == fleet.capacity.max())), np.bool_)
 
 
@@ -196,6 +199,7 @@ def admits(fleet: FleetArrays, worker: int, request: Request) -> bool:
     if not fleet.fits_one_more(worker, request.prefill):
         return False
     if not size:
-        return bool(request.prefill + request.remaining_upper <= capacity or capacity == fleet.capacity.max())
+        held = fleet.workers[worker].memory.held(request.prefill + request.remaining_upper)
+        return bool(held <= capacity or capacity == fleet.capacity.max())
     remaining = reserved(request.remaining, request.remaining_upper, size + 1)
     return fleet.peak_with(worker, request.prefill, remaining) <= float(capacity)

@@ -130,9 +130,9 @@ def _shared_bytes(worker: Worker, alike: Sequence[Worker], share: float, row: Ty
     memory = worker.memory
     others = others_rows(alike)
     final_tokens = sum(row.request.length + max(row.generated, row.request.predicted) for row in others)
-    kept_bytes = KEPT_FREE * final_tokens * memory.delta_bytes
+    kept_bytes = KEPT_FREE * memory.held(final_tokens, len(others)) * memory.delta_bytes
     left_bytes = share * (sum(one.memory.theta_bytes for one in alike) - kept_bytes)
-    busy_bytes = enough_rows(worker, row) * row.tokens * memory.delta_bytes
+    busy_bytes = memory.batch_bytes(enough_rows(worker, row), row.length, row.remaining)
     return min(memory.theta_bytes, int(left_bytes), busy_bytes) // memory.delta_bytes * memory.delta_bytes
 
 
@@ -162,7 +162,7 @@ def _iteration_s(worker: Worker, rows: Sequence[RunningRow], part: float) -> flo
 
 def enough_rows(worker: Worker, row: TypicalRow) -> int:
     """Return the fewest rows that give `ENOUGH_THROUGHPUT` of the throughput of as many rows as the worker can run."""
-    most = max(1, min(worker.memory.capacity_tokens // row.tokens, worker.memory.most_rows))
+    most = worker.memory.fixed_batch_size(row.length, row.remaining)
     sizes = np.arange(1, most + 1)
     lengths, generated = np.full_like(sizes, row.length), np.full_like(sizes, row.remaining)
     rows_per_s = sizes / (worker.costs.serve_many_s(sizes, lengths, generated) + REFILL_S)

@@ -97,7 +97,7 @@ def needed_s(work: Work, workers: Collection[Worker]) -> float:
 
 def most_rows(worker: Worker, row: TypicalRow, rows: int) -> int:
     """Return how many of `rows` such rows the worker runs at once, at least one."""
-    return max(1, min(worker.memory.capacity_tokens // row.tokens, worker.memory.most_rows, rows))
+    return max(1, min(worker.memory.fixed_batch_size(row.length, row.remaining), rows))
 
 
 def rows_per_s(worker: Worker, row: TypicalRow, size: int) -> float:

@@ -98,7 +98,7 @@ def _able(workers: Sequence[Worker], batch: Sequence[Request]) -> list[Worker]:
     outgrew_tokens = max(request.outgrew_tokens for request in batch)
     size, length, generation_length = len(batch), max(r.prefill for r in batch), max(r.remaining_upper for r in batch)
     larger = [
-        worker for worker in workers if worker.memory.capacity_tokens > outgrew_tokens and worker.can_serve(batch)
+        worker for worker in workers if worker.memory.longest_row_tokens > outgrew_tokens and worker.can_serve(batch)
     ]
     able = [worker for worker in larger if worker.memory.fits(size, length, generation_length)]
     largest_tokens = max((worker.memory.capacity_tokens for worker in larger), default=0)

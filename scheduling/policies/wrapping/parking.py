@@ -72,4 +72,4 @@ def _peak_tokens(worker: Worker, rows: Sequence[RunningRow]) -> float:
     """Return the most tokens that these rows are predicted to hold at once."""
     cached = np.array([row.request.length + row.generated for row in rows], np.float64)
     remaining = np.array([max(1, row.request.predicted - row.generated) for row in rows], np.float64)
-    return peak_tokens(cached, remaining, worker.memory.paged, worker.memory.row_overhead_tokens)
+    return peak_tokens(cached, remaining, worker.memory)

@@ -12,6 +12,7 @@ from scheduling.adaptive_batching import (
     waiting_waste,
     wasted_memory_access,
 )
+from scheduling.kv_memory import KvMemory
 from scheduling.request import Request
 from tests.unit.scheduling.scheduling_builders import a_request, examples
 
@@ -101,7 +102,7 @@ def test_packing_equals_algorithm_1_over_every_batch(
 ) -> None:
     batcher, queue = AdaptiveBatcher(threshold), list[list[Request]]()
     if capacity is not None:
-        batcher.set_limits(capacity, size)
+        batcher.set_limits(KvMemory(capacity, 1), size)
     for count, (what, number, generation) in enumerate(happenings):
         waiting = sorted(batcher.batches)
         if what == "add":
@@ -134,7 +135,7 @@ def test_similar_requests_share_a_batch_and_others_open_one() -> None:
 
 def test_a_request_that_would_make_a_batch_too_large_opens_another() -> None:
     batcher = AdaptiveBatcher(wma_threshold=50_000)
-    batcher.set_limits(100, None)
+    batcher.set_limits(KvMemory(100, 1), None)
     first = batcher.add(a_request("a"))
     assert batcher.add(a_request("b", length=45)) is not first  # 2 · (45 + 10) = 110 tokens
     assert batcher.add(a_request("c", length=40)) is first  # 2 · (40 + 10) = 100
@@ -151,17 +152,17 @@ def test_a_lower_bound_packs_what_is_beyond_it_again() -> None:
     for name in "abcd":
         batcher.add(a_request(name))
     assert [len(batch.requests) for batch in batcher.batches.values()] == [4]
-    batcher.set_limits(40, None)  # two rows of 10 + 10
+    batcher.set_limits(KvMemory(40, 1), None)  # two rows of 10 + 10
     assert [len(batch.requests) for batch in batcher.batches.values()] == [2, 2]
-    batcher.set_limits(10, None)  # not even one: each waits alone
+    batcher.set_limits(KvMemory(10, 1), None)  # not even one: each waits alone
     assert [len(batch.requests) for batch in batcher.batches.values()] == [1, 1, 1, 1]
 
 
 def test_a_higher_bound_opens_full_batches_again() -> None:
     batcher = AdaptiveBatcher(50_000)
-    batcher.set_limits(20, None)
+    batcher.set_limits(KvMemory(20, 1), None)
     first = batcher.add(a_request("a"))
-    batcher.set_limits(40, None)
+    batcher.set_limits(KvMemory(40, 1), None)
     assert batcher.add(a_request("b")) is first
 
 
@@ -169,7 +170,7 @@ def test_a_higher_bound_opens_full_batches_again() -> None:
 @given(REQUESTS, st.integers(0, 5_000), st.integers(1, 400))
 def test_no_batch_outgrows_the_memory(requests: list[tuple[int, int, int]], threshold: int, capacity: int) -> None:
     batcher = AdaptiveBatcher(threshold)
-    batcher.set_limits(capacity, None)
+    batcher.set_limits(KvMemory(capacity, 1), None)
     for number, (length, predicted, upper) in enumerate(requests):
         batcher.add(a_request(str(number), length=length, predicted=predicted, upper=upper))
     for batch in batcher.batches.values():

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from scheduling.adaptive_batching import AdaptiveBatch, AdaptiveBatcher
 from scheduling.batch_order import BatchScheduler
 from scheduling.costs import ServingCurves
+from scheduling.kv_memory import KvMemory
 from tests.unit.scheduling.scheduling_builders import FLAT, SLOPED, a_request, examples
 
 
@@ -21,7 +22,7 @@ def update(table: BatchScheduler, batcher: AdaptiveBatcher) -> None:
 def chosen(
     table: BatchScheduler, now: float, capacity: float = 1e9, costs: ServingCurves = FLAT
 ) -> AdaptiveBatch | None:
-    choice = table.next_batch(costs, capacity, now)
+    choice = table.next_batch(costs, KvMemory(int(capacity), 1), now)
     return choice.batch if choice else None
 
 
@@ -77,17 +78,17 @@ def test_estimates_follow_a_batch_that_grows_and_costs_that_change() -> None:
     batcher = AdaptiveBatcher(50_000)
     batcher.add(a_request("a"))
     table = a_table(batcher)
-    choice = table.next_batch(FLAT, 1e9, 0.0)
+    choice = table.next_batch(FLAT, None, 0.0)
     assert choice is not None
     assert choice.estimated_s == 1.01  # 10 ms + 10 · 100 ms
     batcher.add(a_request("b", predicted=20))
     update(table, batcher)
-    choice = table.next_batch(FLAT, 1e9, 0.0)
+    choice = table.next_batch(FLAT, None, 0.0)
     assert choice is not None
     assert choice.estimated_s == 2.02  # 20 ms + 20 · 100 ms
     table.keep_estimates_of([SLOPED])
     faster = ServingCurves((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 0.01))
-    choice = table.next_batch(faster, 1e9, 0.0)
+    choice = table.next_batch(faster, None, 0.0)
     assert choice is not None
     assert choice.estimated_s == 0.2
 

@@ -255,7 +255,7 @@ def cached_contents(engine):
     if tables is None or not engine._kv._keys:
         return {}
     sides = [
-        engine._kv.arrangement.by_block(tensor, engine._kv.layout.shapes[-1].heads)
+        engine._kv.arrangement.by_block(tensor, engine._kv.layout.slots[-1])
         for tensor in (engine._kv._keys[-1], engine._kv._values[-1])
     ]
     return {key: [side[block].clone() for side in sides] for key, block in tables.prefixes._block_of.items()}

@@ -52,9 +52,11 @@ def test_an_unknown_kind_and_a_row_without_the_keys_of_its_kind_are_not_known(st
 
 def test_the_models_that_a_worker_can_load_are_read_as_they_were_stored() -> None:
     loadable = {
-        "small": Loadable(2.5, KvMemory(1_000, 10, paged=True, block_tokens=32, max_rows=4), CURVES),
+        "small": Loadable(2.5, KvMemory(1_000, 10, True, 32, 4, windowed_bytes=8, window_tokens=64), CURVES),
         "large": Loadable(20.0, KvMemory(500, 20), CURVES),
     }
     stored = loadable_to_store(loadable)
     assert loadable_from_store(stored) == loadable
+    earlier = {name: value for name, value in stored["large"].items() if not name.startswith("window")}
+    assert loadable_from_store(stored | {"large": earlier}) == loadable
     assert loadable_from_store(stored | {"new": stored["large"] | {"curves": {"kind": "later"}}}) == loadable

@@ -39,7 +39,8 @@ from scheduling.simulation.simulator import Arrival, simulate
 from tests.unit.scheduling.scheduling_builders import FLAT, SLOPED, a_request, a_worker, add_all, examples
 
 CAPACITY = 2_000
-CHEAPEST_THRESHOLD = partial(cheapest_threshold, costs=FLAT, capacity_tokens=CAPACITY, max_size=None)
+MEMORY = KvMemory(CAPACITY, 1)
+CHEAPEST_THRESHOLD = partial(cheapest_threshold, costs=FLAT, memory=MEMORY, max_size=None)
 
 
 def requests_of(generated: Sequence[int]) -> list[Request]:
@@ -53,7 +54,7 @@ def requests_of(generated: Sequence[int]) -> list[Request]:
 def seconds_under(threshold: int, requests: Sequence[Request], costs: ServingTime) -> float:
     """Serving time of all batches that Algorithm 1 makes of the requests, each as long as its longest answer."""
     batcher = AdaptiveBatcher(threshold)
-    batcher.set_limits(CAPACITY, None)
+    batcher.set_limits(MEMORY, None)
     for request in requests:
         batcher.add(request)
     return sum(
@@ -67,7 +68,7 @@ def test_no_power_of_two_serves_exactly_predicted_requests_faster_than_more_vali
     generated: list[int], power: int
 ) -> None:
     requests = requests_of(generated)
-    chosen = cheapest_threshold(requests, PUBLISHED_THRESHOLD, SLOPED, CAPACITY, None)
+    chosen = cheapest_threshold(requests, PUBLISHED_THRESHOLD, SLOPED, MEMORY, None)
     least = (1 - LEAST_GAIN) * seconds_under(chosen, requests, SLOPED) / (1 + MOST_SLOWDOWN)
     assert seconds_under(2**power, requests, SLOPED) >= least - 1e-9
 
@@ -75,14 +76,14 @@ def test_no_power_of_two_serves_exactly_predicted_requests_faster_than_more_vali
 def test_short_answers_of_two_lengths_are_packed_apart_where_the_published_threshold_mixes_them() -> None:
     requests = requests_of([5, 100] * 40)
     assert seconds_under(PUBLISHED_THRESHOLD, requests, FLAT) == seconds_under(10**9, requests, FLAT)
-    chosen = cheapest_threshold(requests, PUBLISHED_THRESHOLD, FLAT, CAPACITY, None)
+    chosen = cheapest_threshold(requests, PUBLISHED_THRESHOLD, FLAT, MEMORY, None)
     assert chosen < PUBLISHED_THRESHOLD
     assert seconds_under(chosen, requests, FLAT) < 0.8 * seconds_under(PUBLISHED_THRESHOLD, requests, FLAT)
 
 
 def test_a_gain_of_less_than_two_percent_changes_nothing() -> None:
     requests = requests_of([50] * 40)
-    assert cheapest_threshold(requests, 77, FLAT, CAPACITY, None) == 77
+    assert cheapest_threshold(requests, 77, FLAT, MEMORY, None) == 77
 
 
 def test_a_slower_threshold_is_preferred_if_it_reaches_the_goal_of_valid_tokens_at_a_bearable_price() -> None:
@@ -144,7 +145,7 @@ def test_uncertain_predictions_are_packed_less_strictly_than_certain_ones() -> N
         a_request(one.id, one.arrived_at, length=20, predicted=one.predicted, upper=20 * one.predicted, limit=512)
         for one in certain
     ]
-    strict, lax = (cheapest_threshold(some, 16, FLAT, CAPACITY, None) for some in (certain, uncertain))
+    strict, lax = (cheapest_threshold(some, 16, FLAT, MEMORY, None) for some in (certain, uncertain))
     assert strict <= lax
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.local.kv.kv_budget import COLUMN_STEP, KvLayout, LayerShape
+from inference.local.kv.kv_budget import COLUMN_STEP, KvLayout, LayerShape, LayerSlots
 from inference.local.kv.kv_cache import BudgetExceeded, KvCache
 
 LAYOUT = KvLayout((LayerShape(3, 4, 5),) * 2, torch.float32, torch.device("cpu"))
@@ -81,7 +81,9 @@ def test_what_was_written_survives_growth_and_is_read_beside_the_new_token():
 def test_neighbouring_rows_are_read_together_if_few_columns_are_hidden(hidden_tokens, pieces):
     kv = KvCache(LAYOUT, 2**20, piece_bytes=hidden_tokens * LAYOUT.token_bytes // 2)
     kv.reserve([64] * 4)
-    assert kv.prepare_decode({3: torch.zeros(12, dtype=torch.long)}, lengths=[5, 25, 3, 3], width=26) == 32  # 7 to come
+    assert (
+        kv.prepare_decode({LayerSlots(3): torch.zeros(12, dtype=torch.long)}, lengths=[5, 25, 3, 3], width=26) == 32
+    )  # 7 to come
     assert [(piece.start, piece.stop, piece.width) for piece in kv.pieces] == pieces
     for (start, stop, width), (keys, values) in zip(pieces, kv.piece_views(1), strict=True):
         assert (keys.shape, values.shape) == ((stop - start, 3, width, 4), (stop - start, 3, width, 5))
@@ -93,7 +95,7 @@ def test_a_row_is_read_to_its_last_token_when_a_longer_one_has_ended_near_the_la
     assert kv.arrangement.columns == 64
     lengths = [60, 50]  # the first has ended and stays at 60; after ten steps the second one has 60
     for step in range(1, 14):
-        width = kv.prepare_decode({3: torch.zeros(6, dtype=torch.long)}, lengths, width=60 + step)
+        width = kv.prepare_decode({LayerSlots(3): torch.zeros(6, dtype=torch.long)}, lengths, width=60 + step)
         assert width <= 64
         read = next(piece.width for piece in kv.pieces if piece.stop == 2)
         assert 50 + step <= read <= width

@@ -15,7 +15,7 @@ def test_states_are_counted_for_each_row_beside_the_tokens():
     layout = served_layout(model, "mamba")[0]
     inner, kernel = 64, 4
     assert layout.state_bytes == 2 * inner * (kernel + 4) * 4  # layers, inputs of the convolution and states, bytes
-    assert (layout.head_counts, layout.token_bytes) == ((), 1)
+    assert (layout.token_bytes, layout.row_bytes(9)) == (1, 9)
     assert layout.divided(9 * layout.state_bytes) == (5 * layout.state_bytes, 4)
 
 

@@ -3,38 +3,47 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.policies.fusion.fleet_arrays import BUSY_SHARE, FleetArrays, FutureMemory, peak_tokens, reserved
+from scheduling.kv_memory import KvMemory
+from scheduling.policies.fusion.fleet_arrays import (
+    BUSY_SHARE,
+    FleetArrays,
+    FutureMemory,
+    MemoryRules,
+    peak_tokens,
+    reserved,
+)
 from scheduling.policy import RunningRow
 from scheduling.request import RowLength
 from tests.unit.scheduling.scheduling_builders import SLOPED, a_paged_worker, a_request, a_row, a_worker, examples
 
-OVERHEAD = 7.5  # tokens per row that blocks of 16 leave empty, on average
+RECTANGLE, PAGED = KvMemory(1, 1), KvMemory(1, 1, paged=True, block_tokens=16)
+MEMORIES = st.sampled_from(
+    [RECTANGLE, PAGED, KvMemory(1, 4, False, 1, None, 3, 20), KvMemory(1, 4, True, 16, None, 4, 32)]
+)
 ROWS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=0, max_size=8)
 
 
-def future_of(*workers: list[tuple[int, int]], paged: bool = False) -> FutureMemory:
+def future_of(*workers: list[tuple[int, int]], memory: KvMemory = RECTANGLE) -> FutureMemory:
     width = max(len(rows) for rows in workers) + 1
     cached, remaining = np.zeros((len(workers), width)), np.full((len(workers), width), -np.inf)
     for worker, rows in enumerate(workers):
         for row, (tokens, left) in enumerate(rows):
             cached[worker, row], remaining[worker, row] = tokens, left
-    return FutureMemory.from_rows(
-        cached, remaining, np.full(len(workers), paged), np.full(len(workers), OVERHEAD * paged)
-    )
+    return FutureMemory.from_rows(cached, remaining, MemoryRules.of([memory] * len(workers)))
 
 
-def peak_of(rows: list[tuple[int, int]], paged: bool = False) -> float:
+def peak_of(rows: list[tuple[int, int]], memory: KvMemory = RECTANGLE) -> float:
     cached, remaining = np.array(rows, np.float64).T
-    return peak_tokens(cached, remaining, paged, OVERHEAD * paged)
+    return peak_tokens(cached, remaining, memory)
 
 
-def peak_step_by_step(rows: list[tuple[int, int]], paged: bool = False) -> float:
+def peak_step_by_step(rows: list[tuple[int, int]], memory: KvMemory) -> float:
     """Decode one token at a time; finished rows leave, the others are padded to the longest unless memory is paged."""
     most, iterations = 0.0, 0
     while left := [(cached, remaining) for cached, remaining in rows if remaining > iterations]:
         iterations += 1
-        own = sum(cached + iterations + OVERHEAD for cached, _ in left)
-        most = max(most, own if paged else len(left) * (max(cached for cached, _ in left) + iterations))
+        tokens = [cached + iterations for cached, _ in left]
+        most = max(most, memory.rows_tokens(len(left), max(tokens), sum(tokens)))
     return most
 
 
@@ -44,19 +53,19 @@ def test_the_peak_is_just_before_some_row_ends() -> None:
 
 
 @examples(30)
-@given(ROWS.filter(bool), st.booleans())
-def test_the_peak_is_that_of_decoding_step_by_step(rows: list[tuple[int, int]], paged: bool) -> None:
-    assert peak_of(rows, paged) == peak_step_by_step(rows, paged)
+@given(ROWS.filter(bool), MEMORIES)
+def test_the_peak_is_that_of_decoding_step_by_step(rows: list[tuple[int, int]], memory: KvMemory) -> None:
+    assert peak_of(rows, memory) == peak_step_by_step(rows, memory)
 
 
 @examples(30)
-@given(ROWS, ROWS, st.integers(1, 40), st.integers(1, 40), st.booleans())
+@given(ROWS, ROWS, st.integers(1, 40), st.integers(1, 40), MEMORIES)
 def test_with_a_joiner_it_is_too(
-    one: list[tuple[int, int]], other: list[tuple[int, int]], cached: int, remaining: int, paged: bool
+    one: list[tuple[int, int]], other: list[tuple[int, int]], cached: int, remaining: int, memory: KvMemory
 ) -> None:
-    future = future_of(one, other, paged=paged)
+    future = future_of(one, other, memory=memory)
     peaks = future.peaks_with(np.array([1, 0]), np.array([cached] * 2), np.array([remaining] * 2))
-    assert peaks.tolist() == [peak_step_by_step([*rows, (cached, remaining)], paged) for rows in (other, one)]
+    assert peaks.tolist() == [peak_step_by_step([*rows, (cached, remaining)], memory) for rows in (other, one)]
 
 
 def test_rows_are_reserved_in_tokens_of_the_padded_batch() -> None:
