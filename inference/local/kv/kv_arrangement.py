@@ -161,8 +161,9 @@ class Arrangement:
 
     def columns_of(self, of: LayerSlots) -> int:
         """Returns the tokens of a block: in a rectangle, layers with a window have no more columns than it has."""
-        whole = self.tables is not None or of.most_tokens is None
-        return self.block_tokens if whole else min(self.block_tokens, of.most_tokens)
+        if self.tables is not None or of.most_tokens is None:
+            return self.block_tokens
+        return min(self.block_tokens, of.most_tokens)
 
     def _block_of(self, row: int, position: int) -> int:
         return row if self.tables is None else self.tables.block_of(row, position)

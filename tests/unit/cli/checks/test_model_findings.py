@@ -33,6 +33,16 @@ def test_a_model_is_described_with_the_rows_that_its_cache_holds(tmp_path: Path)
     assert findings["chat template"].found.startswith("from tokenizer_config.json: no thinking, no tools")
 
 
+def test_rows_take_no_more_than_the_windows_of_their_layers(tmp_path: Path) -> None:
+    windowed = {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 32}
+    whole_model(tmp_path, max_position_embeddings=256)
+    setting("config.json", **windowed)(tmp_path)
+    findings = found(tmp_path, kv_budget="1MiB", max_prompt_tokens=100, max_output_tokens=28)
+    rows = 2**20 // (32 * 2 * 2 * (8 + 8) * 4)  # tokens, layers, heads of keys, dimensions of keys and values, bytes
+    assert findings["layers"].found == "2 layers attend to windows of 32"
+    assert findings["rows that fit"].found.startswith(f"{rows} of 100 + 28 tokens, {rows} of the whole context; ")
+
+
 def test_a_budget_without_a_row_asks_for_another(tmp_path: Path) -> None:
     whole_model(tmp_path)
     assert found(tmp_path, kv_budget="1KiB")["rows that fit"].remedy == "set MAGNUS_KV_BUDGET to another size, or auto"

@@ -1,11 +1,13 @@
 """What holds for every policy whatever the workload; a new policy need only be named in `POLICIES`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduling.kv_memory import KvMemory
 from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
@@ -75,8 +77,10 @@ def test_every_request_is_answered_exactly_once_and_never_before_it_came(
 
 @EVERY_POLICY
 @examples(8)
-@given(workloads(), st.integers(161, 600))
-def test_with_right_predictions_nothing_runs_out_of_memory(name: str, arrivals: list[Arrival], tokens: int) -> None:
+@given(workloads(), st.integers(161, 600), st.tuples(st.integers(0, 4), st.integers(1, 120)), st.booleans())
+def test_with_right_predictions_nothing_runs_out_of_memory(
+    name: str, arrivals: list[Arrival], tokens: int, windows: tuple[int, int], paged: bool
+) -> None:
     known = [
         Arrival(
             a_request(a.request.id, a.request.arrived_at, a.request.length, a.generation_length, limit=LIMIT),
@@ -84,9 +88,24 @@ def test_with_right_predictions_nothing_runs_out_of_memory(name: str, arrivals: 
         )
         for a in arrivals
     ]
-    trace = run(name, known, [Instance("w0", a_memory(tokens)), Instance("w1", a_memory(2 * tokens))])
+    memory = KvMemory(4 * tokens, 4, paged, 1, None, *windows)
+    trace = run(name, known, [Instance("w0", memory), Instance("w1", replace(memory, theta_bytes=8 * tokens))])
     assert trace.out_of_memory == 0
     assert len(trace.answers) == len(arrivals)
+
+
+@EVERY_POLICY
+def test_the_memory_behind_windows_is_for_more_rows(name: str) -> None:
+    arrivals = [Arrival(a_request(f"r{n}", 0.0, 60, 20, limit=20), 20) for n in range(60)]
+    everywhere = KvMemory(4 * 320, 4)  # four rows of 60 + 20 tokens
+    windowed = replace(everywhere, windowed_bytes=3, window_tokens=20)  # nine rows, each of 20 + 3 * 20 / 4
+    settings = replace(SETTINGS, max_prompt_tokens=60, max_output_tokens=20)
+    before, after = (
+        simulate(make_policy(name, settings), arrivals, [Instance("w0", memory)], COSTS, seed=0)
+        for memory in (everywhere, windowed)
+    )
+    assert (before.out_of_memory, after.out_of_memory) == (0, 0)
+    assert after.makespan_s < 0.8 * before.makespan_s
 
 
 @EVERY_POLICY
