@@ -16,10 +16,10 @@ from scheduling.request import Request, discard_from, split
 
 
 def large_enough(workers: Sequence[Worker], tokens: int) -> Sequence[Worker]:
-    """Return the workers whose memory holds `tokens`; if there is no such worker, those with the most memory."""
-    largest = max(worker.memory.capacity_tokens for worker in workers)
+    """Return the workers whose memory holds a row of `tokens`; if there is none, those that hold the longest."""
+    largest = max(worker.memory.longest_row_tokens for worker in workers)
     least = min(tokens, largest)
-    return [worker for worker in workers if worker.memory.capacity_tokens >= least]
+    return [worker for worker in workers if worker.memory.longest_row_tokens >= least]
 
 
 class Vanilla(Policy):
