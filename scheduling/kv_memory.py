@@ -15,7 +15,7 @@ MOST_TOKENS = 2**31 - 1
 
 
 def held_tokens(
-    tokens: Floats, rows: Ints | int, windowed_share: Floats | float, window_tokens: Floats | int
+    tokens: Floats, rows: Ints | Floats | int, windowed_share: Floats | float, window_tokens: Floats | int
 ) -> Floats:
     """Return `KvMemory.held` of each element, which broadcast."""
     behind_windows = np.maximum(0.0, tokens - rows * window_tokens)

@@ -94,10 +94,11 @@ def test_windows_of_a_worker_are_read_as_they_were_registered(
     stage: Stage, theta: int, windowed: int, window: int
 ) -> None:
     memory = KvMemory(theta, 4, windowed_bytes=windowed, window_tokens=window)
-    known = {"theta_bytes": theta, "delta_bytes": 4, "windowed_bytes": windowed, "window_tokens": window}
     loadable = {"large": Loadable(1.0, replace(memory, theta_bytes=2 * theta), FLAT)}
     with stage.database.begin() as connection:
-        offer = WorkerRegistration("w1", "small", "cpu", curves=None, loadable=loadable, **known)
+        offer = WorkerRegistration(
+            "w1", "small", "cpu", theta, 4, None, windowed_bytes=windowed, window_tokens=window, loadable=loadable
+        )
         register(connection, offer, max_attempts=3)
     with stage.database.begin() as connection:
         (worker,) = live_fleet.live_workers(connection, 10.0)

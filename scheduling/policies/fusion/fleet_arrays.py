@@ -60,10 +60,10 @@ class MemoryRules:
 
     def __getitem__(self, workers: Ints) -> "MemoryRules":
         """Return the rules of these workers."""
-        columns = (self.paged, self.overhead, self.windowed_share, self.window_tokens)
-        return MemoryRules(*(column[workers] for column in columns))
+        share, window = self.windowed_share[workers], self.window_tokens[workers]
+        return MemoryRules(self.paged[workers], self.overhead[workers], share, window)
 
-    def held(self, tokens: Floats, rows: Ints | int = 1) -> Floats:
+    def held(self, tokens: Floats, rows: Ints | Floats | int = 1) -> Floats:
         """Return `KvMemory.held` of tokens in as many rows, (workers,) or (workers, n)."""
         if not self.windowed_share.any():
             return tokens

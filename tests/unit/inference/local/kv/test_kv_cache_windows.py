@@ -11,7 +11,8 @@ from inference.local.forward.attention_windows import Window
 from inference.local.kv.kv_budget import KvLayout, LayerShape
 from inference.local.kv.kv_cache import BudgetExceeded, KvCache
 
-WINDOWS = {"all": None, "window": Window(6), "chunks": Window(5, in_chunks=True), "wide": Window(9)}
+WINDOW = Window(6)
+WINDOWS = {"all": None, "window": WINDOW, "chunks": Window(5, in_chunks=True), "wide": Window(9)}
 ALIKE, MIXED, TWO_WINDOWS = ("window", "window"), ("window", "all", "chunks", "window"), ("wide", "window")
 TOKENS, SIZE = 90, 4  # of the budget, if each were held by all layers; of a block
 
@@ -59,6 +60,7 @@ class Rows:
             masks = self.kv.attention_mask(torch.zeros(without.shape).masked_fill(without, -1), at)
             for layer, kind in enumerate(self.layout.kinds):
                 mask = masks[kind] if isinstance(masks, dict) else masks
+                assert mask is not None
                 for row, (number, length) in enumerate(self.rows):
                     attended = range(self.layout.first_attended(layer, length), length + 1)
                     for side in read[layer]:
@@ -107,12 +109,13 @@ class Rows:
         """Returns what each layer attends to."""
         states = torch.tensor(values, dtype=torch.float32)[:, None, :, None]
         shapes = enumerate(self.layout.shapes)
-        return [self.kv.update(*(states.expand(-1, of.heads, -1, dim) for dim in (2, 3)), n) for n, of in shapes]
+        sides = [(n, states.expand(-1, of.heads, -1, 2), states.expand(-1, of.heads, -1, 3)) for n, of in shapes]
+        return [self.kv.update(keys, values, n) for n, keys, values in sides]
 
     def seen(self, side, row, visible):
         """The values that a row sees in the keys or the values of a layer."""
-        if self.kv.in_blocks:
-            held = side[self.kv.arrangement.tables.rows[row]].transpose(0, 1).flatten(1, 2)
+        if tables := self.kv.arrangement.tables:
+            held = side[tables.rows[row]].transpose(0, 1).flatten(1, 2)
         else:
             held = side[row]
         held = held[:, visible[: held.shape[1]].nonzero()[:, 0]]
@@ -146,7 +149,7 @@ def test_each_row_reads_exactly_what_its_newest_token_attends_to(kinds, in_block
 
 @pytest.mark.parametrize(("kinds", "in_blocks", "before", "now"), [(ALIKE, True, 3, 11), (MIXED, False, 3, 7)])
 def test_more_rows_fit_whose_tokens_are_mostly_behind_a_window(kinds, in_blocks, before, now):
-    rows, length = Rows(kinds, in_blocks), 4 * WINDOWS["window"].tokens
+    rows, length = Rows(kinds, in_blocks), 4 * WINDOW.tokens
     assert TOKENS // length == before
     with suppress(BudgetExceeded):
         while True:
