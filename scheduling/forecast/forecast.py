@@ -37,13 +37,15 @@ GOLDEN = (math.sqrt(5) - 1) / 2  # shifts the levels of each forecast, so that s
 class PresentWork:
     """A worker with its rows, and its run-to-completion batches in the order in which they run. `progress` has the
     tokens that each row of the running batch has gained. `step_costs` are those of its engine's steps; None:
-    `worker.costs`, which may know of whole batches only.
+    `worker.costs`, which may know of whole batches only. A worker without work may first have to load its model, which
+    takes `loads_s`.
     """
 
     worker: Worker
     batches: tuple[StartedBatch, ...] = ()
     progress: int = 0
     step_costs: ServingTime | None = None
+    loads_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,8 @@ class Forecast:
         )
         self._simulation.process_events(now)
         for one in work:
-            self._resume(one, now)
+            if not one.loads_s:
+                self._resume(one, now)
 
     def advance(self, goes_on: Callable[[], bool]) -> bool:
         """Simulate while `goes_on()` returns True; return whether the forecast is complete."""
@@ -227,7 +230,12 @@ def expected_of_rows(work: PresentWork) -> Iterator[tuple[str, ExpectedAnswer]]:
 def _instance(work: PresentWork, now: float) -> Instance:
     worker = work.worker
     return Instance(
-        worker.name, worker.memory, estimated_costs=worker.costs, joins_at=now, engine=_engine(work), model=worker.model
+        worker.name,
+        worker.memory,
+        estimated_costs=worker.costs,
+        joins_at=now + work.loads_s,
+        engine=_engine(work),
+        model=worker.model,
     )
 
 

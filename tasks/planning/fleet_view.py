@@ -11,6 +11,7 @@ from models.planning.batch_claims import Claim
 from models.planning.live_fleet import LiveWorker, OpenBatch
 from scheduling.costs import ServingTime
 from scheduling.forecast.forecast import PresentWork
+from scheduling.policies.wrapping.model_fleet import with_model
 from scheduling.policy import Assignment, RunningRow, Worker
 from scheduling.request import Request, RowLength
 from scheduling.simulation.simulator import StartedBatch
@@ -116,6 +117,7 @@ class FleetView:
                 tuple(one for batch in static[worker.name] if (one := self._started(batch)).assignment.requests),
                 max((batch.progress_tokens for batch in static[worker.name]), default=0),
                 step_costs[worker.name],
+                _loads_s(worker, worker.model) if worker.changing and not (worker.rows or static[worker.name]) else 0.0,
             )
             for worker in workers
         ]
@@ -139,6 +141,19 @@ class FleetView:
             gained = max(batch.progress_tokens, int(iterations))
             known = lengths[request.id].of(request) if request.id in lengths else request
             yield RunningRow(known, min(request.generated + gained, request.limit - 1), started_at)
+
+
+def work_after_change(workers: Iterable[Worker], model: str) -> list[PresentWork]:
+    """Returns the worker that would serve the model soonest if it began to change now; none if none can load it."""
+    able = [(_loads_s(worker, model), worker.name, worker) for worker in workers if model in worker.loadable]
+    soonest = sorted(able, key=lambda one: one[:2])[:1]
+    return [PresentWork(with_model(worker, model), loads_s=loads_s) for loads_s, _, worker in soonest]
+
+
+def _loads_s(worker: Worker, model: str) -> float:
+    """Returns the seconds of a change, after a batch has ended or rows have run on for as long as the change takes."""
+    change_s = worker.loadable[model].change_s
+    return change_s + (worker.busy_s if worker.queued else change_s if worker.rows else 0.0)
 
 
 def _remaining_s(batch: OpenBatch, now: float) -> float:

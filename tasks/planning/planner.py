@@ -25,7 +25,7 @@ from models.upkeep import reconciler
 from scheduling.costs import ServingTime
 from scheduling.policies.policy_factory import UnknownPolicy
 from scheduling.policy import Worker
-from tasks.planning.fleet_view import FleetView, next_due_in_s, with_estimates
+from tasks.planning.fleet_view import FleetView, next_due_in_s, with_estimates, work_after_change
 from tasks.planning.forecasts import Forecasts, QueueFront, WorkByModel
 from tasks.planning.planner_rules import PlannerRules
 from tasks.planning.policies_by_model import PoliciesByModel, failing_requests, policy_fails
@@ -133,7 +133,9 @@ class Planner:
 
     def _present_work(self, workers: Mapping[str, Sequence[Worker]]) -> WorkByModel:
         costs = {worker.name: self._estimates.serving_time_for(worker, joins=True) for worker in self._live}
-        return {model: self._fleet.present_work(of_model, costs) for model, of_model in workers.items()}
+        everyone = [*chain.from_iterable(workers.values())]
+        unloaded = {model: work_after_change(everyone, model) for model, _ in self._policies if model not in workers}
+        return unloaded | {model: self._fleet.present_work(of_model, costs) for model, of_model in workers.items()}
 
     def _adopt(self, inputs: PlannerInputs) -> None:
         """Puts the policy, the serving time estimator, the rank correlation and the weights in force to use."""

@@ -25,7 +25,7 @@ class ModelFleet:
 
     def change(self, worker: Worker, model: str) -> None:
         """Count the worker as one that serves this model, and its rows as waiting no more."""
-        self._workers[worker.name] = _with_model(worker, model)
+        self._workers[worker.name] = with_model(worker, model)
         self._rows[worker.name] = NO_WORK, NO_WORK
 
     def oldest_at(self, model: str, background: bool) -> float:
@@ -61,7 +61,7 @@ class ModelFleet:
             return 0.0
         change_s = worker.loadable[model].change_s
         ends_s = worker.busy_s if worker.queued else min(change_s, _done_s(self._rows[worker.name][True], [worker]))
-        helping = [*serving, _with_model(worker, model)]
+        helping = [*serving, with_model(worker, model)]
         done_s = ends_s + change_s + _done_s(work, helping)
         return work.requests / len(helping) / done_s if done_s < _done_s(work, serving) else 0.0
 
@@ -83,7 +83,7 @@ class ModelFleet:
         return self._queues.get(model, NO_QUEUE)
 
 
-def _with_model(worker: Worker, model: str) -> Worker:
+def with_model(worker: Worker, model: str) -> Worker:
     """Return the worker as it is after a change to the model."""
     loaded = worker.loadable[model]
     return replace(worker, model=model, memory=loaded.memory, costs=loaded.costs, rows=(), queued=0, busy_s=0.0)

@@ -1,6 +1,7 @@
 """What a forecast says is what the simulator then does, as far as lengths are known."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -85,6 +86,17 @@ def test_running_rows_go_on_where_they_are_and_what_waits_follows() -> None:
     assert expected["a"].stage == "running"
     assert expected["a"].seconds == pytest.approx(4.0)
     assert expected["b"].seconds == pytest.approx(5.08, abs=2 * TICK_S)
+
+
+@pytest.mark.parametrize("name", ["fusion", "magnus"])
+def test_a_worker_that_loads_its_model_serves_what_waits_once_it_has_it(name: str) -> None:
+    requests = waiting_requests([5, 60, 20])
+    loaded, loads = (
+        forecast(policy_with(name, requests), [replace(one, loads_s=seconds) for one in idle()], requests).expected()
+        for seconds in (0.0, 7.0)
+    )
+    for request in requests:
+        assert loads[request.id].seconds == pytest.approx(loaded[request.id].seconds + 7, abs=4 * TICK_S)
 
 
 def test_rows_of_a_continuous_batch_are_expected_by_their_progress_alone() -> None:

@@ -6,7 +6,7 @@ from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policy import Assignment, Loadable
 from scheduling.request import Request, RowLength
-from tasks.planning.fleet_view import FleetView, with_estimates
+from tasks.planning.fleet_view import FleetView, with_estimates, work_after_change
 
 CURVES = ServingCurves((0, 0, 0, 1.0), (0, 0.5, 0, 0))  # a second a prefill, half a second a row and iteration
 LIVE = LiveWorker("w1", "small", 1000, 1, None)
@@ -48,6 +48,22 @@ def test_a_worker_that_changes_its_model_is_one_of_the_next_model_once_its_batch
     assert (worker.model, worker.changing, worker.memory, len(worker.rows)) == ("large", True, LIVE.memory, 1)
     (worker,) = FleetView().workers([replace(live, wanted_model="small")], lambda worker: CURVES, 0.0, 0.0)["small"]
     assert not worker.changing
+
+
+def test_an_answer_waits_for_the_change_to_its_model_and_for_what_runs_before_it():
+    large = Loadable(5.0, KvMemory(600, 2), CURVES)
+    live = replace(LIVE, loadable={"small": Loadable(1.0, LIVE.memory, CURVES), "large": large})
+    changing = FleetView().workers([replace(live, wanted_model="large")], lambda worker: CURVES, 0.0, 0.0)
+    (work,) = FleetView().present_work(changing["large"], {"w1": CURVES})
+    assert (work.worker.model, work.loads_s) == ("large", 5.0)
+    joined = fleet_with(open_batch(1, "a", joins=True), requests=(request("a"),))
+    fleets = (FleetView(), joined, fleet_with(open_batch(1)))
+    for fleet, loads_s in zip(fleets, (5.0, 5.0 + 5.0, 5.0 + 2.5), strict=True):
+        (worker,) = fleet.workers([live], lambda worker: CURVES, 1.5, 0.0)["small"]
+        (work,) = work_after_change([worker], "large")
+        assert (work.worker.model, work.worker.memory, work.loads_s) == ("large", large.memory, loads_s)
+        assert fleet.present_work([worker], {"w1": CURVES})[0].loads_s == 0.0
+    assert work_after_change([worker], "unknown") == []
 
 
 def test_a_worker_without_batches_is_idle():
