@@ -45,6 +45,8 @@ class ServerTerms:
     threads: int = os.cpu_count() or 1
     cores: tuple[int, ...] = ()  # cores that the server may use; empty: all
     nice: int = 0  # niceness of its processes and their session
+    on_demand: bool = False  # transformers serve loads whatever model a request names, instead of `model` alone
+    flags: tuple[str, ...] = ()  # further options of vLLM's command
 
 
 class EngineServer:
@@ -162,7 +164,8 @@ def _transformers(terms: ServerTerms, port: int) -> tuple[tuple[str, ...], dict[
         "--port": port,
     }
     flags = [str(part) for option in options.items() for part in option]
-    command = (sys.executable, "-c", program, "serve", str(terms.model), "--continuous-batching", *flags)
+    pinned = () if terms.on_demand else (str(terms.model),)
+    command = (sys.executable, "-c", program, "serve", *pinned, "--continuous-batching", *flags)
     return command, {"HF_HUB_CACHE": str(hub), "OMP_NUM_THREADS": str(terms.threads)}
 
 
@@ -182,10 +185,10 @@ def _vllm(terms: ServerTerms, port: int) -> tuple[tuple[str, ...], dict[str, str
     }
     flags = [str(part) for option in options.items() for part in option]
     module = "vllm.entrypoints.openai.api_server"  # the command `vllm` would look for a package of that name
-    command = (str(engine_python("vllm")), "-m", module, *flags, "--enforce-eager", "--no-enable-log-requests")
+    flags += ["--enforce-eager", "--no-enable-log-requests", *terms.flags]
     # Threads are not bound to cores: bound threads wait whenever another process uses their core.
     threads = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(terms.threads)}
-    return command, {"VLLM_CPU_KVCACHE_SPACE": "1", **threads}
+    return (str(engine_python("vllm")), "-m", module, *flags), {"VLLM_CPU_KVCACHE_SPACE": "1", **threads}
 
 
 def _llamacpp(terms: ServerTerms, port: int) -> tuple[tuple[str, ...], dict[str, str]]:

@@ -17,7 +17,7 @@ from inference.model_directory.model_checks import check_model
 from inference.prompt_format import load_prompt_format
 from inference.remote.server_capabilities import tokenizer_source
 from inference.remote.server_errors import ServerUnusable
-from inference.remote.server_probe import connect
+from inference.remote.server_probe import connect, kind_of
 from inference.remote.server_tokens import is_server
 from settings import Settings
 
@@ -83,7 +83,7 @@ def further_model_problems(settings: Settings) -> Iterator[str]:
     if further and settings.adapters is not None:
         yield "MAGNUS_MODELS: workers with several models serve no LoRA adapters; unset it, or MAGNUS_ADAPTERS"
     for directory in further:
-        if problem := model_problem(directory):
+        if problem := model_problem(directory, needs_weights=not settings.engines):
             yield problem.replace("MAGNUS_MODEL:", "MAGNUS_MODELS:")
 
 
@@ -204,9 +204,13 @@ def broker_problem(url: str) -> str | None:
 def with_engines(settings: Settings) -> Settings:
     """Returns the settings with the servers' model and tokenizer, where the operator has set none.
 
-    Raises ServerUnusable for a server that does not answer, or that serves another model than the first one.
+    Raises ServerUnusable for a server that does not answer, or that serves another model than the first one. With
+    MAGNUS_MODELS the names of the models are known, and each server loads those that it has.
     """
     for url in settings.engines:
+        if settings.models is not None and settings.chosen_model is not None:
+            kind_of(url, settings.engine_key_text)
+            continue
         server = connect(url, key=settings.engine_key_text, model=settings.model_name)
         if settings.model_name not in (None, server.model, server.client_name):
             raise ServerUnusable(url, f"it serves {server.client_name}, not {settings.model_name}")

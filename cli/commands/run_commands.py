@@ -92,19 +92,23 @@ def worker(
 
     It serves MAGNUS_MODEL and those of MAGNUS_MODELS, one at a time, or only those that --models names.
 
-    With --embed it serves a model of MAGNUS_EMBED, which the web process and chores must have, too.
+    With --embed it serves a model of MAGNUS_EMBED, which the web process and chores must have, too. With --engine-url
+    a vLLM server of the runner `pooling` computes its vectors or scores.
 
     With --engine-url the rows run in that server: vLLM, llama.cpp, transformers serve, or any that speaks OpenAI's API.
+    It is asked for each of those models by its name, and loads it then.
     """
     settings = settings_with(kv_budget=kv_budget)
     _require_servers("a worker", settings)
+    if embed is not None:
+        _embed(name, embed, device, engine_url, settings)
     if engine_url is not None:
         # imported here because it reads the addresses from the environment
         from tasks.serving.remote_worker import run_remote_worker
 
-        sys.exit(run_remote_worker(name, engine_url, engine, capacity_tokens, max_rows))
-    if embed is not None:
-        _embed(name, embed, device, settings)
+        several = models is not None or settings.models is not None
+        chosen = chosen_lms(settings, models) if several else {}
+        sys.exit(run_remote_worker(name, engine_url, engine, capacity_tokens, max_rows, chosen))
     convert_once(settings.model)
     chosen = chosen_lms(settings, models)
     wrong = [problem for one in chosen.values() if (problem := startup_checks.model_problem(one))]
@@ -131,7 +135,7 @@ def chosen_lms(settings: Settings, models: str | None) -> dict[str, str]:
     return {by_directory.get(one, one): known[one] for one in names}
 
 
-def _embed(name: str, model: str, device: str, settings: Settings) -> NoReturn:
+def _embed(name: str, model: str, device: str, url: str | None, settings: Settings) -> NoReturn:
     """Become a worker of this model: one of MAGNUS_EMBED by the name that clients send, or else named as there."""
     models = settings.text_models if model in settings.text_models else settings_with(embed=model).text_models
     if len(models) != 1 and model not in models:
@@ -140,8 +144,13 @@ def _embed(name: str, model: str, device: str, settings: Settings) -> NoReturn:
     wrong = list(startup_checks.embedding_problems(chosen, ())) + list(startup_checks.device_problems(device))
     if wrong:
         raise WrongSetting("\n".join(wrong))
+    ((model, directory),) = chosen.items()
+    if url is not None:
+        # imported here because it reads the addresses from the environment
+        from tasks.serving.remote_embedding_worker import run_remote_embedding_worker
+
+        sys.exit(run_remote_embedding_worker(name, model, directory, url))
     # imported here because it loads torch, which `magnus worker --help` does not need
     from tasks.serving.embedding_worker import run_embedding_worker
 
-    ((model, directory),) = chosen.items()
     sys.exit(run_embedding_worker(name, model, directory, device))

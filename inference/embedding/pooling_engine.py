@@ -17,10 +17,12 @@ import numpy as np
 
 from inference.embedding.vectors import Vectors, cosines, packed
 from inference.engine_errors import OutOfMemory
-from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
+from inference.remote.server_errors import RowRefused, ServerLost
+from inference.sequences import FinishedSequence, FinishReason, Generated, RunFigures, Sequence
 from scheduling.request import is_background
 
-# Encodes texts, or pairs of texts, together: (texts, values). Raises OutOfMemory.
+# Encodes texts, or pairs of texts, together: (texts, values). Raises OutOfMemory, and ServerLost or RowRefused if a
+# server does it.
 Encode = Callable[[list[Any]], Vectors]
 
 # Waiting texts among which those of similar length are chosen. With more of them passes are padded less, and choosing
@@ -125,12 +127,21 @@ class PoolingEngine:
         self._peak_bytes = max(self._peak_bytes, self._held_tokens)
 
     def step(self) -> list[FinishedSequence]:
-        """Computes one pass; returns the rows that finished since the last step. Raises OutOfMemory."""
+        """Computes one pass; returns the rows that finished since the last step. Raises OutOfMemory.
+
+        All rows are `unfinished` if the server that encodes them is lost.
+        """
         turns = self._turns[False] or self._turns[True]
         window = list(islice(((row, number) for row in turns for number in row.waiting), WINDOW))
-        while window and not (chosen := self._encoded(window)):
-            self._pass_tokens //= 2  # this much fills the device's memory
+        chosen: list[tuple[_TextRow, int]] = []
         ended, self._ended = self._ended, []
+        try:
+            while window and not (chosen := self._encoded(window)):
+                self._pass_tokens //= 2  # this much fills the device's memory
+        except ServerLost:
+            ended += [self._end(row, "unfinished") for row in list(self._rows.values())]
+        except RowRefused as error:
+            ended.append(self._end(window[0][0], "refused", str(error)))
         if window:
             turns.rotate(-1)
             for row in dict.fromkeys(row for row, _ in chosen):
@@ -169,12 +180,21 @@ class PoolingEngine:
             if len(chosen) == 1:
                 raise
             return []
+        except RowRefused:  # the first row alone shows whether it is the cause
+            of_first = [one for one in chosen if one[0] is chosen[0][0]]
+            if len(of_first) == len(chosen):
+                raise
+            return self._encoded(of_first)
         for (row, number), value in zip(chosen, values, strict=True):
             row.values[number] = value
         self._passes += 1
         tokens = [row.tokens[number] for row, number in chosen]
         self._pad_tokens += len(tokens) * max(tokens) - sum(tokens)
         return chosen
+
+    def _end(self, row: _TextRow, reason: FinishReason, refusal: str = "") -> FinishedSequence:
+        self._take_out(row)
+        return FinishedSequence(row.sequence.id, (), reason, refusal=refusal)
 
     def _take_out(self, row: _TextRow) -> None:
         del self._rows[row.sequence.id]

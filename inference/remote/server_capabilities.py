@@ -128,14 +128,19 @@ class ProbedServer:
         return client_name(self.model)
 
     @property
+    def query(self) -> dict[str, str] | None:
+        """The query of requests for a page about the model, which llama.cpp's router needs."""
+        return {"model": self.model} if self.kind == "llamacpp" else None
+
+    @property
     def headers(self) -> dict[str, str]:
         """Headers of every request to the server."""
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
 
 def client_name(model: str) -> str:
-    """Returns a model's name for clients: the last part of a directory's path, else the name itself."""
-    return Path(model).name if model.startswith("/") else model
+    """Returns a model's name for clients: a directory's last part, or the name without Ollama's `:latest`."""
+    return Path(model).name if model.startswith("/") else model.removesuffix(":latest")
 
 
 def tokenizer_source(server: ProbedServer, configured: str | None) -> str:

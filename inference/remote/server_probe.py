@@ -1,6 +1,7 @@
 """Detects the kind of server at a URL, the model that it serves, and its capabilities."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -25,14 +26,41 @@ def connect(
     model: str | None = None,
     capacity_tokens: int | None = None,
     max_rows: int | None = None,
+    directory: str | None = None,
 ) -> ProbedServer:
-    """Probes the server at this URL; `model` chooses one of several that it serves. Raises ServerUnusable."""
-    base = url.rstrip("/").removesuffix("/v1")
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    """Probes the server at this URL; raises ServerUnusable.
+
+    `model` chooses one of several that it serves. transformers serve knows it by its `directory` or hub id.
+    """
+    with server_client(url, key) as client:
+        probe = _Probe(client, base_url(url), key, model, capacity_tokens, max_rows, directory)
+        return PROBES[probe.kind() if kind == "auto" else kind](probe)
+
+
+def kind_of(url: str, key: str | None) -> ServerKind:
+    """Returns the kind of the server at this URL; raises ServerUnusable."""
+    with server_client(url, key) as client:
+        return _Probe(client, base_url(url), key).kind()
+
+
+def listed_model(url: str, key: str | None, wanted: str) -> Mapping[str, Any]:
+    """Returns the server's entry of the wanted model, or of its only one; raises ServerUnusable."""
+    with server_client(url, key) as client:
+        return _Probe(client, base_url(url), key, wanted).served_model()
+
+
+def base_url(url: str) -> str:
+    """Returns a server's address without the path of its API."""
+    return url.rstrip("/").removesuffix("/v1")
+
+
+@contextmanager
+def server_client(url: str, key: str | None, within_s: float = PROBE_WITHIN_S) -> Iterator[httpx.Client]:
+    """Yields a client for a server, and raises its errors as ServerUnusable; an answer may take `within_s` seconds."""
+    base, headers = base_url(url), {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        with httpx.Client(base_url=base, headers=headers, timeout=PROBE_WITHIN_S) as client:
-            probe = _Probe(client, base, key, model, capacity_tokens, max_rows)
-            return PROBES[probe.kind() if kind == "auto" else kind](probe)
+        with httpx.Client(base_url=base, headers=headers, timeout=within_s) as client:
+            yield client
     except httpx.InvalidURL as error:
         raise ServerUnusable(base, f"it is no URL ({error})") from error
     except httpx.HTTPError as error:
@@ -46,9 +74,10 @@ class _Probe:
     client: httpx.Client
     url: str
     key: str | None
-    wanted: str | None  # the configured model name
-    capacity_tokens: int | None
-    max_rows: int | None
+    wanted: str | None = None  # the configured model name
+    capacity_tokens: int | None = None
+    max_rows: int | None = None
+    directory: str | None = None  # the wanted model's directory or hub id
 
     def kind(self) -> ServerKind:
         """Returns the kind of the server, known by a value that only servers of this kind report."""
@@ -61,9 +90,9 @@ class _Probe:
             return "transformers"
         return "openai"
 
-    def json(self, path: str) -> Mapping[str, Any]:
-        """Returns the JSON object at this path, or an empty one if there is none."""
-        answer = self.client.get(path)
+    def json(self, path: str, model: str | None = None) -> Mapping[str, Any]:
+        """Returns the JSON object at this path, or an empty one if there is none; of one `model` of several."""
+        answer = self.client.get(path, params={"model": model} if model else None)
         try:
             found = answer.json() if answer.is_success else {}
         except ValueError:
@@ -96,9 +125,9 @@ class _Probe:
             raise ServerUnusable(self.url, f"it lists {names} as its models: name one with MAGNUS_MODEL_NAME")
         return bases[0]
 
-    def page(self, path: str) -> str:
-        """Returns the text at this path, empty if the server has no such page."""
-        answer = self.client.get(path)
+    def page(self, path: str, model: str | None = None) -> str:
+        """Returns the text at this path, empty if the server has no such page; of one `model` of several."""
+        answer = self.client.get(path, params={"model": model} if model else None)
         return answer.text if answer.is_success else ""
 
     def accepts(self, path: str, body: Mapping[str, Any]) -> bool:
@@ -167,11 +196,15 @@ def _reported(load: ServerLoad) -> ServerCapabilities:
 
 
 def _llamacpp(probe: _Probe) -> ProbedServer:
-    props, load = probe.json("/props"), load_from_metrics(probe.page("/metrics"))
-    slots, listed = len(llamacpp_slots(probe.page("/slots"))), probe.models()
-    name = probe.wanted or (listed[0]["id"] if listed else _text(props.get("model_alias")))
+    listed = probe.models()
+    # its router lists several; a server of one answers requests for any model
+    strict = len(listed) > 1 or probe.directory is not None
+    name = probe.served_model()["id"] if strict else probe.wanted
+    props = probe.json("/props", name)
+    name = name or (listed[0]["id"] if listed else _text(props.get("model_alias")))
     if name is None:
         raise ServerUnusable(probe.url, "it lists no model: name it with MAGNUS_MODEL_NAME")
+    load, slots = load_from_metrics(probe.page("/metrics", name)), len(llamacpp_slots(probe.page("/slots", name)))
     settings = props.get("default_generation_settings")
     positions = _count(settings.get("n_ctx")) if isinstance(settings, Mapping) else None
     able = ServerCapabilities(
@@ -199,7 +232,7 @@ def _transformers(probe: _Probe) -> ProbedServer:
     pinned = _pinned_model(probe)
     if pinned is not None and probe.wanted not in (None, pinned, client_name(pinned)):
         raise ServerUnusable(probe.url, f"it does not serve {probe.wanted}, but {pinned}")
-    name = pinned or probe.wanted or probe.served_model()["id"]
+    name = pinned or probe.directory or probe.wanted or probe.served_model()["id"]
     able = ServerCapabilities(own_sampling=False)  # all rows of a batch are sampled as its first request asks
     return probe.found("transformers", name, able, model_directory=name)
 

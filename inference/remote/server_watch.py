@@ -108,7 +108,7 @@ class ServerWatch:
         path = page or ("/v1/models" if self._server.kind == "openai" else "/health")
         try:
             with fail_after(CHECK_WITHIN_S):
-                answer = await self._client.get(path)
+                answer = await self._client.get(path, params=self._server.query)
                 if not answer.is_success:
                     return f"{path} answers with status {answer.status_code}"
                 if page is not None:
@@ -134,7 +134,7 @@ class ServerWatch:
         """Asks the server for one token; returns a fault if it does not come."""
         row = RemoteRow(TRIAL, 1, 1, self._server.capabilities.token_ids_out, False, monotonic())
         try:
-            with fail_after(TRIAL_WITHIN_S):
+            with fail_after(max(TRIAL_WITHIN_S, self._terms.silent_s)):
                 await stream_once(self._client, self._server, row, self._terms)
         except (ServerGarbage, ServerFailed, ServerLost, RowRefused) as error:
             return f"a trial failed: {error}"

@@ -151,6 +151,7 @@ def llamacpp_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
     sequence, sampling = row.sequence, row.sequence.sampling
     prompt = [*sequence.prompt_ids, *row.generated_ids]
     body: dict[str, Any] = {
+        "model": server.model,  # its router serves several
         "prompt": prompt,
         "n_predict": row.limit,
         "temperature": 0.0 if sampling.greedy else sampling.temperature,

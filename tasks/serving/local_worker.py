@@ -8,7 +8,6 @@ from time import monotonic, perf_counter
 
 import structlog
 import torch
-from sqlalchemy.exc import SQLAlchemyError
 
 from inference.local.cost_counters import StepLog
 from inference.local.engine import Engine
@@ -24,18 +23,16 @@ from inference.prompt_format import load_prompt_format
 from learning.cost_curves import DEFAULT_CURVES, fit_curves
 from learning.length_probe import LengthProbe
 from models.leasing.leases import WorkerOffer
-from models.leasing.worker_registration import WorkerRegistration, keep_alive
-from models.process_identity import this_process
-from models.session import make_engine
+from models.leasing.worker_registration import WorkerRegistration
 from scheduling.costs import ProfiledCurves, ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policy import Loadable
 from settings import VERSION
-from tasks.app import database_url, settings
+from tasks.app import settings
 from tasks.serving.batches.batch_job import take_any_format
-from tasks.serving.model_in_service import ServedModel
+from tasks.serving.model_in_service import ServedModel, mean_change_s
 from tasks.serving.serving_costs import LearnedCosts, window_of_sums
-from tasks.serving.worker_process import in_a_thread_that_ends, prepare_process, serve_until_signal
+from tasks.serving.worker_process import heartbeat_of, in_a_thread_that_ends, prepare_process, serve_until_signal
 
 # Longest time for which a starting worker measures its prefills and decode steps; longer delays its first batch, and
 # learned curves replace these within seconds of traffic. Not tuned.
@@ -43,8 +40,6 @@ PROFILE_WITHIN_S = 5.0
 # Fewest measured batches to fit curves with four coefficients each; with fewer, because memory is small, the curves
 # would be meaningless.
 FEWEST_MEASURED = 3
-# Weight of the newest load in the mean of a model's loads; the first one measures the model, too. Not tuned.
-NEWEST_WEIGHT = 0.3
 
 log = structlog.get_logger()
 
@@ -97,7 +92,7 @@ class LocalModels:
         """Loads nothing yet; `models` has directories or hub ids by name."""
         self._name, self._device, self._kv_budget = name, device, kv_budget
         self._models, self._known = dict(models), dict[str, MeasuredModel]()
-        self._database = make_engine(database_url, pool_size=1, name=f"magnus worker {name} loads")
+        self._heartbeat = heartbeat_of(name)
 
     def load(self, model: str) -> ServedModel:
         """Load a model and measure it the first time; nothing may hold on to the one before."""
@@ -107,12 +102,12 @@ class LocalModels:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         try:
-            loaded, known = in_a_thread_that_ends(partial(self._load, model), self._keep_alive)
+            loaded, known = in_a_thread_that_ends(partial(self._load, model), self._heartbeat)
         except Exception:
             self._known.pop(model, None)  # so that the planner does not order it again
             raise
-        seconds, before_s = perf_counter() - began, known.change_s
-        known.change_s = seconds if not before_s else before_s + NEWEST_WEIGHT * (seconds - before_s)
+        seconds = perf_counter() - began
+        known.change_s = mean_change_s(known.change_s, seconds)
         log.info("model loaded", model=model, seconds=round(seconds, 2))
         return self._served(model, loaded, known)
 
@@ -120,13 +115,6 @@ class LocalModels:
         """Returns the guessed tokens of all models and the right guesses, since the process started."""
         known = [one.guessing for one in self._known.values()]
         return sum(one.made for one in known), sum(one.right for one in known)
-
-    def _keep_alive(self) -> None:
-        try:
-            with self._database.begin() as connection:
-                keep_alive(connection, self._name, this_process())
-        except SQLAlchemyError as error:
-            log.warning("no heartbeat while a model is loaded", error=str(error))
 
     def _load(self, model: str) -> tuple[LoadedModel, MeasuredModel]:
         adapters = None if settings.adapters is None else str(settings.adapters)

@@ -18,6 +18,9 @@ from models.leasing.worker_registration import WorkerRegistration
 from tasks.serving.batches.batch_job import PrepareFormat, take_any_format
 from tasks.serving.batches.batch_runner import BatchRunner
 
+# Weight of the newest load in the mean of a model's loads; the first one may do more than later ones. Not tuned.
+NEWEST_WEIGHT = 0.3
+
 log = structlog.get_logger()
 
 
@@ -36,6 +39,11 @@ class ServedModel:
 LoadModel = Callable[[str], ServedModel]
 # Makes the threads that serve a model; they call the second argument with the model that the planner wants instead.
 MakeRunner = Callable[[ServedModel, Callable[[str], None]], BatchRunner]
+
+
+def mean_change_s(before_s: float, newest_s: float) -> float:
+    """Returns the mean of a model's changes with the newest one; `before_s` is 0 before the first."""
+    return before_s + NEWEST_WEIGHT * (newest_s - before_s) if before_s else newest_s
 
 
 class ModelInService:

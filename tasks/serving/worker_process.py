@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 
 import structlog
 from celery import signals
+from sqlalchemy.exc import SQLAlchemyError
 
 from celery_config import gpu_queue
+from models.leasing.worker_registration import keep_alive
 from models.process_identity import this_process
 from models.session import make_engine
 from processes import json_logs
@@ -60,6 +62,20 @@ def in_a_thread_that_ends(compute: Callable[[], T], meanwhile: Callable[[], None
         while not wait([computed], timeout=1.0).done:
             meanwhile()
         return computed.result()
+
+
+def heartbeat_of(name: str) -> Callable[[], None]:
+    """Returns what writes the heartbeat of a worker that loads another model, and takes no part in anything else."""
+    database = make_engine(database_url, pool_size=1, name=f"magnus worker {name} loads")
+
+    def beat() -> None:
+        try:
+            with database.begin() as connection:
+                keep_alive(connection, name, this_process())
+        except SQLAlchemyError as error:
+            log.warning("no heartbeat while a model is loaded", error=str(error))
+
+    return beat
 
 
 def serve_until_signal(name: str, load: LoadModel, model: str = "") -> int:

@@ -11,6 +11,8 @@ from benchmarks.outside_engines.server_processes import EngineServer
 from inference.sequences import FinishedSequence
 from tests.engines.tested_engines import KINDS, SERVERS, EngineUnderTest, endless_terms, engine_under_test
 
+OF_A_KIND = ("served", "endless", "on_demand", "adapted", "pooled")  # fixtures whose parameter is a kind of engine
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects the tests of the engines that were not asked for."""
@@ -34,9 +36,7 @@ def _kind(item: pytest.Item) -> str | None:
     """The kind of engine of a test in this folder; None for any other test."""
     if Path(__file__).parent not in item.path.parents or not isinstance(item, pytest.Function):
         return None
-    return next(
-        (str(item.callspec.params[name]) for name in ("served", "endless") if name in item.callspec.params), None
-    )
+    return next((str(item.callspec.params[name]) for name in OF_A_KIND if name in item.callspec.params), None)
 
 
 @pytest.fixture(scope="package")

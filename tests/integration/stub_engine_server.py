@@ -94,13 +94,14 @@ class StubHandler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        if self.path in self.server.pages:
-            page = self.server.pages[self.path]
+        path = self.path.partition("?")[0]
+        if {path, self.path} & self.server.pages.keys():
+            page = self.server.pages.get(self.path, self.server.pages.get(path, ""))
             return self.answer(200 if page else 501, page)
-        if self.path == "/v1/models":
+        if path == "/v1/models":
             served = {"id": self.server.model, "owned_by": "vllm", "max_model_len": 4096, "root": self.server.root}
             return self.answer(200, json.dumps({"object": "list", "data": [served]}))
-        if self.path == "/metrics":
+        if path == "/metrics":
             return self.answer(
                 200,
                 f"vllm:num_requests_running {self.server.running}\nvllm:num_requests_waiting {self.server.waiting}\n"

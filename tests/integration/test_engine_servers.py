@@ -28,6 +28,14 @@ def test_a_configured_tokenizer_is_kept(server: StubServer):
     assert with_engines(Settings(engine_urls=server.url, model="/models/mine")).model == "/models/mine"
 
 
+def test_with_several_models_a_server_is_asked_only_whether_it_answers(server: StubServer):
+    settings = Settings(engine_urls=server.url, model=str(BUNDLED_MODEL), models="/models/large")
+    assert with_engines(settings) == settings
+    server.die()
+    with pytest.raises(ServerUnusable, match="ConnectError"):
+        with_engines(settings)
+
+
 def test_servers_of_two_models_and_servers_that_are_away_are_refused_by_name(server: StubServer):
     other = StubServer()
     other.model = "other"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from inference.embedding.pooling_engine import PoolingEngine, choose
 from inference.embedding.vectors import Vectors, cosines, packed, unpacked
 from inference.engine_errors import OutOfMemory
+from inference.remote.server_errors import RowRefused, ServerLost
 from inference.sequences import FinishedSequence, Sequence
 from request_body import Pooling
 from scheduling.request import BACKGROUND_PRIORITY
@@ -151,6 +152,31 @@ def test_what_is_no_request_for_vectors_is_refused_and_harms_no_other_row() -> N
     engine.insert([score("pair", "q", "d", pairs=True)])
     with pytest.raises(ValueError, match="running already"):
         engine.insert([score("pair", "q", "d", pairs=True)])
+
+
+def test_rows_of_a_server_that_is_lost_go_back_and_only_the_row_that_it_refuses_fails() -> None:
+    model = Lengths()
+    faults: list[Exception] = [ServerLost("gone")]
+
+    def encode(items: list[Any]) -> Vectors:
+        if faults:
+            raise faults.pop()
+        if "bad" in items:
+            raise RowRefused("no such text")
+        return model(items)
+
+    engine = PoolingEngine(encode, scores_pairs=False, pass_tokens=100)
+    rows = [row("a", "abc"), row("b", "bad", "bcd"), row("c", "cde")]
+    engine.insert(rows)
+    assert [(one.id, one.reason) for one in engine.step()] == [
+        ("a", "unfinished"),
+        ("b", "unfinished"),
+        ("c", "unfinished"),
+    ]
+    assert (engine.rows, engine.kv_bytes) == ({}, 0)
+    ended = {one.id: one for one in engine.run(rows)[0]}
+    assert {one.id: one.reason for one in ended.values()} == {"a": "eos", "b": "refused", "c": "eos"}
+    assert "no such text" in ended["b"].refusal
 
 
 def test_packed_values_are_openais_base64_of_float32() -> None:
