@@ -123,7 +123,7 @@ def test_llamacpps_router_is_asked_for_the_pages_of_the_model(server: StubServer
     listed = [{"id": name, "owned_by": "llamacpp"} for name in ("a", "b")]
     props = {"total_slots": 3, "default_generation_settings": {"n_ctx": 4096}}
     server.pages |= {"/v1/models": json.dumps({"data": listed}), "/props?model=b": json.dumps(props)}
-    server.pages["/slots?model=b"] = json.dumps([{"id": 0, "is_processing": False}] * 3)
+    server.pages |= {"/slots?model=b": json.dumps([{"id": 0, "is_processing": False}] * 3), "/metrics": ""}
     found = connect(server.url, model="b", directory="/models/b")
     assert (found.model, found.max_rows, found.max_positions) == ("b", 3, 4096)
     assert (found.capabilities.load_page, found.query) == ("/slots", {"model": "b"})
