@@ -16,6 +16,7 @@ from webapp.requests.field_types import (
     Temperature,
     Text,
     TopP,
+    only_beside,
 )
 from webapp.requests.options import AskedTier, ChatFormat, TemplateVariables, TopLogprobs
 from webapp.requests.structured_outputs import StructuredFields
@@ -26,6 +27,10 @@ MOST_ANSWERS = 128  # answers of one call: OpenAI's bound of `n`; each is a requ
 EmptyList = Annotated[list[Any], Field(max_length=0)]
 Stop = Annotated[Annotated[StopString, Tag("<text>")] | Annotated[StopStrings, Tag("<list>")], TEXT_OR_LIST]
 
+CALLS_ARE_THE_ASSISTANTS = only_beside("role", "assistant", "only the assistant's messages have calls")
+Calls = Annotated[list[ChatToolCall], Field(max_length=MOST_TOOLS), CALLS_ARE_THE_ASSISTANTS]
+Thoughts = Annotated[Text, only_beside("role", "assistant", "only the assistant's messages have it")]
+
 
 class ChatMessage(RoleAndContent):
     """One message of a chat; an answer's message can be sent back as it came."""
@@ -33,41 +38,17 @@ class ChatMessage(RoleAndContent):
     role: Literal["user", "assistant", "system", "developer", "tool"]  # type: ignore[assignment]
     content: Content | None = None  # type: ignore[assignment]  # clients send null where there is no text
     refusal: None = None
-    tool_calls: Annotated[list[ChatToolCall], Field(max_length=MOST_TOOLS)] | None = None
-    tool_call_id: CallId | None = Field(default=None, description="Id of the call whose result a tool's message has")
+    tool_calls: Calls | None = None
+    tool_call_id: Annotated[CallId, only_beside("role", "tool", "only a tool's messages have it")] | None = Field(
+        default=None, description="Id of the call whose result a tool's message has"
+    )
     function_call: None = None
-    reasoning_content: Text | None = Field(
+    reasoning_content: Thoughts | None = Field(
         default=None, description="What the answer thought, for templates that show it: in calls and their results"
     )
     audio: None = None
     annotations: EmptyList | None = None
     name: Annotated[Text, Field(max_length=64)] | None = Field(default=None, description="Accepted, not used")
-
-    @field_validator("tool_calls")
-    @classmethod
-    def refuse_calls_of_others(
-        cls, value: list[ChatToolCall] | None, others: ValidationInfo
-    ) -> list[ChatToolCall] | None:
-        """Refuses calls in a message that is not the assistant's."""
-        if value and others.data.get("role") != "assistant":
-            raise ValueError("only the assistant's messages have calls")
-        return value
-
-    @field_validator("tool_call_id")
-    @classmethod
-    def refuse_a_result_of_others(cls, value: str | None, others: ValidationInfo) -> str | None:
-        """Refuses a call's id in a message that is not a tool's."""
-        if value is not None and others.data.get("role") != "tool":
-            raise ValueError("only a tool's messages have it")
-        return value
-
-    @field_validator("reasoning_content")
-    @classmethod
-    def refuse_thoughts_of_others(cls, value: str | None, others: ValidationInfo) -> str | None:
-        """Refuses the thoughts of a message that is not the assistant's."""
-        if value and others.data.get("role") != "assistant":
-            raise ValueError("only the assistant's messages have it")
-        return value
 
     @property
     def turn(self) -> StoredTurn:
@@ -107,17 +88,9 @@ class CommonFields(StructuredFields):
     user: Annotated[Text, Field(max_length=512)] | None = None
     n: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] | None = Field(default=None, description="Answers to each prompt")
     stream: bool | None = Field(default=None, description="true: server-sent events, token by token")
-    stream_options: StreamOptions | None = None
+    stream_options: Annotated[StreamOptions, only_beside("stream", True, "only with stream: true")] | None = None
     service_tier: AskedTier = None
     magnus: Extras = Field(default=Extras(), description="Fields that only Magnus has")
-
-    @field_validator("stream_options")
-    @classmethod
-    def refuse_options_of_no_stream(cls, value: StreamOptions | None, others: ValidationInfo) -> StreamOptions | None:
-        """Refuses options without a stream, as OpenAI does."""
-        if value is not None and not others.data.get("stream"):
-            raise ValueError("only with stream: true")
-        return value
 
     @property
     def includes_usage(self) -> bool:
@@ -142,7 +115,9 @@ class CreateChatCompletion(CommonFields):
     max_completion_tokens: int | None = Field(default=None, ge=1, description="Most tokens of the answer")
     store: bool | None = Field(default=None, description="false: deleted once it is answered")
     logprobs: bool | None = Field(default=None, description="Answer with the log probability of each token")
-    top_logprobs: TopLogprobs | None = Field(default=None, description="And those of this many likeliest tokens")
+    top_logprobs: Annotated[TopLogprobs, only_beside("logprobs", True, "it needs logprobs to be true")] | None = Field(
+        default=None, description="And those of this many likeliest tokens"
+    )
     tools: Annotated[list[ChatTool], Field(max_length=MOST_TOOLS)] | None = None
     tool_choice: ChatToolChoice | None = None
     parallel_tool_calls: bool | None = Field(default=None, description="false: at most one call an answer")
@@ -191,14 +166,6 @@ class CreateChatCompletion(CommonFields):
         """Refuses a prompt that ends in neither way."""
         if value is not None and value == bool(others.data.get("continue_final_message")):
             raise ValueError("either it or continue_final_message is true")
-        return value
-
-    @field_validator("top_logprobs")
-    @classmethod
-    def refuse_a_number_of_nothing(cls, value: int | None, info: ValidationInfo) -> int | None:
-        """Refuses top_logprobs without logprobs, a field that is declared, and so validated, before it."""
-        if value is not None and not info.data.get("logprobs"):
-            raise ValueError("it needs logprobs to be true")
         return value
 
     @property

@@ -2,7 +2,16 @@
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic_core import CoreSchema
 
 MAX_KEY_LENGTH, MAX_VALUE_LENGTH, MAX_PAIRS = 64, 512, 16  # OpenAI's bounds of `metadata`
@@ -38,6 +47,17 @@ def text_or_list(value: object) -> str | None:
 TEXT_OR_LIST = Discriminator(
     text_or_list, custom_error_type="text_or_list", custom_error_message="must be a text or a list"
 )
+
+
+def only_beside(other: str, needed: object, message: str) -> AfterValidator:
+    """Refuses a value unless the field `other`, which is declared before, is `needed`; an empty value may stand."""
+
+    def check(value: object, fields: ValidationInfo) -> object:
+        if value not in ("", []) and fields.data.get(other) != needed:
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check)
 
 
 def fail_fast(schema: Any) -> None:

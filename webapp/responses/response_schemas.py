@@ -5,7 +5,7 @@ An option that Magnus cannot honour is refused by name, never ignored in silence
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag, ValidationInfo, field_validator
+from pydantic import Field, Tag, field_validator
 
 from models.tables import RequestStatus
 from request_body import Effort
@@ -20,6 +20,7 @@ from webapp.requests.field_types import (
     Temperature,
     Text,
     TopP,
+    only_beside,
 )
 from webapp.requests.options import (
     AskedTier,
@@ -250,12 +251,15 @@ class CreateResponse(SamplingFields):
         return (self.top_logprobs or 0) if asked else None
 
 
+StreamPlace = Annotated[int, Field(ge=0, le=2**53)]
+
+
 class RetrieveQuery(Query):
     """GET /v1/responses/{id}."""
 
     stream: bool = Field(default=False, description="true: the answer as server-sent events, from its beginning")
-    starting_after: int | None = Field(
-        default=None, ge=0, le=2**53, description="For a stream: only events after the one with this sequence number"
+    starting_after: Annotated[StreamPlace, only_beside("stream", True, "only with stream=true")] | None = Field(
+        default=None, description="For a stream: only events after the one with this sequence number"
     )
     include_obfuscation: Literal["false"] | None = None
     include: Includable | None = Field(
@@ -263,14 +267,6 @@ class RetrieveQuery(Query):
         alias="include[]",
         description="Accepted: log probabilities are always there if they were asked for",
     )
-
-    @field_validator("starting_after")
-    @classmethod
-    def refuse_a_position_of_no_stream(cls, value: int | None, others: ValidationInfo) -> int | None:
-        """Refuses a position without a stream."""
-        if value is not None and not others.data.get("stream"):
-            raise ValueError("only with stream=true")
-        return value
 
 
 class ListQuery(PageQuery):

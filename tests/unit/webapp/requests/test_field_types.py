@@ -1,7 +1,7 @@
 """Bodies of clients: one error is found for a body with millions of mistakes, and every list has a bound."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
@@ -9,10 +9,15 @@ from pydantic import BaseModel, ValidationError
 from webapp.bulk import batches_api
 from webapp.chat import chat_api
 from webapp.chat.chat_schemas import CreateChatCompletion
-from webapp.requests.field_types import Body
+from webapp.requests.field_types import Body, only_beside
 from webapp.responses import responses_api
 
 APIS = (batches_api, chat_api, responses_api)  # imported, so that their bodies are known
+
+
+class Shown(Body):
+    stream: bool | None = None
+    mark: Annotated[str, only_beside("stream", True, "only in a stream")] | None = None
 
 
 def bodies(of: type[BaseModel] = Body) -> Iterator[type[BaseModel]]:
@@ -50,3 +55,18 @@ def test_an_object_of_unknown_fields_has_one_error() -> None:
     with pytest.raises(ValidationError) as raised:
         CreateChatCompletion.model_validate({f"x{number}": 1 for number in range(1000)})
     assert raised.value.error_count() == 1
+
+
+@pytest.mark.parametrize("body", [{"mark": "a", "stream": True}, {"mark": ""}, {"mark": None}, {}])
+def test_a_field_may_stand_beside_the_value_that_it_needs_or_be_empty(body: dict[str, Any]) -> None:
+    Shown.model_validate(body)
+
+
+@pytest.mark.parametrize("stream", [None, False, "yes"])
+def test_a_field_is_refused_by_its_own_name_where_the_value_that_it_needs_is_missing(stream: object) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Shown.model_validate({"mark": "a", "stream": stream})
+    assert (caught.value.errors()[-1]["loc"], caught.value.errors()[-1]["msg"]) == (
+        ("mark",),
+        "Value error, only in a stream",
+    )
