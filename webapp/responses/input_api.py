@@ -4,7 +4,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from apiflask import APIBlueprint
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from request_body import RequestBody, UnreadableBody, read_body
 from webapp.api_objects import ApiObject, ListPage, PageQuery
@@ -17,7 +17,7 @@ from webapp.requests.options import TemplateVariables
 from webapp.requests.stored_requests import find_request
 from webapp.requests.tools import MOST_TOOLS, ResponseTool, ResponseToolChoice, functions_of, stored_choice
 from webapp.responses.conversation import earlier_turns, fitting, items_of, referenced_items, turns_of
-from webapp.responses.response_schemas import Includable, Input, InputItem, ReasoningOptions, TextOptions, not_empty
+from webapp.responses.response_schemas import Includable, Question, ReasoningOptions, TextOptions
 
 api = APIBlueprint("conversations", __name__, url_prefix="/v1/responses", tag="Responses")
 
@@ -39,7 +39,7 @@ class CountTokens(Body):
     """POST /v1/responses/input_tokens: what of a response's body makes its prompt."""
 
     model: Text = Field(description="Name of the served model, see /v1/models")
-    input: Input | None = None
+    input: Question | None = None
     instructions: Text | None = None
     tools: Annotated[list[ResponseTool], Field(max_length=MOST_TOOLS)] | None = None
     tool_choice: ResponseToolChoice | None = None
@@ -50,12 +50,6 @@ class CountTokens(Body):
     truncation: Literal["auto", "disabled"] | None = None
     previous_response_id: Annotated[Text, Field(max_length=128)] | None = None
     conversation: None = None
-
-    @field_validator("input")
-    @classmethod
-    def refuse_an_empty_question(cls, value: str | list[InputItem] | None) -> str | list[InputItem] | None:
-        """Refuses the input that a response would refuse."""
-        return None if value is None else not_empty(value)
 
 
 class TokenCount(ApiObject):

@@ -5,7 +5,7 @@ An option that Magnus cannot honour is refused by name, never ignored in silence
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag, field_validator
+from pydantic import AfterValidator, Field, Tag
 
 from models.tables import RequestStatus
 from request_body import Effort
@@ -190,11 +190,14 @@ def _asks(item: InputItem) -> bool:
     return isinstance(item, FunctionOutputItem | ItemReference)
 
 
+Question = Annotated[Input, AfterValidator(not_empty)]
+
+
 class CreateResponse(SamplingFields):
     """POST /v1/responses."""
 
     model: Text = Field(description="Name of the served model, see /v1/models")
-    input: Input = Field(description="The user input: a text, or items of which one is the user's or a result")
+    input: Question = Field(description="The user input: a text, or items of which one is the user's or a result")
     instructions: Text | None = Field(
         default=None, description="What to do with the input; requests that share it alike"
     )
@@ -237,12 +240,6 @@ class CreateResponse(SamplingFields):
     prompt_cache_key: Annotated[Text, Field(max_length=512)] | None = None
     prompt_cache_retention: Annotated[Text, Field(max_length=64)] | None = None
     client_metadata: Annotated[dict[Text, Any], Field(max_length=64)] | None = None
-
-    @field_validator("input")
-    @classmethod
-    def refuse_an_empty_question(cls, value: str | list[InputItem]) -> str | list[InputItem]:
-        """Refuses input that is only white space, and a conversation without a question."""
-        return not_empty(value)
 
     @property
     def asked_logprobs(self) -> int | None:
