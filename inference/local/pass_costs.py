@@ -9,15 +9,15 @@ KEPT = 0.99  # weight of each pass relative to the next one: the last hundred co
 # What is expected before any measurement, as shares of the mean pass: a pass of twice its tokens costs this much more
 # (measured with 16 rows of SmolLM2), and several tokens of a row cost this much beside their number.
 TWICE_SHARE, SEVERAL_SHARE = 0.4, 0.02
-# The number of passes as which the second expectation counts; the first counts as one. Such a pass has more
-# tokens, too, so that passes of one kind do not tell the two costs apart. Not tuned.
+# The expected SEVERAL_SHARE weighs as much as this many measured passes, TWICE_SHARE as one: a pass with several tokens
+# of a row has more tokens, too, so that it takes passes of both kinds to tell the two costs apart. Not tuned.
 SEVERAL_WEIGHT = 4.0
 
 # The most times as long as usual that a running row waits for its next token while others join. SmolLM2 in bfloat16
 # then computes about 90 tokens of prompts in a pass of 8 rows, at two thirds of the speed of a pass for prompts alone.
 LONGEST_GAP = 3.0
-# Tokens of prompts in a pass: so few whatever they take, so that joiners come in; so many at most, with which the fixed
-# cost of a pass is a seventh of SmolLM2's, and the scores of attention take some megabytes.
+# Tokens of prompts in a pass. The fewest are computed whatever they take, so that joiners come in. With the most, the
+# fixed cost is a seventh of SmolLM2's pass, and the scores of attention take some megabytes.
 FEWEST_PREFILLED, MOST_PREFILLED = 32, 256
 
 Line = tuple[float, float, float]  # seconds of a pass without tokens, of each token, of several tokens of a row

@@ -90,7 +90,7 @@ CompletionPrompt = Annotated[
 
 
 def client_prompts(prompt: Prompt, limits: PromptLimits) -> list[ModelPrompt]:
-    """Returns each prompt, token ids with their text; does not check whether they are too long or unknown."""
+    """Returns the prompts of a call, those of token ids with the text that they mean; does not check ids or lengths."""
     several = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
     return [
         ModelPrompt("", one, RequestBody(raw=True)) if isinstance(one, str) else _of_ids(one, limits) for one in several
