@@ -28,10 +28,11 @@ from typing import Any, get_args
 
 import click
 
+from benchmarks.fusion_variants import FUSION_VARIANTS
 from benchmarks.harness import Json, Results, json_option, print_table, say
 from benchmarks.inputs.changed_models import MODEL_SIZES, ModelSize, enlarged_model, kv_growth
 from benchmarks.inputs.request_sources import Workload
-from benchmarks.live.fresh_service import ORACLE, PEERS, ServiceOptions, fresh_service
+from benchmarks.live.fresh_service import CHANGED, ORACLE, PEERS, ServiceOptions, fresh_service
 from benchmarks.live.live_figures import ServiceMonitor
 from benchmarks.live.live_workload import LiveWorkload, make_workload
 from benchmarks.live.measured_run import answer_first, await_estimator, measure
@@ -53,7 +54,8 @@ TEACHERS_SEED_OFFSET = 1_000_000  # draws other requests to learn serving times 
 SIX_ROWS_MIB = 40  # six rows of Eq. (1), 1,024 + 1,024 tokens of the bundled model
 # the policies that use the serving time estimator
 HRRN = ("magnus", *(name for name, (policy, _) in VARIANTS.items() if policy == "magnus"))
-POLICY_LIST = CommaSeparated(click.Choice([*POLICIES, *VARIANTS, ORACLE]))
+CHANGED_FUSION = [CHANGED + name for name in FUSION_VARIANTS]
+POLICY_LIST = CommaSeparated(click.Choice([*POLICIES, *VARIANTS, ORACLE, *CHANGED_FUSION]))
 PEER_LIST = CommaSeparated(click.Choice([*PEERS, *DIRECT_SERVERS]))
 COLUMNS = {  # columns of the table: medians over the repeats
     "policy": "policy",

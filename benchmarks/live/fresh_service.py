@@ -33,6 +33,8 @@ from models.planning.live_fleet import live_workers
 from models.session import make_engine
 
 PEERS = ("celery", "window", "generate_batch")
+CHANGED = "fusion:"  # begins the names of `fusion` with a part replaced
+CHANGES = Path(__file__).parent / "changed_fusion"
 ORACLE = "oracle"  # `fusion` whose predictions are the true lengths
 ORACLE_PREDICTIONS = """
     create table true_tokens (texts text primary key, tokens int not null);
@@ -118,6 +120,13 @@ class ServiceOptions:
         return {name: str(value) for name, value in given.items() if value is not None}
 
 
+def of_variant(name: str) -> tuple[str, dict[str, str]]:
+    """Return the policy that a service of this name runs under, and further settings."""
+    if name.startswith(CHANGED):
+        return "fusion", {"PYTHONPATH": str(CHANGES), "CHANGED_FUSION": name.removeprefix(CHANGED)}
+    return VARIANTS.get(name, ("fusion" if name == ORACLE else name, {}))
+
+
 @contextmanager
 def fresh_service(
     name: str,
@@ -131,7 +140,7 @@ def fresh_service(
     take the answers' lengths from `true_tokens`, by instruction and input.
     """
     is_peer = name in PEERS
-    policy, environment = VARIANTS.get(name, ("fusion" if name == ORACLE else name, {}))
+    policy, environment = of_variant(name)
     flags = ["--kv-budget", options.kv_budget]
     flags += [] if options.engines else ["--workers", "0" if is_peer or options.paced else str(options.workers)]
     flags += [flag for url in options.engines for flag in ("--engine", url)]

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import Connection, text
 
+from benchmarks.fusion_variants import FUSION_VARIANTS, replaced
 from cli.service_access import VARIANTS
 from scheduling.policies.chosen_parameters import PUBLISHED_THRESHOLD
 from scheduling.policies.policy_factory import PolicySettings, make_policy
@@ -119,12 +120,13 @@ def compared(
     ]
     threshold = PUBLISHED_THRESHOLD if policy == "magnus-published" else None
     settings = PolicySettings(1024, 1024, threshold, slice_tokens=None, reserves_upper=threshold is None)
-    policy_object = make_policy(VARIANTS.get(policy, ("fusion" if policy == "oracle" else policy, {}))[0], settings)
+    base, _, changed = policy.partition(":")
+    policy_object = make_policy(VARIANTS.get(base, ("fusion" if base == "oracle" else base, {}))[0], settings)
     fleet = [Instance(f"w{number}", machine.memory) for number in range(workers)]
     tick_s = TICK_S if policy_object.mode == "continuous" else 0.0
-    trace = simulate(
-        policy_object, arrivals, fleet, EngineCosts(machine.curves, headroom=headroom), seed=0, tick_s=tick_s
-    )
+    costs = EngineCosts(machine.curves, headroom=headroom)
+    with replaced(FUSION_VARIANTS.get(changed, [])):
+        trace = simulate(policy_object, arrivals, fleet, costs, seed=0, tick_s=tick_s)
     served = np.array([row.finished_at - row.arrived_at for row in rows])
     seconds = max(row.finished_at for row in rows) - first
     service = figures(len(rows) / seconds, served)

@@ -14,6 +14,8 @@ from scheduling.simulation.simulator import Arrival, simulate
 from scheduling.simulation.trace import Trace
 from tests.unit.scheduling.scheduling_builders import SLOPED, a_memory, a_request
 
+SATURATION = 10.8  # what `baton` serves of more requests a second
+
 
 def overload(seed: int, count: int = 200, rate: float = 40.0) -> list[Arrival]:
     chance = np.random.default_rng(seed)
@@ -46,6 +48,9 @@ def test_answers_come_sooner_than_from_batons_first_come_first_served() -> None:
     assert ours.response_s.p99 < theirs.response_s.p99
 
 
-def test_with_a_useless_predictor_they_come_no_later() -> None:
-    ours, theirs = serve(Fusion(), without_rank(overload(2))), serve(Baton(), without_rank(overload(2)))
-    assert ours.response_s.mean <= theirs.response_s.mean
+def test_with_a_useless_predictor_it_serves_as_much_and_no_later_at_saturation() -> None:
+    # three runs, because each ends with one request that may end a tenth of the time sooner or later
+    runs = [without_rank(overload(seed, count=400, rate=SATURATION)) for seed in (1, 2, 3)]
+    ours, theirs = ([serve(make(), run) for run in runs] for make in (Fusion, Baton))
+    assert sum(one.requests_per_s for one in ours) >= 0.98 * sum(one.requests_per_s for one in theirs)
+    assert sum(one.response_s.mean for one in ours) <= sum(one.response_s.mean for one in theirs)
