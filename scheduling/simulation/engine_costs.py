@@ -1,7 +1,7 @@
 """How long a simulated engine takes, and which tokens it computes; run-to-completion batches on it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from scheduling.costs import ServingCurves
 from scheduling.request import Request
@@ -21,6 +21,9 @@ class EngineCosts:
     out_of_memory_s: float = 0.0  # the time to empty the memory and load the model again
     headroom: float = 0.0  # memory beyond Θ, as a share of Θ: Magnus keeps 30 % of the memory for fragmentation
     jitter: float = 0.0  # relative standard deviation of durations
+    # by application: tokens with which all its prompts begin, computed once for as long as the engine has memory for
+    # them beside its rows; empty: the engine has no prefix cache
+    shared_tokens: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if min(*self.curves.prefill, *self.curves.decode) < 0 or not self.curves.decode_step_s(1, 1):

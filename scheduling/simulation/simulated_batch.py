@@ -57,6 +57,7 @@ class ContinuousBatch:
         self._largest_offset = 0  # largest cached offset of a row
         self._offset_sum = 0  # sum of the cached offsets of the decoding rows
         self._next_event: int | None = None  # cached until rows change
+        self._prefixes: dict[str, int] = {}  # tokens of cached beginnings by application, the one read last comes last
 
     @property
     def size(self) -> int:
@@ -88,10 +89,11 @@ class ContinuousBatch:
 
         They decode from the next iteration on, or with chunked prefill after the last chunk.
         """
-        curves, longest = self.costs.curves, max(request.prefill for request in requests)
+        computed = [self._without_prefix(request) for request in requests]
+        curves, longest = self.costs.curves, max(request.prefill for request in computed)
         prefill_s = self.slowdown * sum(
             curves.prefill_s(len(group), max(request.prefill for request in group))
-            for group in prefill_groups(requests, curves)
+            for group in prefill_groups(computed, curves)
         )
         chunks = math.ceil(longest / self.costs.chunk_tokens) if self.costs.chunk_tokens and self.rows else 0
         if self.rows:
@@ -107,6 +109,21 @@ class ContinuousBatch:
         else:
             self._advance_clock(prefill_s)
             self._start_decoding()
+
+    def _without_prefix(self, request: Request) -> Request:
+        """Return the request without the beginning of its prompt if that is cached, as it is for the next one.
+
+        Rows count as whole in memory. The beginnings get what they leave; those that were not read for longest go.
+        """
+        shared = min(self.costs.shared_tokens.get(request.application, 0), request.length - 1)
+        if not shared:
+            return request
+        held = self._prefixes.pop(request.application, 0)
+        self._prefixes[request.application] = shared
+        free = self.memory.capacity_tokens - self._cached()
+        while self._prefixes and sum(self._prefixes.values()) > free:
+            del self._prefixes[next(iter(self._prefixes))]
+        return replace(request, length=request.length - min(shared, held))
 
     def resume(self, rows: Sequence[RunningRow], stops_at: Sequence[int], now: float) -> None:
         """Start with rows that are already running."""

@@ -121,6 +121,7 @@ class SimulatedWorker:
             busy_s,
             queued,
             model=instance.model,
+            prefix_cache=bool(self.costs.shared_tokens),
             loadable=self._loadable,
         )
         self._description_iteration = iteration

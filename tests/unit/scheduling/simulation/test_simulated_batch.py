@@ -37,6 +37,29 @@ def test_rows_leave_one_by_one_and_joiners_stall_the_others() -> None:
     assert trace.busy_s["w0"] == pytest.approx(1.08)
 
 
+@pytest.mark.parametrize(
+    ("capacity", "shared", "c_ends_at"),
+    [
+        (100, {"one": 6}, 2.104),  # of c's 10 tokens, a has left 6
+        (100, {}, 2.11),
+        (12, {"one": 6, "other": 7}, 2.11),  # 6 + 7 tokens are too many, so that b's displace a's
+    ],
+)
+def test_a_beginning_that_is_cached_is_not_prefilled_again(
+    capacity: int, shared: dict[str, int], c_ends_at: float
+) -> None:
+    applications = {"a": "one", "b": "other", "c": "one"}
+    script = [
+        (float(at), Assignment("w0", (replace(a_request(name), application=application),), joins=True))
+        for at, (name, application) in enumerate(applications.items())
+    ]
+    arrivals = [an_arrival(name, total=1) for name in applications]
+    fleet, costs = [Instance("w0", a_memory(capacity))], EngineCosts(FLAT, shared_tokens=shared)
+    # 10 tokens take 0.01 s, and an iteration 0.1 s
+    ends = finished(simulate(Scripted("continuous", script), arrivals, fleet, costs, seed=0))
+    assert ends == {"a": 0.11, "b": 1.11, "c": c_ends_at}
+
+
 def test_joiners_of_different_length_are_prefilled_apart() -> None:
     requests = tuple(a_request(name, length=length) for name, length in (("long", 320), ("s0", 100), ("s1", 100)))
     policy = Scripted("continuous", [(0.0, Assignment("w0", requests, joins=True))])
