@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.engines.compared_engines import KV_BUDGET_BYTES, EngineRun, count_static_batch, in_batches
 from inference.local.batch_rows import BatchRow
-from inference.local.kv.kv_cache import HostRow, KvCache
+from inference.local.kv.kv_cache import RowCopy, KvCache
 from inference.local.loading.model_loading import LoadedModel
 from inference.local.running_batch import RunningBatch
 from inference.local.tokens.next_tokens import next_tokens
@@ -48,15 +48,15 @@ class PrefillDecode:
         ordered = sorted(window, key=lambda sequence: sequence.length)
         return [BatchRow(sequence, number, self._loaded.max_positions) for number, sequence in enumerate(ordered)]
 
-    def _prefill(self, group: Several[BatchRow]) -> list[tuple[BatchRow, HostRow]]:
+    def _prefill(self, group: Several[BatchRow]) -> list[tuple[BatchRow, RowCopy]]:
         RunningBatch(self._loaded, self._kv).prefill(group, range(len(group)))
-        return [(row, self._kv.row_to_host(index, row.cached_tokens)) for index, row in enumerate(group)]
+        return [(row, self._kv.row_copy(index, row.cached_tokens)) for index, row in enumerate(group)]
 
-    def _decode(self, rows: list[BatchRow], hosts: list[HostRow]) -> None:
+    def _decode(self, rows: list[BatchRow], hosts: list[RowCopy]) -> None:
         batch = RunningBatch(self._loaded, self._kv)
         batch.reserve({index: row.cached_tokens + 1 for index, row in enumerate(rows)})
         for index, (row, host) in enumerate(zip(rows, hosts, strict=True)):
-            self._kv.row_from_host(index, row.cached_tokens, host)
+            self._kv.write_row(index, row.cached_tokens, host)
             batch.add([row], [index])
         while batch.any_running():
             batch.decode()

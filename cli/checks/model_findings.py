@@ -12,6 +12,7 @@ from pydantic import ByteSize
 
 from cli.checks.doctor_checks import Finding, answer_findings, split_finding
 from cli.checks.startup_checks import adapter_problems, device_problems, model_problem
+from inference.accelerator import chosen_device
 from inference.engine_errors import InferenceError, ShownByLoading
 from inference.local.kv.kv_budget import kv_budget_bytes, require_a_row
 from inference.local.loading.decoding_check import ELSEWHERE
@@ -59,8 +60,7 @@ def model_findings(settings: Settings) -> Iterator[Finding]:
 
 
 def _first_device(devices: str) -> str:
-    named = devices.partition(",")[0].strip()
-    return named if named != "auto" else "cuda:0" if torch.cuda.is_available() else "cpu"
+    return chosen_device(devices.partition(",")[0].strip())
 
 
 def _as_served(settings: Settings, outline: ModelOutline) -> Iterator[Finding]:

@@ -43,6 +43,7 @@ def profile(
     # imported here because they load torch, which `magnus profile --help` does not need
     import torch
 
+    from inference.accelerator import chosen_device
     from inference.local.engine_profile import FULL, QUICK, measure, worthwhile_threads
     from inference.local.kv.kv_budget import kv_budget_bytes
     from inference.local.loading.model_loading import load_model
@@ -50,8 +51,7 @@ def profile(
 
     if settings.torch_threads:
         torch.set_num_threads(settings.torch_threads)
-    if device == "auto":
-        device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    device = chosen_device(device)
     loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
     whole_bytes = kv_budget_bytes(settings.kv_budget, loaded.device, loaded.longest_row_bytes)
     budget_bytes, _ = loaded.layout.divided(whole_bytes)

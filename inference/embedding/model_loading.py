@@ -3,6 +3,7 @@
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
 
+from inference.accelerator import free_bytes
 from inference.embedding.pooling_engine import Encode
 from inference.embedding.text_model import TextModel
 from inference.embedding.vectors import Vectors
@@ -32,9 +33,8 @@ def load_encode(model: TextModel, device: str) -> Encode:
         try:
             found: Vectors = compute(items, batch_size=len(items), show_progress_bar=False)
         except torch.OutOfMemoryError as error:
-            free_bytes, _ = torch.cuda.mem_get_info(device)
-            torch.cuda.empty_cache()
-            raise OutOfMemory(needed_bytes=free_bytes + 1, budget_bytes=free_bytes) from error
+            free = free_bytes(torch.device(device))
+            raise OutOfMemory(needed_bytes=free + 1, budget_bytes=free) from error
         return found
 
     return encode

@@ -13,6 +13,7 @@ from itertools import count
 
 import torch
 
+from inference.accelerator import HostCopies, release_unused
 from inference.engine_errors import OutOfMemory
 from inference.local.batch_rows import BatchRow, new_row
 from inference.local.cost_counters import StepLog
@@ -67,7 +68,7 @@ class Engine:
         shares = prefix_cache and shares_prefixes(loaded)
         self._batch = RunningBatch(loaded, self._kv, step_log, thread_trials, probe, shares, guessing)
         self._probe = probe
-        self._offloaded = OffloadedRows(min(kv_budget_bytes, MAX_OFFLOADED_BYTES))
+        self._offloaded = OffloadedRows(min(kv_budget_bytes, MAX_OFFLOADED_BYTES), HostCopies(loaded.device))
         threshold_bytes = int(memory_threshold * kv_budget_bytes)
         self._joiners = Joiners(self._batch, self._offloaded, threshold_bytes, prefill_tokens)
         self._entry_numbers = count()
@@ -239,5 +240,5 @@ class Engine:
             needed_bytes = error.needed_bytes if isinstance(error, BudgetExceeded) else self._kv.nbytes
             if not isinstance(error, BudgetExceeded):
                 self._joiners.waiting[:0], self._joiners.pooled = self._batch.release_cache(), None
-                torch.cuda.empty_cache()
+                release_unused()
             raise OutOfMemory(needed_bytes, self.kv_budget_bytes) from error

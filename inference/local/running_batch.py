@@ -13,6 +13,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from inference.accelerator import of_rows, to_host
 from inference.local.batch_rows import BatchRow
 from inference.local.cost_counters import RunTally, StepLog
 from inference.local.forward.adapters import AdaptedPass
@@ -122,7 +123,7 @@ class RunningBatch:
             keep_prompt_logprobs(row, logits, first)
         if joins:
             shared = self.sharing.tokens(row)
-            self.kv.row_from_host(index, len(pooled.token_ids), pooled.as_host_row(), shared)
+            self.kv.write_row(index, len(pooled.token_ids), pooled.as_row(), shared)
             self._join([row], [index], [pooled.found], logits[-1:])
         ended = perf_counter()
         pooled.seconds += ended - started
@@ -201,7 +202,7 @@ class RunningBatch:
         joined = [index for index in parts if rows[index].join(parts[index])]
         getting = [index for index, row in enumerate(rows) if row.joined is None]
         those = [rows[index] for index in getting]
-        running, right = self._retire(those, self._next_tokens(logits[getting], those)), 0
+        running, right = self._retire(those, self._next_tokens(of_rows(logits, getting), those)), 0
         for index in joined:
             self.sharing.keep(rows[index], index)
         starts = accumulate(map(len, guesses), initial=first)
@@ -214,7 +215,7 @@ class RunningBatch:
             ]
             if not verified:
                 break
-            behind = logits[[start + place for _, _, start in verified]]
+            behind = of_rows(logits, [start + place for _, _, start in verified])
             going_on = [row for row, _, _ in verified]
             right += self._retire(going_on, self._next_tokens(behind, going_on))
         return running, right
@@ -252,7 +253,7 @@ class RunningBatch:
     def _retire(self, rows: Several[BatchRow], tokens: Tensor) -> int:
         """Appends the tokens to running rows and collects the rows that finish; returns how many rows were running."""
         running = 0
-        for row, token in zip(rows, tokens.tolist(), strict=True):
+        for row, token in zip(rows, to_host(tokens), strict=True):
             if row.running:
                 running += 1
                 if row.append(token, self.loaded.eos_ids, self.loaded.tokenizer):

@@ -4,6 +4,7 @@ from functools import partial
 
 import torch
 
+from inference.accelerator import chosen_device
 from inference.embedding.model_loading import load_encode
 from inference.embedding.pooling_engine import Encode
 from inference.embedding.text_model import TextModel, read_text_model
@@ -19,8 +20,7 @@ PASS_TOKENS = {"cpu": 2048}
 def run_embedding_worker(name: str, model: str, directory: str, device: str) -> int:
     """Serve until SIGTERM or SIGINT; returns the process's exit status. Raises UnreadableModel."""
     prepare_process(name)
-    if device == "auto":
-        device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    device = chosen_device(device)
     text_model = read_text_model(model, directory)
     encode, token_s = in_a_thread_that_ends(partial(_load_and_measure, text_model, device))
     return serve_texts(name, text_model, device, encode, token_s, PASS_TOKENS.get(device, PASS_TOKENS_OF_A_GPU))

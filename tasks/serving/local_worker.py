@@ -9,6 +9,7 @@ from time import monotonic, perf_counter
 import structlog
 import torch
 
+from inference.accelerator import chosen_device, release_unused
 from inference.local.cost_counters import StepLog
 from inference.local.engine import Engine
 from inference.local.engine_profile import QUICK, measure, tolerated_slowdown, worthwhile_threads
@@ -50,8 +51,7 @@ def run_worker(name: str, device: str, kv_budget: str, models: Mapping[str, str]
     `models` has the directory or hub id of each model that it can load, by name; it begins with the first.
     """
     prepare_process(name)
-    if device == "auto":
-        device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    device = chosen_device(device)
     if settings.torch_threads:
         torch.set_num_threads(settings.torch_threads)
     first, *others = models
@@ -99,8 +99,7 @@ class LocalModels:
         began = perf_counter()
         gc.unfreeze()  # the first model's engine and threads refer to each other and were frozen at the start
         gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        release_unused()
         try:
             loaded, known = in_a_thread_that_ends(partial(self._load, model), self._heartbeat)
         except Exception:
@@ -108,7 +107,7 @@ class LocalModels:
             raise
         seconds = perf_counter() - began
         known.change_s = mean_change_s(known.change_s, seconds)
-        log.info("model loaded", model=model, seconds=round(seconds, 2))
+        log.info("model loaded", model=model, seconds=round(seconds, 2), graphs=loaded.repeats_passes)
         return self._served(model, loaded, known)
 
     def _guesses(self) -> tuple[int, int]:

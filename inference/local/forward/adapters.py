@@ -12,6 +12,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from inference.accelerator import to_device
 from inference.local.forward.linear_weights import LinearWeight
 
 
@@ -45,7 +46,7 @@ class AdaptedPass:
         """Returns the rows of these adapters, those of each together, and how many each of them has."""
         if names not in self._groups:
             rows = [[row for row, own in enumerate(self.names) if own == name] for name in names]
-            self._groups[names] = torch.tensor([*chain.from_iterable(rows)], device=device), [*map(len, rows)]
+            self._groups[names] = to_device([*chain.from_iterable(rows)], device), [*map(len, rows)]
         return self._groups[names]
 
 

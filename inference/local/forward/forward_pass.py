@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from inference.accelerator import to_device
 from inference.local.forward.adapters import PLAIN_PASS, AdaptedPass
 from inference.local.kv.kv_budget import KvLayout, LayerSlots
 from inference.local.kv.kv_cache import KvCache
@@ -36,14 +37,14 @@ class Cursor:
     ) -> "Cursor":
         """Returns a cursor from lists with one entry for each row."""
         layout, device = kv.layout, kv.layout.device
-        columns = torch.tensor(positions, device=device)[:, None]
+        columns = to_device(positions, device)[:, None]
         hidden = torch.arange(kv.arrangement.columns, device=device) >= columns
         return cls(
-            tokens=torch.tensor(tokens, device=device)[:, None],
+            tokens=to_device(tokens, device)[:, None],
             positions=columns,
             slots=kv.arrangement.slots_at(positions),
             mask=hidden.to(layout.dtype).mul_(torch.finfo(layout.dtype).min)[:, None, None, :],
-            increments=torch.tensor(running, device=device).long()[:, None],
+            increments=to_device(running, device, torch.long)[:, None],
             initial_positions=positions,
             width=max(positions),
         )
@@ -84,13 +85,13 @@ def prefill(
             for number, (row, ids, held) in each
         )
         return torch.cat([*alone])
-    tokens = torch.tensor([[*prompt, *[pad_id] * (length - len(prompt))] for prompt in computed], device=device)
-    last = torch.tensor([[len(prompt) - 1] for prompt in computed], device=device)
+    tokens = to_device([[*prompt, *[pad_id] * (length - len(prompt))] for prompt in computed], device)
+    last = to_device([[len(prompt) - 1] for prompt in computed], device)
     kv.prepare_prefill(rows, [*map(len, prompts)], starts)
     positions = torch.arange(length, device=device)[None, :]
     masked: dict[str, Tensor] = {}
     if any(starts):
-        positions = positions + torch.tensor(starts, device=device)[:, None]
+        positions = positions + to_device(starts, device)[:, None]
         if not large or starts[0] > 2 * length:
             masked = {"attention_mask": _mask_behind(starts, length, kv.layout)}
     with adapted:
@@ -102,7 +103,7 @@ def prefill(
 
 def _mask_behind(starts: Sequence[int], length: int, layout: KvLayout) -> Tensor:
     """Returns the mask [rows, 1, length, columns] of tokens behind starts[i] cached ones, padded to the most."""
-    cached = torch.arange(max(starts), device=layout.device) >= torch.tensor(starts, device=layout.device)[:, None]
+    cached = torch.arange(max(starts), device=layout.device) >= to_device(starts, layout.device)[:, None]
     later = torch.ones(length, length, dtype=torch.bool, device=layout.device).triu(1)
     each = cached[:, None].expand(-1, length, -1), later.expand(len(starts), -1, -1)
     return torch.cat(each, 2)[:, None].to(layout.dtype).mul_(torch.finfo(layout.dtype).min)
@@ -112,7 +113,7 @@ def prefill_alone(model: Any, kv: KvCache, row: int, prompt: Sequence[int]) -> T
     """Writes one prompt to the cache; returns logits [tokens, vocabulary], in row i those of token i + 1."""
     device = kv.layout.device
     kv.prepare_prefill([row], [len(prompt)])
-    tokens, positions = torch.tensor([prompt], device=device), torch.arange(len(prompt), device=device)[None, :]
+    tokens, positions = to_device([prompt], device), torch.arange(len(prompt), device=device)[None, :]
     return cast(Tensor, model(tokens, position_ids=positions, past_key_values=kv, use_cache=True).logits)[0]
 
 
@@ -147,14 +148,14 @@ def decode_several_tokens(
     numbered = token_rows(counts)
     at = [positions[row][place] for row, place in numbered]
     slots = kv.arrangement.slots_at(at, [row for row, _ in numbered])
-    columns = torch.tensor(at, device=device)[:, None]
+    columns = to_device(at, device)[:, None]
     hidden = torch.arange(kv.prepare_decode(slots, counts, 0, counts), device=device) > columns
     kept: dict[str, Tensor] = {}
     if firsts_only:
         needed = [n for n, (row, place) in enumerate(numbered) if not place or row not in firsts_only]
-        kept = {"logits_to_keep": torch.tensor(needed, device=device)}
+        kept = {"logits_to_keep": to_device(needed, device)}
     output = model(
-        torch.tensor([[tokens[row][place]] for row, place in numbered], device=device),
+        to_device([[tokens[row][place]] for row, place in numbered], device),
         attention_mask=hidden.to(dtype).mul_(torch.finfo(dtype).min)[:, None, None, :],
         position_ids=columns,
         past_key_values=kv,

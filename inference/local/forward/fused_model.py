@@ -8,6 +8,7 @@ both forward passes give the same logits.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -19,6 +20,7 @@ from inference.local.forward.adapters import AdaptedWeight, Adapters, LowRank
 from inference.local.forward.attention_windows import Window, Windows
 from inference.local.forward.decode_attention import DecodeAttention, by_groups, by_kernel
 from inference.local.forward.linear_weights import LinearWeight, PackedWeight, PlainWeight
+from inference.local.forward.step_graphs import MOST_TOKENS, StepGraphs
 from inference.local.kv.kv_arrangement import Piece
 
 # `forward` computes Llama, and architectures that differ from it only by biases on q, k and v (Qwen2) or by norms of q
@@ -111,12 +113,15 @@ class FusedModel(nn.Module):
         self._windows: Windows = windows or {"": None}
         of_layers = kinds if windows else [""] * len(stack.layers)
         self._layers = [_fuse(layer, kind, packed) for layer, kind in zip(stack.layers, of_layers, strict=True)]
+        self._adapters: Adapters | None = None
+        self.graphs: StepGraphs | None = None  # with which passes of few tokens are repeated
         self._middle = int(MIDDLE * len(self._layers))
         # [rows, hidden] what the middle layer gave for each row's first token in the last forward pass
         self.middle_states: Tensor | None = None
 
     def adapt(self, adapters: Adapters, added: Mapping[str, Mapping[str, LowRank]]) -> None:
         """Lets adapters change linear layers; `added` has the path of each one, if joined that of the first."""
+        self._adapters = adapters
         for number, layer in enumerate(self._layers):
             paths = {part: f"model.layers.{number}.{modules[0]}" for part, modules in JOINED.items()}
             changed: dict[str, Any] = {
@@ -142,7 +147,6 @@ class FusedModel(nn.Module):
         The mask of a decoding step is that of all layers, or of each kind; a prefill has none.
         """
         rows, length = tokens.shape
-        rotated, key_heads = self._heads + self._key_heads, self._key_heads
         x = functional.embedding(tokens.view(-1), self._embedding)  # [rows * length, hidden]
         cos, sin = (each.unsqueeze(2) for each in self._rotation(x, position_ids))
         sin = sin * self._sign
@@ -151,35 +155,34 @@ class FusedModel(nn.Module):
             masks = {kind: _prefill_mask(window, length, x.device) for kind, window in self._windows.items()}
         # the rows that attention reads in one call, and their mask, for each kind of layer
         pieces = {kind: _pieces(mask, past_key_values.pieces) for kind, mask in masks.items()}
-        groups, shared = past_key_values.query_groups, self._heads // key_heads
+        groups, shared = past_key_values.query_groups, self._heads // self._key_heads
         of_groups = {kind: groups.masks(mask, shared) for kind, mask in masks.items() if groups and mask is not None}
-        for index, layer in enumerate(self._layers):
+        adapted = self._adapters is not None and self._adapters.present is not None
+        graphs = self.graphs if length == 1 and rows <= MOST_TOKENS and not adapted else None
+        if graphs is not None:
+            x, cos, sin = graphs.keep("inputs", (x, cos, sin))
+        attended: tuple[Tensor, ...] = ()  # of the layer before
+        for index, layer in enumerate([*self._layers, None]):
+            part = partial(self._between_attentions, index)
+            inputs = x, cos, sin, *attended
+            x, *heads = part(*inputs) if graphs is None else graphs.compute(index, part, *inputs)
+            if index == self._middle + 1:
+                self.middle_states = x[: rows * length].view(rows, length, -1)[:, 0].clone()
+            if layer is None:
+                break
+            query, key, value = (each[:rows] for each in heads)
             mask, of_rows = masks[layer.kind], pieces[layer.kind]
-            normed = functional.rms_norm(x, self._norm.shape, layer.attention_norm, self._epsilon)
-            qkv = layer.qkv(normed).view(rows, length, -1, self._dim)
-            qk, value = torch.split(qkv, [rotated, key_heads], 2)
-            if layer.query_norm is not None:
-                query, key = torch.split(qk, [self._heads, key_heads], 2)
-                query = functional.rms_norm(query, layer.query_norm.shape, layer.query_norm, self._epsilon)
-                key = functional.rms_norm(key, layer.query_norm.shape, layer.key_norm, self._epsilon)
-                qk = torch.cat([query, key], 2)
-            qk = torch.addcmul(qk * cos, qk.roll(self._dim // 2, -1), sin)
-            query, key = torch.split(qk, [self._heads, key_heads], 2)
             keys, values = past_key_values.update(key.transpose(1, 2), value.transpose(1, 2), index)
             if len(of_rows) > 1:
                 read = zip(of_rows, past_key_values.piece_views(index), strict=True)
-                attended = torch.cat([self._attend(query[rows_read], k, v, part) for (rows_read, part), (k, v) in read])
+                found = torch.cat([self._attend(query[rows_read], k, v, hides) for (rows_read, hides), (k, v) in read])
             elif groups:
-                grouped = query.reshape(rows, key_heads, -1, self._dim)
-                attended = by_groups(grouped, keys, values, groups, of_groups[layer.kind])
+                grouped = query.reshape(rows, self._key_heads, -1, self._dim)
+                found = by_groups(grouped, keys, values, groups, of_groups[layer.kind])
             else:
-                attended = self._attend(query, keys, values, mask)
-            x = layer.output.add_to(x, attended)
-            normed = functional.rms_norm(x, self._norm.shape, layer.mlp_norm, self._epsilon)
-            gate, up = layer.gate_up(normed).chunk(2, -1)
-            x = layer.down.add_to(x, self._activate(gate).mul_(up))
-            if index == self._middle:
-                self.middle_states = x.view(rows, length, -1)[:, 0].clone()
+                found = self._attend(query, keys, values, mask)
+            attended = (found,) if graphs is None else (*graphs.keep("attended", [found]),)
+        x = x[: rows * length]
         if logits_to_keep is not None and logits_to_keep.dim() == 1:
             x, rows = x.index_select(0, logits_to_keep), len(logits_to_keep)
         elif logits_to_keep is not None:
@@ -187,6 +190,33 @@ class FusedModel(nn.Module):
             x = x.view(rows, length, -1).gather(1, kept).view(-1, x.shape[-1])
         logits = self._head(functional.rms_norm(x, self._norm.shape, self._norm, self._epsilon))
         return Logits(logits.view(rows, -1, logits.shape[-1]))
+
+    def _between_attentions(
+        self, index: int, x: Tensor, cos: Tensor, sin: Tensor, attended: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Returns the residual behind layer index - 1, and queries, keys and values of layer `index` unless it ended.
+
+        `x` is the residual before the attention of layer index - 1, [rows * length, hidden].
+        """
+        if attended is not None:
+            before = self._layers[index - 1]
+            x = before.output.add_to(x, attended)
+            normed = functional.rms_norm(x, self._norm.shape, before.mlp_norm, self._epsilon)
+            gate, up = before.gate_up(normed).chunk(2, -1)
+            x = before.down.add_to(x, self._activate(gate).mul_(up))
+        if index == len(self._layers):
+            return (x,)
+        layer, heads, key_heads = self._layers[index], self._heads, self._key_heads
+        normed = functional.rms_norm(x, self._norm.shape, layer.attention_norm, self._epsilon)
+        qkv = layer.qkv(normed).view(-1, cos.shape[1], heads + 2 * key_heads, self._dim)
+        qk, value = torch.split(qkv, [heads + key_heads, key_heads], 2)
+        if layer.query_norm is not None:
+            query, key = torch.split(qk, [heads, key_heads], 2)
+            query = functional.rms_norm(query, layer.query_norm.shape, layer.query_norm, self._epsilon)
+            key = functional.rms_norm(key, layer.query_norm.shape, layer.key_norm, self._epsilon)
+            qk = torch.cat([query, key], 2)
+        qk = torch.addcmul(qk * cos, qk.roll(self._dim // 2, -1), sin)
+        return x, *torch.split(qk, [heads, key_heads], 2), value
 
     def _attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Returns attention [rows * length, heads * dim].

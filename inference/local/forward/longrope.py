@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from inference.accelerator import copied_to
+
 # Their `prepare_inputs_for_generation` drops the cache when a row passes the original context.
 COMPUTED_AGAIN = ("Phi3ForCausalLM", "Phi4MultimodalForCausalLM", "PhimoeForCausalLM")
 
@@ -38,7 +40,7 @@ class Longrope:
             prompt_lengths = self.prompt_lengths
             if prompt_lengths is None:
                 prompt_lengths = position_ids.max(-1, keepdim=True).values + 1
-            is_long = ((prompt_lengths.to(x.device) > original) | (position_ids >= original))[..., None]
+            is_long = ((copied_to(prompt_lengths, x.device) > original) | (position_ids >= original))[..., None]
             beyond = position_ids.new_full((len(position_ids), 1), original)
             short = rotation(x, position_ids=position_ids.clamp(max=original - 1), **options)
             long = rotation(x, position_ids=torch.cat([position_ids, beyond], -1), **options)

@@ -14,6 +14,7 @@ from itertools import accumulate, chain
 import torch
 from torch import Tensor
 
+from inference.accelerator import to_device
 from inference.local.kv.shared_prefixes import SharedPrefixes
 
 # The most further readers of a shared block that attention computes in one product. A copy of the block is made for
@@ -52,15 +53,15 @@ def index_of_blocks(rows: Sequence[Sequence[int]], device: torch.device) -> Bloc
     counts = [len(row) for row in rows]
     blocks, most = max(map(max, rows)) + 1, max(counts)
     reads, entries, readers = _reads([*chain.from_iterable(rows)], blocks)
-    starts = torch.tensor([0, *accumulate(counts[:-1])], device=device)
-    by_row = torch.tensor(reads, device=device)
-    places = torch.tensor([row * most + n for row, count in enumerate(counts) for n in range(count)], device=device)
+    starts = to_device([0, *accumulate(counts[:-1])], device)
+    by_row = to_device(reads, device)
+    places = to_device([row * most + n for row, count in enumerate(counts) for n in range(count)], device)
     block_at = by_row[starts].repeat_interleave(most)
     block_at[places] = by_row
     place_of = torch.zeros(blocks + len(entries) * readers, dtype=torch.long, device=device)
     place_of[by_row] = places
     row_of = place_of // most
-    shared = SharedReads(torch.tensor(entries, device=device), row_of[blocks:]) if entries else None
+    shared = SharedReads(to_device(entries, device), row_of[blocks:]) if entries else None
     return BlockIndex(blocks, block_at, place_of, row_of[:blocks], by_row, starts, shared)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from inference.accelerator import copied_to, to_device
 from inference.local.kv.block_tables import BlockChanges, BlockTables, blocks_for
 from inference.local.kv.kv_budget import COLUMN_STEP, KvLayout, LayerSlots
 
@@ -84,8 +85,7 @@ class Arrangement:
     def change(self, tensors: Iterable[tuple[Tensor, LayerSlots]], changes: BlockChanges) -> None:
         """Copies and zeroes blocks of tensors, each with its slots."""
         source, target, zeroed = (
-            torch.tensor(blocks, dtype=torch.long, device=self.device)
-            for blocks in (changes.sources, changes.targets, changes.zeroed)
+            to_device(blocks, self.device, torch.long) for blocks in (changes.sources, changes.targets, changes.zeroed)
         )
         for tensor, of in tensors:
             blocks = self.by_block(tensor, of)
@@ -116,7 +116,7 @@ class Arrangement:
         for of in self.slots:
             count, size = of.heads, self.columns_of(of)
             places = [block * count * size + at % size for block, at in zip(blocks, positions, strict=True)]
-            first = torch.tensor(places, device=self.device)
+            first = to_device(places, self.device)
             slots[of] = (first[:, None] + torch.arange(count, device=self.device) * size).view(-1)
         return slots
 
@@ -145,10 +145,9 @@ class Arrangement:
         for of in self.slots:
             most = of.most_tokens or max(counts)
             if padded or most < max(counts):
-                columns = torch.arange(max(counts), device=self.device)
-                ends = torch.tensor(counts, device=self.device)[:, None]
+                columns, ends = torch.arange(max(counts)), torch.tensor(counts)[:, None]  # a device would be waited for
                 is_token = ((columns < ends) & (columns >= ends - most))[:, None]
-                indices[of] = is_token.expand(-1, of.heads, -1).reshape(-1).nonzero().view(-1)
+                indices[of] = copied_to(is_token.expand(-1, of.heads, -1).reshape(-1).nonzero().view(-1), self.device)
         return indices
 
     def blocks_before(self, rows: Sequence[int], positions: Sequence[int]) -> Tensor:
@@ -157,7 +156,7 @@ class Arrangement:
         blocks = [[self._block_of(row, 0)] * max(counts) for row in rows]
         for row, count, padded in zip(rows, counts, blocks, strict=True):
             padded[:count] = [self._block_of(row, n * self.block_tokens) for n in range(count)]
-        return torch.tensor(blocks, device=self.device)
+        return to_device(blocks, self.device)
 
     def columns_of(self, of: LayerSlots) -> int:
         """Returns the tokens of a block: in a rectangle, layers with a window have no more columns than it has."""
@@ -171,5 +170,5 @@ class Arrangement:
     def _blocks_at(self, row: int, positions: Tensor) -> Tensor | int:
         if self.tables is None:
             return row
-        held = torch.tensor(self.tables.rows[row], dtype=torch.long, device=self.device)
+        held = to_device(self.tables.rows[row], self.device, torch.long)
         return held[positions // self.block_tokens % self.tables.most_blocks]

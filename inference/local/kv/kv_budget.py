@@ -11,6 +11,7 @@ import torch
 from pydantic import ByteSize, TypeAdapter, ValidationError
 from torch import Tensor
 
+from inference.accelerator import free_bytes, has_own_memory
 from inference.engine_errors import BudgetTooLarge, BudgetTooSmall, UnreadableBudget
 from inference.local.forward.attention_windows import HeldTokens, Windows, masks_by_kind
 
@@ -148,14 +149,14 @@ def kv_budget_bytes(configured: str, device: torch.device, longest_row_bytes: in
     CPU_SHARE allows. Raises UnreadableBudget, or BudgetTooLarge if it exceeds the device's memory.
     """
     if configured == "auto":
-        if device.type == "cuda":
-            return int(GPU_SHARE * max(0, _free_bytes(device) - unloaded_bytes))
+        if has_own_memory(device):
+            return int(GPU_SHARE * max(0, free_bytes(device) - unloaded_bytes))
         return max(CPU_BUDGET_BYTES, min(longest_row_bytes, int(CPU_SHARE * host_memory_bytes())))
     try:
         budget_bytes = int(TypeAdapter(ByteSize).validate_python(configured))
     except ValidationError as error:
         raise UnreadableBudget(configured) from error
-    memory_bytes = _free_bytes(device) - unloaded_bytes if device.type == "cuda" else host_memory_bytes()
+    memory_bytes = free_bytes(device) - unloaded_bytes if has_own_memory(device) else host_memory_bytes()
     if budget_bytes > memory_bytes:
         raise BudgetTooLarge(budget_bytes, memory_bytes, str(device))
     return budget_bytes
@@ -164,11 +165,6 @@ def kv_budget_bytes(configured: str, device: torch.device, longest_row_bytes: in
 def host_memory_bytes() -> int:
     """Returns the size of this machine's memory in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _free_bytes(device: torch.device) -> int:
-    torch.cuda.empty_cache()  # so that memory which loading left in torch's cache counts as free
-    return torch.cuda.mem_get_info(device)[0]
 
 
 def require_a_row(budget_bytes: int, token_bytes: int) -> None:

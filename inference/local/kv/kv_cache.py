@@ -51,7 +51,7 @@ class BudgetExceeded(Exception):
         super().__init__(f"{needed_bytes} bytes needed")
 
 
-HostRow = list[tuple[Tensor, Tensor]]  # one row's keys and values of each layer, [heads, tokens, dim], in host memory
+RowCopy = list[tuple[Tensor, Tensor]]  # one row's keys and values of each layer, [heads, tokens, dim]
 
 
 class KvCache(RowStates):
@@ -248,24 +248,24 @@ class KvCache(RowStates):
         of, gathered = self.layout.slots[layer], self.arrangement.gathered
         return gathered(self._keys[layer], of, blocks), gathered(self._values[layer], of, blocks)
 
-    def row_to_host(self, row: int, length: int) -> HostRow:
-        """Returns a copy in host memory of a row's first `length` tokens, as far as the token behind them attends."""
-        slots, host = self.arrangement.token_slots([row], [0], [length]), HostRow()
+    def row_copy(self, row: int, length: int) -> RowCopy:
+        """Returns a copy of a row's first `length` tokens, as far as the token behind them attends."""
+        slots, copy = self.arrangement.token_slots([row], [0], [length]), RowCopy()
         for layer, of in enumerate(self.layout.slots):
             if of.heads:
                 attended = length - self.layout.first_attended(layer, length)
                 held = slots[of].view(of.heads, -1)
                 at = held[:, held.shape[1] - attended :]
-                host.append((self._keys[layer][at].cpu(), self._values[layer][at].cpu()))
-        return host
+                copy.append((self._keys[layer][at], self._values[layer][at]))
+        return copy
 
-    def row_from_host(self, row: int, length: int, host: HostRow, start: int = 0) -> None:
+    def write_row(self, row: int, length: int, copy: RowCopy, start: int = 0) -> None:
         """Writes the tokens from `start` on of a row of `length` tokens, of which each layer has the last ones."""
         slots = self.arrangement.token_slots([row], [start], [length])
-        for side, (tensor, of) in zip(chain.from_iterable(host), self._tensors(), strict=True):
+        for side, (tensor, of) in zip(chain.from_iterable(copy), self._tensors(), strict=True):
             at = slots[of].view(of.heads, -1)
-            held = side[:, max(0, side.shape[1] - at.shape[1]) :]
-            tensor[at[:, at.shape[1] - held.shape[1] :]] = held.to(self.layout.device)
+            held = side[:, max(0, side.shape[1] - at.shape[1]) :].to(self.layout.device, non_blocking=True)
+            tensor[at[:, at.shape[1] - held.shape[1] :]] = held
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
         """Returns the column of the first query: 0 in a prefill, the last column in a decoding step."""

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
+from inference.accelerator import to_device
 from inference.local.batch_rows import BatchRow
 from inference.local.forward.attention_windows import Window
-from inference.local.kv.kv_cache import HostRow, KvCache
+from inference.local.kv.kv_cache import KvCache, RowCopy
 
 
 class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
@@ -36,7 +37,7 @@ class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
             for tokens in [0 if of.most_tokens else len(self.token_ids)]
         ]
         if shared:
-            blocks = torch.tensor([shared], device=layout.device)
+            blocks = to_device([shared], layout.device)
             for layer, sides in enumerate(self._layers):
                 for side, cached in zip(sides, kv.gathered(layer, blocks), strict=True):
                     side[:, :, : self.found] = cached
@@ -63,14 +64,14 @@ class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
             oldest = max(0, first - window.tokens)
             return slice(oldest, None), torch.arange(oldest, first + count, device=device)
 
-        kept = {} if self.row.sequence.prompt_logprobs else {"logits_to_keep": torch.tensor([[count - 1]])}
+        kept = {} if self.row.sequence.prompt_logprobs else {"logits_to_keep": to_device([[count - 1]], device)}
         logits: Tensor = model(
-            torch.tensor([self.token_ids[first : first + count]], device=device),
+            to_device([self.token_ids[first : first + count]], device),
             attention_mask=self.layout.attention_mask(mask.triu_(first + 1)[None, None], positions, held),
             position_ids=positions,
             past_key_values=self,
             use_cache=True,
-            **{name: index.to(device) for name, index in kept.items()},
+            **kept,
         ).logits
         self.prefilled += count
         return logits.flatten(0, -2)
@@ -91,8 +92,8 @@ class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
         keys[:, :, self.prefilled : upto], values[:, :, self.prefilled : upto] = key_states, value_states
         return keys[:, :, :upto], values[:, :, :upto]
 
-    def as_host_row(self) -> HostRow:
-        """Returns the keys and values in the form that `KvCache.row_from_host` writes to a row."""
+    def as_row(self) -> RowCopy:
+        """Returns the keys and values in the form that `KvCache.write_row` writes to a row."""
         return [(keys[0], values[0]) for keys, values in self._layers if keys.shape[1]]
 
     def get_query_offset(self, layer_idx: int = 0) -> int:

@@ -13,6 +13,7 @@ from itertools import accumulate, chain
 import torch
 from torch import Tensor
 
+from inference.accelerator import to_device
 from inference.local.kv.block_tables import BlockIndex, BlockTables, index_of_blocks
 
 # Products of a query with a block that cost as much as one more call.
@@ -78,7 +79,7 @@ def query_groups(
         taken += len(tokens)
         groups.append(_group(tables, rows, tokens, queries, device))
     as_rows = len(groups) == 1 and max(counts) == 1
-    return QueryGroups(groups, None if as_rows else torch.tensor(places, device=device))
+    return QueryGroups(groups, None if as_rows else to_device(places, device))
 
 
 def alike(sizes: Sequence[tuple[int, int]], most_padding: int) -> list[list[int]]:
@@ -110,5 +111,5 @@ def _group(
     copied: Tensor | None = None
     if queries * (max(own) + 1 - len(own)) > COPY_QUERIES * len(own):
         renumbered = {block: number for number, block in enumerate(own)}
-        held, copied = [[renumbered[block] for block in of_row] for of_row in held], torch.tensor([*own], device=device)
-    return QueryGroup(torch.tensor(tokens, device=device), queries, columns, copied, index_of_blocks(held, device))
+        held, copied = [[renumbered[block] for block in of_row] for of_row in held], to_device([*own], device)
+    return QueryGroup(to_device(tokens, device), queries, columns, copied, index_of_blocks(held, device))

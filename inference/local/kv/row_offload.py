@@ -2,9 +2,10 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from time import perf_counter
+from itertools import chain
 
-from inference.local.kv.kv_cache import HostRow, KvCache
+from inference.accelerator import HostCopies, HostCopy
+from inference.local.kv.kv_cache import KvCache
 
 # Assumed cost of a copy to the host until the first copy was measured: 1 GB/s. With a slower guess the first preempted
 # rows are prefilled again, with a faster one they are copied although a prefill might be cheaper. Not tuned.
@@ -14,15 +15,15 @@ SECONDS_PER_BYTE = 1e-9
 @dataclass(frozen=True, slots=True)
 class _OffloadedRow:
     token_ids: tuple[int, ...]
-    row: HostRow
-    nbytes: int
+    copy: HostCopy
 
 
 class OffloadedRows:
     """Rows in host memory by id, at most `capacity_bytes`; the oldest are discarded first."""
 
-    def __init__(self, capacity_bytes: int) -> None:
-        self.capacity_bytes = capacity_bytes
+    def __init__(self, capacity_bytes: int, copies: HostCopies) -> None:
+        self.capacity_bytes, self._copies = capacity_bytes, copies
+        self._latest: HostCopy | None = None  # whose seconds are not known yet
         self.nbytes = 0
         self._rows: OrderedDict[str, _OffloadedRow] = OrderedDict()
         self._seconds_per_byte = SECONDS_PER_BYTE
@@ -33,16 +34,14 @@ class OffloadedRows:
         Layers with windows keep what the next token attends to. Does nothing if two copies (out and back) of the row
         take `prefill_s` or longer, or if the row exceeds the capacity.
         """
+        self._learn_cost()
         nbytes = kv.layout.row_bytes(len(token_ids))
         if 2 * nbytes * self._seconds_per_byte >= prefill_s or nbytes > self.capacity_bytes:
             return
-        started = perf_counter()
-        row = kv.row_to_host(index, len(token_ids))
-        self._seconds_per_byte = (perf_counter() - started) / nbytes
+        copy = self._latest = self._copies.copy([*chain.from_iterable(kv.row_copy(index, len(token_ids)))])
         self.discard(sequence_id)
-        held_bytes = sum(side.nbytes for layer in row for side in layer)
-        self._rows[sequence_id] = _OffloadedRow(token_ids, row, held_bytes)
-        self.nbytes += held_bytes
+        self._rows[sequence_id] = _OffloadedRow(token_ids, copy)
+        self.nbytes += copy.nbytes
         while self.nbytes > self.capacity_bytes:
             self.discard(next(iter(self._rows)))
 
@@ -54,10 +53,15 @@ class OffloadedRows:
     def restore(self, sequence_id: str, kv: KvCache, index: int, start: int = 0) -> None:
         """Copies a row from its token `start` on to row `index` of the cache and discards it here."""
         held = self._rows[sequence_id]
-        kv.row_from_host(index, len(held.token_ids), held.row, start)
+        sides = held.copy.tensors()
+        kv.write_row(index, len(held.token_ids), [*zip(sides[::2], sides[1::2], strict=True)], start)
         self.discard(sequence_id)
 
     def discard(self, sequence_id: str) -> None:
         """Frees the host memory of a row; does nothing for an unknown id."""
         held = self._rows.pop(sequence_id, None)
-        self.nbytes -= held.nbytes if held else 0
+        self.nbytes -= held.copy.nbytes if held else 0
+
+    def _learn_cost(self) -> None:
+        if self._latest is not None and (seconds := self._latest.seconds) is not None:
+            self._seconds_per_byte, self._latest = seconds / max(1, self._latest.nbytes), None

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from inference.accelerator import has_own_memory
 from inference.engine_errors import UnsupportedModel
 from inference.local.forward.adapters import Adapters, LowRank
 from inference.local.forward.fused_model import JOINED, FusedModel
@@ -40,7 +41,7 @@ def load_adapters(model: Any, decoder: Any, adapters: Iterable[AdapterFiles]) ->
 
     On a CPU the low-rank products are computed in float32: in bfloat16 those of few rows take twice as long.
     """
-    dtype = model.dtype if model.device.type == "cuda" else torch.float32
+    dtype = model.dtype if has_own_memory(model.device) else torch.float32
     adding: dict[str, Adding] = defaultdict(dict)  # by module
     names = []
     for files in adapters:

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
+from inference.accelerator import release_unused, to_device
 from inference.local.forward.adapters import PLAIN_PASS, AdaptedPass, Adapters
 from inference.local.forward.forward_pass import Cursor, decode_one_token, prefill
 from inference.local.forward.fused_model import FusedModel
 from inference.local.forward.longrope import Longrope, prefill_of
+from inference.local.forward.step_graphs import Recorder, StepGraphs
 from inference.local.kv.kv_budget import KvLayout
 from inference.local.kv.kv_cache import KvCache
 
@@ -55,7 +57,7 @@ def unless_memory_lacks(batch: list[list[int]]) -> Iterator[None]:
     except torch.OutOfMemoryError:
         if max(map(len, batch)) <= SHORT[-1]:
             raise
-        torch.cuda.empty_cache()
+        release_unused()
 
 
 def _thresholds(config: dict[str, Any]) -> Iterator[int]:
@@ -85,10 +87,32 @@ def adapters_fault(decoder: Any, layout: KvLayout, longrope: Longrope | None, ad
     return decoding_fault(decoder, layout, longrope, prompts, own, adapters.serve(names))
 
 
+def let_repeat(
+    decoder: FusedModel,
+    recorder: Recorder,
+    layout: KvLayout,
+    longrope: Longrope | None,
+    prompts: list[list[int]],
+    own: list[torch.Tensor],
+) -> None:
+    """Lets a decoder repeat recorded parts of its passes, if that gives the model's own logits of each prompt.
+
+    The rows change places, so that what is repeated gets other inputs than what was recorded.
+    """
+    decoder.graphs = StepGraphs(recorder)
+    try:
+        faults = [decoding_fault(decoder, layout, longrope, prompts, own)]
+        faults.append(decoding_fault(decoder, layout, longrope, prompts[::-1], own[::-1]))
+    except RuntimeError as error:  # some operation cannot be recorded
+        faults = [str(error)]
+    if any(faults):
+        decoder.graphs = None
+
+
 @torch.inference_mode()
 def own_logits(model: Any, prompt: list[int]) -> torch.Tensor:
     """Returns the logits of the model's own forward pass over a prompt for its last two tokens, [2, vocabulary]."""
-    logits: torch.Tensor = model(torch.tensor([prompt], device=model.device), logits_to_keep=2).logits[0, -2:].float()
+    logits: torch.Tensor = model(to_device([prompt], model.device), logits_to_keep=2).logits[0, -2:].float()
     return logits
 
 

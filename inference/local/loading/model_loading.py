@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from inference.accelerator import graph_recorder
 from inference.engine_errors import InferenceError, UnsupportedModel
 from inference.local.forward.adapters import NO_ADAPTERS, Adapters
 from inference.local.forward.decode_attention import fastest_attention
@@ -22,6 +23,7 @@ from inference.local.loading.decoding_check import (
     adapters_fault,
     checked_batches,
     decoding_fault,
+    let_repeat,
     own_logits,
     unless_memory_lacks,
 )
@@ -75,6 +77,11 @@ class LoadedModel:
     def in_blocks(self) -> bool:
         """Whether the KV cache of continuous batches is in blocks, which hold tokens of all layers."""
         return self.fused and self.layout.alike
+
+    @property
+    def repeats_passes(self) -> bool:
+        """Whether parts of decoding steps are repeated by graphs of the device."""
+        return self.fused and self.decoder.graphs is not None
 
     @property
     def mixes_passes(self) -> bool:
@@ -185,6 +192,8 @@ def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel
         with unless_memory_lacks(batch):
             if fault := decoding_fault(decoder, layout, loaded.longrope, batch, logits):
                 raise UnsupportedModel(name, fault)
+    if loaded.fused and (recorder := graph_recorder(loaded.device)):
+        let_repeat(decoder, recorder, layout, loaded.longrope, *own[0])
     return loaded
 
 

@@ -4,10 +4,12 @@ Rows without penalties or formats cost nothing here, and get the tokens that the
 """
 
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from inference.accelerator import copied_to, of_rows, to_device, to_host
 from inference.local.batch_rows import BatchRow
 from inference.local.tokens.sampling import below_the_likeliest, greedy, sample
 from inference.sequences import TokenLogprob
@@ -27,19 +29,23 @@ def next_tokens(
     asking = [index for index, row in enumerate(rows) if row.asks_of_logits and row.running]
     with_logprobs = [index for index in asking if rows[index].sequence.top_logprobs is not None]
     changed = [index for index in asking if _changes_logits(rows[index])]
-    unchanged = logits[with_logprobs] if with_logprobs else logits
+    unchanged = of_rows(logits, with_logprobs) if with_logprobs else logits
     if suppressed_ids:
-        logits[:, list(suppressed_ids)] = -torch.inf
+        logits.index_fill_(1, _on_device(tuple(suppressed_ids), logits.device), -torch.inf)
     if changed:
-        logits[changed] = adjusted(logits[changed], [rows[index] for index in changed], eos_ids).to(logits.dtype)
+        at = to_device(changed, logits.device)
+        those = [rows[index] for index in changed]
+        logits.index_copy_(0, at, adjusted(logits.index_select(0, at), those, eos_ids).to(logits.dtype))
     tokens = greedy(logits)
     sampled = [index for index, row in enumerate(rows) if row.uniforms and row.running]
     if sampled:
         those = [rows[index] for index in sampled]
         uniforms = [row.uniforms[len(row.generated)] for row in those]
-        tokens[sampled] = sample(logits[sampled], [row.sequence.sampling for row in those], uniforms)
+        at = to_device(sampled, logits.device)
+        found = sample(logits.index_select(0, at), [row.sequence.sampling for row in those], uniforms)
+        tokens.index_copy_(0, at, found)
     if with_logprobs:
-        chosen = tokens[with_logprobs].tolist()
+        chosen = to_host(of_rows(tokens, with_logprobs))
         wanted = [rows[index].sequence.top_logprobs or 0 for index in with_logprobs]
         for index, logprob in zip(with_logprobs, log_probabilities(unchanged, chosen, wanted), strict=True):
             rows[index].logprobs.append(logprob)
@@ -69,9 +75,9 @@ def adjusted(logits: Tensor, rows: Sequence[BatchRow], eos_ids: frozenset[int]) 
             counts = _counts(row, own)
             own -= asked.frequency_penalty * counts + asked.presence_penalty * (counts > 0)
         if len(row.generated) < asked.min_tokens:
-            own[_within(row.ends(eos_ids), len(own))] = -torch.inf
+            own.index_fill_(0, _ids(row.ends(eos_ids), own), -torch.inf)
         if row.matcher is not None:
-            own.masked_fill_(~row.matcher.allowed_tokens(len(own)).to(own.device), -torch.inf)
+            own.masked_fill_(copied_to(~row.matcher.allowed_tokens(len(own)), own.device), -torch.inf)
     return scores
 
 
@@ -85,14 +91,14 @@ def penalised(scores: Tensor, seen: Tensor, penalty: float) -> Tensor:
 def _seen(row: BatchRow, scores: Tensor) -> Tensor:
     if row.seen is None:
         row.seen = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
-        row.seen[_within(set(row.token_ids), len(scores))] = True
+        row.seen.index_fill_(0, _ids(set(row.token_ids), scores), True)
     return row.seen
 
 
 def _counts(row: BatchRow, scores: Tensor) -> Tensor:
     if row.counts is None:
         ids = torch.tensor(_within(row.generated, len(scores)), dtype=torch.long)
-        row.counts = ids.bincount(minlength=len(scores)).float().to(scores.device)
+        row.counts = copied_to(ids.bincount(minlength=len(scores)).float(), scores.device)
     return row.counts
 
 
@@ -100,14 +106,23 @@ def _within(ids: Collection[int], vocabulary: int) -> list[int]:
     return [one for one in ids if one < vocabulary]
 
 
+def _ids(ids: Collection[int], scores: Tensor) -> Tensor:
+    return to_device(_within(ids, len(scores)), scores.device, torch.long)
+
+
+@lru_cache(maxsize=8)  # models that one process serves by turns
+def _on_device(ids: tuple[int, ...], device: torch.device) -> Tensor:
+    return to_device(ids, device)
+
+
 def log_probabilities(logits: Tensor, tokens: Sequence[int], wanted: Sequence[int]) -> list[TokenLogprob]:
     """Returns the log probability of tokens[i] by logits[i] and the wanted[i] likeliest tokens, likeliest first."""
     known = below_the_likeliest(logits).log_softmax(-1).clamp_(min=LEAST_LOGPROB)
     values, ids = known.topk(min(max(wanted, default=0), known.shape[-1]), dim=-1)
-    chosen = known[range(len(tokens)), list(tokens)].tolist()
+    chosen = to_host(known.gather(1, to_device(tokens, known.device)[:, None])[:, 0])
     return [
         TokenLogprob(token, value, tuple(zip(those[:top], likely[:top], strict=True)))
-        for token, value, those, likely, top in zip(tokens, chosen, ids.tolist(), values.tolist(), wanted, strict=True)
+        for token, value, those, likely, top in zip(tokens, chosen, to_host(ids), to_host(values), wanted, strict=True)
     ]
 
 

@@ -69,5 +69,5 @@ def test_a_row_in_the_pool_holds_the_windows_of_layers_with_a_window():
     pooled = engine._joiners.pooled
     assert pooled is not None
     assert (pooled.prefilled, pooled.nbytes) == (15, model.layout.row_bytes(LENGTH - ANSWER))
-    assert {side.shape[1] for layer in pooled.as_host_row() for side in layer} == {WINDOW, LENGTH - ANSWER}
+    assert {side.shape[1] for layer in pooled.as_row() for side in layer} == {WINDOW, LENGTH - ANSWER}
     check({name: row.generated_ids for name, row in drain(engine).items()}, alone)

@@ -52,7 +52,7 @@ def test_a_prefill_behind_cached_tokens_computes_what_a_whole_one_does(llama, le
         logits = prefill(model, behind, rows, prompts, 0, cached, most_mask)
         torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
         for row, length in enumerate(lengths):
-            for sides in zip(whole.row_to_host(row, length), behind.row_to_host(row, length), strict=True):
+            for sides in zip(whole.row_copy(row, length), behind.row_copy(row, length), strict=True):
                 for one, other in zip(*sides, strict=True):
                     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 

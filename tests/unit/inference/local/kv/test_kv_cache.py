@@ -103,15 +103,15 @@ def test_a_row_is_read_to_its_last_token_when_a_longer_one_has_ended_near_the_la
 
 def test_a_row_goes_to_the_host_and_into_another_place():
     kv, written = filled()
-    host = kv.row_to_host(1, 6)
+    host = kv.row_copy(1, 6)
     kv.release()
     assert kv.nbytes == 0
     kv.reserve([6] * 3)
-    kv.row_from_host(2, 6, host)
+    kv.write_row(2, 6, host)
     kv.remove_row(0, 2, 6)
     assert all(
         torch.equal(side, old[1])
-        for layer, old_layer in zip(kv.row_to_host(0, 6), written, strict=True)
+        for layer, old_layer in zip(kv.row_copy(0, 6), written, strict=True)
         for side, old in zip(layer, old_layer, strict=True)
     )
 
@@ -140,7 +140,7 @@ def test_the_next_rows_find_nothing_of_those_before(in_blocks):
     kv.clear(in_blocks)
     assert kv.nbytes == 0
     kv.reserve([6, 30])
-    assert not any(side.any() for row, length in enumerate([6, 30]) for side in chain(*kv.row_to_host(row, length)))
+    assert not any(side.any() for row, length in enumerate([6, 30]) for side in chain(*kv.row_copy(row, length)))
 
 
 def in_blocks():
@@ -152,7 +152,7 @@ def in_blocks():
     kv.prepare_prefill([0, 1, 2], lengths)
     for layer in range(2):
         kv.update(*states(3, 30, layer), layer)
-    return kv, [kv.row_to_host(row, length) for row, length in enumerate(lengths)]
+    return kv, [kv.row_copy(row, length) for row, length in enumerate(lengths)]
 
 
 def same(one, other):
@@ -171,7 +171,7 @@ def test_rows_in_blocks_take_no_more_than_their_own_tokens():
     with pytest.raises(BudgetExceeded) as raised:
         kv.reserve([5, 33, 9])
     assert raised.value.needed_bytes == (2 + 9 + 3) * 4 * LAYOUT.token_bytes
-    assert all(same(kv.row_to_host(row, length), rows[row]) for row, length in enumerate([3, 30, 5]))
+    assert all(same(kv.row_copy(row, length), rows[row]) for row, length in enumerate([3, 30, 5]))
 
 
 def test_only_who_asks_for_blocks_gets_them():
@@ -184,12 +184,12 @@ def test_only_who_asks_for_blocks_gets_them():
 def test_a_row_that_leaves_frees_blocks_without_its_content_and_the_last_takes_its_index():
     kv, rows = in_blocks()
     kv.remove_row(0, 2, 5)
-    assert same(kv.row_to_host(0, 5), rows[2])
-    assert same(kv.row_to_host(1, 30), rows[1])
+    assert same(kv.row_copy(0, 5), rows[2])
+    assert same(kv.row_copy(1, 30), rows[1])
     kv.remove_row(1, 1, 30)
     kv.reserve([5, 40])
-    assert not any(side.any() for layer in kv.row_to_host(1, 40) for side in layer)
-    assert same(kv.row_to_host(0, 5), rows[2])
+    assert not any(side.any() for layer in kv.row_copy(1, 40) for side in layer)
+    assert same(kv.row_copy(0, 5), rows[2])
 
 
 @settings(deadline=None, derandomize=True, max_examples=50)
@@ -201,10 +201,10 @@ def test_rows_that_stay_are_moved_together_with_all_that_they_hold(lengths, leav
     kv = KvCache(LAYOUT, 200 * 4 * LAYOUT.token_bytes, block_tokens=4, in_blocks=True)
     kv.reserve(lengths)
     for row, length in enumerate(lengths):
-        kv.row_from_host(
+        kv.write_row(
             row, length, [tuple(side[0] for side in states(1, length, 10 * row + layer)) for layer in range(2)]
         )
-    before = {row: kv.row_to_host(row, length) for row, length in enumerate(lengths) if row not in leave}
+    before = {row: kv.row_copy(row, length) for row, length in enumerate(lengths) if row not in leave}
     for row in {row for row in leave if row < len(lengths)}:
         kv.clear_row(row)
     kv.close_gaps()
@@ -214,7 +214,7 @@ def test_rows_that_stay_are_moved_together_with_all_that_they_hold(lengths, leav
     held = sorted(block for row in tables.rows for block in row)
     assert len(held) == len(set(held)) == tables.taken
     assert not held or 2 * (held[-1] + 1) <= 3 * len(held)
-    assert all(same(kv.row_to_host(row, lengths[row]), content) for row, content in before.items())
+    assert all(same(kv.row_copy(row, lengths[row]), content) for row, content in before.items())
     # rows that grow get blocks of zeros, also where blocks were moved from, and each block only once
     kv.reserve([40] * len(lengths))
-    assert not any(side[:, lengths[row] :].any() for row in before for side in chain(*kv.row_to_host(row, 40)))
+    assert not any(side[:, lengths[row] :].any() for row in before for side in chain(*kv.row_copy(row, 40)))

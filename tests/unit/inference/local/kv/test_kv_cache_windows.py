@@ -76,14 +76,14 @@ class Rows:
     def park(self, row):
         if self.rows:
             row %= len(self.rows)
-            self.parked.append((*self.rows[row], self.kv.row_to_host(row, self.lengths[row])))
+            self.parked.append((*self.rows[row], self.kv.row_copy(row, self.lengths[row])))
             self.leave(row)
 
     def come_back(self, _):
         if self.parked:
             number, length, host = self.parked[-1]
             self.reserve([*self.lengths, length])
-            self.kv.row_from_host(len(self.rows), length, host)
+            self.kv.write_row(len(self.rows), length, host)
             self.rows.append((number, length))
             self.parked.pop()
 

@@ -1,0 +1,179 @@
+"""What a worker asks of its device beside computing: which one, memory, copies from and to the host, recorded graphs.
+
+Only this module and torch.accelerator know kinds of devices, such as cuda or xpu. A CPU computes in the host's memory,
+so that here nothing is copied, and it has neither streams nor graphs. MPS counts as a CPU in this: it shares the host's
+memory.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from time import perf_counter
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+OF_THE_HOST = ("cpu", "mps")  # devices without memory of their own
+
+Outputs = TypeVar("Outputs")
+
+
+def first_device() -> str:
+    """Returns the device that "auto" means: the first one with memory of its own, else the CPU."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return "cpu" if found is None or found.type in OF_THE_HOST else f"{found.type}:0"
+
+
+def chosen_device(device: str) -> str:
+    """Returns a named device, or the one that "auto" means."""
+    return first_device() if device == "auto" else device
+
+
+def device_problem(device: str) -> str:
+    """Returns why torch cannot compute on this device here; "" if it can."""
+    try:
+        torch.empty(1, device=device)
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
+        return str(error).partition("\n")[0]
+    return ""
+
+
+def has_own_memory(device: torch.device) -> bool:
+    """Returns whether tensors are copied to and from this device."""
+    return device.type not in OF_THE_HOST
+
+
+def free_bytes(device: torch.device) -> int:
+    """Returns the free memory of a device with memory of its own, after `release_unused`."""
+    release_unused()
+    return torch.accelerator.get_memory_info(device)[0]
+
+
+def release_unused() -> None:
+    """Gives memory back that torch keeps for later tensors."""
+    if _has_accelerator():
+        torch.accelerator.empty_cache()
+
+
+@cache
+def _has_accelerator() -> bool:
+    return torch.accelerator.is_available()
+
+
+def to_device(numbers: Sequence[Any], device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """Returns a tensor of these numbers on a device."""
+    return copied_to(torch.tensor(numbers, dtype=dtype), device)
+
+
+def copied_to(on_host: Tensor, device: torch.device) -> Tensor:
+    """Returns a tensor of the host on a device; the host does not wait until the device has computed its work.
+
+    It would for a copy from ordinary memory. torch keeps pinned memory until the copy has been made.
+    """
+    if not has_own_memory(device):
+        return on_host.to(device)
+    return _pinned(on_host).to(device, non_blocking=True)
+
+
+def _pinned(on_host: Tensor) -> Tensor:
+    return on_host.pin_memory() if _has_accelerator() else on_host
+
+
+def to_host(tensor: Tensor) -> list[Any]:
+    """Returns the numbers of a tensor once the device has computed them."""
+    return cast(list[Any], tensor.cpu().tolist())
+
+
+def of_rows(tensor: Tensor, rows: Sequence[int]) -> Tensor:
+    """Returns a copy of these rows of a tensor; to index it by a list would let the host wait."""
+    return tensor.index_select(0, to_device(rows, tensor.device, torch.long))
+
+
+class HostCopy:
+    """Copies of tensors in host memory, which the device may still be making."""
+
+    def __init__(
+        self, copies: list[Tensor], seconds: float | None, events: Sequence[Any] = (), sources: Sequence[Tensor] = ()
+    ) -> None:
+        """`events` begin and end the copies. `sources` are held until then, so that nothing else gets their memory."""
+        self._copies, self._seconds, self._events, self._sources = copies, seconds, events, sources
+        self.nbytes = sum(copy.nbytes for copy in copies)
+
+    @property
+    def seconds(self) -> float | None:
+        """What the copies have taken; None while they are made."""
+        if self._seconds is None:
+            began, ended = self._events
+            if ended.query():
+                self._seconds, self._sources = began.elapsed_time(ended) / 1000, ()
+        return self._seconds
+
+    def tensors(self) -> list[Tensor]:
+        """Returns the copies once they are made."""
+        if self._events:
+            self._events[1].synchronize()
+            self._sources = ()
+        return self._copies
+
+
+def copies_beside(sources: Sequence[Tensor], stream: Any, computing: Any, event: Callable[[], Any]) -> HostCopy:
+    """Begins to copy on `stream` what the stream `computing` has computed so far."""
+    copies = [torch.empty_like(one, device="cpu", pin_memory=_has_accelerator()) for one in sources]
+    began, ended = event(), event()
+    stream.wait_stream(computing)
+    with stream:
+        stream.record_event(began)
+        for copy, source in zip(copies, sources, strict=True):
+            copy.copy_(source, non_blocking=True)
+        stream.record_event(ended)
+    return HostCopy(copies, None, (began, ended), sources)
+
+
+class HostCopies:
+    """Copies tensors of one device to the host, beside what the device computes if it has streams."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.Stream(device=device) if _has_streams(device) else None
+
+    def copy(self, tensors: Sequence[Tensor]) -> HostCopy:
+        """Copies tensors that nobody writes to any more."""
+        if self._stream is None:
+            started = perf_counter()
+            copies = [one.cpu() for one in tensors]
+            return HostCopy(copies, perf_counter() - started)
+        computing = torch.accelerator.current_stream(self._device)
+        return copies_beside(tensors, self._stream, computing, lambda: torch.Event(self._device, enable_timing=True))
+
+
+def _has_streams(device: torch.device) -> bool:
+    return has_own_memory(device) and _has_accelerator()
+
+
+class GraphRecorder:
+    """Records what functions compute on a device, so that each can be computed again by one call of the host."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._stream, self._pool = device, torch.Stream(device=device), None
+
+    def record(self, compute: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
+        """Computes once; returns the outputs, and a function that computes them again into the same memory.
+
+        It reads what the inputs' memory holds then. So callers keep inputs and outputs for as long as the function.
+        """
+        computing = torch.accelerator.current_stream(self._device)
+        self._stream.wait_stream(computing)
+        with self._stream:
+            compute()  # allocates memory and chooses kernels, which cannot be recorded
+        graph = torch.accelerator.Graph(pool=self._pool, capture_error_mode="thread_local")
+        with self._stream, graph:
+            outputs = compute()
+        self._pool = self._pool or graph.pool()
+        computing.wait_stream(self._stream)
+        graph.replay()  # while it was recorded, nothing was computed
+        return outputs, graph.replay
+
+
+def graph_recorder(device: torch.device) -> GraphRecorder | None:
+    """Returns a recorder of this device; None if it has no streams, as a CPU."""
+    return GraphRecorder(device) if _has_streams(device) else None

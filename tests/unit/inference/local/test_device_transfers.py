@@ -1,0 +1,135 @@
+"""What passes between host and device while rows run: token ids, and what the length probe reads."""
+
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from inference.local.engine import Engine
+from inference.local.loading.model_loading import LoadedModel
+from inference.local.row_probe import READ_EVERY, RowProbe
+from inference.sequences import FinishedSequence, Sequence
+from request_body import Sampling
+from tests.unit.inference.foreseen_tokens import Foreseen
+from tests.unit.inference.pretended_device import HOST, OnDevice, PretendedDevice, moved_to_device
+from tests.unit.inference.tiny_models import AMPLE, drain, known
+
+WIDE = 64  # tokens of a block that holds a whole row, so that no row gets another one
+GUESSES = 4
+WAITING = ("wait", "to device, waiting")
+
+
+def endless() -> LoadedModel:
+    return replace(known("llama").loaded, eos_ids=frozenset())
+
+
+@cache
+def on_device() -> LoadedModel:
+    with PretendedDevice():
+        return moved_to_device(endless())
+
+
+def rows(limit: int = 8, **options) -> list[Sequence]:
+    pool = known("llama").pool[:3]
+    return [answered.sequence(str(number), limit=limit, **options) for number, answered in enumerate(pool)]
+
+
+def served(
+    sequences: list[Sequence], later: int = 0, **options
+) -> tuple[dict[str, FinishedSequence], list[Counter[str]]]:
+    """The finished rows, and what was moved in each step; the last `later` rows are inserted beside the others."""
+    found: dict[str, FinishedSequence] = {}
+    steps: list[Counter[str]] = []
+    with PretendedDevice() as device:
+        engine = Engine(on_device(), AMPLE, **options)
+        engine.insert(sequences[: len(sequences) - later])
+        for joiner in [*sequences[len(sequences) - later :], None]:
+            while engine.rows:
+                device.moved.clear()
+                found |= {row.id: row for row in engine.step()}
+                steps.append(Counter(device.moved))
+                if joiner is not None:
+                    engine.insert([joiner])
+                    break
+    return found, steps
+
+
+def alone(sequences: list[Sequence]) -> dict[str, FinishedSequence]:
+    engine = Engine(endless(), AMPLE)
+    engine.insert(sequences)
+    return drain(engine)
+
+
+def answers(found: dict[str, FinishedSequence]) -> dict[str, tuple[int, ...]]:
+    return {name: row.generated_ids for name, row in found.items()}
+
+
+def test_a_step_of_the_same_rows_moves_nothing_but_their_tokens_to_the_host():
+    found, (first, *others) = served(rows(), block_tokens=WIDE)
+    assert found == alone(rows())
+    assert first["to device"]  # where the rows' tokens are
+    assert others == [{"to host": 1}] * 6
+
+
+ASKED = {
+    "greedy": (1, {}),
+    "sampled": (1, {"sampling": Sampling(1.3, seed=5)}),
+    "truncated": (2, {"sampling": Sampling(1.0, top_k=9, top_p=0.8, min_p=0.01, seed=2)}),  # whether few tokens suffice
+    "penalised": (1, {"sampling": Sampling(repetition_penalty=1.4, frequency_penalty=0.3, presence_penalty=0.2)}),
+    "biased, of some length": (1, {"sampling": Sampling(min_tokens=5, logit_bias=((7, 1.5), (9, -100.0)))}),
+    "log probabilities": (5, {"top_logprobs": 2}),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_the_host_waits_for_tokens_and_for_what_a_row_asks_of_logits(asked):
+    most, options = ASKED[asked]
+    found, steps = served(rows(**options), block_tokens=4)
+    assert answers(found) == answers(alone(rows(**options)))
+    assert all(moved["to host"] <= most for moved in steps)
+    assert not any(moved[kind] for moved in steps for kind in WAITING)
+
+
+def test_the_host_waits_no_longer_while_rows_join_and_guesses_are_verified():
+    expected = alone(rows(limit=14))
+    foreseen = [(*row.prompt_ids, *expected[row.id].generated_ids) for row in rows()]
+    guessing = Foreseen(foreseen, most=GUESSES)
+    found, steps = served(rows(limit=14), later=2, block_tokens=4, prefix_cache=True, guessing=guessing)
+    assert answers(found) == answers(expected)
+    assert all(1 <= moved["to host"] <= 1 + GUESSES for moved in steps)
+    assert not any(moved[kind] for moved in steps for kind in WAITING)
+
+
+class Unimpressed:
+    """A probe that predicts nothing."""
+
+    def __init__(self):
+        self.lengths, self.read_rows = {}, 0
+
+    def read(self, ids, known, states):
+        self.read_rows = len(states)
+
+    def ended(self, row_id, tokens):
+        pass
+
+
+def test_a_probe_reads_the_rows_states_in_one_copy():
+    probe = Unimpressed()
+    _, steps = served(rows(limit=READ_EVERY + 4), block_tokens=WIDE, probe=RowProbe(on_device().decoder, probe))
+    assert probe.read_rows
+    assert [number for number, moved in enumerate(steps, 1) if moved["to host"] == 2] == [READ_EVERY]
+    assert all(moved["to host"] <= 2 for moved in steps)
+
+
+def test_a_number_that_the_host_asks_for_and_a_blocking_copy_are_counted():
+    with PretendedDevice() as device:
+        tensor = torch.arange(4, device="meta")
+        assert isinstance(tensor, OnDevice)
+        tensor.sum().item()
+        torch.ones(4).to("meta")
+        tensor.cpu()
+        with pytest.raises(RuntimeError, match="of the host and of the device"):
+            tensor + torch.ones(4, device=HOST)
+    assert device.moved == {"wait": 1, "to device, waiting": 1, "to host": 1}

@@ -1,0 +1,84 @@
+"""Copies beside a device's computing, with a stream that only notes what it is told."""
+
+import pytest
+import torch
+
+from inference.accelerator import HostCopies, chosen_device, copies_beside, device_problem, of_rows, to_device, to_host
+
+CPU = torch.device("cpu")
+
+
+class NotedStream:
+    """A stream, and its events, that note in which order they are used."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.done = False
+
+    def wait_stream(self, other):
+        self.notes.append(f"waits for {other}")
+
+    def record_event(self, event):
+        event.recorded = True
+        self.notes.append("event")
+
+    def __enter__(self):
+        self.notes.append("begins")
+
+    def __exit__(self, *_):
+        self.notes.append("ends")
+
+    def event(self):
+        return NotedEvent(self)
+
+
+class NotedEvent:
+    def __init__(self, stream: NotedStream) -> None:
+        self.stream, self.recorded = stream, False
+
+    def query(self):
+        return self.recorded and self.stream.done
+
+    def elapsed_time(self, other):
+        return 250.0
+
+    def synchronize(self):
+        self.stream.notes.append("host waits")
+        self.stream.done = True
+
+
+def test_a_copy_begins_behind_what_was_computed_and_is_read_once_it_has_ended():
+    stream, sources = NotedStream(), [torch.arange(3), torch.ones(2, 2)]
+    copy = copies_beside(sources, stream, "computing", stream.event)
+    assert stream.notes == ["waits for computing", "begins", "event", "event", "ends"]
+    assert copy.seconds is None
+    assert all(torch.equal(one, source) for one, source in zip(copy.tensors(), sources, strict=True))
+    assert stream.notes[-1] == "host waits"
+    assert copy.seconds == pytest.approx(0.25)
+    assert copy.nbytes == sum(source.nbytes for source in sources)
+
+
+def test_on_a_cpu_a_copy_has_ended_at_once():
+    sources = [torch.arange(3), torch.ones(2, 2)]
+    copy = HostCopies(CPU).copy(sources)
+    assert copy.seconds is not None
+    assert all(torch.equal(one, source) for one, source in zip(copy.tensors(), sources, strict=True))
+
+
+def test_numbers_come_back_as_they_went():
+    assert to_host(to_device([[1, 2], [3, 4]], CPU)) == [[1, 2], [3, 4]]
+    assert to_device([], CPU, torch.long).dtype == torch.long
+    assert to_host(of_rows(torch.arange(6).view(3, 2), [2, 0])) == [[4, 5], [0, 1]]
+    assert of_rows(torch.ones(3, 2), []).shape == (0, 2)
+
+
+@pytest.mark.parametrize("device", ["cuda:97", "no such thing"])
+def test_a_device_that_is_not_there_is_named_in_one_line(device):
+    problem = device_problem(device)
+    assert problem
+    assert "\n" not in problem
+
+
+def test_a_named_device_is_taken_as_it_is():
+    assert chosen_device("cuda:3") == "cuda:3"
+    assert device_problem("cpu") == ""
