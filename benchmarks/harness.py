@@ -112,6 +112,16 @@ def print_table(rows: Iterable[Json], columns: Mapping[str, Column] | Sequence[s
     Console(width=None if sys.stdout.isatty() else 200).print(table, markup=False)
 
 
+def markdown_table(rows: Iterable[Json], columns: Mapping[str, Column]) -> list[str]:
+    """Return the lines of a table with a row for each of `rows`."""
+    cells = [[cell(row, column) for column in columns.values()] for row in rows]
+    return [_markdown_row(line) for line in ([*columns], ["---"] * len(columns), *cells)]
+
+
+def _markdown_row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
 def cell(row: Json, column: Column) -> str:
     """Format one cell: the value at the column's path, in the column's format."""
     if callable(column):

@@ -5,7 +5,7 @@ from statistics import median
 
 import torch
 
-from benchmarks.engines.compared_engines import KV_BUDGET_BYTES
+from benchmarks.engines.compared_engines import kv_budget_bytes
 from inference.local.engine import Engine
 from inference.local.loading.model_loading import LoadedModel
 from inference.sequences import Sequence
@@ -18,8 +18,8 @@ def synchronized(clock: Callable[[], float]) -> Callable[[], float]:
     """Make a clock that is read after the device has finished its queued work."""
 
     def now() -> float:
-        if torch.cuda.is_available() and not torch.cuda.is_current_stream_capturing():
-            torch.cuda.synchronize()
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
         return clock()
 
     return now
@@ -40,10 +40,9 @@ def bandwidth(device: torch.device, clock: Callable[[], float]) -> float:
 @torch.inference_mode()
 def floor_share(loaded: LoadedModel, batch: int, bytes_per_s: float, clock: Callable[[], float]) -> float:
     """Measure the share of a decoding step that reading weights and cache at full bandwidth would take."""
-    now, engine = synchronized(clock), Engine(loaded, KV_BUDGET_BYTES)
-    engine.insert(
-        [Sequence(str(row), (1 + row,) * FLOOR_TOKENS, FLOOR_WARM_UP + FLOOR_STEPS + 2) for row in range(batch)]
-    )
+    longest = FLOOR_TOKENS + FLOOR_WARM_UP + FLOOR_STEPS + 2
+    now, engine = synchronized(clock), Engine(loaded, kv_budget_bytes(loaded, batch, longest))
+    engine.insert([Sequence(str(row), (1 + row,) * FLOOR_TOKENS, longest - FLOOR_TOKENS) for row in range(batch)])
     for _ in range(FLOOR_WARM_UP):
         engine.step()
     seconds = []

@@ -10,9 +10,9 @@ from collections.abc import Sequence as Several
 
 import torch
 
-from benchmarks.engines.compared_engines import KV_BUDGET_BYTES, EngineRun, count_static_batch, in_batches
+from benchmarks.engines.compared_engines import EngineRun, count_static_batch, in_batches
 from inference.local.batch_rows import BatchRow
-from inference.local.kv.kv_cache import RowCopy, KvCache
+from inference.local.kv.kv_cache import KvCache, RowCopy
 from inference.local.loading.model_loading import LoadedModel
 from inference.local.running_batch import RunningBatch
 from inference.local.tokens.next_tokens import next_tokens
@@ -25,9 +25,9 @@ WINDOW = 4
 class PrefillDecode:
     """PD: prefill in groups of similar length, then decode random batches of prefilled rows to completion."""
 
-    def __init__(self, loaded: LoadedModel) -> None:
+    def __init__(self, loaded: LoadedModel, budget_bytes: int) -> None:
         self._loaded = loaded
-        self._kv = KvCache(loaded.layout, KV_BUDGET_BYTES)
+        self._kv = KvCache(loaded.layout, budget_bytes)
         self._rng = random.Random(0)
 
     @torch.inference_mode()
@@ -96,9 +96,9 @@ class VectorShaping(RunningBatch):
 class BatonBaseline:
     """BATON without PD: in an iteration with joiners each running row is padded to their prefill, as in Orca."""
 
-    def __init__(self, loaded: LoadedModel) -> None:
+    def __init__(self, loaded: LoadedModel, budget_bytes: int) -> None:
         self._loaded = loaded
-        self._kv = KvCache(loaded.layout, KV_BUDGET_BYTES)
+        self._kv = KvCache(loaded.layout, budget_bytes)
 
     @torch.inference_mode()
     def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:

@@ -19,16 +19,17 @@ from typing import Any, Self, TypeVar
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
-from benchmarks.outside_engines.engine_environments import engine_python
 from benchmarks.outside_engines.server_processes import OFFLINE, Dtype, family_of, signal_all
 from cli.output import CommandFailed
 from inference.local.engine import Engine
+from inference.local.kv.kv_budget import COLUMN_STEP
 from inference.local.loading.model_loading import LoadedModel
 from inference.sequences import Sequence
 
 T = TypeVar("T")
 
-KV_BUDGET_BYTES = 2**34  # any value above the rows' need works: the budget is not compared
+# Engines get several times the memory that their rows need, as a rectangle that grows in steps: it is not compared.
+AMPLE = 4
 
 
 @dataclass(slots=True)
@@ -53,6 +54,11 @@ class EngineRun:
         self.peak_kv_bytes = max(self.peak_kv_bytes, kv_bytes)
 
 
+def kv_budget_bytes(loaded: LoadedModel, rows: int, longest: int) -> int:
+    """Return the memory that any engine gets for `rows` rows of at most `longest` tokens."""
+    return AMPLE * rows * (longest + COLUMN_STEP) * loaded.delta_bytes
+
+
 def in_batches(waiting: Several[T], batch: int) -> Iterator[Several[T]]:
     """Divide into fixed batches in order of arrival."""
     return (waiting[start : start + batch] for start in range(0, len(waiting), batch))
@@ -67,8 +73,8 @@ def count_static_batch(run: EngineRun, batch: int, rows: Several[Sequence], prom
 class RunToCompletion:
     """Our engine with static batching: one fixed batch after the other."""
 
-    def __init__(self, loaded: LoadedModel) -> None:
-        self._engine = Engine(loaded, KV_BUDGET_BYTES)
+    def __init__(self, loaded: LoadedModel, budget_bytes: int) -> None:
+        self._engine = Engine(loaded, budget_bytes)
 
     def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
         """Serve all sequences."""
@@ -84,8 +90,8 @@ class RunToCompletion:
 class Continuous:
     """Our engine with continuous batching: a prompt joins for each row that finishes, as in BATON-PD."""
 
-    def __init__(self, loaded: LoadedModel) -> None:
-        self._engine = Engine(loaded, KV_BUDGET_BYTES)
+    def __init__(self, loaded: LoadedModel, budget_bytes: int) -> None:
+        self._engine = Engine(loaded, budget_bytes)
 
     def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
         """Serve all sequences."""
@@ -99,6 +105,19 @@ class Continuous:
             run.count_iteration(batch, running, running, prompts_wait=bool(waiting))
             run.count_memory(engine.kv_bytes)
         return run
+
+
+class WithoutGraphs(Continuous):
+    """Our engine on a device with graphs, which it does not use."""
+
+    def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
+        """Serve all sequences."""
+        decoder = self._engine.loaded.decoder
+        graphs, decoder.graphs = decoder.graphs, None
+        try:
+            return super().serve(sequences, batch)
+        finally:
+            decoder.graphs = graphs
 
 
 # With BATCH_TOKENS one of the fastest pairs on a CPU, among page sizes of 16, 32, 64 and 256 and batches of 64, 256 and
@@ -178,29 +197,42 @@ class GenerateBatch:
         self._manager.destroy()
 
 
+VLLM_SHARE = 0.4  # of a GPU's memory, in which our model is loaded, too; enough for the rows compared here
 PROGRAM = Path(__file__).parent / "vllm_rows.py"
 
 
 class VllmEngine:
     """A vLLM process that serves sequences. It is frozen between its runs, because idle vLLM processes spin."""
 
-    def __init__(self, model: Path, dtype: Dtype, batch: int, longest: int, threads: int, log: Path) -> None:
-        """Start it and wait until it is ready.
+    def __init__(
+        self,
+        python: Path,
+        model: Path,
+        dtype: Dtype,
+        batch: int,
+        longest: int,
+        threads: int,
+        log: Path,
+        on_cpu: bool = True,
+    ) -> None:
+        """Start it in its environment and wait until it is ready.
 
         `batch` is the most rows at once, `longest` the most tokens of a prompt with its answer.
         """
-        threads_of = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(threads)}
+        of_cpu = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(threads)}
         with log.open("a") as messages:
             self._process = subprocess.Popen(
-                (str(engine_python("vllm")), str(PROGRAM)),
+                (str(python), str(PROGRAM)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=messages,
                 text=True,
-                env={**os.environ, **OFFLINE, "VLLM_CPU_KVCACHE_SPACE": "1", **threads_of},
+                env={**os.environ, **OFFLINE, **(of_cpu if on_cpu else {})},
             )
         self._log = log
-        self._ask({"model": str(model), "dtype": dtype, "rows": batch, "longest": longest})
+        # on a CPU vLLM has no graphs, and counts its memory otherwise
+        options = {"enforce_eager": True} if on_cpu else {"gpu_memory_utilization": VLLM_SHARE}
+        self._ask({"model": str(model), "dtype": dtype, "rows": batch, "longest": longest, "options": options})
         signal_all(family_of(self._process.pid), signal.SIGSTOP)
 
     def __enter__(self) -> Self:

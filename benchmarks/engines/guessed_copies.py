@@ -74,7 +74,7 @@ def main(
     """Print what guessing gains in each application with each number of rows."""
     directory = settings_with(model=model).model
     loaded, prompt_format = load_model(directory, dtype=dtype), load_prompt_format(directory)
-    prompts = _prompts(data, prompt_format, READ * max(fewest, requests * max(sizes)))
+    prompts = encoded_prompts(data, prompt_format, READ * max(fewest, requests * max(sizes)))
     lines: list[Json] = []
     for application in applications or sorted(prompts):
         for rows in sizes:
@@ -86,7 +86,7 @@ def main(
     print_table(lines, COLUMNS, f"{Path(directory).name}, {dtype}, {torch.get_num_threads()} threads, {clock.__name__}")
 
 
-def _prompts(data: Path | None, prompt_format: PromptFormat, each: int) -> dict[str, list[tuple[int, ...]]]:
+def encoded_prompts(data: Path | None, prompt_format: PromptFormat, each: int) -> dict[str, list[tuple[int, ...]]]:
     """Encode prompts of every application: of the papers' tasks, or of the toy applications without data."""
     found: dict[str, list[tuple[int, ...]]] = defaultdict(list)
     if data is None:

@@ -60,12 +60,12 @@ def main(
         replace(one, prompt_ids=(*instruction.prompt_ids, *one.prompt_ids))
         for one in sequences([(own, answer)] * requests, vocabulary, seed=1)
     ]
-    _served(loaded, asked[:rows], rows, prefix_cache=False, clock=clock)  # warms up
+    served(loaded, asked[:rows], rows, prefix_cache=False, clock=clock)  # warms up
     figures: list[Json] = []
     for _ in range(repeats):
         answers: dict[bool, dict[str, FinishedSequence]] = {}
         for prefix_cache in (False, True):
-            found, answers[prefix_cache] = _served(loaded, asked, rows, prefix_cache, clock)
+            found, answers[prefix_cache] = served(loaded, asked, rows, prefix_cache, clock)
             figures.append({"cache": "on" if prefix_cache else "off", **found})
         same = [answers[True][one.id].generated_ids == answers[False][one.id].generated_ids for one in asked]
         figures[-1]["equal"] = sum(same) / len(same)
@@ -73,7 +73,7 @@ def main(
     results.write(figures)
 
 
-def _served(
+def served(
     loaded: LoadedModel, asked: list[Sequence], rows: int, prefix_cache: bool, clock: Clock
 ) -> tuple[Json, dict[str, FinishedSequence]]:
     """Serve the requests, `rows` at once; return what that took, and the answers."""

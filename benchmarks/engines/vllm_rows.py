@@ -22,8 +22,8 @@ def main() -> None:
         dtype=terms["dtype"],
         max_num_seqs=terms["rows"],
         max_model_len=terms["longest"],
-        enforce_eager=True,
         enable_prefix_caching=False,
+        **terms["options"],
     )
     print(json.dumps("ready"), file=answers)
     for line in sys.stdin:

@@ -25,7 +25,7 @@ from cli.hosting.readiness import await_ready
 from cli.output import CommandFailed
 
 EngineKind = Literal["transformers", "vllm", "llamacpp"]
-Dtype = Literal["float32", "bfloat16"]
+Dtype = Literal["float32", "bfloat16", "float16"]
 
 READY_WITHIN_S = 300.0  # vLLM took 35 s on two idle cores, and several times as long on busy ones
 STOP_WITHIN_S = 10.0  # a stopping engine may first finish its requests
