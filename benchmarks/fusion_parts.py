@@ -47,13 +47,22 @@ COLUMNS = (
 @click.option("--seeds", type=CommaSeparated(int), default="1,2,3", show_default=True)
 @click.option("--loads", type=CommaSeparated(float), default="0.7,1.0,1.3", show_default=True, help="Of saturation.")
 @click.option("--memories", type=CommaSeparated(click.Choice(MEMORIES)), default=",".join(MEMORIES), show_default=True)
+@click.option("--workloads", type=CommaSeparated(click.Choice([*RATES])), default=",".join(RATES), show_default=True)
 @click.option("--workers", default=RATES_OF, show_default=True)
 @json_option
-def main(data: Path, seeds: list[int], loads: list[float], memories: list[str], workers: int, results: Results) -> None:
+def main(
+    data: Path,
+    seeds: list[int],
+    loads: list[float],
+    memories: list[str],
+    workloads: list[str],
+    workers: int,
+    results: Results,
+) -> None:
     """Simulate every variant in every setting, print, and write after each setting."""
     lengths = read_requests(data, "forest")
     rows: list[Json] = []
-    for workload, memory in product(RATES, memories):
+    for workload, memory in product(workloads, memories):
         rate = RATES[workload][memory] * workers / RATES_OF
         overload = Setting(lengths[workload], workload, memory, "real", rate, workers)
         saturation = simulated(overload, "fusion", seed=1)[0]

@@ -8,7 +8,7 @@ memory.
 from collections.abc import Callable, Sequence
 from functools import cache
 from time import perf_counter
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -81,7 +81,8 @@ def _pinned(on_host: Tensor) -> Tensor:
 
 def to_host(tensor: Tensor) -> list[Any]:
     """Returns the numbers of a tensor once the device has computed them."""
-    return cast(list[Any], tensor.cpu().tolist())
+    found: list[Any] = tensor.cpu().tolist()
+    return found
 
 
 def of_rows(tensor: Tensor, rows: Sequence[int]) -> Tensor:
@@ -154,7 +155,8 @@ class GraphRecorder:
     """Records what functions compute on a device, so that each can be computed again by one call of the host."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._stream, self._pool = device, torch.Stream(device=device), None
+        self._device, self._stream = device, torch.Stream(device=device)
+        self._pool: tuple[int, int] | None = None  # memory that all graphs share
 
     def record(self, compute: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
         """Computes once; returns the outputs, and a function that computes them again into the same memory.

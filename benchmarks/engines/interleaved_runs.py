@@ -101,14 +101,13 @@ class Trial:
         return max(len(row.prompt_ids) + row.limit for row in self.sequences)
 
 
-def warmed_up(engine: ComparedEngine, trial: Trial) -> None:
+def warm_up(engine: ComparedEngine, trial: Trial) -> None:
     """Serve some prompts, so that memory is allocated and kernels are chosen."""
     engine.serve(trial.sequences[: 2 * trial.batch], trial.batch)
 
 
 def overhead_share(engine: ComparedEngine, trial: Trial, models: Several[torch.nn.Module]) -> float:
-    """Warm an engine up; returns the share of its time outside of the forward pass."""
-    warmed_up(engine, trial)
+    """Return the share of an engine's time outside of the forward pass."""
     with forward_time(models, trial.clock) as forward:
         _, seconds = timed(partial(engine.serve, trial.sequences, trial.batch), trial.clock)
     return 1 - forward.seconds / seconds
@@ -135,12 +134,12 @@ def compare(
     engines = {name: make() for name, make in makers.items() if name in names}
     try:
         expected = Generate(plain).serve(trial.sequences[: trial.checked], 1).answers if trial.checked else {}
-        outside: dict[str, float | None] = {
-            name: overhead_share(engine, trial, models) if trial.inside else warmed_up(engine, trial)
-            for name, engine in engines.items()
-        }
+        outside: dict[str, float | None] = {}
+        for name, engine in engines.items():
+            warm_up(engine, trial)
+            outside[name] = overhead_share(engine, trial, models) if trial.inside else None
         if vllm is not None:
-            warmed_up(vllm, trial)
+            warm_up(vllm, trial)
             engines[VLLM], outside[VLLM] = vllm, None
         runs: dict[str, list[tuple[EngineRun, float]]] = {name: [] for name in engines}
         for _ in range(trial.repeats):

@@ -9,7 +9,8 @@
 Repeats are interleaved: each policy and peer runs once before any runs again. The table has the medians of the repeats.
 Peers serve the same API in other ways (`benchmarks/live/peer_processes.py`). The peer `vllm` is vLLM's own server
 without our service, so that only the clients' figures are known. `magnus-published` is `magnus` with
-MAGNUS_MAGNUS=published, `oracle` is `fusion` whose predictions are the true lengths, where those are known.
+MAGNUS_MAGNUS=published, `oracle` is `fusion` whose predictions are the true lengths, where those are known, and
+`fusion:PART` is `fusion` with a part replaced (`benchmarks/fusion_variants.py`).
 
 Each run is written as it ends. With `--resume` the runs that the file has are not repeated, so that the same command
 goes on where it was stopped; `--minutes` bounds each start. `python -m benchmarks.live.published_tables` knows the

@@ -28,7 +28,8 @@ class OnDevice(torch.Tensor):
     """A tensor of the device; `held` has its numbers."""
 
     held: torch.Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl  # what is on the host stays a plain tensor
+    # what is on the host stays a plain tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, held: torch.Tensor) -> "OnDevice":
@@ -44,7 +45,7 @@ class OnDevice(torch.Tensor):
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise RuntimeError(f"{func} outside of the device")
 
 

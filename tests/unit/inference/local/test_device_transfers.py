@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -73,7 +74,7 @@ def test_a_step_of_the_same_rows_moves_nothing_but_their_tokens_to_the_host():
     assert others == [{"to host": 1}] * 6
 
 
-ASKED = {
+ASKED: dict[str, tuple[int, dict[str, Any]]] = {
     "greedy": (1, {}),
     "sampled": (1, {"sampling": Sampling(1.3, seed=5)}),
     "truncated": (2, {"sampling": Sampling(1.0, top_k=9, top_p=0.8, min_p=0.01, seed=2)}),  # whether few tokens suffice

@@ -10,6 +10,7 @@ from inference.local.engine import Engine
 from inference.local.forward.step_graphs import MOST_TOKENS, STEP, StepGraphs
 from inference.local.loading.decoding_check import let_repeat, own_logits
 from inference.local.loading.model_loading import LoadedModel
+from inference.sequences import FinishedSequence
 from tests.unit.inference.foreseen_tokens import Foreseen
 from tests.unit.inference.tiny_models import AMPLE, ANSWER, drain, known
 
@@ -47,7 +48,8 @@ def repeating(loaded: LoadedModel) -> Iterator[Repeating]:
 def test_repeated_parts_change_no_answer_while_rows_join_and_leave(architecture):
     here = known(architecture)
     with repeating(here.loaded) as recorder:
-        engine, done = Engine(here.loaded, AMPLE, block_tokens=4), {}
+        engine = Engine(here.loaded, AMPLE, block_tokens=4)
+        done: dict[str, FinishedSequence] = {}
         for number, answered in enumerate(here.pool):
             engine.insert([answered.sequence(str(number), limit=ANSWER - 2 * number)])
             done |= {row.id: row for row in engine.step()}
