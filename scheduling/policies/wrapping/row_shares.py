@@ -53,25 +53,35 @@ def rows_making_way(
     return leaving
 
 
-def most_rows_beside(worker: Worker, waiting: Mapping[Job, int], shares: Mapping[Job, float]) -> int | None:
-    """Return the most rows of a worker that keep the iterations of its small jobs short; None if any number does.
+def most_rows_beside(
+    worker: Worker, waiting: Mapping[Job, int], shares: Mapping[Job, float], joining_tokens: int = 0
+) -> int | None:
+    """Return the most rows of a worker that keep the iterations of its small jobs short; None if it has no job.
 
-    A job is small if its rows and its `waiting` lines are together less than its share of the worker's background rows.
+    A job is small among so many rows that its own and its `waiting` lines are less than its share of them. A row of
+    `joining_tokens` tokens is taken to be among the rows.
     """
     held = _by_job(worker.rows)
-    in_background = sum(map(len, held.values()))
-    lines = {job: len(rows) + waiting.get(job, 0) for job, rows in held.items()}
-    small = [job for job, count in lines.items() if count < shares[job] * in_background]
-    return min((_most_rows(worker, held[job], lines[job], shares[job]) for job in small), default=None)
+    others = len(worker.rows) - sum(map(len, held.values()))
+    limits = []
+    for job, own in held.items():
+        lines = len(own) + waiting.get(job, 0)
+        enough = others + int(lines / shares[job])
+        limits.append(max(enough, _most_rows(worker, own, lines, shares[job], joining_tokens)))
+    return min(limits, default=None)
 
 
 def limited_beside_small_jobs(
-    workers: Iterable[Worker], waiting: Mapping[Job, int], shares: Mapping[Job, float]
+    workers: Iterable[Worker], waiting: Mapping[Job, int], shares: Mapping[Job, float], joining_tokens: int
 ) -> list[Worker]:
-    """Return the workers, with a limit of rows where more would slow a small job down too much."""
+    """Return the workers, with a limit of rows where more would slow a small job down too much.
+
+    The limit counts a joiner of `joining_tokens` tokens: if long rows left for a small job, they would otherwise join
+    again at once, since beside short rows more are allowed.
+    """
     limited = []
     for worker in workers:
-        most = most_rows_beside(worker, waiting, shares)
+        most = most_rows_beside(worker, waiting, shares, joining_tokens)
         if most is not None:
             memory = replace(worker.memory, max_rows=max(1, min(most, worker.memory.most_rows)))
             worker = replace(worker, memory=memory)
@@ -96,14 +106,14 @@ def _by_job(rows: Iterable[RunningRow]) -> dict[Job, list[RunningRow]]:
     return held
 
 
-def _most_rows(worker: Worker, own: Sequence[RunningRow], lines: int, share: float) -> int:
+def _most_rows(worker: Worker, own: Sequence[RunningRow], lines: int, share: float, joining_tokens: int) -> int:
     """Return the most rows with which an iteration takes at most `OF_DECODING` / share times as long as with `lines`.
 
     `own` are the running rows of these lines. Rows of requests that are not in the background run in both cases.
     """
     alone = [*own, *(row for row in worker.rows if not row.request.background)]
     count = lines + len(alone) - len(own)
-    curves, read = linearized(worker.costs), _read_length(worker, worker.rows)
+    curves, read = linearized(worker.costs), _read_length(worker, worker.rows, joining_tokens)
     longest_s = curves.decode_step_s(count, _read_length(worker, alone)) * OF_DECODING / share
     row_s = curves.decode_step_s(1, read) - curves.decode_step_s(0, read)
     if row_s <= 0:
@@ -111,10 +121,10 @@ def _most_rows(worker: Worker, own: Sequence[RunningRow], lines: int, share: flo
     return max(count, int((longest_s - curves.decode_step_s(0, read)) / row_s))
 
 
-def _read_length(worker: Worker, rows: Sequence[RunningRow]) -> float:
+def _read_length(worker: Worker, rows: Sequence[RunningRow], joining_tokens: int = 0) -> float:
     """Return the cached tokens that an iteration reads for each row: those of the longest, or of the mean if paged."""
-    cached = [row.request.length + row.generated for row in rows]
-    return sum(cached) / len(rows) if worker.memory.paged else max(cached)
+    cached = [row.request.length + row.generated for row in rows] + ([joining_tokens] if joining_tokens else [])
+    return sum(cached) / len(cached) if worker.memory.paged else max(cached)
 
 
 def newest_first(rows: Iterable[RunningRow]) -> list[RunningRow]:

@@ -9,8 +9,7 @@ fed a few at a time, and a job that comes while others fill the memory gets its 
 others leave and wait again with what they generated. Where batches run to completion, each job has a policy of its own
 that sees its lines thousands at a time, so that batches are made from the whole job.
 
-Starvation: background requests with a deadline go ahead as it nears (`deadlines`). One without waits as long as others
-do.
+Starvation: background requests go ahead as their deadline nears (`deadlines`). Without one they wait for all others.
 """
 
 from collections import Counter
@@ -35,12 +34,10 @@ from scheduling.policy import Assignment, Policy, RunningRow, WaitingBatch, Work
 from scheduling.request import BACKGROUND_PRIORITY, Request
 
 # Background requests that one decision of the policy sees where rows join. They come in the order in which they should
-# be served, so that more of them gain little: a simulated job of 2,000 lines takes 71, 69 and 70 s with 16, 64 and 256
-# under `fusion`, and its decisions 4, 8 and 12 s.
+# be served, so that more lose: a simulated job of 1,600 lines takes 56 s with 16 and 69 s with 256 under `fusion`.
 FED_AT_ONCE = 16
 # Lines of all jobs that their policies see where batches run to completion, and the least of one job. A job is shown
-# more once half of these are gone, so that batches are always made from thousands of lines. They bound the time of a
-# decision, and of making all batches anew, however many lines wait. Not tuned.
+# more once half of these are gone. They bound the time of a decision, however many lines wait. Not tuned.
 SEEN_AT_ONCE, SEEN_OF_A_JOB = 16_384, 256
 # Where batches run to completion, no policy gives a busy worker more, so that its memory needs no parts.
 NO_PART = BackgroundPart(frozenset(), {})
@@ -65,6 +62,7 @@ class SpareCapacity(WrappingPolicy):
         self._rows: list[RunningRow] = []  # background rows at the last decision
         self._running: set[Job] = set()  # their jobs, and those that were assigned since
         self._leaving: set[str] = set()  # ids of rows that were told to leave and still run
+        self._joining_tokens = 0  # of the longest of the requests that are fed next
         self._deadlines = Deadlines()
         self._ahead: dict[str, Request] = {}  # background requests that wait among the others, as they came
         self._costs: ServingTime | None = None
@@ -142,6 +140,7 @@ class SpareCapacity(WrappingPolicy):
         if not waiting:
             return assignments
         left = with_these(workers, assignments, now)
+        self._joining_tokens = max(request.prefill for request in waiting)
         return [*assignments, *self._assign_background(left, part, now)]
 
     def _assign_others(self, workers: Sequence[Worker], part: BackgroundPart, now: float) -> list[Assignment]:
@@ -195,7 +194,7 @@ class SpareCapacity(WrappingPolicy):
             return parts
         waiting = self._waiting_lines()
         shares = shares_of(self._running | set(waiting), self._queue.tenants.weight_of)
-        return limited_beside_small_jobs(parts, waiting, shares)
+        return limited_beside_small_jobs(parts, waiting, shares, self._joining_tokens)
 
     def _feed(self, now: float) -> None:
         """Show the policy the next requests: some of one job, or where batches run to completion many of each job.

@@ -3,6 +3,7 @@
 from scheduling.costs import ServingCurves
 from scheduling.policies.wrapping.row_shares import (
     PROGRESS_TOKENS,
+    limited_beside_small_jobs,
     most_rows_beside,
     rows_above,
     rows_making_way,
@@ -65,6 +66,16 @@ def test_beside_a_small_job_run_so_many_rows_that_its_iterations_take_no_longer_
     assert len(rows_above(worker, most, {A: 0.5, B: 0.5})) == 15
 
 
+def test_long_rows_that_left_for_a_small_job_do_not_join_again_at_once() -> None:
+    reading = ServingCurves(prefill=(0.0, 0.0, 0.0, 0.0), decode=(0.001, 0.125, 0.0, 1.0))
+    worker, shares = a_worker(costs=reading, rows=[*rows("a", 20), *rows("b", 2)]), {A: 0.5, B: 0.5}
+    length = 10 + 1  # 1 + 2 · (0.125 + 0.011) s alone, 1.5 times that are 1.908 s
+    assert {row.request.length + row.generated for row in worker.rows} == {length}
+    assert most_rows_beside(worker, {}, shares) == 6  # 0.908 / 0.136
+    (limited,) = limited_beside_small_jobs([worker], {}, shares, joining_tokens=1000)
+    assert limited.memory.max_rows == 4  # as many as make its two rows its share: each more would take 1.125 s
+
+
 def test_rows_of_interactive_requests_run_in_any_case() -> None:
     others = [a_row(f"other{n}") for n in range(10)]
     worker = a_worker(costs=SLOWED, rows=[*rows("a", 20), *rows("b", 2), *others])
@@ -78,9 +89,20 @@ def test_where_rows_make_an_iteration_no_longer_a_small_job_needs_no_limit() -> 
     assert most_rows_beside(worker, {}, {A: 0.5, B: 0.5}) == worker.memory.most_rows
 
 
-def test_a_job_with_its_share_of_rows_or_more_lines_needs_no_protection() -> None:
+def test_any_number_of_rows_may_run_among_which_each_job_has_its_share() -> None:
     shares = {A: 0.5, B: 0.5}
     worker = a_worker(costs=SLOWED, rows=[*rows("a", 10), *rows("b", 4)])
-    assert most_rows_beside(worker, {}, shares) is not None
-    assert most_rows_beside(worker, {B: 100}, shares) is None
-    assert most_rows_beside(a_worker(costs=SLOWED, rows=rows("a", 10)), {}, shares) is None
+    assert most_rows_beside(worker, {}, shares) == 10  # 1.5 s alone, 2.25 s; its four lines would be half of 8 rows
+    assert most_rows_beside(worker, {B: 100}, shares) == 20  # ten lines of the other job are half of 20
+    assert most_rows_beside(a_worker(costs=SLOWED, rows=rows("a", 10)), {}, shares) == 20
+    assert most_rows_beside(a_worker(rows=[a_row("other")]), {}, shares) is None
+
+
+def test_rows_that_left_for_a_small_job_do_not_come_back_because_it_is_no_longer_small_beside_the_others() -> None:
+    shares = {A: 0.5, B: 0.5}
+    few = a_worker(costs=SLOWED, rows=[*rows("a", 20), *rows("b", 2)])
+    most = most_rows_beside(few, {}, shares)
+    assert most is not None
+    left = a_worker(costs=SLOWED, rows=[*rows("a", 2), *rows("b", 2)])  # the small job has half of these
+    (limited,) = limited_beside_small_jobs([left], {A: 18}, shares, joining_tokens=11)
+    assert limited.memory.max_rows == most
