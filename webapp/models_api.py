@@ -8,6 +8,7 @@ from typing import Literal
 from apiflask import APIBlueprint
 from pydantic import Field
 
+from scheduling.kv_memory import MOST_TOKENS
 from webapp.api_objects import ApiObject
 from webapp.app_context import current_context
 
@@ -23,7 +24,8 @@ class Bounds(ApiObject):
     max_output_tokens: int
     context_tokens: int | None = Field(description="The model's context: a prompt with its answer; null if unknown")
     largest_worker_tokens: int | None = Field(
-        description="What the largest worker's memory holds of a prompt with its answer; null if no worker is known"
+        description="What the largest worker's memory holds of a prompt with its answer; null if no worker is known, "
+        "or if all layers attend to windows, so that memory holds a row of any length"
     )
 
 
@@ -89,6 +91,8 @@ def served_model(name: str) -> Model:
     limits = limits.of(name)
     largest_tokens = snapshot.largest_tokens.get(limits.model_name) if snapshot else None
     longest = limits.max_prompt_tokens if largest_tokens is None else min(limits.max_prompt_tokens, largest_tokens - 1)
+    if largest_tokens is not None and largest_tokens >= MOST_TOKENS:
+        largest_tokens = None
     bounds = Bounds(
         max_prompt_tokens=longest,
         max_output_tokens=limits.max_output_tokens,
