@@ -79,6 +79,7 @@ engines: install ## build the environments of vLLM and llama.cpp under .magnus/e
 	$(BIN)/python -m benchmarks.outside_engines.engine_environments
 
 test-engines: engines ## one suite over our engine, transformers serve, vLLM and llama.cpp
+	$(BIN)/magnus model fetch minilm
 	$(BIN)/python -m pytest tests/engines --engines all
 
 test-clients: install ## the tools of docs/clients.md, each in an environment of its own under .magnus/clients (3 GB, minutes)
