@@ -20,6 +20,7 @@ from settings import Settings
 ALERTS = Path(__file__).parents[2] / "docs" / "prometheus" / "alerts.yml"
 PASSWORD = "long enough to sign in"
 WITHIN_S = 30.0
+VERDICT = re.compile(r'id="verdict">(.*?)<.*?<p>(.*?)</p>.*?id="limit">(.*?)<', re.DOTALL)
 # Patterns of what each signal says of a healthy service.
 HEALTHY = {"verdict": "^keeping up/none: ", "/readyz": "^200 ready: $", "status": "^$", "doctor": "^$", "alarm": "^$"}
 
@@ -58,9 +59,7 @@ class Operator:
             return "no answer"
         if not page.is_success:
             return f"{page.status_code}: {plain(page.text)}"
-        word, sentence, limit = re.findall(r'id="verdict">(.*?)<.*?<p>(.*?)</p>.*?id="limit">(.*?)<', page.text, re.S)[
-            0
-        ]
+        ((word, sentence, limit),) = VERDICT.findall(page.text)
         return f"{word}/{limit}: {html.unescape(sentence)}"
 
     def _ready(self) -> str:
