@@ -75,8 +75,9 @@ def show_unstorable(error: DataError) -> tuple[str, int]:
 
 @pages.errorhandler(OperationalError)
 def show_no_database(error: OperationalError) -> tuple[str, int]:
-    """Returns the page that is shown while the database does not answer."""
-    return render_template("error.html", title="No database", message="Postgres does not answer at the moment."), 503
+    """Returns the page that is shown while the database does not answer, or not within STATEMENT_TIMEOUT_S."""
+    message = "Postgres does not answer, or not in time. Load this page again in a moment; /readyz says what is wrong."
+    return render_template("error.html", title="No answer from Postgres", message=message), 503
 
 
 @pages.errorhandler(ProgrammingError)
