@@ -56,18 +56,17 @@ def rows_making_way(
 def most_rows_beside(
     worker: Worker, waiting: Mapping[Job, int], shares: Mapping[Job, float], joining_tokens: int = 0
 ) -> int | None:
-    """Return the most rows of a worker that keep the iterations of its small jobs short; None if it has no job.
+    """Return the most rows of a worker that keep the iterations of its small jobs short; None if any number does.
 
-    A job is small among so many rows that its own and its `waiting` lines are less than its share of them. A row of
-    `joining_tokens` tokens is taken to be among the rows.
+    A job is small if its rows and its `waiting` lines are together less than its share of those of all jobs. The rows
+    that run now do not decide it, because they change with the limit. A row of `joining_tokens` tokens is taken to be
+    among the rows.
     """
     held = _by_job(worker.rows)
-    others = len(worker.rows) - sum(map(len, held.values()))
-    limits = []
-    for job, own in held.items():
-        lines = len(own) + waiting.get(job, 0)
-        enough = others + int(lines / shares[job])
-        limits.append(max(enough, _most_rows(worker, own, lines, shares[job], joining_tokens)))
+    lines = {job: len(rows) + waiting.get(job, 0) for job, rows in held.items()}
+    total = sum(map(len, held.values())) + sum(waiting.values())
+    small = [job for job, count in lines.items() if count < shares[job] * total]
+    limits = (_most_rows(worker, held[job], lines[job], shares[job], joining_tokens) for job in small)
     return min(limits, default=None)
 
 

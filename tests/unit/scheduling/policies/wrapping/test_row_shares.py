@@ -73,7 +73,7 @@ def test_long_rows_that_left_for_a_small_job_do_not_join_again_at_once() -> None
     assert {row.request.length + row.generated for row in worker.rows} == {length}
     assert most_rows_beside(worker, {}, shares) == 6  # 0.908 / 0.136
     (limited,) = limited_beside_small_jobs([worker], {}, shares, joining_tokens=1000)
-    assert limited.memory.max_rows == 4  # as many as make its two rows its share: each more would take 1.125 s
+    assert limited.memory.max_rows == 2  # the small job's own: of rows of 1,000 tokens each takes 1.125 s
 
 
 def test_rows_of_interactive_requests_run_in_any_case() -> None:
@@ -89,13 +89,13 @@ def test_where_rows_make_an_iteration_no_longer_a_small_job_needs_no_limit() -> 
     assert most_rows_beside(worker, {}, {A: 0.5, B: 0.5}) == worker.memory.most_rows
 
 
-def test_any_number_of_rows_may_run_among_which_each_job_has_its_share() -> None:
+def test_a_job_with_its_share_of_all_lines_needs_no_protection() -> None:
     shares = {A: 0.5, B: 0.5}
     worker = a_worker(costs=SLOWED, rows=[*rows("a", 10), *rows("b", 4)])
-    assert most_rows_beside(worker, {}, shares) == 10  # 1.5 s alone, 2.25 s; its four lines would be half of 8 rows
-    assert most_rows_beside(worker, {B: 100}, shares) == 20  # ten lines of the other job are half of 20
-    assert most_rows_beside(a_worker(costs=SLOWED, rows=rows("a", 10)), {}, shares) == 20
-    assert most_rows_beside(a_worker(rows=[a_row("other")]), {}, shares) is None
+    assert most_rows_beside(worker, {}, shares) == 10  # the other's four lines: 1.5 s alone, 2.25 s
+    assert most_rows_beside(worker, {B: 100}, shares) == 19  # the ten lines: 2.25 s alone, 3.375 s
+    assert most_rows_beside(worker, {B: 6}, shares) is None
+    assert most_rows_beside(a_worker(costs=SLOWED, rows=rows("a", 10)), {}, shares) is None
 
 
 def test_rows_that_left_for_a_small_job_do_not_come_back_because_it_is_no_longer_small_beside_the_others() -> None:
