@@ -48,11 +48,6 @@ class TypicalRow:
     length: int
     remaining: int
 
-    @property
-    def tokens(self) -> int:
-        """The tokens that the row holds at its end."""
-        return self.length + self.remaining
-
 
 def typical_row(requests: Collection[Request]) -> TypicalRow:
     """Return the mean prompt and the mean remaining tokens of at least one request."""

@@ -76,6 +76,11 @@ def test_long_rows_that_left_for_a_small_job_do_not_join_again_at_once() -> None
     assert limited.memory.max_rows == 2  # the small job's own: of rows of 1,000 tokens each takes 1.125 s
 
 
+def test_a_worker_without_a_small_job_has_no_limit() -> None:
+    worker = a_worker(costs=SLOWED, rows=rows("a", 4))
+    assert limited_beside_small_jobs([worker], {}, {A: 1.0}, joining_tokens=1000) == [worker]
+
+
 def test_rows_of_interactive_requests_run_in_any_case() -> None:
     others = [a_row(f"other{n}") for n in range(10)]
     worker = a_worker(costs=SLOWED, rows=[*rows("a", 20), *rows("b", 2), *others])
