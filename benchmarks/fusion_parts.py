@@ -59,24 +59,24 @@ def main(
     workers: int,
     results: Results,
 ) -> None:
-    """Simulate every variant in every setting, print, and write after each setting."""
+    """Simulate every variant in every ablation, print, and write after each ablation."""
     lengths = read_requests(data, "forest")
     rows: list[Json] = []
     for workload, memory in product(workloads, memories):
         rate = RATES[workload][memory] * workers / RATES_OF
-        overload = Setting(lengths[workload], workload, memory, "real", rate, workers)
+        overload = Ablation(lengths[workload], workload, memory, "real", rate, workers)
         saturation = simulated(overload, "fusion", seed=1)[0]
         for predictor, load in product(TAUS, loads):
             say(f"{workload}, {memory}, {predictor}, {load} of {saturation:.1f} requests/s")
-            setting = replace(overload, predictor=predictor, rate=load * saturation)
+            ablation = replace(overload, predictor=predictor, rate=load * saturation)
             told = {"workload": workload, "memory": memory, "predictor": predictor, "load": load}
-            rows += [told | row for row in compared(setting, seeds)]
+            rows += [told | row for row in compared(ablation, seeds)]
             results.write(rows)
     print_table(rows, COLUMNS, f"Medians of {len(seeds)} seeds, {workers} workers")
 
 
 @dataclass(frozen=True)
-class Setting:
+class Ablation:
     """What all variants are simulated with."""
 
     lengths: WorkloadLengths
@@ -87,21 +87,21 @@ class Setting:
     workers: int
 
 
-def compared(setting: Setting, seeds: list[int]) -> list[Json]:
+def compared(ablation: Ablation, seeds: list[int]) -> list[Json]:
     """Return a row for `baton` and for each variant, with medians over the seeds of the ratios to `fusion`."""
     names = "baton", "fusion", *FUSION_VARIANTS
-    figures = {name: np.array([simulated(setting, name, seed) for seed in seeds]) for name in names}
+    figures = {name: np.array([simulated(ablation, name, seed) for seed in seeds]) for name in names}
     return [{"policy": name} | _medians(runs, runs / figures["fusion"]) for name, runs in figures.items()]
 
 
-def simulated(setting: Setting, name: str, seed: int) -> tuple[float, float]:
+def simulated(ablation: Ablation, name: str, seed: int) -> tuple[float, float]:
     """Return the throughput, while requests arrive and after, and the mean response time."""
-    made = arrivals(setting.lengths, setting.predictor, setting.rate, SECONDS[setting.workload], seed, LIMITS)
-    kv_memory = replace(MACHINE.memory, paged=setting.memory == "paged")
-    fleet = [Instance(f"w{number}", kv_memory) for number in range(setting.workers)]
+    made = arrivals(ablation.lengths, ablation.predictor, ablation.rate, SECONDS[ablation.workload], seed, LIMITS)
+    kv_memory = replace(MACHINE.memory, paged=ablation.memory == "paged")
+    fleet = [Instance(f"w{number}", kv_memory) for number in range(ablation.workers)]
     policy = make_policy("baton" if name == "baton" else "fusion", PolicySettings(LIMITS.prompt, LIMITS.answer))
     with replaced(FUSION_VARIANTS.get(name, [])):
-        policy.set_rank_correlation(TAUS[setting.predictor])
+        policy.set_rank_correlation(TAUS[ablation.predictor])
         trace = simulate(policy, made, fleet, EngineCosts(MACHINE.curves), seed=1)
     return trace.requests_per_s, trace.response_s.mean
 

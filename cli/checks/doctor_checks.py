@@ -26,7 +26,7 @@ from models.connections.database_errors import GRANT, explain
 from models.connections.schema_state import schema_state
 from models.connections.schema_upgrade import server_facts, unreadable_tables
 from models.session import is_pooled, make_engine
-from models.upkeep.invariants import INVARIANTS, SHOWN, violations
+from models.upkeep.invariants import INVARIANTS, OF_PROCESSES, SHOWN, violations
 from settings import Settings
 
 MIN_FREE_BYTES = 2 * 2**30  # the log files alone may take 320 MiB; the database grows with its requests. Not tuned
@@ -168,7 +168,7 @@ def _invariants(connection: Connection, lease_s: float) -> Iterator[Finding]:
         more = f" and {violation.count - len(violation.examples)} more" if violation.count > SHOWN else ""
         yield Finding(violation.invariant, f"broken by {'; '.join(violation.examples)}{more}", violation.remedy)
     if not found:
-        yield Finding("invariants", f"{len(INVARIANTS) + 2} hold")  # two more are about processes
+        yield Finding("invariants", f"{len(INVARIANTS) + len(OF_PROCESSES)} hold")
 
 
 def _redis(url: str | None) -> Finding:

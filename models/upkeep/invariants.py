@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from models.operations import process_heartbeats
 from models.sql import text
 
+PROCESS_RUNS, PROCESS_WORKS = OF_PROCESSES = "every process runs", "every process works"
 SHOWN = 5  # violations named, so that a finding fits one line
 # A clock that is further off makes log lines of several hosts hard to compare; nothing else depends on it. Not tuned.
 CLOCK_OFF_S = 2.0
@@ -155,7 +156,7 @@ def violations(connection: Connection, grace_s: float, *, only_cheap: bool = Fal
     processes = process_heartbeats.processes(connection)
     for problem in process_heartbeats.missing(processes):
         kind = problem.split()[1]
-        yield Violation("every process runs", 1, (problem,), f"start a {kind} process, or look into its log")
+        yield Violation(PROCESS_RUNS, 1, (problem,), f"start a {kind} process, or look into its log")
     for one in process_heartbeats.failing(processes):
         problem = f"the steps of {one.kind} {one.instance} fail: {one.failure}"
-        yield Violation("every process works", 1, (problem,), "remove the cause; the traceback is in its log")
+        yield Violation(PROCESS_WORKS, 1, (problem,), "remove the cause; the traceback is in its log")

@@ -3,7 +3,7 @@
 import pytest
 
 from models.operations import process_heartbeats
-from models.upkeep.invariants import INVARIANTS, violations
+from models.upkeep.invariants import INVARIANTS, OF_PROCESSES, PROCESS_RUNS, PROCESS_WORKS, violations
 from tests.integration.database_stage import Stage
 
 BATCH = """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, status,
@@ -29,8 +29,8 @@ BREAKS = {
     "clocks agree": "update process_heartbeats set clock_ahead_s = 300 where kind = 'beat'",
     "every model in service has its bytes": """insert into model_versions (kind, version, active, sha256, stored,
         scores, data) values ('length', 'length-1', true, 'x', 'y', '{}', '{}')""",
-    "every process runs": "delete from process_heartbeats where kind = 'beat'",
-    "every process works": "update process_heartbeats set failure = 'permission denied' where kind = 'planner'",
+    PROCESS_RUNS: "delete from process_heartbeats where kind = 'beat'",
+    PROCESS_WORKS: "update process_heartbeats set failure = 'permission denied' where kind = 'planner'",
 }
 
 
@@ -55,8 +55,7 @@ def found(stage: Stage) -> list[str]:
 
 
 def test_every_invariant_has_a_test_that_breaks_it():
-    of_processes = {"every process runs", "every process works"}
-    assert {invariant.name for invariant in INVARIANTS} | of_processes == set(BREAKS)
+    assert {invariant.name for invariant in INVARIANTS} | set(OF_PROCESSES) == set(BREAKS)
 
 
 def test_a_healthy_service_breaks_none(healthy: Stage):
@@ -76,7 +75,7 @@ def test_what_breaks_an_invariant_is_found_by_its_name(healthy: Stage, invariant
 
 
 def test_a_planner_whose_steps_fail_is_named_once_with_its_error(healthy: Stage):
-    healthy.sql(BREAKS["every process works"])
+    healthy.sql(BREAKS[PROCESS_WORKS])
     healthy.sql(BREAKS["the planner plans"])
     with healthy.database.begin() as connection:
         (violation,) = violations(connection, grace_s=20.0)

@@ -163,14 +163,16 @@ class FusedModel(nn.Module):
             x, cos, sin = graphs.keep("inputs", (x, cos, sin))
         attended: tuple[Tensor, ...] = ()  # of the layer before
         for index, layer in enumerate([*self._layers, None]):
-            part = partial(self._between_attentions, index)
-            inputs = x, cos, sin, *attended
-            x, *heads = part(*inputs) if graphs is None else graphs.compute(index, part, *inputs)
+            if graphs is None:
+                x, *heads = self._between_attentions(index, x, cos, sin, *attended)
+            else:  # for a fixed number of rows, of which those behind `rows` hold nothing
+                x, *heads = graphs.compute(index, partial(self._between_attentions, index), x, cos, sin, *attended)
+                heads = [each[:rows] for each in heads]
             if index == self._middle + 1:
                 self.middle_states = x[: rows * length].view(rows, length, -1)[:, 0].clone()
             if layer is None:
                 break
-            query, key, value = (each[:rows] for each in heads)
+            query, key, value = heads
             mask, of_rows = masks[layer.kind], pieces[layer.kind]
             keys, values = past_key_values.update(key.transpose(1, 2), value.transpose(1, 2), index)
             if len(of_rows) > 1:

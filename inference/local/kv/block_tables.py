@@ -135,7 +135,7 @@ class BlockTables:
         """
         saved = sum(map(len, self.rows)) - self.taken
         saved += sum(map(len, shared)) - len(set(chain(*shared)) - self._readers.keys())
-        return self.block_tokens * (sum(map(self._wanted, lengths)) - saved)
+        return self.block_tokens * (sum(self._wanted(lengths)) - saved)
 
     def grow(self, lengths: Sequence[int], shared: Mapping[int, Sequence[int]]) -> BlockChanges | None:
         """Gives row i blocks for lengths[i] tokens, of which the first are shared[i]; returns None if too few are free.
@@ -145,8 +145,7 @@ class BlockTables:
         held = [len(row) for row in self.rows] + [0] * (len(lengths) - len(self.rows))
         for row, blocks in shared.items():
             held[row] = max(held[row], len(blocks))
-        wanted = map(self._wanted, lengths)
-        missing = [max(0, want - has) for want, has in zip(wanted, held, strict=False)]
+        missing = [max(0, want - has) for want, has in zip(self._wanted(lengths), held, strict=False)]
         kept = {block for block in chain(*shared.values()) if block not in self._readers}
         if sum(missing) > len(self._unread) - len(kept):
             return None
@@ -206,8 +205,8 @@ class BlockTables:
         """Returns the number of tokens that fit in a row's blocks."""
         return len(self.rows[row]) * self.block_tokens
 
-    def _wanted(self, tokens: int) -> int:
-        return min(blocks_for(tokens, self.block_tokens), self.most_blocks)
+    def _wanted(self, lengths: Sequence[int]) -> list[int]:
+        return [min(blocks_for(tokens, self.block_tokens), self.most_blocks) for tokens in lengths]
 
     def _share(self, row: int, blocks: Sequence[int]) -> None:
         for block in blocks:
