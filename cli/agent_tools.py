@@ -40,7 +40,7 @@ CANCELS = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_worl
 
 
 def known(description: str) -> Any:
-    """Returns a field that is left out while nothing is known of it."""
+    """Returns a field that is left out while its value is unknown."""
     return Field(default=None, description=description, exclude_if=lambda value: value is None)
 
 
@@ -62,7 +62,7 @@ class JobState(BaseModel):
 
 
 class LineAnswer(BaseModel):
-    """What became of one line of a batch."""
+    """The result of one line of a batch."""
 
     custom_id: str | None = Field(description="Of `batch`: the place of its input, from 0")
     answer: str | None = known("Its answer")
@@ -77,7 +77,7 @@ class LineAnswers(BaseModel):
 
 
 class DayUsage(BaseModel):
-    """What was used on one day of one model."""
+    """The usage of one model on one day."""
 
     day: str
     model: str

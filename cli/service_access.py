@@ -19,7 +19,7 @@ from models.session import make_engine, make_sessions
 from settings import PolicyName, Settings, read_settings
 
 POLICIES: tuple[str, ...] = get_args(PolicyName)  # choices of --policy
-# What a comparison of services can name beside the policies: a policy and the settings under which it runs.
+# Names that a comparison of services accepts beside the policies: each is a policy with the settings of its service.
 VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
     "magnus-published": ("magnus", {"MAGNUS_MAGNUS": "published", "MAGNUS_PREDICTOR": "usin"})
 }

@@ -69,7 +69,7 @@ class TolerantTransport(Transport):  # type: ignore[misc]  # kombu is untyped
             self._forget(message)
 
     def _forget(self, message: Any) -> None:
-        """Rejects a message that a channel counts as unacknowledged, so that it takes no place of another one."""
+        """Rejects a message that a channel counts as unacknowledged: it would take up a place of the prefetch limit."""
         properties = message.get("properties") if isinstance(message, dict) else None
         tag = properties.get("delivery_tag") if isinstance(properties, dict) else None
         for channel in self.channels:

@@ -1,1 +1,1 @@
-"""What `magnus doctor` and the start of a service find missing, each with its remedy."""
+"""The checks of `magnus doctor` and of a service's start; each names what is missing, and the remedy."""

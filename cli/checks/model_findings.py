@@ -1,4 +1,4 @@
-"""What `magnus doctor --model` says of a model before anything starts: how it would be served, and how many rows fit.
+"""Checks a model for `magnus doctor --model` before anything starts: how it would be served, and how many rows fit.
 
 Imports torch; loads no weights.
 """

@@ -1,4 +1,4 @@
-"""What `magnus doctor --engine` says of an inference server: what it can do, and what does not work with it."""
+"""Checks an inference server for `magnus doctor --engine`: what it can do, and what does not work with it."""
 
 from collections.abc import Iterator
 

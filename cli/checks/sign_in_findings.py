@@ -1,4 +1,4 @@
-"""What `magnus doctor` says of signing in with a company's accounts: whom the dashboard believes, and its provider."""
+"""Checks the sign-in with a company's accounts for `magnus doctor`: the trusted proxies and the OpenID provider."""
 
 from collections.abc import Iterator
 

@@ -84,7 +84,7 @@ def fetch(name: str, to: Path | None, wheel: Path | None, state_dir: Path | None
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 def convert(file: Path, directory: Path) -> None:
-    """Make a DIRECTORY to serve of a GGUF FILE.
+    """Convert a GGUF FILE into a DIRECTORY that can be served.
 
     Its weights are dequantised to float32, and it is checked that the model can be served.
 

@@ -15,7 +15,7 @@ SUCCEEDED = 200
 
 @dataclass(frozen=True)
 class Example:
-    """A request whose answer is known: the answer's text or its length in tokens; `cut` off by its limit or not."""
+    """A request whose answer is known: the answer's text or its length in tokens; `cut`: the limit cut it off."""
 
     instructions: str
     input: str
@@ -33,7 +33,7 @@ def read_examples(data: IO[str]) -> Iterator[Example]:
 
     Raises click.UsageError with the number of a line that holds none.
     """
-    halves: dict[str, dict[str, Any]] = {}  # of a batch's requests, those whose other line has not come
+    halves: dict[str, dict[str, Any]] = {}  # by custom_id: lines of a batch whose request or result was not read yet
     for number, line in enumerate(data, 1):
         if not line.strip():
             continue

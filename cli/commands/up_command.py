@@ -224,7 +224,7 @@ def _start_processes(supervisor: Supervisor, settings: Settings, service: Runnin
         process_commands.embedding_worker(name, model, threads, partial(worker_is_alive, engine, name))
         for name, model in ((f"embed-{number}", model) for number, model in enumerate(settings.text_models, 1))
     ]
-    # a worker ends itself in time, so this only bounds one that cannot
+    # a worker ends by itself within `stop_s`; the longer bound is for one that hangs
     workers = [replace(one, stop_within_s=one.stop_within_s + settings.stop_s) for one in workers]
     with engine.connect() as connection:
         kinds = dict.fromkeys(MOST_OF, 1) | {"worker": len(workers)}
@@ -272,7 +272,7 @@ def _reachable(host: str) -> str:
 
 
 def _greeting(service: RunningService, state_dir: Path, new_key: str | None) -> str:
-    # a file or a journal would keep them, readable for others
+    # key and password are shown in a terminal only: a log file or a journal would keep them, readable for others
     shown = sys.stdout.isatty()
     key = f"key {new_key}, kept in" if new_key and shown else "key in"
     password = service.dashboard_password if shown else f"the password in {state_dir / 'service.json'}"

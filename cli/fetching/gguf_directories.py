@@ -58,12 +58,12 @@ def fingerprint(file: Path) -> str:
 
 
 def record(file: Path, directory: Path) -> None:
-    """Writes down of which file a directory was made."""
+    """Stores the fingerprint of the file from which a directory was made."""
     (directory / RECORD).write_text(json.dumps({"file": file.name, "fingerprint": fingerprint(file)}) + "\n")
 
 
 def recorded(directory: Path) -> str | None:
-    """Returns the fingerprint of the file of which a directory was made; None if it does not say."""
+    """Returns the stored fingerprint of the file from which a directory was made; None if there is no record."""
     try:
         found = json.loads((directory / RECORD).read_text())
     except (OSError, ValueError):

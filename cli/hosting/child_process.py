@@ -20,7 +20,7 @@ from cli.hosting.signs_of_life import Asking, Pipe, Question, Silence
 from processes.signs_of_life import PULSE_FD
 
 LAUNCH = Path(__file__).with_name("launch.py")  # run by path, because `python -I -S` finds no package of ours
-SAID_BY_US = ("magnus: ", "Error: ")  # the beginnings of the lines with which our commands end
+SAID_BY_US = ("magnus: ", "Error: ")  # beginnings of the error line that our commands print last
 LOG_LINES_SHOWN = 8  # last lines of a failed program's log, enough for the end of a traceback
 
 
@@ -37,7 +37,7 @@ class ProgramFailed(Exception):
 class SettingRefused(ProgramFailed):
     """A child ended because it cannot use a setting or a model; the message is the line that says so."""
 
-    STATUS = 2  # with which our commands end then
+    STATUS = 2  # the exit status of our commands in that case
 
     def __init__(self, name: str, log: Path) -> None:
         self.name, self.log = name, log
@@ -64,14 +64,14 @@ class ChildProgram:
     stop_within_s: float = 10.0
     ready: Callable[[], bool] = lambda: True
     ready_within_s: float = 60.0
-    alive_within_s: float | None = None  # a longer silence counts as frozen; None: it gives no signs of life
-    question: Question | None = None  # its answers are the signs of life; None: it sends pulses
-    keeps_data: bool = False  # when it is silent, it is ended after all others, and by its stop signal first
+    alive_within_s: float | None = None  # a child that is silent for longer counts as frozen; None: it sends nothing
+    question: Question | None = None  # asked again and again; None: the child sends pulses by itself
+    keeps_data: bool = False  # a frozen child is ended after all others, and gets its stop signal before SIGKILL
 
 
 @dataclass(frozen=True)
 class StartedChild:
-    """A running program; `silence` is None if the program gives no signs of life."""
+    """A running program; `silence` is None if the program sends no signs of life."""
 
     process: subprocess.Popen[bytes]
     silence: Silence | None

@@ -78,13 +78,13 @@ class Child:
             self.started.silence.close()
 
     def silent_s(self, now: float) -> float | None:
-        """Returns the seconds for which a running process was silent, if it is too long."""
+        """Returns the seconds for which a running process has been silent if they exceed its bound, else None."""
         if self.restart_at is not None or self.started.silence is None or self.process.poll() is not None:
             return None
         return self.started.silence.too_long(now)
 
     def end_silent(self) -> None:
-        """Kill the silent process; one that keeps data gets its stop signal first, and its bound to follow it."""
+        """Kill the silent process; one that keeps data gets its stop signal first, and is killed if it stays silent."""
         if self.program.keeps_data and self.started is not self.asked_to_end and self.started.silence is not None:
             self.asked_to_end = self.started
             self.started.silence.begin_anew()
@@ -196,7 +196,7 @@ class Supervisor:
                 _rotate(child.log)
 
     def _end_silent(self, children: Collection[Child]) -> None:
-        """End the children that were silent for too long; those that keep data only once no other one is."""
+        """End the children that were silent for too long; those that keep data wait until no other child is silent."""
         silent = [(child, silent_s) for child in children if (silent_s := child.silent_s(self._own_s)) is not None]
         others = [one for one in silent if not one[0].program.keeps_data]
         for child, silent_s in others or silent:

@@ -1,5 +1,5 @@
-"""The progress of bulk jobs: counts ended lines, tells waiting ones of changes, stops those of cancelled and expired
-jobs, ends jobs.
+"""The progress of bulk jobs: counts ended lines, applies a job's changes to its waiting lines, ends cancelled, expired
+and completed jobs.
 """
 
 from collections.abc import Callable

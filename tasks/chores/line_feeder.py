@@ -4,7 +4,7 @@ A step reads some lines of one job, checks them as the API checks calls, and sto
 Any number of these may run, on several hosts. If a step does not end, because a line's check ended the process, other
 jobs come first, the job's next steps read fewer lines, and a line that alone ended three steps is refused.
 
-Reading takes CPU time of the service, so it rests while other requests are served, as long as enough lines are queued.
+Reading takes CPU time of the service, so it pauses while other requests are served and enough lines are queued.
 """
 
 import math
@@ -34,14 +34,14 @@ LINES_AT_ONCE = 500
 # A step ends after the line that it reads then. Checking a line takes at most 0.3 s of CPU time for its schema and some
 # seconds for the longest prompt, so that 500 of them would hold the job's row for minutes. Not tuned otherwise.
 READ_FOR_S = 2.0
-# Steps that may begin at a line: after three that did not end a step has this line alone, and three more are tried,
-# because a process may end for other reasons.
+# The most steps that begin at the same line. After three that did not end, a step reads this line alone, and three such
+# steps are tried, because a process may end for other reasons.
 MOST_TRIES = 6
 # The share of a tenant's queue limit that its bulk jobs may take, so that its other calls are not refused. Half of the
 # default holds two whole batches. Not tuned.
 QUEUE_SHARE = 0.5
-# Reading rests for this time after other requests were last seen. A step sees only those of its instant, which may be
-# few and short. Not tuned.
+# Reading pauses for this time after other requests were last seen. A step sees only the requests that run at its
+# instant, which may be few and short. Not tuned.
 OTHERS_FOR_S = 10.0
 
 log = structlog.get_logger()

@@ -14,7 +14,7 @@ from scheduling.policies.policy_factory import PolicySettings
 from scheduling.simulation.policy_lab import FEW, advise, calibrate, play, policies_to_play
 
 SHARE = 0.01  # of a core
-BURST_S = 0.02  # CPU seconds between two pauses: other threads of the process wait so long at most. Not tuned
+BURST_S = 0.02  # CPU seconds between two pauses: the longest that other threads of the process wait. Not tuned
 BACK_S = 3600.0  # the window that a round plays
 # The most requests of a round, the newest ones: simulating a thousand takes about a second for each policy, so that a
 # round takes half an hour. More would make rounds longer, fewer would make their means noisier. Not tuned.
@@ -41,7 +41,7 @@ class Pace:
 
 
 class ShadowPolicy(Thread):
-    """A thread of the process `chores`; of several processes, one plays at a time, more or less."""
+    """A thread of the process `chores`; it plays no round if another process stored one within PAUSE_S."""
 
     def __init__(self, database: Engine, policy: str, settings: PolicySettings, alive_s: float) -> None:
         """`policy` is in force unless the database says another one; `alive_s` bounds the age of heartbeats."""

@@ -1,4 +1,4 @@
-"""When the planner steps: at ticks, at kicks, and by itself when a step is due; paced, so that kicks share steps.
+"""Decides when the planner steps: at ticks, at kicks, and when a policy asks for it; paced, so that kicks share steps.
 
 A stand-by does not consume the queue `plan`, so that every tick reaches the planner that leads.
 """

@@ -21,9 +21,9 @@ from webapp.charts.quantities import count, duration
 
 @contextmanager
 def progress_shown(quiet: bool, begins: str) -> Iterator[Callable[[Json], None]]:
-    """Gives a function that shows a batch's state as a bar, with its failed lines and its predicted end.
+    """Yields a function that shows a batch's state as a bar, with its failed lines and its predicted end.
 
-    Before its first call the bar says what `begins`.
+    Until its first call the bar shows the text `begins`.
     """
     columns = (
         *(TextColumn("{task.description:>11}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
@@ -179,7 +179,7 @@ def show(client: Client, ids: tuple[str, ...]) -> list[Json]:
 def watch(client: Client, id: str, as_json: bool) -> None:
     """Show a batch's progress until it has ended.
 
-    With its predicted end; a restart of the service is waited for.
+    Its predicted end is shown, too. If the service restarts, the command waits for it.
     """
     with progress_shown(as_json, "") as shown:
         ended = follow(client, client.batch(id), shown, time.sleep)
@@ -201,7 +201,7 @@ def watch(client: Client, id: str, as_json: bool) -> None:
 def results(client: Client, id: str, output: BinaryIO, kind: str) -> None:
     """Write the lines that have ended by now to OUTPUT.
 
-    Answered or not, in the order of the input.
+    Failed lines are included; the order is that of the input.
     """
     for piece in client.results(id, kind):
         output.write(piece)

@@ -24,7 +24,7 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # a terminal would obey
 
 
 class Chat:
-    """A conversation; a question whose answer was cancelled or failed is no part of it, nor is that answer."""
+    """A conversation; leaves out each question whose answer was cancelled or failed, and that answer."""
 
     def __init__(self, client: Client, fields: Json, show: Callable[[str, bool], None]) -> None:
         """`show` gets each piece of an answer, and whether the model thinks it; `fields` are those of every request."""
@@ -32,7 +32,7 @@ class Chat:
         self._turns: list[Json] = []
 
     def obey(self, line: str) -> str | None:
-        """Carry out a command, and return what there is to say about it; None if the line is a message."""
+        """Carry out a command and return its output; None if the line is a message and not a command."""
         word, _, text = line.strip().partition(" ")
         if word == "/system":
             self._fields["instructions"] = text.strip() or None
