@@ -1,4 +1,4 @@
-"""What queries, answers and lists of the API have in common, whichever call they belong to."""
+"""The base classes of the API's queries, answers and lists, shared by all calls."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ class ListPage(ApiObject):
 
 
 class DeletedObject(ApiObject):
-    """The answer to a deletion; a subclass says of what."""
+    """The answer to a deletion; a subclass names the kind of object."""
 
     id: str
     object: str

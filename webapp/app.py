@@ -247,7 +247,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
 
 
 def connect_once(sessions: sessionmaker[Session]) -> None:
-    """Raises NotSupportedError for a database that can never be used; one that is away may come back."""
+    """Raises NotSupportedError for a database that can never be used, and nothing if it is only unreachable now."""
     with suppress(OperationalError), sessions() as session:
         session.connection()
 

@@ -71,7 +71,7 @@ class TooManyWaiting(ClientError):
 
 
 class Busy(ClientError):
-    """This process has as many waiting calls as it may have, or it stops; submit in the background instead."""
+    """This process has as many waiting calls as it may have, or it is stopping; submit in the background instead."""
 
 
 class Unserved(ClientError):

@@ -16,7 +16,7 @@ api = APIBlueprint("models", __name__, url_prefix="/v1/models", tag="Models")
 
 
 class Bounds(ApiObject):
-    """What a model does, and the lengths that the service accepts, in tokens."""
+    """A model's task, and the lengths that the service accepts, in tokens."""
 
     task: Literal["generate", "embed", "score"] = "generate"
     dimensions: int | None = Field(default=None, description="Values of a vector, of a model for embeddings")

@@ -173,7 +173,7 @@ def _scaling(signals: Mapping[str, ScalingSignal]) -> Iterator[Metric]:
 
 
 def _histograms(series: Iterable[RequestSeries]) -> Iterator[Metric]:
-    """Yields what was observed of all requests that were answered, by model, weight of the tenant and tier."""
+    """Yields the histograms of all answered requests, by model, weight of the tenant and tier."""
     families = {
         name: HistogramMetricFamily(f"magnus_{name}", kind.help, labels=list(LABELS))
         for name, kind in HISTOGRAMS.items()
@@ -215,7 +215,7 @@ def _planner(snapshot: QueueSnapshot | None, tau: float | None) -> Iterator[Metr
 
 
 def _obstacles(snapshot: QueueSnapshot) -> Iterator[Metric]:
-    """Yields what the planner says keeps it from giving requests to workers."""
+    """Yields the planner's reasons for not giving requests to workers."""
     refuses = "1: the broker takes no messages of the planner"
     yield GaugeMetricFamily("magnus_broker_refuses", refuses, snapshot.broker_error is not None)
     waiting = "Requests that wait for a model without a worker"

@@ -81,7 +81,7 @@ class FieldText:
 
 @dataclass(frozen=True, slots=True)
 class OperationText:
-    """What the reference shows of one call."""
+    """The entry of one call in the reference."""
 
     method: str
     path: str

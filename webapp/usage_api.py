@@ -1,4 +1,4 @@
-"""/v1/magnus/usage: what a tenant has used; for a key with the scope `operate`, what every tenant has used."""
+"""/v1/magnus/usage: the usage of the key's tenant, or of every tenant for a key with the scope `operate`."""
 
 import re
 from datetime import UTC, date, datetime
@@ -48,7 +48,7 @@ class UsageQuery(Query):
 
 
 class UsageSum(ApiObject):
-    """What was used in one group; the dimensions that it is not grouped by are null."""
+    """The usage of one group; the dimensions that it is not grouped by are null."""
 
     day: date | None
     tenant: str | None

@@ -1,6 +1,6 @@
-"""What a batch is told at its creation and later: its tokens, when it should have ended, whether its window can be met.
+"""Tells clients what to expect of a batch: its tokens, its end, and whether it ends within its window.
 
-A new batch is judged by some lines of its file, which are checked as they will be when they are read.
+The forecast of a new batch rests on some lines of its file, checked as all lines will be when the batch reads them.
 """
 
 import math
@@ -23,9 +23,9 @@ from scheduling.policies.wrapping.deadlines import Work
 from webapp.bulk.bulk_schemas import LONGEST_WINDOW_S, BatchMagnus
 from webapp.bulk.request_lines import LineReader
 
-# Lines that are checked of a new file, from so many places of it, and for at most these CPU seconds, because others
-# wait meanwhile. A hundred lines tell the mean length to a tenth where lengths differ by as much as they are long. Not
-# tuned.
+# How many lines of a new file are checked, from how many places in it, and for how many CPU seconds at most, because
+# other calls wait meanwhile. With a hundred lines, the standard error of the mean length is a tenth of the lengths'
+# standard deviation. Not tuned.
 SAMPLED_LINES, SAMPLED_CHUNKS, SAMPLED_FOR_S = 100, 10, 0.5
 MINUTE_S, HOUR_S = 60, 3600
 
@@ -49,7 +49,7 @@ def check_some_lines(
         except TokenizerAway:  # nothing is known of the tokens until it is back
             break
         requests += checked[-1].requests
-        time.sleep(0)  # others' turn
+        time.sleep(0)  # other calls may run
         if time.thread_time() > until:
             break
     times = file.lines / max(1, len(checked))
@@ -92,7 +92,7 @@ def promise_of(job: BulkJob, outlook: BulkOutlook) -> BatchMagnus:
 def promise_of_sample(
     sampled: CheckedLines, window_s: float, outlook: BulkOutlook, forecast_s: float | None
 ) -> BatchMagnus:
-    """Returns the `magnus` object of a batch that is only tried."""
+    """Returns the `magnus` object of a dry run."""
     told = _told(outlook.of_new(forecast_s), window_s, 0.0, outlook)
     return told.model_copy(
         update={"dry_run": True, "predicted_tokens": sampled.work.tokens, "checked_lines": len(sampled.checked)}
@@ -100,7 +100,7 @@ def promise_of_sample(
 
 
 def _told(expected: Expectation | None, left_s: float, spent_s: float, outlook: BulkOutlook) -> BatchMagnus:
-    """Returns what is expected within `left_s`, of a batch that was created `spent_s` ago."""
+    """Returns the forecast of a batch that was created `spent_s` ago and whose window ends in `left_s`."""
     if expected is None:
         return BatchMagnus()
     feasible, earliest, warnings = expected.high_s <= left_s, None, list[str]()

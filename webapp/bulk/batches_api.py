@@ -177,7 +177,7 @@ def read_results(id: str, query_data: ResultsQuery) -> Response:
 
 
 def shown(job: BulkJob) -> Batch:
-    """Returns a stored batch with what is expected of it."""
+    """Returns a stored batch with its forecast."""
     return batch_of(job, promise_of(job, current_context().bulk_outlook.get()))
 
 

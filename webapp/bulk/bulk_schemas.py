@@ -140,7 +140,7 @@ class BatchRequestCounts(ApiObject):
 
 
 class BatchMagnus(ApiObject):
-    """What OpenAI's Batch has no field for."""
+    """Fields of a batch that OpenAI's Batch lacks."""
 
     paused_at: int | None = Field(default=None, description="Since when none of its waiting lines is served")
     parent_id: str | None = Field(default=None, description="The batch whose failed lines it retries")

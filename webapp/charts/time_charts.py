@@ -69,7 +69,7 @@ class Chart:
     grid: list[tuple[float, str]]
     times: list[tuple[float, str]]
     empty: bool
-    nothing: str = ""  # said instead of the bars if all of them are zero
+    nothing: str = ""  # a text shown instead of the bars if all of them are zero
     width: float = WIDTH
     height: float = HEIGHT
     left: float = LEFT

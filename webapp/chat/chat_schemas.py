@@ -64,7 +64,7 @@ class ChatMessage(RoleAndContent):
 
 
 class StreamOptions(Body):
-    """What a stream sends beside its text."""
+    """The options of a stream: what it sends beside its text."""
 
     include_usage: bool | None = Field(default=None, description="One more chunk at the end with the tokens used")
     continuous_usage_stats: bool | None = Field(
@@ -132,7 +132,7 @@ class CreateChatCompletion(CommonFields):
     add_generation_prompt: bool | None = Field(default=None, description="false only with continue_final_message")
     verbosity: Literal["medium"] | None = None
     modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
-    # who asks and what OpenAI may cache of it: accepted, not used
+    # names of the user and of OpenAI's prompt cache: accepted, not used
     safety_identifier: Annotated[Text, Field(max_length=512)] | None = None
     prompt_cache_key: Annotated[Text, Field(max_length=512)] | None = None
     prompt_cache_retention: Annotated[Text, Field(max_length=64)] | None = None
@@ -163,7 +163,7 @@ class CreateChatCompletion(CommonFields):
     @field_validator("add_generation_prompt")
     @classmethod
     def refuse_another_ending(cls, value: bool | None, others: ValidationInfo) -> bool | None:
-        """Refuses a prompt that ends in neither way."""
+        """Refuses two equal values: either a new answer is begun, or the final message is continued."""
         if value is not None and value == bool(others.data.get("continue_final_message")):
             raise ValueError("either it or continue_final_message is true")
         return value

@@ -1,4 +1,4 @@
-"""What pages call an application: the name that its client gave, else the first words of its instructions.
+"""Names applications on pages: by the name that the client gave, else by the first words of the instructions.
 
 Instructions are texts of clients: only an operator who may read texts sees their words, and the audit records it once
 for each session and web process. Others see the digest of the instructions.
@@ -16,7 +16,7 @@ WITHOUT_INSTRUCTIONS = application_name({}, "")
 
 
 def names_for_operator(applications: Iterable[str]) -> Mapping[str, str]:
-    """Returns what the current operator's page calls each of these applications."""
+    """Returns the name of each of these applications on the current operator's page."""
     shown = set(applications)
     names = {name: "no instructions" if name == WITHOUT_INSTRUCTIONS else name for name in shown}
     if not current_operator().may_read_texts:

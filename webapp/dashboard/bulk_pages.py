@@ -1,4 +1,4 @@
-"""The pages of bulk jobs, which the Batch API calls batches: all; one with its burn-down and errors; steers them."""
+"""The pages of bulk jobs, which the Batch API calls batches: their list, and one job with its charts and actions."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Who an OpenID provider or a trusted proxy says that somebody is, and the scopes of this person's groups."""
+"""Identifies people by an OpenID provider or a trusted proxy, and gives them the scopes of their groups."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -91,7 +91,7 @@ class CompanySignIn:
         return frozenset().union(*(self.roles.get(group, frozenset()) for group in groups))
 
     def refusal(self, person: Person) -> str:
-        """Says what to ask for to somebody whose groups have not the scope `operate`."""
+        """Returns the message for somebody whose groups lack the scope `operate`: what to ask an administrator for."""
         shown = ", ".join(printable(group) for group in person.groups[:SHOWN_GROUPS]) or "none"
         more = ", …" if len(person.groups) > SHOWN_GROUPS else ""
         return (

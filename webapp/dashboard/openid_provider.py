@@ -22,16 +22,16 @@ CALLBACK = "/sign-in/callback"
 WITHIN_S = 5.0  # longest wait to connect, to send, and for each read of an answer; not tuned
 METADATA_S = 3600.0  # providers announce new keys and addresses days ahead
 CLOCK_SKEW_S = 30  # how far the provider's clock may be from ours; hosts with NTP differ by less than a second
-# Signatures that nobody can make who only knows what the provider publishes.
+# Asymmetric signatures only: the keys that the provider publishes verify them and cannot make them.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
 
 
-# What a call of a provider raises that is down, or answers something else than it should.
+# The exceptions of a call to a provider that is down, or whose answer is malformed.
 NO_ANSWER = (httpx2.HTTPError, httpx2.InvalidURL, ValueError, KeyError)
 
 
 class ProviderMetadata(BaseModel):
-    """What Magnus needs of a provider's discovery document."""
+    """The fields of a provider's discovery document that Magnus needs."""
 
     issuer: str
     authorization_endpoint: str

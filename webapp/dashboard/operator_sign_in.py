@@ -99,7 +99,7 @@ def begin_session(secret: str) -> str | None:
 def begin_session_of(person: Person, issuer: str) -> str | None:
     """Begins a session of somebody who signed in at this provider; returns the cookie's value.
 
-    Returns None if the groups have not the scope `operate`.
+    Returns None if the groups lack the scope `operate`.
     """
     context, cookie = current_context(), secrets.token_urlsafe(32)
     if Scope.operate not in context.company.scopes_of(person.groups):

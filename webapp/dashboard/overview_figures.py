@@ -97,11 +97,11 @@ def verdict_on(figures: ServiceFigures) -> ServiceVerdict:
 def binding_limit(figures: ServiceFigures) -> Limit | None:
     """Returns the resource or process that limits how many requests are served."""
     if figures.database_problem is not None:
-        return "database"  # no process can say that it works
+        return "database"  # without it no process can report that it works
     if figures.broker_error is not None:
-        return "broker"  # workers end without it, so that their absence is no cause
+        return "broker"  # before "no worker", because workers end without a broker
     if _planner_fails(figures):
-        return "planner"  # what it lacks, such as a right, workers may lack as well
+        return "planner"  # before "no worker": a missing right, for example, stops planner and workers alike
     if not figures.workers:
         return "no worker"
     if figures.paused or not figures.planner:

@@ -54,15 +54,15 @@ class PageReads:
         }
         self.versions = self._cached(model_versions.list_all, FIGURES_TTL_S)
         self.tau = self._cached(lambda session: planner_state.planner_inputs(session.connection()).tau, FIGURES_TTL_S)
-        # one cache a job; of the jobs whose pages are open, the newest ones
+        # one cache for each of the OPEN_JOBS jobs whose pages were read last
         self.bulk_figures = lru_cache(OPEN_JOBS)(
             lambda job_id: self._cached(partial(bulk_figures, job_id=job_id), FIGURES_TTL_S)
         )
         self.words = ApplicationWords(sessions)
-        self.readers_of_words: set[str] = set()  # form tokens of the sessions for which the audit records it
+        self.readers_of_words: set[str] = set()  # form tokens of the sessions whose reading is in the audit
 
     def forget(self) -> None:
-        """Drops what an operator may just have changed, so that it is read again."""
+        """Drops the cached values that an operator may just have changed, so that they are read again."""
         for cache in (self.overview, self.waiting, self.paused_since, self.fleet, self.versions):
             cache.forget()
 

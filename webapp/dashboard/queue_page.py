@@ -79,7 +79,7 @@ class WaitingRow:
         return max((one.waited_s for one in self.requests), default=None)
 
     def values(self, field: str) -> list[str]:
-        """Returns its tenants, applications or models, the most frequent first."""
+        """Returns the tenants, applications or models of the batch's requests, the most frequent first."""
         values = [str(getattr(one, field)) for one in self.requests]
         return sorted(set(values), key=lambda value: (-values.count(value), value))
 

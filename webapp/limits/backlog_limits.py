@@ -32,7 +32,7 @@ RETRY_UNKNOWN_S = 5  # seconds to wait while no planner predicts how long the qu
 LONGEST_RETRY_S = 120  # OpenAI's clients honour Retry-After up to 120 s
 
 
-# What the error says of the limit that a tenant's queue would exceed.
+# The words in which the error names the limit that a tenant's queue would exceed.
 LIMITS = {
     "requests": "{:,} of your requests are queued",
     "tokens": "The prompts of your queued requests have {:,} tokens",
@@ -93,9 +93,9 @@ class BacklogLimit:
         snapshot: Callable[[], QueueSnapshot | None] = lambda: None,
         run_aside: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        """`count` reads a tenant's backlog, which may be `most`; `run_aside` runs that beside the call, in a thread.
+        """`count` reads a tenant's backlog, `most` bounds it; `run_aside` runs the count in a thread beside the call.
 
-        `snapshot` is the planner's, None while there is none.
+        `snapshot` returns the planner's snapshot, None without a planner.
         """
         self._snapshot = snapshot
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="backlog-count")  # started by its first task

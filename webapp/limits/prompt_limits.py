@@ -29,9 +29,9 @@ UNKNOWN_CONTEXT = 32_768
 
 ADAPTERS_TTL_S = 1.0  # a call for an adapter waits for one short query a second at most
 
-# What a request may take in the database: its prompt is bounded in tokens, but not all of its body is in its prompt,
-# such as tools that it may not call. Real tools take some kilobytes, tokens some bytes, twice in a conversation. Not
-# tuned.
+# The most bytes of a request in the database: the first number, and the second for each token of the longest prompt.
+# The bound on tokens is not enough, because parts of a body, such as tools that must not be called, are outside the
+# prompt. Real tools take some kilobytes, tokens some bytes, twice in a conversation. Not tuned.
 STORED_BYTES, STORED_BYTES_PER_TOKEN = 2**20, 64
 
 # Message by ability that the engines of a model may lack: the reason, and what the client can do. For an ability that

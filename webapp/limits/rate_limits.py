@@ -65,7 +65,7 @@ class TenantWindow:
     ends_at: float = -math.inf
 
     def standing(self, rate: Rate, now: float) -> RateStanding:
-        """Returns what is left of the window."""
+        """Returns the requests left in the window, and the seconds until the next window."""
         return RateStanding(
             rate.requests, max(0, rate.requests - self.known - self.unshared), max(0.0, self.ends_at - now)
         )
@@ -82,7 +82,7 @@ class RateLimit:
         self._windows: dict[str, TenantWindow] = {}
 
     def count(self, tenant: str, now: float, own_per_minute: int | None = None) -> RateStanding:
-        """Counts one request at `now`, in monotonic seconds; returns what is left. Raises RateLimited at the limit."""
+        """Counts one request at `now`, monotonic seconds; returns the window's state, or raises RateLimited."""
         rate = self._default if own_per_minute is None else Rate(own_per_minute, 60)
         with self._lock:
             window = self._windows.setdefault(tenant, TenantWindow())
@@ -134,7 +134,7 @@ def go_duration(seconds: float) -> str:
 
 
 def add_limit_headers(response: Response, requests: RateStanding | None, tokens: TokenStanding | None) -> None:
-    """Adds the x-ratelimit headers for requests and tokens, where their standing is known."""
+    """Adds the x-ratelimit headers for requests and for tokens; None: without these headers."""
     for name, standing in (("requests", requests), ("tokens", tokens)):
         if standing is not None:
             response.headers[f"x-ratelimit-limit-{name}"] = str(standing.limit)

@@ -13,7 +13,7 @@ MOST_TEXTS = 2048  # texts of a call: OpenAI's bound of `input`
 MOST_CALL_TOKENS = 300_000  # tokens of a call: OpenAI's bound
 # Values of a call's vectors: as base64 these are 22 MB in the database. 2,048 texts may have 2,048 values each.
 MOST_VALUES = 2**22
-MOST_NUMBERS = 2**20  # of them, those that a call may have as JSON numbers, which take 20 bytes each. Not tuned
+MOST_NUMBERS = 2**20  # the same for a call that wants JSON numbers, which take 20 bytes each. Not tuned
 # A text of more characters than this for each token that may be read is refused, or cut off, without being tokenized.
 # Any value above the vocabulary's longest token works: no vocabulary in use has tokens of 256 characters.
 MAX_CHARACTERS_PER_TOKEN = 256

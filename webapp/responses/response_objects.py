@@ -20,7 +20,7 @@ MAX_RETRY_S = 120  # OpenAI's clients honour Retry-After up to 120 s
 
 
 class Magnus(ApiObject):
-    """What only Magnus knows of a request; null where it does not know."""
+    """Fields of a response that OpenAI's API lacks; null while a value is unknown."""
 
     application: str
     arrived_at: float = Field(description="As a Unix time of the database's clock; `created_at` has whole seconds")

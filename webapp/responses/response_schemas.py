@@ -122,7 +122,7 @@ class ReasoningOptions(Body):
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-# What `include` may name: log probabilities, and parts of items that no answer here has.
+# The values of `include`: log probabilities, and parts of items that no answer of this service has.
 Includable = Literal[
     "message.output_text.logprobs",
     "reasoning.encrypted_content",
@@ -164,13 +164,13 @@ class ResponseExtras(Extras):
 
 
 class NoObfuscation(Body):
-    """OpenAI's only option of a stream; there is nothing to obfuscate here."""
+    """OpenAI's only option of a stream; streams are never obfuscated here."""
 
     include_obfuscation: Literal[False] | None = None
 
 
 def not_empty(value: str | list[InputItem]) -> str | list[InputItem]:
-    """Returns the input; raises ValueError if it has neither a text of others than the assistant nor a call's result.
+    """Returns the input; raises ValueError if all of its texts are the assistant's and it has no call's result.
 
     The last item may be an answer, which another answer then follows.
     """
@@ -212,7 +212,7 @@ class CreateResponse(SamplingFields):
     top_p: TopP | None = None
     magnus: ResponseExtras = Field(default=ResponseExtras(), description="Fields that only Magnus has")
 
-    # fields that OpenAI's clients may send, each with the values that ask for nothing else than what Magnus does
+    # fields that OpenAI's clients may send; the allowed values are those that describe what Magnus does anyway
     store: bool | None = Field(default=None, description="false: its texts are deleted once it is answered")
     stream: bool | None = Field(default=None, description="true: server-sent events, token by token")
     stream_options: NoObfuscation | None = None
@@ -234,7 +234,7 @@ class CreateResponse(SamplingFields):
     prompt: None = None
     reasoning: ReasoningOptions | None = None
     chat_template_kwargs: TemplateVariables | None = None
-    # who asks and what OpenAI may cache of it: accepted, not used
+    # names of the user and of OpenAI's prompt cache: accepted, not used
     user: Annotated[Text, Field(max_length=512)] | None = None
     safety_identifier: Annotated[Text, Field(max_length=512)] | None = None
     prompt_cache_key: Annotated[Text, Field(max_length=512)] | None = None

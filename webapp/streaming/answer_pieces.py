@@ -43,7 +43,7 @@ class _ShownParts:
     def __init__(self, body: RequestBody) -> None:
         self._form, self._tools = body.answer_form, text_parameters(body.offered_tools)
         self._answer, self._entries = "", list[dict[str, Any]]()
-        self._shown: dict[PieceKind, int] = {"reasoning": 0, "text": 0}  # characters
+        self._shown: dict[PieceKind, int] = {"reasoning": 0, "text": 0}  # characters shown
 
     def add(self, piece: str, entries: Sequence[dict[str, Any]] = ()) -> Iterator[Piece]:
         """Adds the next piece of the answer; yields what can be shown."""

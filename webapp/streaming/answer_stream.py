@@ -21,7 +21,7 @@ from webapp.transport.one_line_json import one_line_json
 from webapp.waiting.patience import Connection
 from webapp.waiting.waiting_calls import WaitingSlot
 
-# Seconds without a new token after which a stream sends a sign of life: below the 60 s after which load balancers close
+# Seconds without a new token after which a stream sends KEEP_ALIVE: below the 60 s after which load balancers close
 # silent connections. Not tuned otherwise.
 KEEP_ALIVE_S = 15.0
 
@@ -47,7 +47,7 @@ class AnswerStream:
         new: bool,
         changed: threading.Event | None = None,
     ) -> None:
-        """Begins the stream of a request; holds the slot until it is closed. `changed` is set whenever it goes on.
+        """Begins the stream of a request; holds the slot until it is closed. `changed` is set when `pieces` can go on.
 
         A `new` request has no text yet. With `cancels`, it is cancelled if the client disconnects.
         """

@@ -17,8 +17,8 @@ from processes.broker import BrokerSubscription
 from processes.listening import Channel
 from webapp.streaming.token_messages import asks_channel, decode_pieces, encode_asks, pieces_channel
 
-# Seconds after which workers are asked again for answers of which a piece is missing. Less closes gaps sooner; an ask
-# costs a worker some microseconds for each stream. Not tuned.
+# Seconds between two requests to the workers for answers that lack a piece. A shorter interval closes gaps sooner; each
+# request costs a worker some microseconds a stream. Not tuned.
 ASK_EVERY_S = 0.5
 TURN_S = 0.1  # longest single wait for a message; a stop and a first ask may take as long
 LINGER_S = 10.0  # the thread listens on after the last stream, so that the next one need not connect; not tuned

@@ -138,7 +138,7 @@ def scores_of(views: Sequence[RequestView]) -> ScoreList:
 
 
 def pooling_of(view: RequestView) -> Pooling:
-    """Returns what a stored request for vectors or scores asks; raises NotAnswered for another request."""
+    """Returns the options of a stored request for vectors or scores; raises NotAnswered for another request."""
     pooling = read_body(view.request.body).pooling
     if pooling is None:
         raise NotAnswered(f"{view.request.id} is no request for vectors or scores.")

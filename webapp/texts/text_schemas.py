@@ -109,7 +109,7 @@ class CreateScore(TextFields):
 
     @model_validator(mode="after")
     def refuse_unequal_sides(self) -> Self:
-        """Refuses several first texts for another number of second ones."""
+        """Refuses several first texts unless there are as many second texts."""
         first, second = self.pairs
         if len(first) not in (1, len(second)):
             raise ValueError(f"text_1 has one text or as many as text_2, but {len(first)} and {len(second)} were sent")

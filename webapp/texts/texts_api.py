@@ -44,7 +44,7 @@ def rerank(json_data: CreateRerank) -> Ranking:
 @api.output(ScoreList)
 @api.doc(summary="Score pairs of texts", security="ApiKey", responses=STATUSES)
 def score(json_data: CreateScore) -> ScoreList:
-    """Waits for the score of each pair, as a rerank has it."""
+    """Waits for the score of each pair, which is computed as in a rerank."""
     return scores_of(_answered(json_data, score_submission))
 
 
