@@ -35,7 +35,7 @@ def whole_weights_only() -> Iterator[None]:
 
 
 def require_whole(found: dict[str, Any]) -> None:
-    """Raises IncompleteWeights by what transformers found in a model's files."""
+    """Raises IncompleteWeights for missing or mismatched weights; `found` is transformers' loading info."""
     if missing := sorted(name for name in found["missing_keys"] if not UNUSED.search(name)):
         others = len(missing) - SHOWN_NAMES
         more = f" and {others} more" if others > 0 else ""

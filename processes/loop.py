@@ -102,7 +102,7 @@ class Loop:
             self._work()
             self._failures = 0
         except Exception as error:  # an error must not prevent the next step
-            if not is_away(error) or lacks_resources(error):  # that the database is away is told of the database
+            if not is_away(error) or lacks_resources(error):  # the database's absence is reported by other means
                 self._error = next(iter(str(error).splitlines()), "") or type(error).__name__
                 self._failures += 1
             if isinstance(error, self._expected):

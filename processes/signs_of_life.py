@@ -18,7 +18,7 @@ from models.process_identity import this_process
 from models.session import make_engine
 from processes.loop import Loop
 
-HEARTBEAT_EVERY_S = 3.0  # a third of the age at which a process counts as silent; a small write each. Not tuned
+HEARTBEAT_EVERY_S = 3.0  # a third of the age at which a process counts as silent; each is a small write. Not tuned
 # One step of planner, predictor or beat takes milliseconds, at most the few seconds of a time-out of database or
 # broker. Operators should see a longer step long before a supervisor ends the process. Not tuned.
 STUCK_AFTER_S = 20.0

@@ -1,4 +1,4 @@
-"""Which waiting batch is served next: highest response ratio (Magnus III-E) or first come, first served, as of `now`.
+"""Chooses the waiting batch to serve next, as of `now`: highest response ratio (Magnus III-E), or order of arrival.
 
 The waiting batches are rows of a table that is kept in numpy columns, so that a decision over thousands takes
 microseconds. Serving times are estimated once for each kind of worker, and again only for batches that have changed.

@@ -28,8 +28,8 @@ class KvMemory:
 
     Rectangular memory holds rows times the tokens of the longest row; `paged` memory holds the sum over rows, each in
     blocks of `block_tokens`. Run-to-completion batches are rectangles in both. At most `max_rows` rows run at once.
-    Of Δ, `windowed_bytes` are in layers with a window, which hold only the newest `window_tokens` tokens of a row.
-    Raises ValueError if Θ is negative, if Δ, `block_tokens` or `max_rows` is not positive, or if Δ has no such part.
+    Layers with a window take `windowed_bytes` of Δ, and hold only the newest `window_tokens` tokens of a row. Raises
+    ValueError if Θ is negative, if Δ, `block_tokens` or `max_rows` is not positive, or if `windowed_bytes` exceeds Δ.
     """
 
     theta_bytes: int
@@ -66,14 +66,14 @@ class KvMemory:
         return self.tokens_within(1)
 
     def tokens_within(self, rows: int) -> int:
-        """Return how many tokens fit at once, padding included, in as many rows; at most `MOST_TOKENS`."""
+        """Return how many tokens fit at once in `rows` rows, padding included; at most `MOST_TOKENS`."""
         everywhere_bytes = self.delta_bytes - self.windowed_bytes
         left_bytes = self.theta_bytes - rows * self.window_tokens * self.windowed_bytes
         behind_windows = left_bytes // everywhere_bytes if everywhere_bytes else MOST_TOKENS * (left_bytes >= 0)
         return max(self.capacity_tokens, min(behind_windows, MOST_TOKENS))
 
     def held(self, tokens: float, rows: int = 1) -> float:
-        """Return how many tokens that all layers hold take the memory of these rows' tokens, padding included."""
+        """Return the memory of `rows` rows with `tokens` tokens, padding included, in tokens that all layers hold."""
         return tokens - self.windowed_share * max(0, tokens - rows * self.window_tokens)
 
     @property

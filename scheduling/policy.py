@@ -121,7 +121,7 @@ class WaitingBatch:
 
 
 class Policy(Protocol):
-    """What every policy does; the module's docstring says what its caller must do.
+    """The methods of every policy; the module's docstring is the caller's side of the contract.
 
     `why_first` explains to an operator why the first waiting batch is first. It may contain {ratio}, {waited} and
     {seconds}: that batch's response ratio, and the seconds that it has waited and that it will take.

@@ -1,4 +1,4 @@
-"""How well predicted generation lengths rank the answers: Kendall's tau-b, also over the latest answers."""
+"""Measures how well predicted generation lengths rank the answers: Kendall's tau-b, also over the latest answers."""
 
 import math
 from bisect import bisect_right, insort
@@ -52,7 +52,7 @@ def _ties(values: np.ndarray) -> int:
 
 
 def _inversions(values: list[float]) -> int:
-    """Return the number of pairs of which the earlier value is larger."""
+    """Return the number of pairs whose earlier value is larger."""
     inversions, smaller_first = 0, list[float]()
     for count, value in enumerate(values):
         inversions += count - bisect_right(smaller_first, value)

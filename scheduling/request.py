@@ -1,4 +1,4 @@
-"""What a policy knows of a request: lengths and instants, never a text; how batches are split when memory runs out."""
+"""A request as policies see it: lengths and instants, never a text; and how batches are split when memory runs out."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ COVERAGE = 0.9
 # below -200 does, because clients' priorities lie between -100 and 100.
 BACKGROUND_PRIORITY = -1000
 ServiceTier = Literal["flex", "default", "priority"]
-# What is added to the priority of a request by its service tier, which can therefore be told from the priority alone.
+# Each service tier adds this to the priority of its requests, so that the tier can be told from the priority alone.
 SERVICE_TIERS: Mapping[ServiceTier, int] = {
     "flex": BACKGROUND_PRIORITY,
     "default": 0,
@@ -67,7 +67,7 @@ class Request:
     needs: frozenset[str] = frozenset()  # names of the abilities that it needs and some workers lack
     outgrew_tokens: int = 0  # capacity of the largest worker on which it ran out of memory alone; 0: none
     job: str = ""  # the bulk job whose line it is
-    model: str = ""  # that answers it
+    model: str = ""  # the model that answers it
     predicted_at: int = 0  # the tokens that it had generated when it was predicted; 0: at its arrival
 
     def __post_init__(self) -> None:

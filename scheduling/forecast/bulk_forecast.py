@@ -1,4 +1,4 @@
-"""How much work is served before a bulk job ends: its own, and what the other jobs get in the meantime."""
+"""Computes the work that is served before a bulk job ends: its own, and that of other jobs in the meantime."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,9 +1,10 @@
-"""How many workers a model needs for a stated response time, and the seconds for which its waiting work keeps one busy.
+"""Computes how many workers a model needs for a target response time, and the seconds of waiting work for one worker.
 
-Nothing is simulated. The demand is a sum of three parts, each in workers that are busy all the time: what arrives, at
-the rate of the last minutes; what waits already, to be served within the response time; and each bulk job, to be served
-within its window. What is left out: how well a policy orders and groups requests, and how arrivals cluster within a
-second. BUSY covers both; the tests compare the result with the simulator's response times.
+Nothing is simulated. The result is the sum of three numbers of fully busy workers: for the requests that arrive at the
+rate of the last minutes, for the requests that wait already and should be served within the target, and for the bulk
+jobs, each of which should be served within its window. Two things are left out: how well a policy orders and groups
+requests, and how arrivals cluster within a second. BUSY covers both; the tests compare the result with the simulator's
+response times.
 """
 
 import math
@@ -28,10 +29,10 @@ NO_WORK, SHORTEST_ROW = Work(), TypicalRow(1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a model's workers have to do: arrivals with their mean row, waiting and running requests, bulk jobs.
+    """The work for a model's workers: arrivals with their mean row, waiting and running requests, bulk jobs.
 
-    `jobs` are the bulk jobs' work that is left, each with the seconds until its window ends; their lines are in none of
-    the other fields.
+    `jobs` has the remaining work of each bulk job and the seconds until its window ends; the lines of bulk jobs are in
+    none of the other fields.
     """
 
     arrivals_per_s: float = 0.0
@@ -47,14 +48,14 @@ class Demand:
 
 
 def work_s(demand: Demand, workers: Collection[Worker]) -> float:
-    """Return the seconds in which one worker would serve what waits, lines of bulk jobs included, and nothing else."""
+    """Return the seconds in which one worker alone would serve all waiting requests, lines of bulk jobs included."""
     return sum(_busy_s(work, workers) for work in (demand.waiting, *(work for work, _ in demand.jobs)))
 
 
 def workers_wanted(demand: Demand, workers: Collection[Worker], target_s: float) -> int:
     """Return how many workers like these serve the demand with a mean response time of at most `target_s` seconds.
 
-    None are wanted for nothing, and one if nothing is known of the workers.
+    Return 0 without work, and 1 if nothing is known of the workers.
     """
     if demand.idle or not workers:
         return int(not demand.idle)

@@ -3,8 +3,9 @@
 The number of slots is the batch size of vanilla scheduling (VS), so that memory suffices whatever the rows generate.
 Each join makes the running rows wait for the joiners' prefill, and for the engine's own cost of a join.
 
-As many requests again are sent ahead. They wait at the worker and take the next free slots there, so that a slot does
-not stay empty for a message to the planner and back: live, six slots were in use for 2.8 rows on average.
+For each slot one more request is sent to the worker ahead of time. These requests wait there and take the next free
+slots, so that no slot stays empty during a message to the planner and back: without them, six slots held 2.8 rows on
+average in a live service.
 
 Starvation: none is possible. A row leaves its slot after at most its limit of tokens, and slots are filled in order of
 arrival.

@@ -31,7 +31,7 @@ class PolicySettings:
     wma_threshold: int | None = PUBLISHED_THRESHOLD  # Φ of Magnus's Algorithm 1; None: chosen from lengths and costs
     slice_tokens: int | None = PUBLISHED_SLICE  # S of SCLS; None: chosen from lengths and costs
     bin_tokens: int | None = BIN_TOKENS  # of sequence; None: a fifth of the mean length seen, at most the paper's
-    background_share: float = BACKGROUND_SHARE  # background requests' share, see `background_part`
+    background_share: float = BACKGROUND_SHARE  # share of memory for background requests, see `background_part`
     reserves_upper: bool = True  # Magnus reserves memory for upper quantiles; False: for predictions, as in the paper
 
 

@@ -1,4 +1,4 @@
-"""How much each tenant has been served, relative to its weight: the tenant with the least counter is next (VTC).
+"""Counts the service of each tenant, relative to its weight: the tenant with the least counter is next (VTC).
 
 A counter grows by its tenant's service, divided by the tenant's weight, so that equal counters mean shares in
 proportion to the weights. A tenant that comes back after a pause starts from the least counter of the tenants that

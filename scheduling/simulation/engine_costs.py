@@ -1,4 +1,4 @@
-"""How long a simulated engine takes, and which tokens it computes; run-to-completion batches on it."""
+"""The durations of a simulated engine and the tokens that it computes; runs run-to-completion batches on it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

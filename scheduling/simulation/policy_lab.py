@@ -39,7 +39,7 @@ class ServedTimes:
 
 @dataclass(frozen=True, slots=True)
 class ServedWork:
-    """What a service did in a window of time, as a simulation needs it.
+    """The work of a service in a window of time, as a simulation needs it.
 
     `counted` are the requests whose times are reported, in order of arrival; the others waited or ran already when the
     window began.

@@ -1,7 +1,7 @@
 """The machines of the papers as cost curves and memory, derived from the figures that they print.
 
-What a paper prints fixes the numbers only in part. Each derivation stands beside its numbers: what is printed, what
-follows from the hardware, and what was chosen. GB are 10^9 bytes, MiB 2^20.
+The printed figures determine the numbers only in part. The derivation beside each number says which part is printed,
+which part follows from the hardware, and which part was chosen. GB are 10^9 bytes, MiB 2^20.
 """
 
 from dataclasses import dataclass

@@ -111,9 +111,10 @@ class ContinuousBatch:
             self._start_decoding()
 
     def _without_prefix(self, request: Request) -> Request:
-        """Return the request without the beginning of its prompt if that is cached, as it is for the next one.
+        """Return the request without the cached beginning of its prompt, and cache that beginning for later requests.
 
-        Rows count as whole in memory. The beginnings get what they leave; those that were not read for longest go.
+        Rows take the memory of their whole prompts. Cached beginnings get the memory that rows leave free; the least
+        recently used ones are evicted.
         """
         shared = min(self.costs.shared_tokens.get(request.application, 0), request.length - 1)
         if not shared:

@@ -51,7 +51,7 @@ class StartedBatch:
     started_at: float | None
 
 
-# Is told a worker, its batch that has ended, and the instant; may return new costs for policies to see.
+# Gets a worker, its batch that has ended, and the instant; may return new costs for policies to see.
 Learn = Callable[[str, StaticBatchDone, float], ServingTime | None]
 
 

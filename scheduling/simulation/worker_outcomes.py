@@ -1,4 +1,4 @@
-"""What a simulated worker reports: requests and batches that ended, rows that joined or came back, models loaded."""
+"""The reports of a simulated worker: requests and batches that ended, rows that joined or came back, models loaded."""
 
 from dataclasses import dataclass
 

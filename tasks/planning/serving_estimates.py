@@ -69,7 +69,7 @@ class ServingEstimates:
 
 
 class RecentServingTimes:
-    """The moving average of the serving times of finished batches: an ETA at an idle service is made of it."""
+    """The moving average of the serving times of finished batches, on which the ETAs of an idle service are based."""
 
     def __init__(self) -> None:
         self._ended: list[int] = []  # batches whose serving times were not read yet

@@ -56,14 +56,14 @@ def run_worker(name: str, device: str, kv_budget: str, models: Mapping[str, str]
         torch.set_num_threads(settings.torch_threads)
     first, *others = models
     local = LocalModels(name, device, kv_budget, models)
-    for model in others:  # so that the planner knows what each is worth
+    for model in others:  # so that the planner knows each model's memory, costs and loading time
         local.load(model)
     return serve_until_signal(name, local.load, first)
 
 
 @dataclass(slots=True)
 class MeasuredModel:
-    """What stays known of a model while it is not loaded; `change_s` is the mean of its last loads."""
+    """The facts that are kept of a model while another one is loaded; `change_s` is the mean of its last loads."""
 
     memory: KvMemory
     curves: ServingCurves | None
@@ -84,8 +84,8 @@ class MeasuredModel:
 class LocalModels:
     """Loads models one at a time: the weights of the last one are dropped before.
 
-    Weights are read from files again, which the system keeps in its page cache as far as memory allows. So nothing is
-    to be sized, and a GPU's memory and a CPU's are used alike.
+    Weights are read from their files again. The system keeps these in its page cache as far as memory allows, so that
+    no setting has to bound a cache of our own, and GPUs and CPUs are treated alike.
     """
 
     def __init__(self, name: str, device: str, kv_budget: str, models: Mapping[str, str]) -> None:
@@ -95,7 +95,7 @@ class LocalModels:
         self._heartbeat = heartbeat_of(name)
 
     def load(self, model: str) -> ServedModel:
-        """Load a model and measure it the first time; nothing may hold on to the one before."""
+        """Load a model and measure it the first time; nothing may keep a reference to the model before it."""
         began = perf_counter()
         gc.unfreeze()  # the first model's engine and threads refer to each other and were frozen at the start
         gc.collect()

@@ -68,7 +68,7 @@ def run_remote_worker(
 
 
 def until_it_is_usable() -> Retrying:
-    """Returns what calls a function again and again while it raises ServerUnusable."""
+    """Returns tenacity's object that calls a function again and again while it raises ServerUnusable."""
     return Retrying(
         retry=retry_if_exception_type(ServerUnusable),
         wait=wait_fixed(CONNECT_AGAIN_S),

@@ -1,4 +1,4 @@
-"""What serves vectors and scores in a worker's process, whoever computes them. Loads no torch."""
+"""Serves vectors and scores in a worker's process, computed there or by a server. Loads no torch."""
 
 from collections.abc import Callable
 from statistics import median
@@ -16,8 +16,8 @@ from settings import VERSION
 from tasks.serving.model_in_service import ServedModel
 from tasks.serving.worker_process import serve_until_signal
 
-# The tokens of a forward pass on a GPU, padding included; it needs so many to be busy. Interactive requests wait for a
-# pass that has begun. Not tuned.
+# The tokens of a forward pass on a GPU, padding included: fewer would not keep the GPU busy, with more, interactive
+# requests would wait longer for a pass that has begun. Not tuned.
 PASS_TOKENS_OF_A_GPU = 32_768
 # The memory in which the planner places rows: the tokens of texts that wait in this process. It holds the largest call
 # (`webapp/limits/text_limits.py`), and enough rows for the next batches to arrive before the process runs dry. Not

@@ -65,7 +65,7 @@ def in_a_thread_that_ends(compute: Callable[[], T], meanwhile: Callable[[], None
 
 
 def heartbeat_of(name: str) -> Callable[[], None]:
-    """Returns what writes the heartbeat of a worker that loads another model, and takes no part in anything else."""
+    """Returns a function that writes the worker's heartbeat while it loads another model and can do nothing else."""
     database = make_engine(database_url, pool_size=1, name=f"magnus worker {name} loads")
 
     def beat() -> None:
@@ -140,7 +140,7 @@ def _exit_at_once(reason: str) -> None:
 
 
 def _end_late() -> None:
-    """End a process that something keeps from ending, such as a frozen server: what it still holds goes back later."""
+    """End a process that hangs while stopping, for example on a frozen server; its leases then expire."""
     log.critical("worker given up", why="it has not ended in MAGNUS_STOP_S")
     os._exit(1)
 

@@ -9,7 +9,7 @@ last block:
     rectangular: peak = max over k of k · (max(c1..ck) + rk)
     paged:       peak = max over k of c1 + … + ck + k · (rk + o)
 
-Of the tokens of k rows beyond k windows, layers with a window hold none (`KvMemory.held`).
+Layers with a window hold at most k windows of tokens for k rows (`KvMemory.held`).
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ class MemoryRules:
         return MemoryRules(self.paged[workers], self.overhead[workers], share, window)
 
     def held(self, tokens: Floats, rows: Ints | Floats | int = 1) -> Floats:
-        """Return `KvMemory.held` of tokens in as many rows, (workers,) or (workers, n)."""
+        """Return `KvMemory.held` for each worker, (workers,) or (workers, n)."""
         if not self.windowed_share.any():
             return tokens
         each = -1, *[1] * (tokens.ndim - 1)

@@ -85,7 +85,7 @@ class JoinBuffer:
         return None
 
     def release(self, join_cost_s: Mapping[str, float], now: float) -> dict[str, list[WaitingRequest]]:
-        """Remove and return the groups that join now, by worker; `join_cost_s` is what a join costs a worker's rows."""
+        """Remove and return the groups that join now, by worker; `join_cost_s` has the seconds that each join costs."""
         released = {}
         self.wake_at = None
         for worker, group in list(self.groups.items()):

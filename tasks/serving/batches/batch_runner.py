@@ -23,7 +23,7 @@ from tasks.serving.batches.lease_heartbeat import LeaseHeartbeat, LeaseTerms, Op
 from tasks.serving.results.live_tokens import LiveRows
 from tasks.serving.results.result_writer import ResultWriter
 
-# Seconds that a worker which is stopped without notice takes for what `drain` does; longer than a transaction.
+# Seconds of a drain by `stop` or before a change of model: enough for a step and a transaction that writes results.
 STOP_WITHIN_S = 5.0
 # The last part of a drain's time, in which results are written: a second of the default five, and most transactions
 # take some hundredths. A step that lasts longer than the time before it is not awaited. Not tuned.

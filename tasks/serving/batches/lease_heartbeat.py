@@ -151,9 +151,10 @@ class LeaseHeartbeat(Thread):
                 return self._break_off(reason)
 
     def _beat_is_due(self, offer: WorkerOffer) -> bool:
-        """Whether to write this beat: one in IDLE_BEATS where nothing calls for it, otherwise each.
+        """Whether to write this beat: one in IDLE_BEATS of an idle worker, otherwise each.
 
-        What calls for each: open leases, probes, a new offer, and the orders that a worker with several models may get.
+        Each is written with open leases, with lost messages, after a change of the offer, while the engine stops, and
+        by a worker with several models, because a beat also reads the planner's order to change the model.
         """
         busy = self._jobs.any_open or self._unreachable_beats > 0 or self._engine.stopping
         busy = busy or offer != self._written_offer or bool(self._announcement.loadable)

@@ -1,1 +1,1 @@
-"""What an engine has made, on its way to the database and to streams."""
+"""Brings an engine's tokens and answers to the database and to streams."""

@@ -1,6 +1,6 @@
 """The events that the engine's thread reports to the result writer; `at` is in monotonic seconds.
 
-Those that are written as they are stand in `models/leasing/batch_results.py`.
+Events that are written without any change are defined in `models/leasing/batch_results.py`.
 """
 
 from dataclasses import dataclass

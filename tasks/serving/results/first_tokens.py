@@ -1,4 +1,4 @@
-"""When each row of an engine got its first token, seen from outside after each step: the same for every engine."""
+"""Records when each row got its first token, by looking at the engine after each step; works with every engine."""
 
 from collections.abc import Iterable
 
@@ -7,9 +7,10 @@ from inference.serving_engine import ServingEngine
 
 
 class FirstTokens:
-    """The rows that wait for their first token, and the instants of the others' ones until they are taken.
+    """The rows that wait for their first token, and the instants of first tokens until `take` returns them.
 
-    A row that was resumed had its first token before, and has none here. A step costs one comparison once no row waits.
+    A resumed row got its first token in an earlier batch and is not recorded. A step costs one comparison once no row
+    waits.
     """
 
     def __init__(self, engine: ServingEngine) -> None:
@@ -30,6 +31,6 @@ class FirstTokens:
             self._at |= dict.fromkeys(came, at)
 
     def take(self, row_id: str) -> float | None:
-        """Return the instant of a row that leaves; None if it got no first token here."""
+        """Return the instant of a leaving row's first token; None if it got none here."""
         self._awaited.discard(row_id)
         return self._at.pop(row_id, None)
