@@ -1,4 +1,4 @@
-"""What a worker asks of its device beside computing: which one, memory, copies from and to the host, recorded graphs.
+"""The services of a device beside computing: its choice, its memory, copies from and to the host, recorded graphs.
 
 Only this module and torch.accelerator know kinds of devices, such as cuda or xpu. A CPU computes in the host's memory,
 so that here nothing is copied, and it has neither streams nor graphs. MPS counts as a CPU in this: it shares the host's
@@ -86,7 +86,7 @@ def to_host(tensor: Tensor) -> list[Any]:
 
 
 def of_rows(tensor: Tensor, rows: Sequence[int]) -> Tensor:
-    """Returns a copy of these rows of a tensor; to index it by a list would let the host wait."""
+    """Returns a copy of these rows of a tensor, without the wait of the host that indexing by a list would cause."""
     return tensor.index_select(0, to_device(rows, tensor.device, torch.long))
 
 
@@ -102,7 +102,7 @@ class HostCopy:
 
     @property
     def seconds(self) -> float | None:
-        """What the copies have taken; None while they are made."""
+        """The seconds that the copies took; None while they are still being made."""
         if self._seconds is None:
             began, ended = self._events
             if ended.query():

@@ -1,6 +1,6 @@
 """Reads an answer's text as what the model thought, what it says and what it calls, also while the answer still grows.
 
-Tags of thinking come from the chat template. What cannot be read stays text, so that nothing of an answer is lost.
+Tags of thinking come from the chat template. Unreadable calls stay text, so that nothing of an answer is lost.
 Imports no torch.
 """
 
@@ -18,7 +18,7 @@ CLOSING_TAG = re.compile(
     r"|\u25c1/think\u25b7",
     re.IGNORECASE,
 )
-# What begins a message of gpt-oss; `to=functions.NAME` in it makes the message a call. Nothing in it is tried twice.
+# The beginning of a message of gpt-oss; `to=functions.NAME` in it makes the message a call. Never backtracks.
 HEADER = re.compile(
     r"\s*+(?:<\|start\|>assistant)?(\s*+to=[^<\s]++)?\s*+<\|channel\|>\s*+(\w++)([^<]*+)(?:<\|constrain\|>[^<]*+)?"
     r"<\|message\|>"
@@ -31,7 +31,7 @@ CHANNEL_MARKS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", *EN
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswer:
-    """The parts of an answer; of an answer that still grows, each is the beginning of the final one.
+    """The parts of an answer; while the answer grows, each part is the beginning of its final form.
 
     Thinking is the first `thinking_length` characters of the answer, tags included.
     """

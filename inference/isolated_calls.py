@@ -1,8 +1,8 @@
 """Calls a function in a process of its own, within bounds of CPU time and memory.
 
-For work whose cost a client decides and that native code does in one call, which no thread can end. A template process
-loads once what the function needs; each call forks it, which takes some 3 ms. CPU time is counted and not the clock,
-so that a busy machine ends no call. Green threads run on while one of them waits for a call.
+It is for work whose cost depends on a client's input and which native code does in one call that no thread can end. A
+template process loads the function's data once; each call forks it, which takes some 3 ms. CPU time is limited and not
+elapsed time, so that a busy machine ends no call. Green threads run on while one of them waits for a call.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Makes grammars of JSON formats with llguidance; the web process checks the grammar that a worker's engine will use.
 
 A grammar is compiled in a process of its own before any other process compiles it, because some take minutes in one
-native call. What llguidance does for a token is bounded by LIMITS: at most 30 ms for a hundred hostile schemas. Imports
-no torch.
+native call. LIMITS bounds llguidance's work for a token, to at most 30 ms for a hundred hostile schemas. Imports no
+torch.
 """
 
 import json

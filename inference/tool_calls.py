@@ -5,7 +5,7 @@ Hermes, Qwen and SmolLM2 write `<tool_call>{"name": …, "arguments": {…}}</to
 and Kimi a section of calls, each with a name and an object between special tokens; Mistral `[TOOL_CALLS]` with a list
 of such objects or with `NAME[ARGS]{…}`; Granite and Phi `<|tool_call|>`; Llama 3 the object as the whole answer
 (`parameters` for `arguments`), perhaps behind `<|python_tag|>`, several with semicolons. The calls of gpt-oss are
-messages, which `inference/answer_parts.py` reads. What cannot be read as a call stays text. Imports no torch.
+messages, which `inference/answer_parts.py` reads. A call that cannot be read stays text. Imports no torch.
 """
 
 import json
@@ -20,7 +20,7 @@ from request_body import RequestBody, StoredTool
 
 DEEPSEEK, KIMI = "<｜tool▁calls▁begin｜>", "<|tool_calls_section_begin|>"
 MARKS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>", DEEPSEEK, KIMI)  # in front of calls
-# What else belongs to calls: a tokenizer may have these as special tokens, which other texts leave out.
+# Further marks within calls: decoding keeps them although a tokenizer may have them as special tokens.
 FURTHER_MARKS = (
     *(
         "</tool_call>",
@@ -39,7 +39,7 @@ CLOSING = re.compile(
     r"\s*+(?:</tool_call>|<\|/tool_call\|>|<｜tool▁calls▁end｜>|<\|tool_calls_section_end\|>|(?=\[TOOL_CALLS\])|$)"
 )
 BETWEEN = re.compile(r"\s*+(?:[;,]\s*+)?(?=[{\[])")
-# What stands in front of an object of arguments, the function's name in it, and what may stand behind it.
+# Patterns of the text in front of an object of arguments, with the function's name, and of the text behind it.
 NAMED = (
     (re.compile(r"\s*+([\w.-]++)(?:\[CALL_ID\]\w++)?(?:\[ARGS\])?\s*+(?={)"), re.compile("")),  # Mistral
     (

@@ -206,7 +206,7 @@ class PoolingEngine:
 
 
 def items_of(sequence: Sequence, scores_pairs: bool) -> list[Any]:
-    """Returns what the model reads of a row: its texts, or its pairs of a query and a document."""
+    """Returns the model's inputs of a row: its texts, or its pairs of a query and a document."""
     if not scores_pairs or sequence.pooling is None:
         return list(sequence.texts)
     queries, documents = sequence.texts[: sequence.pooling.queries], sequence.texts[sequence.pooling.queries :]
@@ -214,7 +214,7 @@ def items_of(sequence: Sequence, scores_pairs: bool) -> list[Any]:
 
 
 def answer_of(sequence: Sequence, values: Several[Any]) -> str:
-    """Returns a row's answer: its vectors, or a score of each document, which without a cross-encoder is a cosine."""
+    """Returns a row's answer: its vectors, or each document's score, a cosine unless a cross-encoder computed it."""
     computed = np.asarray(values, np.float32)
     queries = 0 if sequence.pooling is None else sequence.pooling.queries
     return packed(cosines(computed[:queries], computed[queries:]) if queries and computed.ndim == 2 else computed)

@@ -1,4 +1,4 @@
-"""What the files of an embedding model or a cross-encoder say: its bounds, and how many tokens texts have. No torch."""
+"""Reads the files of an embedding model or a cross-encoder: its bounds, its tokenizer. Imports no torch."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ class TextModel:
     """A model in a directory, or of a hub id, under the name that clients send.
 
     A cross-encoder `scores_pairs`, the others give vectors of `dimensions` values. It reads at most `max_tokens` of a
-    text or a pair. `prefix` stands before each text of which a vector is computed.
+    text or a pair. `prefix` is put before each text before its vector is computed.
     """
 
     name: str
@@ -35,7 +35,7 @@ class TextModel:
     long_texts: IsolatedCalls = field(repr=False)
 
     def item_tokens(self, texts: Sequence[str], queries: int = 0, caller: str = "") -> list[int]:
-        """Returns the tokens of what the model reads, special tokens included: of each text, or of each pair.
+        """Returns the number of tokens that the model reads, special tokens included, for each text or each pair.
 
         The first `queries` texts are queries, and the others documents; a single query belongs to all of them. Texts of
         many characters are counted in a process of its own, for one call of each caller at a time. Raises TooExpensive.

@@ -15,7 +15,7 @@ def packed(values: Vectors) -> str:
 
 
 def unpacked(text: str, rows: int) -> Vectors:
-    """Returns what `packed` made of so many rows, (rows, values); raises ValueError if it is something else."""
+    """Returns the (rows, values) that `packed` stored as this text; raises ValueError if it stored something else."""
     return np.frombuffer(b64decode(text, validate=True), LITTLE_ENDIAN).reshape(rows, -1)
 
 

@@ -72,7 +72,7 @@ class BatchRow:
             or sequence.sampling.changes_every_token
             or sequence.sampling.min_tokens > 0
         )
-        self.preempted = False  # ever, for want of memory
+        self.preempted = False  # whether it was ever preempted for lack of memory
         self.block_keys: list[bytes] = []  # of the row's first complete blocks, as far as anybody asked for them
         # tokens of the prompt that the first prefill found in the cache; None before it
         self.cached_prompt_tokens: int | None = 0 if sequence.generated_ids else None
@@ -105,7 +105,7 @@ class BatchRow:
 
     @property
     def unjoined(self) -> int:
-        """The number of tokens that passes have still to compute before the row gets its next one as others do."""
+        """The number of prompt tokens that passes must still compute before the row generates like the others."""
         return 0 if self.joined is None else self.length - self.joined
 
     def next_part(self, count: int) -> list[int]:
@@ -113,12 +113,12 @@ class BatchRow:
         return [*self.token_ids[self.cached_tokens : self.cached_tokens + count]]
 
     def join(self, count: int) -> bool:
-        """Counts `count` tokens as computed; returns whether the row has joined by this."""
+        """Counts `count` tokens as computed; returns whether none is left, so that the row has joined."""
         self.joined = self.cached_tokens + count if count < self.unjoined else None
         return self.joined is None
 
     def copied_text(self) -> CopiedText:
-        """Returns what the answer so far tells of the text that it copies."""
+        """Returns the row's CopiedText, brought up to date with the answer so far."""
         if self._copied is None:
             self._copied = CopiedText(self.sequence.prompt_ids)
         self._copied.follow(self.generated)
@@ -199,5 +199,5 @@ def format_refusal(problem: str) -> str:
 
 
 def group_by_length(rows: Several[BatchRow], lengths: Several[int]) -> list[list[BatchRow]]:
-    """Groups rows, of which a prefill computes lengths[i] tokens, so that padding costs less than another pass."""
+    """Groups rows by the lengths[i] tokens that a prefill computes, so that padding costs less than another pass."""
     return [[rows[index] for index in group] for group in groups_by_padding(lengths, PASS_TOKENS)]

@@ -45,10 +45,10 @@ class RunTally:
         self._decode_s -= seconds
 
     def count_decode(self, rows: int, running: int, seconds: float, guessed: int = 0, right: int = 0) -> None:
-        """Counts a decoding step of `rows` rows, of which `running` had not finished and got a token each.
+        """Counts a decoding step of `rows` rows; the `running` ones among them had not finished and got a token each.
 
-        They also got `right` of the tokens that were `guessed`. For each row that is as many iterations as it got
-        tokens on average.
+        In all they also got `right` of the `guessed` tokens. The step counts as one iteration plus the mean number of
+        right guesses of a running row.
         """
         self._decode_s += seconds
         self.guessed_tokens += guessed
@@ -137,10 +137,10 @@ class StepLog:
     ) -> None:
         """Counts an iteration of `rows` rows, each of which read `cached` tokens of the cache.
 
-        If guesses came true, so that the mean row got more `tokens` than one, it counts as that many iterations: the
-        costs are those of a row's token, from which the end of an answer is foreseen. An iteration that computes these
-        numbers of tokens of `joining` rows' prompts as well is a window of its own; it counts as no prefill, because it
-        has no fixed cost of one.
+        The mean row got `tokens` tokens, more than one if guesses were right; it counts as that many iterations,
+        because the end of an answer is predicted from the cost of a row's token. `joining` has the numbers of prompt
+        tokens computed for joining rows: such an iteration is a window of its own, but no prefill, because it lacks a
+        prefill's fixed cost.
         """
         if rows != self._rows or joining:
             self._close()

@@ -58,10 +58,10 @@ class Engine:
         """Writes the seconds of each step to `step_log`, from which a worker learns its costs.
 
         While rows run, at most `prefill_tokens` tokens of joiners are prefilled between two tokens of a row; None: as
-        many as the measured costs allow, or of models whose steps compute none, all. With `thread_trials` the engine's
-        own steps decide how many CPU threads it takes. With `prefix_cache`, rows of a continuous batch share the
-        beginnings of their prompts, and those of earlier rows while there is memory. With
-        `guessing`, passes over blocks verify what it guesses of the rows' next tokens.
+        many as the measured costs allow, or all for models whose steps cannot compute prompts. With `thread_trials`
+        the engine's own steps decide how many CPU threads it takes. With `prefix_cache`, rows of a continuous batch
+        share the beginnings of their prompts, and those of earlier rows while there is memory. With `guessing`, passes
+        over blocks verify guesses of the rows' next tokens.
         """
         self.loaded, self.kv_budget_bytes = loaded, kv_budget_bytes
         self._kv = KvCache(loaded.layout, kv_budget_bytes, block_tokens=block_tokens)
@@ -100,14 +100,14 @@ class Engine:
 
     @torch.inference_mode()
     def insert(self, sequences: Several[Sequence]) -> None:
-        """Prefills the rows in groups of similar length, without those that are offloaded; while rows run, `step` does.
+        """Prefills the rows in groups of similar length, or restores offloaded ones; while rows run, `step` does that.
 
         Raises OutOfMemory if the memory does not hold all of them beside all others; none of them joins then.
         """
         if not self.rows:
             self._batch.reset(continuous=True)
         rows = self._new_rows(sequences)
-        for row in rows:  # what another engine went on with, or an operator let begin again under another adapter
+        for row in rows:  # another engine may have continued a row, or an operator restarted it under another adapter
             if not self._offloaded.holds(row.sequence.id, row.token_ids[:-1]):
                 self._offloaded.discard(row.sequence.id)
         served = [row for row in rows if row.running]

@@ -1,1 +1,1 @@
-"""What a forward pass of our engine computes: fused layers, attention over rows, windows, adapters."""
+"""The parts of our engine's forward pass: fused layers, attention over rows, windows, adapters."""

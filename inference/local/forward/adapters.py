@@ -18,7 +18,7 @@ from inference.local.forward.linear_weights import LinearWeight
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """What an adapter adds to a linear layer's output for the input x: x @ down @ up."""
+    """An adapter's matrices for one linear layer: x @ down @ up is added to the output for the input x."""
 
     down: Tensor  # [inputs, rank]
     up: Tensor  # [rank, outputs], with the adapter's scaling

@@ -1,4 +1,4 @@
-"""Which cached tokens the layers of a model attend to: all, or those of a sliding window or of a chunk.
+"""Determines which cached tokens the layers of a model attend to: all, a sliding window's or a chunk's.
 
 The KV cache holds a row's newest tokens for a layer with a window, at least as many as the window has. The mask hides
 those before the window, by their positions, so a window depends on the row's own length only.
@@ -54,9 +54,9 @@ HeldTokens = Callable[[Window], tuple[slice, Tensor]]
 
 
 def in_turns(columns: int, most_tokens: int, positions: Tensor) -> tuple[slice, Tensor]:
-    """Returns as HeldTokens what is in columns of which each gets every `most_tokens`-th token of its row.
+    """Returns, as HeldTokens, columns that are reused in turn: each gets every `most_tokens`-th token of its row.
 
-    The newest tokens are at `positions`, [rows, tokens]. Of columns that have no token yet the position is negative.
+    The newest tokens are at `positions`, [rows, tokens]. A column without a token has a negative position.
     """
     newest, held = positions[..., None], torch.arange(min(columns, most_tokens), device=positions.device)
     return slice(len(held)), newest - (newest - held) % most_tokens
@@ -65,7 +65,7 @@ def in_turns(columns: int, most_tokens: int, positions: Tensor) -> tuple[slice, 
 def masks_by_kind(
     windows: Windows, mask: Tensor, positions: Tensor, held: HeldTokens
 ) -> Tensor | dict[str, Tensor | None] | None:
-    """Returns what a model takes as attention mask: one mask, or one for each kind of layer.
+    """Returns the attention mask for a model: one mask, or one for each kind of layer.
 
     `mask`, [rows, 1, tokens, columns], hides the columns behind each token, whose position is in [rows, tokens]. Layers
     that keep states have no mask.

@@ -155,9 +155,9 @@ def by_blocks(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, index: 
 
 
 def _times_shared(of_readers: Tensor, matrices: Tensor) -> Tensor:
-    """Multiplies what each reader of an entry has, [entries * readers, heads * m], by the entry's matrices.
+    """Multiplies the values of each reader of an entry, [entries * readers, heads * m], by the entry's matrices.
 
-    These are [entries, key heads, m, n]. Returns [entries * readers, heads * n].
+    The matrices are [entries, key heads, m, n]. Returns [entries * readers, heads * n].
     """
     entries, key_heads, m, _ = matrices.shape
     readers = len(of_readers) // entries

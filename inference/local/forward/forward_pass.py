@@ -140,9 +140,9 @@ def decode_several_tokens(
 ) -> Tensor:
     """Computes tokens[i] at positions[i], in any order, for each row i of blocks; returns logits, [tokens, vocabulary].
 
-    Those behind the rows' first tokens come first, then those behind the others of row 0, of row 1, ..., but for rows
-    of which `firsts_only` are needed. What is cached of tokens that turn out to be wrong is hidden behind the end of
-    its row until other tokens are written over it.
+    The logits of all rows' first tokens come first, then those of the further tokens of row 0, of row 1, ...; the
+    further ones are left out for rows in `firsts_only`. Keys and values of tokens that turn out to be wrong stay hidden
+    behind the end of their row until other tokens overwrite them.
     """
     device, dtype, counts = kv.layout.device, kv.layout.dtype, [*map(len, tokens)]
     numbered = token_rows(counts)

@@ -36,7 +36,7 @@ JOINED: dict[str, tuple[str, ...]] = {
 }
 
 # The layer whose states are kept, as a share of all. Of SmolLM2's 30, the states behind layers 18 and 21 rank lengths
-# at tau 0.50, those behind 6 and 30 at 0.41 and 0.46. Those behind 21 rank what is left of running rows best.
+# at tau 0.50, those behind 6 and 30 at 0.41 and 0.46. Those behind 21 rank the remaining lengths of running rows best.
 MIDDLE = 2 / 3
 
 
@@ -116,7 +116,7 @@ class FusedModel(nn.Module):
         self._adapters: Adapters | None = None
         self.graphs: StepGraphs | None = None  # with which passes of few tokens are repeated
         self._middle = int(MIDDLE * len(self._layers))
-        # [rows, hidden] what the middle layer gave for each row's first token in the last forward pass
+        # [rows, hidden] the states behind the middle layer of each row's first token in the last forward pass
         self.middle_states: Tensor | None = None
 
     def adapt(self, adapters: Adapters, added: Mapping[str, Mapping[str, LowRank]]) -> None:
@@ -142,9 +142,8 @@ class FusedModel(nn.Module):
     ) -> Logits:
         """Returns the logits of `tokens`, [rows, length], or only of the columns `logits_to_keep`, [rows, kept].
 
-        If that has one dimension, those of rows are kept that have one token each.
-
-        The mask of a decoding step is that of all layers, or of each kind; a prefill has none.
+        A `logits_to_keep` of one dimension has the numbers of the rows to keep, which have one token each. A decoding
+        step has one mask for all layers, or one for each kind; a prefill has none.
         """
         rows, length = tokens.shape
         x = functional.embedding(tokens.view(-1), self._embedding)  # [rows * length, hidden]
@@ -165,7 +164,7 @@ class FusedModel(nn.Module):
         for index, layer in enumerate([*self._layers, None]):
             if graphs is None:
                 x, *heads = self._between_attentions(index, x, cos, sin, *attended)
-            else:  # for a fixed number of rows, of which those behind `rows` hold nothing
+            else:  # for a fixed number of rows; those behind `rows` are unused
                 x, *heads = graphs.compute(index, partial(self._between_attentions, index), x, cos, sin, *attended)
                 heads = [each[:rows] for each in heads]
             if index == self._middle + 1:

@@ -1,8 +1,8 @@
 """longrope's rotation by each row's own length; transformers chooses by the longest row of the batch.
 
 longrope has short and long frequencies. `generate` takes the long ones for a whole prompt that is longer than the
-original context, and for each later token that lies beyond it. What is cached of a row keeps its frequencies, except in
-the Phi-3 family: there a row is computed again as a whole when it passes the original context.
+original context, and for each later token that lies beyond it. Cached keys keep the frequencies with which they were
+computed, except in the Phi-3 family: there a row is computed again as a whole when it passes the original context.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -54,7 +54,7 @@ class Longrope:
 def prefill_of(
     longrope: Longrope | None, prompt_lengths: Sequence[int], total_lengths: Sequence[int]
 ) -> Iterator[None]:
-    """Tells longrope of the rows in a prefill: the tokens of each prompt, and with those generated before."""
+    """Tells longrope the lengths of the rows in a prefill: of the prompts alone, and with tokens generated before."""
     if longrope is None:
         yield
         return

@@ -5,8 +5,8 @@ them than the device to compute them. A graph launches them all at once. Attenti
 and is not recorded.
 
 A graph reads and writes the same memory each time: inputs are copied to where they were when it was recorded, and
-outputs are valid until its next call. Numbers of tokens are rounded up, so that few graphs serve all of them; what is
-computed of the further ones is never read.
+outputs are valid until its next call. Numbers of tokens are rounded up, so that few graphs serve all of them; the
+results of the additional tokens are never read.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -49,7 +49,7 @@ class StepGraphs:
         return held
 
     def compute(self, key: Hashable, part: Part, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Returns what `part` gives for inputs that `keep` or this function returned, the same ones each time."""
+        """Returns the outputs of `part` for inputs that `keep` or this function returned, the same ones each time."""
         known = self._parts.get((key, len(inputs[0])))
         if known is None:
             known = self._recorder.record(lambda: part(*inputs))
