@@ -17,6 +17,9 @@ ENGINES: tuple[EngineChoice, ...] = get_args(EngineChoice)
 
 # The longest time that a request of a probe may take; a server that is loading its model does not answer. Not tuned.
 PROBE_WITHIN_S = 30.0
+# Each request of a probe has a connection of its own. uvicorn, in which transformers serve runs, closes a connection
+# only after it has logged the exception behind its answer 500, and resets a request that was sent on it meanwhile.
+ONE_REQUEST_EACH = httpx.Limits(max_keepalive_connections=0)
 
 
 def connect(
@@ -59,7 +62,7 @@ def server_client(url: str, key: str | None, within_s: float = PROBE_WITHIN_S) -
     """Yields a client for a server, and raises its errors as ServerUnusable; an answer may take `within_s` seconds."""
     base, headers = base_url(url), {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        with httpx.Client(base_url=base, headers=headers, timeout=within_s) as client:
+        with httpx.Client(base_url=base, headers=headers, timeout=within_s, limits=ONE_REQUEST_EACH) as client:
             yield client
     except httpx.InvalidURL as error:
         raise ServerUnusable(base, f"it is no URL ({error})") from error

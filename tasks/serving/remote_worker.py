@@ -10,7 +10,7 @@ from functools import partial
 from time import monotonic
 
 import structlog
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_fixed
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, stop_never, wait_fixed
 
 from inference.remote.on_demand import OnDemandServer, find_server
 from inference.remote.remote_engine import RemoteEngine
@@ -32,6 +32,9 @@ from tasks.serving.serving_costs import LearnedCosts, UnseenSamples
 from tasks.serving.worker_process import heartbeat_of, in_a_thread_that_ends, prepare_process, serve_until_signal
 
 CONNECT_AGAIN_S = 2.0  # seconds between two tries while the server is not up. Not tuned
+# A worker that has one model tries this often to load another one before it leaves it out: a broken connection is no
+# reason to let its requests wait until the worker is started again.
+LOAD_TRIES = 2
 # A server that does not report its memory is assumed to hold this many rows of the longest prompt and answer. With such
 # a server `max_rows` decides how many rows run; this only limits policies that ignore it. Not tuned.
 ASSUMED_ROWS = 64
@@ -55,22 +58,25 @@ def run_remote_worker(
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
     remote = RemoteModels(name, url, kind, capacity_tokens, max_rows, models)
     first, *others = models or ("",)
+    load = partial(until_it_is_usable(LOAD_TRIES), remote.load)
     until_it_is_usable()(remote.load, first)
     for model in others:  # so that the planner knows what each is worth
         try:
-            remote.load(model)
+            load(model)
         except ServerUnusable as error:
             log.warning("model left out", model=model, why=str(error))
     try:
-        return serve_until_signal(name, remote.load, first)
+        return serve_until_signal(name, load, first)
     finally:
         remote.close()
 
 
-def until_it_is_usable() -> Retrying:
-    """Returns tenacity's object that calls a function again and again while it raises ServerUnusable."""
+def until_it_is_usable(tries: int | None = None) -> Retrying:
+    """Returns tenacity's object that calls a function again while it raises ServerUnusable, at most `tries` times."""
     return Retrying(
         retry=retry_if_exception_type(ServerUnusable),
+        stop=stop_never if tries is None else stop_after_attempt(tries),
+        reraise=True,
         wait=wait_fixed(CONNECT_AGAIN_S),
         before_sleep=_log_that_it_is_unusable,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import httpx
 import pytest
@@ -31,8 +32,17 @@ def on_demand(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         yield up
 
 
+def worker_of(up: Up) -> dict[str, Any]:
+    """The only worker, as the status has it."""
+    answer = httpx.get(f"{up.url}/v1/magnus/stats", headers={"Authorization": f"Bearer {up.key}"})
+    worker: dict[str, Any]
+    (worker,) = answer.json()["models"]
+    return worker
+
+
 def test_each_request_is_answered_by_its_own_model_and_the_status_says_what_a_change_costs(on_demand: Up):
     up, ended = on_demand, {}
+    assert worker_of(up)["loadable"].keys() == {"bundled", "endless"}  # a request for one that was left out would wait
     with OpenAI(base_url=f"{up.url}/v1", api_key=up.key, timeout=300) as client:
         for model in ("bundled", "endless", "bundled"):
             answer = client.chat.completions.create(
@@ -42,7 +52,7 @@ def test_each_request_is_answered_by_its_own_model_and_the_status_says_what_a_ch
             ).choices[0]
             ended[model] = answer.finish_reason, (answer.message.content or "").startswith(WORDS)
     assert ended == {"bundled": ("stop", True), "endless": ("length", True)}
-    (worker,) = httpx.get(f"{up.url}/v1/magnus/stats", headers={"Authorization": f"Bearer {up.key}"}).json()["models"]
+    worker = worker_of(up)
     assert worker["model"] == "bundled"
     assert worker["changes"] == 2
     assert min(worker["loadable"][name] for name in ("bundled", "endless")) > 0

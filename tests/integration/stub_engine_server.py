@@ -114,7 +114,9 @@ class StubHandler(BaseHTTPRequestHandler):
         if self.path in self.server.posts:
             self.server.bodies.append(body)
             once = self.server.posts_once
-            return self.answer(*(once.pop(0) if once else self.server.posts[self.path]))
+            status, page = once.pop(0) if once else self.server.posts[self.path]
+            self.answer(status, page)
+            return self.close_late() if status == 500 else None
         if self.path == "/tokenize" and not self.server.tokenizes:
             return self.answer(404, "{}")
         if self.path != "/v1/completions" or not body.get("stream"):
@@ -141,6 +143,11 @@ class StubHandler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body.encode())))
         self.end_headers()
         self.wfile.write(body.encode())
+
+    def close_late(self) -> None:
+        """As uvicorn after an exception: resets a next request that was sent before the connection is closed."""
+        select([self.connection], [], [], 1.0)
+        self.close_connection = True
 
     def begin_stream(self) -> None:
         self.send_response(200)
