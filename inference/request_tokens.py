@@ -16,7 +16,7 @@ Turn = tuple[str, str]  # role, content
 class ChatEnding:
     """How a chat template ends a prompt: if the answer `continues` the last message, that message stays open.
 
-    `variables` are told to the template; those that it does not know change nothing.
+    The template gets the `variables`; those that it does not know change nothing.
     """
 
     continues: bool = False
@@ -63,7 +63,7 @@ class RequestTokens(Protocol):
 
     @property
     def generation(self) -> GenerationDefaults:
-        """Returns what the model's generation_config.json asks for; nothing if only a server has it."""
+        """Returns the defaults in the model's generation_config.json; none if only a server has that file."""
 
     @property
     def thinks(self) -> bool:

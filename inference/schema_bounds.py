@@ -1,4 +1,4 @@
-"""Names what makes a JSON schema too expensive, before it is compiled; compiling it finds what else is expensive."""
+"""Names the bound that a JSON schema exceeds, before it is compiled; compiling it finds other expensive schemas."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -35,8 +35,8 @@ class JsonFormat:
 class Sequence:
     """A prompt and the tokens generated for it so far; `limit` counts all generated tokens, earlier slices included.
 
-    `predicted` and `predicted_upper` are the median and upper quantile of their number as predicted at its arrival; 0
-    if nobody did. `turns` are the prompt's (role, content) before its encoding, for a server that takes no token ids.
+    `predicted` and `predicted_upper` are the median and upper quantile of their number as predicted at its arrival, 0
+    without a prediction. `turns` are the prompt's (role, content) before its encoding, for a server that takes no ids.
     `priority` is a hint for a server that orders its own queue; higher goes first. With `top_logprobs`, the log
     probability of each token is wanted, and those of this many tokens that were likeliest there; `logprobs` has those
     of `generated_ids`. With `prompt_logprobs`, those of the prompt's tokens are wanted too. Only rows of the same
@@ -114,7 +114,7 @@ class FinishedSequence:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What a running row has generated: its ids from a requested position on, or its whole text if there are no ids."""
+    """The output of a running row: its ids from a requested position on, or its whole text if there are no ids."""
 
     ids: tuple[int, ...]
     text: str | None
@@ -124,7 +124,7 @@ class Generated:
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """What a run cost; lengths in tokens, times in seconds. Static batching computes size x iterations tokens."""
+    """The costs of a run; lengths in tokens, times in seconds. Static batching computes size x iterations tokens."""
 
     size: int  # the most rows in the batch at once
     length: int  # batch length: the longest prefill

@@ -51,7 +51,7 @@ class ServingEngine(Protocol):
         ...
 
     def generated(self, since: Mapping[str, int]) -> dict[str, Generated]:
-        """Returns, by id, what each running row has generated after its first `since[id]` tokens."""
+        """Returns, by id, the output of each running row behind its first `since[id]` tokens."""
         ...
 
     def remove(self, sequence_id: str) -> FinishedSequence | None:

@@ -85,7 +85,7 @@ class Joiners:
             del indices[: len(group)]
 
     def _begin(self, room: int) -> None:
-        """Lets waiting rows join with the coming steps, the next of which computes `room` tokens of their prompts."""
+        """Lets waiting rows join with the coming steps; the next step computes `room` tokens of their prompts."""
         batch = self._batch
         while joiners := self._next_joiners(room - sum(row.unjoined for row in batch.rows)):
             row = joiners[0]
@@ -116,7 +116,7 @@ class Joiners:
             left -= tokens
 
     def _next_joiners(self, left: int) -> list[BatchRow]:
-        """Returns the first waiting rows that fit the memory and have `left` tokens, or one to prefill in pieces."""
+        """Returns the first waiting rows that fit the memory and `left` tokens in all, or one to prefill in pieces."""
         joiners: list[BatchRow] = []
         for row in self.waiting:
             others = len(self._batch.rows) + len(joiners)

@@ -1,4 +1,4 @@
-"""What the engine's passes take by their number of tokens, from which follows what else a pass may compute.
+"""Learns the seconds of the engine's passes by their number of tokens, and from that what else a pass may compute.
 
 Guesses must pay, and prompts of joining rows must not keep the others waiting.
 """
@@ -6,8 +6,8 @@ Guesses must pay, and prompts of joining rows must not keep the others waiting.
 import numpy as np
 
 KEPT = 0.99  # weight of each pass relative to the next one: the last hundred count. Not tuned
-# What is expected before any measurement, as shares of the mean pass: a pass of twice its tokens costs this much more
-# (measured with 16 rows of SmolLM2), and several tokens of a row cost this much beside their number.
+# Expected costs before any measurement, as shares of the mean pass: the extra cost of a pass with twice its tokens
+# (measured with 16 rows of SmolLM2), and the fixed extra cost if some row has several tokens.
 TWICE_SHARE, SEVERAL_SHARE = 0.4, 0.02
 # The expected SEVERAL_SHARE weighs as much as this many measured passes, TWICE_SHARE as one: a pass with several tokens
 # of a row has more tokens, too, so that it takes passes of both kinds to tell the two costs apart. Not tuned.
@@ -63,6 +63,6 @@ class PassCosts:
         return round(min(max(fitting, FEWEST_PREFILLED), MOST_PREFILLED))
 
     def share(self, tokens: int, of: int) -> float:
-        """Returns the share of a pass over `of` tokens that it takes for `tokens` of them."""
+        """Returns the share of a pass's seconds that is due to `tokens` of its `of` tokens."""
         base_s, token_s, _ = self.line() or (0.0, 1.0, 0.0)
         return tokens * token_s / (base_s + of * token_s) if token_s else 0.0

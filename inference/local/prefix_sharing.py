@@ -56,7 +56,7 @@ class PrefixSharing:
     def prefill_groups(self, rows: Iterable[BatchRow]) -> list[list[BatchRow]]:
         """Returns the groups in which joining rows are prefilled, each of similar length, in their order.
 
-        Of several rows with the same beginning that is not cached, one is prefilled first and the others share it, if
+        If several rows have the same uncached beginning, one is prefilled first and the others share it, provided that
         they save more tokens than another forward pass costs.
         """
         groups: list[list[BatchRow]] = []

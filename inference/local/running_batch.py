@@ -72,7 +72,7 @@ class RunningBatch:
         self._pause_if_done()
 
     def _join(self, rows: Several[BatchRow], indices: Several[int], cached: Several[int], logits: Tensor) -> None:
-        """Adds prefilled rows, of which the cache held the first cached[i] tokens, with the token that follows."""
+        """Adds prefilled rows, each with its next token; the first cached[i] tokens of row i were in the cache."""
         for row, held in zip(rows, cached, strict=True):
             if row.cached_prompt_tokens is None:
                 row.cached_prompt_tokens = held
@@ -148,9 +148,9 @@ class RunningBatch:
         return self._guessing.costs.room(len(self.rows))
 
     def decode(self, prompt_tokens: int = 0) -> None:
-        """Computes a token for every row, or several if guesses come true; the tokens of finished rows are dropped.
+        """Computes a token for every row, or several if guesses are right; the tokens of finished rows are dropped.
 
-        Of rows that are joining, it computes the next `prompt_tokens` of all prompts together, or one of each.
+        It also computes the next `prompt_tokens` tokens of all joining rows' prompts together, or one of each.
         """
         self._compute_again()
         started = perf_counter()
@@ -221,7 +221,7 @@ class RunningBatch:
         return running, right
 
     def _compute_again(self) -> None:
-        """Prefills the rows that grow beyond longrope's original context now; each of them gets a token by this."""
+        """Prefills the rows that grow beyond longrope's original context now, which also gives each its next token."""
         longrope, passing = self.loaded.longrope, []
         if longrope is not None and longrope.computes_again:
             passing = [

@@ -34,7 +34,7 @@ class ChatTemplates:
 def read_chat_templates(model: str) -> ChatTemplates:
     """Reads the templates of a model directory or hub id; raises UnreadableModel.
 
-    A template file overrides the settings' entry, of which several may be named.
+    A template file overrides the entry of the settings, which may hold several named templates.
     """
     older, settings = read_json(model, "chat_template.json"), read_json(model, "tokenizer_config.json")
     entry = (older | settings).get("chat_template")

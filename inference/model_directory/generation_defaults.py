@@ -1,4 +1,4 @@
-"""What a model's generation_config.json asks for: how its authors mean it to be sampled, and what is not done here."""
+"""Reads a model's generation_config.json: its authors' sampling parameters, and the entries that are not honoured."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,8 +23,8 @@ class GenerationDefaults:
 def generation_defaults(config: Mapping[str, Any]) -> GenerationDefaults:
     """Reads a generation_config.json; an entry that no request could ask for is one that is not honoured.
 
-    As in transformers, a config whose `do_sample` is false asks for greedy decoding. As in vLLM, one that says nothing
-    of it asks for what it names. With `do_sample` and no temperature, that is 1.
+    As in transformers, `do_sample` false asks for greedy decoding. As in vLLM, a config without `do_sample` asks for
+    sampling if it has any sampling parameter. A config that samples has the temperature 1 unless it states another.
     """
     samples = config.get("do_sample", any(config.get(name) is not None for name in SAMPLED))
     names = (*SAMPLED, "repetition_penalty") if samples else ("repetition_penalty",)

@@ -94,7 +94,7 @@ class _Probe:
         return "openai"
 
     def json(self, path: str, model: str | None = None) -> Mapping[str, Any]:
-        """Returns the JSON object at this path, or an empty one if there is none; of one `model` of several."""
+        """Returns the JSON object at this path, empty if there is none; `model` names one of the server's models."""
         answer = self.client.get(path, params={"model": model} if model else None)
         try:
             found = answer.json() if answer.is_success else {}
@@ -129,7 +129,7 @@ class _Probe:
         return bases[0]
 
     def page(self, path: str, model: str | None = None) -> str:
-        """Returns the text at this path, empty if the server has no such page; of one `model` of several."""
+        """Returns the text at this path, empty if there is none; `model` names one of the server's models."""
         answer = self.client.get(path, params={"model": model} if model else None)
         return answer.text if answer.is_success else ""
 

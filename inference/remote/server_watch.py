@@ -63,7 +63,7 @@ class ServerWatch:
 
     @property
     def offer(self) -> ServerOffer:
-        """How much work the server should be given now."""
+        """The most rows that the server should have now, and its fault, if it has one."""
         return ServerOffer(self._cap.value, self._fault)
 
     def check_soon(self) -> None:

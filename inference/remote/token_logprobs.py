@@ -1,7 +1,6 @@
 """Reads the log probabilities that servers stream with their tokens, and checks the shape of streamed values.
 
-Tokens are identified by id, never by text. What a server sends is untrusted: values of another shape raise
-ServerGarbage.
+Tokens are identified by id, never by text. A server's values are untrusted: those of another shape raise ServerGarbage.
 """
 
 import math

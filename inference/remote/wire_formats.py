@@ -1,6 +1,6 @@
 """The request bodies of each kind of server, and the readers of the chunks that it streams.
 
-What a server sends is untrusted: a chunk of another shape raises ServerGarbage.
+A server's chunks are untrusted: one of another shape raises ServerGarbage.
 """
 
 import json
@@ -34,7 +34,7 @@ LLAMACPP_OPTIONS = VLLM_OPTIONS - {"min_tokens"}
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What one event of a stream adds to a row; a `reason` ends the row.
+    """The tokens or the text that one event of a stream adds to a row; a `reason` ends the row.
 
     `counted` is the number of tokens that this request has generated, `cached` the number of its prompt's that were not
     computed, if the server reports them. `logprobs` has one entry for each token id, if the request asks for them.

@@ -39,7 +39,7 @@ class BlockIndex:
     otherwise, in the order of `shared`.
     """
 
-    blocks: int  # that attention reads: up to the last one that a row has
+    blocks: int  # the number of blocks that attention reads: up to the last one that a row has
     block_at: Tensor  # [rows * most] the read at each place; the row's first read at places behind its last block
     place_of: Tensor  # [reads] the place of each read; 0 if the block is free, or the reader missing
     row_of: Tensor  # [blocks] the first row of each block; 0 if it is free
@@ -87,7 +87,7 @@ def _reads(of_rows: list[int], blocks: int) -> tuple[list[int], list[int], int]:
 
 @dataclass(frozen=True, slots=True)
 class BlockChanges:
-    """What follows for the contents of blocks: sources are copied to targets, all at once, then some become zero."""
+    """The changes to the contents of blocks: sources are copied to targets, all at once, then some become zero."""
 
     of_rows: bool = True  # whether any row has other blocks than before
     sources: Sequence[int] = ()
@@ -138,9 +138,9 @@ class BlockTables:
         return self.block_tokens * (sum(self._wanted(lengths)) - saved)
 
     def grow(self, lengths: Sequence[int], shared: Mapping[int, Sequence[int]]) -> BlockChanges | None:
-        """Gives row i blocks for lengths[i] tokens, of which the first are shared[i]; returns None if too few are free.
+        """Gives row i blocks for lengths[i] tokens, the first ones from shared[i]; returns None if too few are free.
 
-        A row that gets shared blocks has nothing written in those that they replace.
+        A row that gets shared blocks must not have written to the blocks that they replace.
         """
         held = [len(row) for row in self.rows] + [0] * (len(lengths) - len(self.rows))
         for row, blocks in shared.items():

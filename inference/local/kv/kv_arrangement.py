@@ -74,7 +74,7 @@ class Arrangement:
         return self.block_tokens if self.tables is None else self.tables.columns
 
     def most_tokens(self, most: int) -> int:
-        """Returns the tokens after which layers that need `most` of a row write over the oldest: of whole blocks."""
+        """Returns after how many tokens, in whole blocks, layers that need `most` of a row overwrite the oldest."""
         return most if self.tables is None else blocks_for(most, self.block_tokens) * self.block_tokens
 
     def rewinds(self, lengths: Sequence[int]) -> bool:
@@ -145,7 +145,7 @@ class Arrangement:
         for of in self.slots:
             most = of.most_tokens or max(counts)
             if padded or most < max(counts):
-                columns, ends = torch.arange(max(counts)), torch.tensor(counts)[:, None]  # a device would be waited for
+                columns, ends = torch.arange(max(counts)), torch.tensor(counts)[:, None]  # on the host: no wait
                 is_token = ((columns < ends) & (columns >= ends - most))[:, None]
                 indices[of] = copied_to(is_token.expand(-1, of.heads, -1).reshape(-1).nonzero().view(-1), self.device)
         return indices

@@ -32,7 +32,7 @@ HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)  # exists only on Linux
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """A key and a value for each head, which a layer caches of one token; none by default."""
+    """The heads and dimensions of a token's keys and values in one layer's cache; none by default."""
 
     heads: int = 0
     key_dim: int = 0
@@ -40,7 +40,7 @@ class LayerShape:
 
 
 class LayerSlots(NamedTuple):
-    """What decides where a layer's tokens are: a slot for each head, and the most tokens of a row that it holds.
+    """The two facts that determine where a layer's tokens are: its heads, and the most tokens of a row that it holds.
 
     A layer with a window holds as many tokens as its window, and writes each further token over the oldest one.
     """
@@ -51,9 +51,9 @@ class LayerSlots(NamedTuple):
 
 @dataclass(frozen=True)
 class KvLayout:
-    """The shape of what is cached: of one token for each layer, and of a row whatever its length; and who reads it.
+    """The shape of the cache: of a token in each layer, and of a row's states; and the layers' windows.
 
-    With `alibi`, positions are told to the model by a mask of two dimensions.
+    With `alibi`, the model gets the positions as a mask of two dimensions.
     """
 
     shapes: tuple[LayerShape, ...]  # of each layer
@@ -78,7 +78,7 @@ class KvLayout:
 
     @cached_property
     def bytes_by_most(self) -> dict[int | None, int]:
-        """The bytes of a token in all layers that hold at most so many tokens of a row; None: all."""
+        """A token's bytes by the most tokens of a row that a layer holds, summed over such layers; None: all tokens."""
         held: Counter[int | None] = Counter()
         for shape, of in zip(self.shapes, self.slots, strict=True):
             if shape.heads:
@@ -96,11 +96,11 @@ class KvLayout:
         return None if None in self.bytes_by_most else max(filter(None, self.bytes_by_most), default=None)
 
     def row_bytes(self, tokens: int) -> int:
-        """Returns the bytes of a row of this many tokens, of which layers with windows hold the newest."""
+        """Returns the bytes of a row of this many tokens; layers with windows hold only the newest of them."""
         return max(tokens, sum(held * min(tokens, most or tokens) for most, held in self.bytes_by_most.items()))
 
     def divided(self, budget_bytes: int) -> tuple[int, int | None]:
-        """Returns the bytes of a budget that are for tokens, and how many rows have states in the rest; None: any."""
+        """Returns a budget's bytes for tokens, and how many rows' states fit into its other bytes; None: any number."""
         if not self.state_bytes:
             return budget_bytes, None
         rows = max(1, min(MOST_STATES, budget_bytes // 2 // self.state_bytes))
@@ -119,10 +119,10 @@ class KvLayout:
     def attention_mask(
         self, mask: Tensor, positions: Tensor, held: HeldTokens
     ) -> Tensor | dict[str, Tensor | None] | None:
-        """Returns what the model takes for a mask [rows, 1, tokens, columns] of tokens at positions [rows, tokens].
+        """Returns the model's form of a mask [rows, 1, tokens, columns] of tokens at positions [rows, tokens].
 
-        `held` tells what layers with a window hold. With `alibi` the result is where the last token attends, [rows,
-        columns].
+        `held` returns the tokens that layers with a window hold. With `alibi` the result is 1 where the last token
+        attends, [rows, columns].
         """
         return (mask[:, 0, -1] == 0).long() if self.alibi else masks_by_kind(self.windows, mask, positions, held)
 

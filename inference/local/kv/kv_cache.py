@@ -5,8 +5,8 @@ column of a token is its position in the sequence, independent of other rows. So
 needs no padding on the left. The mask hides the columns behind the last token of a row.
 
 In a rectangle each row has one block, which is as wide as the longest row needs. It grows in steps, each of which moves
-all rows. Static batches use it because the papers count their memory so, as do models without a `FusedModel`, and those
-of which only some layers have a window: such a layer has only the window's columns.
+all rows. Static batches use it because the papers count their memory so. Models without a `FusedModel` use it, too, and
+models with a window in some layers only: such a layer has only the window's columns.
 In blocks of BLOCK_TOKENS each row has only the blocks that its own tokens need, and growing moves no row. Rows may
 share the blocks of a common prefix, which stay after their last row until a row needs the memory.
 
@@ -102,7 +102,7 @@ class KvCache(RowStates):
         return self.budget_bytes // self.layout.token_bytes
 
     def needed_bytes(self, lengths: Sequence[int], shared: Sequence[Sequence[int]] = ()) -> int:
-        """Returns the fewest bytes for all rows, with these lengths, of which joiners share the blocks `shared`."""
+        """Returns the fewest bytes for all rows, with these lengths, if joiners share the blocks `shared`."""
         tables = self.arrangement.tables
         if tables is None:
             return len(lengths) * self.layout.row_bytes(max(lengths, default=0))
@@ -124,7 +124,7 @@ class KvCache(RowStates):
         return self._carry_out(changes) or self.arrangement.rewinds(lengths)
 
     def clear(self, in_blocks: bool) -> None:
-        """Frees all rows; later rows are stored in blocks, some of which hold prefixes by now, or in a rectangle."""
+        """Frees all rows; later rows are stored in blocks, where prefixes may be kept already, or in a rectangle."""
         now = self.arrangement
         if now.tables is not None:
             self._carry_out(now.tables.clear_all(keep_prefixes=in_blocks))
@@ -210,7 +210,7 @@ class KvCache(RowStates):
         return width
 
     def attention_mask(self, mask: Tensor, positions: Tensor) -> Tensor | dict[str, Tensor | None] | None:
-        """Returns what the model takes for a mask [rows, 1, 1, columns] of rows whose newest tokens are at positions.
+        """Returns the model's form of a mask [rows, 1, 1, columns] of rows whose newest tokens are at `positions`.
 
         It hides the columns without a token.
         """
@@ -260,7 +260,7 @@ class KvCache(RowStates):
         return copy
 
     def write_row(self, row: int, length: int, copy: RowCopy, start: int = 0) -> None:
-        """Writes the tokens from `start` on of a row of `length` tokens, of which each layer has the last ones."""
+        """Writes a row's tokens from `start` up to `length`; a layer with a window gets only the last ones."""
         slots = self.arrangement.token_slots([row], [start], [length])
         for side, (tensor, of) in zip(chain.from_iterable(copy), self._tensors(), strict=True):
             at = slots[of].view(of.heads, -1)
@@ -272,7 +272,7 @@ class KvCache(RowStates):
         return max(0, self._read_columns - 1)
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """Returns the columns that attention reads, of which a mask of two dimensions hides some, and the first one."""
+        """Returns the number of columns that attention reads, some of them hidden by an `alibi` mask, and the first."""
         return self._read_columns or query_length, 0
 
     def _empty_arrangement(self, in_blocks: bool) -> Arrangement:

@@ -25,7 +25,7 @@ class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
         self.layout, self.row, self.token_ids = (layout := kv.layout), row, row.token_ids
         self.found = len(shared) * kv.arrangement.block_tokens  # tokens at the beginning that were cached
         self.prefilled = self.found  # tokens whose keys and values are known
-        self.seconds = 0.0  # that its prefill has taken
+        self.seconds = 0.0  # the time that its prefill has taken
         self.nbytes = layout.row_bytes(len(self.token_ids))
         # each layer's keys and values of all tokens, or of those of its window that are known
         self._layers = [
@@ -60,7 +60,7 @@ class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
         positions = torch.arange(first, first + count, device=device)[None, :]
 
         def held(window: Window) -> tuple[slice, Tensor]:
-            """Returns the columns of the window's newest tokens before these, and of these."""
+            """Returns the columns of these tokens and of the window's tokens in front of them, and their positions."""
             oldest = max(0, first - window.tokens)
             return slice(oldest, None), torch.arange(oldest, first + count, device=device)
 

@@ -1,4 +1,4 @@
-"""Which tokens of a pass over blocks attend in one call: those of rows that are alike in tokens and in blocks.
+"""Groups the rows of a pass over blocks whose tokens attend in one call: rows alike in tokens and in blocks.
 
 Within a call each row is padded to the most tokens, and to the most blocks, of any row in it. So a group has rows of
 like numbers, as far as the padding costs less than another call. A block is multiplied by all queries of its row at
@@ -64,7 +64,7 @@ def token_rows(counts: Sequence[int]) -> list[tuple[int, int]]:
 def query_groups(
     tables: BlockTables, counts: Sequence[int], device: torch.device, call_products: int = CALL_PRODUCTS
 ) -> QueryGroups:
-    """Divides the tokens of a pass in which row i has counts[i], numbered as `token_rows` does."""
+    """Divides the tokens of a pass into groups; row i has counts[i] tokens, numbered as in `token_rows`."""
     divided = alike([*zip(counts, map(len, tables.rows), strict=True)], call_products)
     # the number of each row's second token, less 1
     seconds = [*accumulate((count - 1 for count in counts), initial=len(counts) - 1)]
@@ -83,7 +83,7 @@ def query_groups(
 
 
 def alike(sizes: Sequence[tuple[int, int]], most_padding: int) -> list[list[int]]:
-    """Returns groups of rows, of which each has a number of tokens and one of blocks, in the order of their tokens.
+    """Returns groups of rows in the order of their tokens; `sizes` has each row's numbers of tokens and of blocks.
 
     A group is padded by at most `most_padding` products.
     """

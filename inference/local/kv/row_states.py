@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import Cache
 
-_Key = tuple[str, int, int]  # what keeps the state, its layer, and its number within the layer
+_Key = tuple[str, int, int]  # the kind of the state, its layer, and its number within the layer
 
 
 class RowStates(Cache):  # type: ignore[misc]  # transformers is untyped

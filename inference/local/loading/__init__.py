@@ -1,1 +1,1 @@
-"""Loads a model, or refuses it in one line, and checks that it is decoded right."""
+"""Loads a model, or refuses it with an error of one line, and checks that it is decoded right."""

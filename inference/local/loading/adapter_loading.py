@@ -1,4 +1,4 @@
-"""Loads LoRA adapters and lets them change the linear layers of a served model, or refuses one in a line."""
+"""Loads LoRA adapters, which change the linear layers of a served model, or refuses one with an error of one line."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -87,7 +87,7 @@ def _joined(model: Any, adding: Mapping[str, Adding]) -> dict[str, Adding]:
 
 
 def side_by_side(products: Sequence[LowRank | None], outputs: Sequence[int]) -> LowRank:
-    """Returns the product for the outputs of several layers of the same input, some of which are not changed."""
+    """Returns one product for the joined outputs of several layers of the same input; None leaves a layer unchanged."""
     starts = accumulate(outputs, initial=0)
     changed = [(product, first) for product, first in zip(products, starts, strict=False) if product]
     down = torch.cat([product.down for product, _ in changed], 1)

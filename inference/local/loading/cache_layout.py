@@ -1,4 +1,4 @@
-"""Finds what a model caches of a token and of a row, by a forward pass, or refuses it in one line."""
+"""Finds by a forward pass what a model caches for a token and for a row, or refuses it with an error of one line."""
 
 from functools import wraps
 from inspect import signature
@@ -32,7 +32,7 @@ UNBOUNDED = 2**31  # positions of a model that names none
 
 
 def served_layout(model: Any, name: str) -> tuple[KvLayout, int]:
-    """Returns what is cached of a token, and the model's positions; raises UnsupportedModel for known faults."""
+    """Returns the layout of the model's cache and its positions; raises UnsupportedModel for known faults."""
     config = model.config.get_text_config()
     max_positions = max(0, getattr(config, "max_position_embeddings", None) or 0) or UNBOUNDED
     if fault := row_dependence(config, max_positions):
@@ -42,7 +42,7 @@ def served_layout(model: Any, name: str) -> tuple[KvLayout, int]:
 
 
 def _kv_layout(model: Any, name: str, max_positions: int) -> KvLayout:
-    """Returns what is cached of one token, found by a forward pass, and who reads it; raises UnsupportedModel."""
+    """Returns the layout of the model's cache, found by a forward pass; raises UnsupportedModel."""
     cache, config = DynamicCache(config=model.config), model.config.get_text_config()
     others = sorted({type(layer).__name__ for layer in cache.layers} - {each.__name__ for each in SERVED_LAYERS})
     if others:
@@ -76,7 +76,7 @@ def _kv_layout(model: Any, name: str, max_positions: int) -> KvLayout:
 
 
 def _states(layer: Any) -> list[torch.Tensor]:
-    """Returns what a layer of convolution or linear attention keeps of one row."""
+    """Returns the states that a layer of convolution or linear attention keeps for one row."""
     if not isinstance(layer, LinearAttentionLayer):
         return []
     held = (*layer.conv_states.values(), *layer.recurrent_states.values())

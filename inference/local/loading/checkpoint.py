@@ -1,4 +1,4 @@
-"""Reads a model's weights with transformers: whole, or refused in one line. The model's own code is never run."""
+"""Reads a model's weights with transformers: all, or an error of one line. The model's own code is never run."""
 
 import re
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def read_checkpoint(model: str, device: torch.device, dtype: str, quantize: Quan
     Raises UnsupportedModel, UnreadableModel or QuantizationUnavailable.
     """
     disable_progress_bar()
-    set_verbosity_error()  # what transformers warns of is refused here by its name
+    set_verbosity_error()  # transformers warns of missing weights; here they are refused by their names
     options: dict[str, Any] = {"dtype": dtype}
     method, _ = quantisation(read_json(model, "config.json"))
     if quantize is not None:

@@ -16,7 +16,7 @@ from inference.local.forward.step_graphs import Recorder, StepGraphs
 from inference.local.kv.kv_budget import KvLayout
 from inference.local.kv.kv_cache import KvCache
 
-SHORT = (3, 6)  # lengths of two rows that no window and no threshold concerns
+SHORT = (3, 6)  # lengths of two rows that are shorter than any window and threshold
 PAST = 3  # a row passes a threshold by this many tokens, so that the prefill and the decoding step are beyond it
 # Numbers of a configuration that a row's length can pass: windows, chunks, original contexts, floors of a scale.
 THRESHOLD = re.compile("window|chunk|original_max|floor_scale")
@@ -73,7 +73,7 @@ def _prompt(row: int, length: int, vocabulary: int) -> list[int]:
 
 
 def adapters_fault(decoder: Any, layout: KvLayout, longrope: Longrope | None, adapters: Adapters) -> str:
-    """Compares rows of a model's adapters and of the model itself, together, with each alone; returns as below.
+    """Compares a batch of rows of each adapter and of the model itself with each row alone; see `decoding_fault`.
 
     Layers whose inputs are not sorted by rows would add an adapter's products to other rows.
     """
@@ -97,7 +97,7 @@ def let_repeat(
 ) -> None:
     """Lets a decoder repeat recorded parts of its passes, if that gives the model's own logits of each prompt.
 
-    The rows change places, so that what is repeated gets other inputs than what was recorded.
+    Prompts change places between the two checks, so that the repeated parts get other inputs than the recorded ones.
     """
     decoder.graphs = StepGraphs(recorder)
     try:

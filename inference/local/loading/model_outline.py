@@ -1,4 +1,4 @@
-"""What serving a model takes, known from its small files: the model is made without weights, on torch's meta device."""
+"""Describes how a model would be served, from its small files: it is made without weights, on torch's meta device."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -49,8 +49,8 @@ class ModelOutline:
 def outline_model(model: str, device: torch.device, dtype: str, adapters: Iterable[AdapterFiles] = ()) -> ModelOutline:
     """Describes the model of a directory or hub id; raises UnsupportedModel and UnreadableModel, as loading does.
 
-    What only the weights tell is not known: whether all of them are there, and whether decoding is right. Raises
-    ShownByLoading for a model that does not run without data.
+    Only loading shows whether all weights are there and whether decoding is right. Raises ShownByLoading for a model
+    that does not run without data.
     """
     set_verbosity_error()
     config, known = read_config(model), load_tokenizer(model)

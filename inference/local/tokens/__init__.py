@@ -1,1 +1,1 @@
-"""Which tokens a pass computes, and which token each row gets next."""
+"""Chooses the tokens that a pass computes, and the token that each row gets next."""

@@ -44,7 +44,7 @@ class CopiedText:
             self._append(token)
 
     def follow(self, answer: Sequence[int]) -> None:
-        """Adds what the answer has gained, and counts how often it was foreseen."""
+        """Adds the answer's new tokens, and counts how many of them were foreseen."""
         for token in answer[self._followed :]:
             if self._place is not None:
                 comes, kind = self.tokens[self._place] == token, _kind(self._copied)
@@ -109,7 +109,7 @@ def most_worthwhile(chances: Sequence[Sequence[float]], rows: int, line: Line) -
 
 
 class Guessing:
-    """Decides before each pass of an engine what is guessed; `most` is the largest number of a row's guesses."""
+    """Makes the guesses of each pass of an engine; `most` is the largest number of guesses for a row."""
 
     def __init__(self, most: int) -> None:
         self.most, self.costs = most, PassCosts()
@@ -136,5 +136,5 @@ class Guessing:
         self.right += right
 
     def count(self, tokens: int, further: int, seconds: float) -> None:
-        """Counts a pass over `tokens` tokens, of which `further` were guesses or belonged to prompts."""
+        """Counts a pass over `tokens` tokens; `further` of them were guesses or belonged to prompts."""
         self.costs.count(tokens, further > 0, seconds)

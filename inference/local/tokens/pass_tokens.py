@@ -1,4 +1,4 @@
-"""Which tokens of each row a pass over blocks computes: the newest with guesses behind it, or a part of its prompt."""
+"""Lists the tokens of a pass over blocks: of each row the newest with guesses behind it, or a part of its prompt."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from inference.local.tokens.guessed_tokens import Guessing
 def guessed_tokens(rows: Sequence[BatchRow], tables: BlockTables | None, guessing: Guessing) -> list[list[int]]:
     """Returns guesses of each row's next tokens; its limit and its blocks have room for them and one more.
 
-    Returns nothing if nobody is guessed, as in a rectangle.
+    Returns an empty list if no row is guessed, as in a rectangle.
     """
     if tables is None or not guessing.begins(sum(row.running for row in rows)):
         return []
