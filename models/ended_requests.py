@@ -28,7 +28,7 @@ def finished(session: Session, ids: Iterable[str]) -> set[str]:
     ids = list(ids)
     theirs = StoredRequest.id == any_(
         literal(ids, ARRAY(Text))
-    )  # the ids are one parameter: a thousand would slow each waiting call
+    )  # one parameter holds all ids: a thousand parameters would slow each waiting call
     unfinished = session.scalars(select(StoredRequest.id).where(theirs, StoredRequest.status.in_(UNFINISHED)))
     return set(ids) - set(unfinished)
 

@@ -17,7 +17,7 @@ from models.session import is_pooled
 from models.sql import run
 
 SUBMITTED, ENDED = "magnus_submitted", "magnus_ended"  # channels of Postgres's NOTIFY
-ERRORS = (SQLAlchemyError, psycopg.Error)  # raised by Notifications while Postgres is unreachable
+ERRORS = (SQLAlchemyError, psycopg.Error)  # the errors of Notifications while Postgres is unreachable
 MOST_IDS = 200  # ids in one notification, which may carry 8,000 bytes; an id has 37
 # Sent in a transaction of its own: the commit of a notification holds a lock that all of them share, so it must neither
 # be a submission's commit nor wait for the disk.

@@ -19,7 +19,7 @@ def this_process() -> str:
 
 
 def has_ended(process: str) -> bool:
-    """Returns whether a process of this host has ended; False for those of other hosts, of which nothing is known."""
+    """Returns whether a process of this host has ended; False for a process of another host, whose state is unknown."""
     host, _, pid = process.rpartition(":")
     return host == _this_host() and not psutil.pid_exists(int(pid))
 

@@ -1,4 +1,4 @@
-"""What the service did in the last minutes, which the policy lab plays again: requests, workers, measured figures."""
+"""Reads the service's last minutes for the policy lab, which simulates them: requests, workers, measured figures."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -36,8 +36,8 @@ class MeasuredWork:
 def measured_work(connection: Connection, window_s: float, alive_s: float, most: int = MOST_REQUESTS) -> MeasuredWork:
     """Returns the work of the last `window_s` seconds for the live workers' model that answered most requests then.
 
-    Of more than `most` answers, only the newest count. Requests that had arrived before the window arrive at its
-    beginning and are not counted. Raises NothingToPlay.
+    Only the newest `most` answers are counted. Requests that had arrived before the window arrive at its beginning and
+    are not counted. Raises NothingToPlay.
     """
     inputs = planner_inputs(connection)
     rows = connection.execute(

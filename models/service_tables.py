@@ -11,7 +11,7 @@ from models.tables import NOW, Base
 
 
 class Leadership(Base):
-    """The leader among processes of which only one works: it renews its lead, and each of its writes checks `fence`."""
+    """The leader of processes that work one at a time: it renews its lead, and each of its writes checks `fence`."""
 
     __tablename__ = "leaderships"
 

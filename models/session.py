@@ -31,8 +31,9 @@ ANSWER_WITHIN_S = 30.0
 IDLE_IN_TRANSACTION_S = 8.0
 # Longer than IDLE_IN_TRANSACTION_S, after which the lock of a frozen process is free.
 LOCK_WITHIN_S = 10.0
-# What Magnus's statements rely on. Database administrators set other values for a role or a database: exact floats, by
-# which a worker recognises its row; transactions that see each other's commits; plain texts of instants and bytes.
+# Settings on which Magnus's statements rely; administrators may have set other values for a role or a database. Floats
+# must be exact, because a worker recognises its row by one; transactions must see each other's commits; instants and
+# bytes must come as plain texts.
 PINNED = {
     "extra_float_digits": "1",
     "default_transaction_isolation": "read committed",

@@ -143,8 +143,8 @@ class StoredRequest(Base):
     logprobs: Mapped[list[Any] | None] = mapped_column(JSONB(none_as_null=True), deferred=True, deferred_raiseload=True)
     output_text: Mapped[str | None]
     output_tokens: Mapped[int | None]
-    cached_tokens: Mapped[int | None]  # of the prompt's, those that were not computed; null if its engine did not say
-    reasoning_tokens: Mapped[int | None]  # of the answer's, those of thinking; null if the model's answers do not think
+    cached_tokens: Mapped[int | None]  # prompt tokens that were cached and not computed; null if its engine did not say
+    reasoning_tokens: Mapped[int | None]  # thinking tokens of the answer; null if the model's answers do not think
     finish_reason: Mapped[str | None]  # eos, stop, limit
     error: Mapped[dict[str, Any] | None]
     started_at: Mapped[datetime | None]

@@ -1,4 +1,4 @@
-"""How a bulk job's lines become requests: one process at a time claims a job, and each step is one transaction.
+"""Turns a bulk job's lines into requests: one process at a time claims a job, and each step is one transaction.
 
 A step inserts the requests of the lines that it read and moves the job's `next_line` behind them. A process that is
 killed therefore repeats no line and skips none. A step is counted before it reads, so that a line whose check ends the
@@ -36,7 +36,8 @@ INSERT_LINES = text("""
 """).bindparams(bindparam("rows", type_=JSONB))
 
 
-# How long no other step of a job begins, unless one ends: longer than from a step's count to its lock. Not tuned.
+# For this long after a step began, no other step of the job begins unless this one ends: longer than the time from the
+# step's count to its lock. Not tuned.
 HELD_S = 2.0
 FEWER = 8  # a step has an eighth of the lines of the one before that did not end: 500, 62, 7, 1. Not tuned
 

@@ -182,7 +182,7 @@ def change_job(
 
 
 def _change(session: Session, tenant: str, job_id: str, *also: ColumnElement[bool], **values: Any) -> bool:
-    """Changes a job that still has lines to serve, and has it looked at now; returns False if there is none such."""
+    """Changes a job that has lines to serve, and makes its next check due now; returns False without such a job."""
     changed = session.scalar(
         update(BulkJob)
         .where(BulkJob.id == job_id, BulkJob.tenant == tenant, BulkJob.status.in_(CHANGEABLE), *also)

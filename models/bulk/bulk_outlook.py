@@ -1,8 +1,9 @@
-"""When a bulk job should have ended: by the work before its end and the workers' costs, later by its own pace.
+"""Forecasts the end of a bulk job: from the work before its end and the workers' costs, later from its own pace.
 
-Jobs share the workers as `scheduling.forecast.bulk_forecast` has it. What other requests take of the workers is in the
-errors of earlier forecasts, by which the expectation is corrected and its interval made: jobs that ended are compared
-with what was forecast at their creation. Once a job has served a twentieth of its tokens, its pace so far counts.
+Jobs share the workers as in `scheduling.forecast.bulk_forecast`. The workers' time for other requests is not computed:
+it shows in the errors of earlier forecasts, because jobs that ended are compared with the forecasts at their creation.
+These errors correct the expectation and give its interval. Once a job has served a twentieth of its tokens, its pace so
+far is used instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from scheduling.policy import Worker
 PACE_FROM = 0.05  # the share of a job's tokens that must be served before its pace counts. Not tuned
 SPREAD = 0.6  # of a forecast's logarithm: 1/3 to 3 times until errors are known, as for single requests
 RECENT_JOBS = 200  # ended jobs whose forecasts are judged. Not tuned
-# The model is the one whose workers serve one of its lines; a job without any has no work that is known.
+# The model is the one whose workers serve one of the job's lines; null for a job without a line that was read.
 UNENDED_WORK = text(f"""
     select tenant, id, left_work, extract(epoch from expires_at - clock_timestamp())::float8 as left_s, (
         select coalesce(r.base, r.model) from bulk_lines l join requests r on r.id = l.request_id
@@ -41,7 +42,7 @@ ENDED_JOBS = text("""
 
 @dataclass(frozen=True, slots=True)
 class UnendedWork:
-    """What is left of a bulk job that goes on, the seconds until its window ends, and the model of its lines."""
+    """The remaining work of a bulk job that goes on, the seconds until its window ends, and the model of its lines."""
 
     job: Job
     work: Work
@@ -59,7 +60,7 @@ def unended_work(connection: Connection) -> list[UnendedWork]:
 
 @dataclass(frozen=True)
 class BulkOutlook:
-    """The workers of a model, the work that is left of its bulk jobs, and how well earlier forecasts were met."""
+    """The workers of a model, the remaining work of its bulk jobs, and the errors of earlier forecasts."""
 
     workers: Sequence[Worker]
     left: Mapping[Job, Work]
@@ -76,11 +77,11 @@ class BulkOutlook:
         return needed_s(before, self.workers) + MARGIN_S
 
     def of_new(self, forecast_s: float | None) -> Expectation | None:
-        """Returns what is expected of a job with this forecast."""
+        """Returns the expectation for a new job with this forecast."""
         return None if forecast_s is None else self.calibration.around("waiting", forecast_s, SPREAD)
 
     def of_job(self, job: BulkJob) -> Expectation | None:
-        """Returns what is expected of a stored job from now on; None if it has ended, is paused, or is unknown."""
+        """Returns the expectation for a stored job; None if the job has ended or is paused, or its work is unknown."""
         if job.status not in (BulkStatus.validating, BulkStatus.in_progress) or job.paused_at or not job.left_work:
             return None
         work = Work(**job.left_work)

@@ -1,4 +1,4 @@
-"""Counts the ended lines of bulk jobs, tells waiting ones of changes, stops jobs, and ends them.
+"""Counts the ended lines of bulk jobs, applies changes of a job to its unfinished lines, stops jobs, and ends them.
 
 Queries join requests to lines by `lateral` with `offset 0`, or by a lock: otherwise Postgres may plan to read all
 requests. A process locks the row of the job that it counts, so that several processes count different jobs.
@@ -65,9 +65,9 @@ class LineCounts:
     left_answer_tokens: int = 0
 
     def left_work(self, lines: int) -> dict[str, int]:
-        """Returns the fields of Work for all that is left of a job with so many lines.
+        """Returns the fields of Work for the remaining work of a job that has `lines` lines in all.
 
-        Lines that were not read yet are taken to be like those that were.
+        Lines that were not read yet are assumed to be like those that were.
         """
         read = self.completed + self.failed + self.unfinished + self.unserved
         unread = max(0, lines - read) / max(1, read)
@@ -117,7 +117,7 @@ def stop_lines(connection: Connection, job_id: str) -> int:
 
 
 LOWEST_OF_DEFAULT = BACKGROUND_PRIORITY // 2  # priorities below are background work, see `scheduling.request`
-# The unfinished requests of a job that do not follow its pause, its end and its tier, with what they should have.
+# The unfinished requests of a job whose pause, deadline or priority differs from the job's, with the values to set.
 UNTOLD = f"""
     select q.id, j.paused_at is not null as paused, least(j.expires_at, l.deadline_at) as ends_at,
         case when (q.priority < {LOWEST_OF_DEFAULT}) = (j.service_tier = 'flex') then 0

@@ -18,7 +18,7 @@ from scheduling.request import ServiceTier
 
 
 class FilePurpose(enum.StrEnum):
-    """What a file holds: `batch` the lines of an upload, `output` and `error` the results of a bulk job."""
+    """The content of a file: `batch` has the lines of an upload, `output` and `error` the results of a bulk job."""
 
     batch = "batch"
     output = "output"
@@ -39,7 +39,7 @@ class BulkStatus(enum.StrEnum):
 
 
 ENDED = (BulkStatus.failed, BulkStatus.completed, BulkStatus.expired, BulkStatus.cancelled)
-# Calls that generate nothing. Their models' workers are others, so that forecasts by the served LM's do not hold.
+# Calls that generate nothing. Other workers serve them, so that forecasts from the LM's workers do not hold for them.
 POOLING_ENDPOINTS = ("/v1/embeddings", "/v1/rerank", "/v1/score")
 # The predicate of partial indexes; a query must repeat it word by word to use them.
 UNENDED = "status in ('validating', 'in_progress', 'finalizing', 'cancelling')"

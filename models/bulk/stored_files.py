@@ -121,7 +121,7 @@ def file_page(
 
 
 def delete_file(session: Session, tenant: str, file_id: str) -> bool:
-    """Hides a file from its tenant for good; returns False if there is none. Bulk jobs go on reading it."""
+    """Hides a file from its tenant for good; returns False without such a file. Bulk jobs go on reading it."""
     deleted = session.scalar(
         update(StoredFile)
         .where(StoredFile.id == file_id, StoredFile.tenant == tenant, StoredFile.deleted_at.is_(None))

@@ -1,1 +1,1 @@
-"""How connections to Postgres fail, what its errors say, and which schema it has."""
+"""Connections to Postgres: bounded waits, errors as one line, and the state of the schema."""

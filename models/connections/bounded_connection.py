@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.errors import _WaitTimeout  # what psycopg's own wait raises; there is no public name for it
 
-# Seconds after a silence for which every use of a connection fails at once; then one use tries whether Postgres
-# answers. A longer pause delays the recovery, a shorter one makes more threads wait. Not tuned.
+# Once Postgres was silent, each use of a connection fails at once for this many seconds; the next use then tries
+# whether Postgres answers. A longer pause delays the recovery, a shorter one makes more threads wait. Not tuned.
 PAUSE_S = 0.5
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Whether Postgres allows as many connections as the processes of the service keep at most."""
+"""Checks whether Postgres allows all connections that the processes of the service may keep open."""
 
 from collections.abc import Mapping
 

@@ -41,7 +41,7 @@ REMEDIES = {
 OTHERWISE = f"check host and port in {URL}, and that the server runs"
 
 
-# What a schema of another version, or a role without its rights, causes; only an operator can mend that.
+# The errors of a schema of another version and of a role without rights; only an operator can mend either.
 UNFIT = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.InsufficientPrivilege)
 
 
@@ -58,7 +58,7 @@ def explain(error: SQLAlchemyError | psycopg.Error) -> str:
 
 # Classes of SQLSTATE that say nothing about the statement: connection, rollback, resources, operator, system.
 PASSING = {"08", "40", "53", "57", "58"}
-STATEMENT_CANCELLED = "57014"  # also by a time-out, which this statement may always exceed
+STATEMENT_CANCELLED = "57014"  # by a person or by a time-out; a statement that exceeded it may exceed it each time
 READ_ONLY = "25006"  # the server has become a stand-by, or an administrator keeps it from being written to
 
 

@@ -1,4 +1,4 @@
-"""What keeps the messages of several installations apart in one Redis."""
+"""The name and the secret that keep the messages of several installations apart in one Redis."""
 
 from dataclasses import dataclass, field
 

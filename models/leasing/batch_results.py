@@ -42,8 +42,8 @@ class Answer:
     error: Mapping[str, str] | None = None
     logprobs: Sequence[Any] | None = None  # as the API shows them
     gpu_s: float = 0.0  # its share of the device's seconds since it was last taken from the queue
-    reasoning_tokens: int | None = None  # of `tokens`, those of thinking; None if its model's answers do not think
-    cached_tokens: int | None = None  # of the prompt's, those that were not computed; None if its engine does not say
+    reasoning_tokens: int | None = None  # thinking tokens among `tokens`; None if its model's answers do not think
+    cached_tokens: int | None = None  # prompt tokens that were cached and not computed; None if its engine does not say
     first_token_ago_s: float | None = None  # None if its first token came in an earlier batch, or is not known
 
 
@@ -66,7 +66,7 @@ class RowReturned:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What serving a batch took; token counts as `inference.sequences.RunFigures` defines them."""
+    """The costs of serving a batch; token counts as `inference.sequences.RunFigures` defines them."""
 
     serving_s: float
     iterations: int

@@ -21,7 +21,7 @@ from scheduling.request import RowLength
 
 @dataclass(frozen=True, slots=True)
 class WorkerOffer:
-    """What a worker accepts now: at most `max_rows` rows at once, and no work while its engine has a `fault`.
+    """The work that a worker accepts now: at most `max_rows` rows at once, and none while its engine has a `fault`.
 
     `curves` are those learned since it registered; None: nothing new. `row_lengths` has the predictions of running rows
     that are better than those made at their arrival, by request id. `guesses` are the tokens that its engine has

@@ -15,14 +15,13 @@ from scheduling.policy import Loadable
 
 @dataclass(frozen=True, slots=True)
 class WorkerRegistration:
-    """What a worker registers; `curves` are its measured prefill and decode curves (SCLS Eq. 3-4).
+    """The facts that a worker registers; `curves` are its measured prefill and decode curves (SCLS Eq. 3-4).
 
     Curves from a short measurement have the key `quick`; they replace those of a whole profile only if the worker's
     model or device has changed. `paged`: memory is the sum over rows in blocks of `block_tokens`; with windows see
-    `KvMemory`. `lacks` names what
-    its engine cannot do, `adapters` what it serves beside its model. `prefix_cache`: its engine caches prefixes of
-    prompts. `loadable` has the models that it can load, the present one among them; none if it always serves the same
-    one.
+    `KvMemory`. `lacks` names the abilities that its engine lacks, `adapters` those that it serves beside its model.
+    `prefix_cache`: its engine caches prefixes of prompts. `loadable` has the models that it can load, the present one
+    among them; it is empty for a worker that always serves the same one.
     """
 
     name: str

@@ -1,1 +1,1 @@
-"""What operators look at and do: samples of every ten seconds, the queue, fleet, predictions, jobs, sign-ins, audit."""
+"""Queries and actions for operators: samples of every ten seconds, queue, fleet, predictions, jobs, sign-ins, audit."""

@@ -1,4 +1,4 @@
-"""What the page of one bulk job shows: how its lines ended over time, and its errors by cause."""
+"""The figures on the page of one bulk job: its ended lines over time, and its errors by cause."""
 
 from dataclasses import dataclass
 

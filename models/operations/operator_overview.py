@@ -1,4 +1,4 @@
-"""What the overview shows: requests by stage, and what keeps them from being served; pauses planning."""
+"""The figures of the overview: requests by stage, and the obstacles to serving them; pauses planning."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -108,9 +108,9 @@ def workers_not_consuming(session: Session) -> list[str]:
 
 
 def fleet_findings(session: Session, worker_alive_s: float) -> list[str]:
-    """Returns what keeps workers from serving while others live.
+    """Returns the problems of workers, for a service in which at least one worker lives.
 
-    That is faulty engines, silent workers, batches not begun, and that no worker may get one.
+    These are faulty engines, silent workers, batches that no worker began, and that no worker may get a batch.
     """
     row = session.execute(
         text(f"""
@@ -135,7 +135,7 @@ def fleet_findings(session: Session, worker_alive_s: float) -> list[str]:
 
 
 def planner_findings(session: Session) -> list[str]:
-    """Returns that the planner said nothing lately, or what it said about the broker and models without workers."""
+    """Returns the planner's problems: it wrote nothing lately, its broker fails, or models have no worker."""
     row = session.execute(
         text("""
             select value->>'broker_error' as broker_error, value->'unserved' as unserved from service_state

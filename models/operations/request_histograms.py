@@ -28,7 +28,7 @@ MOST_S = 60
 
 @dataclass(frozen=True, slots=True)
 class HistogramKind:
-    """What a histogram counts: an expression over the request `r`, and the upper edges of its buckets."""
+    """The definition of a histogram: an expression over the request `r`, and the upper edges of its buckets."""
 
     help: str
     value: str

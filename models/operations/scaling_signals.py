@@ -1,4 +1,4 @@
-"""The signals by which a model's workers are scaled: what they have to do, read from the requests, and what follows.
+"""The signals by which a model's workers are scaled: reads the demand from the requests, and stores the signals.
 
 The process `chores` computes the signals and stores them, so that a scrape reads one row.
 """
@@ -66,7 +66,7 @@ class ScalingSignal:
 
 
 def read_demands(connection: Connection) -> dict[str, Demand]:
-    """Returns what each model's workers have to do now; models without requests are left out."""
+    """Returns the present demand for each model's workers; models without requests are left out."""
     waiting, running = dict[str, Work](), dict[str, int]()
     jobs: defaultdict[str, list[tuple[Work, float]]] = defaultdict(list)
     for row in connection.execute(UNFINISHED):

@@ -1,4 +1,4 @@
-"""What each policy would have reached with the last requests, as the process `chores` simulates it."""
+"""Stores the response times that each policy would have reached with the last requests, simulated by `chores`."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from models.sql import text
 # An older round tells nothing of the present load. Twice as long as the window that a round plays. Not tuned.
 STALE_S = 7200.0
 MOST_ERROR = 0.1  # a simulation that misses the measured mean by a larger share is no ground for advice
-LEAST_GAIN = 0.05  # a smaller gain is within what chance makes of it. Not tuned
+LEAST_GAIN = 0.05  # a smaller gain may be chance. Not tuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def write_shadow_round(connection: Connection, played: ShadowRound) -> None:
 
 
 def read_shadow_round(session: Session, within_s: float = STALE_S) -> ShadowRound | None:
-    """Returns the last round; None if there is none that was stored within the last `within_s` seconds."""
+    """Returns the last round; None if it was stored more than `within_s` seconds ago, or never."""
     stored = session.execute(
         text("""
             select value from service_state where name = 'shadow'

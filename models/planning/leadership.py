@@ -1,4 +1,4 @@
-"""Leader election among processes of which only one works: a row with a holder, a fencing number and an expiry.
+"""Leader election, so that only one of several processes works: a row with a holder, a fencing number and an expiry.
 
 The expiry is by the database's clock. The lead does not depend on a session, so it works through a pooler, and the
 server itself releases a frozen leader's locks (`models/session.py:IDLE_IN_TRANSACTION_S`).

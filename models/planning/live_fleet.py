@@ -27,7 +27,7 @@ from scheduling.request import RowLength
 MAY_BE_GIVEN_BATCHES = """stopped_at is null and not stopping and not_consuming_since is null and fault is null
     and drained_at is null"""
 
-# What a worker says that it lacks, and the adapters that it lacks beside others of its model.
+# The abilities that a worker reports as lacking, and the adapters that only other workers of its model serve.
 LACKS = f"""lacks || array(
     select distinct '{ADAPTER}' || adapter from workers others, unnest(others.adapters) as adapter
     where others.model = workers.model and adapter <> all(workers.adapters)

@@ -71,7 +71,7 @@ class QueuedRequest:
 
 
 def fetch_new_requests(connection: Connection, epoch: int, most: int) -> list[QueuedRequest]:
-    """Returns queued and predicted requests that this epoch has not fetched yet, at most so many, in order of arrival.
+    """Returns at most `most` queued and predicted requests that this epoch has not fetched yet, in order of arrival.
 
     Those that no planner has fetched come first. Marks them with the epoch, so that the next call does not return them
     again. Rows that another transaction has locked, such as a predictor's, are skipped; a later call returns them.
@@ -120,7 +120,7 @@ def requests_of_batches(connection: Connection, batch_ids: Sequence[int]) -> dic
 
 
 def to_request(row: Any) -> Request:
-    """Makes the scheduling request of a row of REQUEST_COLUMNS; what many requests have in common is stored once."""
+    """Makes the scheduling request of a row of REQUEST_COLUMNS; equal strings of many requests are stored once."""
     return Request(
         id=row.id,
         arrived_at=row.arrived_at,

@@ -15,7 +15,7 @@ from models.sql import run, text
 
 @dataclass(frozen=True, slots=True)
 class PlannerInputs:
-    """What the planner reads before each step; instants and ages by the database's clock."""
+    """The planner's inputs of one step; instants and ages by the database's clock."""
 
     now: float
     policy: str | None  # None: no policy was set, the planner's default is in force

@@ -61,7 +61,7 @@ class SubmissionEta:
 
 @dataclass(frozen=True)
 class ResponseTimeEstimate:
-    """Response times and output tokens as lines over input tokens, by application; key None: of all together."""
+    """Response times and output tokens as lines over input tokens, by application; the key None has those of all."""
 
     response_s: Mapping[str | None, ResponseLine]
     output_tokens: Mapping[str | None, ResponseLine]
@@ -80,7 +80,7 @@ class ResponseTimeEstimate:
         return SubmissionEta(forecast_s, told.seconds, told.low_s, told.high_s)
 
     def answer_tokens(self, application: str, input_tokens: int, limit_tokens: int) -> float | None:
-        """Returns the tokens of an answer as recent ones to such inputs have; None without any."""
+        """Returns the expected tokens of an answer, from recent answers by input length; None without any."""
         lengths = self.output_tokens.get(application) or self.output_tokens.get(None)
         return None if lengths is None else min(lengths.at(input_tokens), limit_tokens)
 

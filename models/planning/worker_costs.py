@@ -13,7 +13,7 @@ from scheduling.kv_memory import MOST_TOKENS, KvMemory
 from scheduling.policy import Loadable
 
 MEMORY = tuple(field.name for field in fields(KvMemory))
-# `KvMemory.longest_row_tokens` of the row `w` of `workers`
+# SQL for `KvMemory.longest_row_tokens` of a worker, the row `w` of the table `workers`
 LONGEST_ROW = f"""greatest(w.theta_bytes / w.delta_bytes, least({MOST_TOKENS}, case
     when w.windowed_bytes < w.delta_bytes
         then (w.theta_bytes - w.window_tokens * w.windowed_bytes) / (w.delta_bytes - w.windowed_bytes)

@@ -1,1 +1,1 @@
-"""What belongs to a tenant: its settings, the scopes of its keys, its usage."""
+"""Tenants: their settings, the scopes of their keys, their usage."""

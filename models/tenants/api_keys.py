@@ -16,7 +16,7 @@ from models.tenants.tenant_limits import NO_LIMITS, TenantLimits
 
 
 class Scope(enum.StrEnum):
-    """What a key may do: `submit` and change the tenant's own work, `read` it, or `operate`: see the whole service.
+    """A right of a key: `submit` and change the tenant's own work, `read` it, or `operate`: see the whole service.
 
     The dashboard's pages need `operate`; there, `submit` allows actions on the whole service, and `read` every text.
     """

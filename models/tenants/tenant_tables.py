@@ -23,7 +23,7 @@ class Tenant(Base):
 
 
 class UsageEntry(Base):
-    """What one transaction of a worker adds to a tenant's usage; `models.tenants.usage.fold` sums the entries by day.
+    """The usage that one transaction of a worker adds to a tenant; `models.tenants.usage.fold` sums the entries by day.
 
     Entries are only inserted and deleted: if all workers updated one row a day, they would wait for each other.
     """

@@ -58,8 +58,8 @@ def claim(
     """Claims up to `most` deliveries that are due, for `claim_s` seconds; tenants take turns.
 
     Claims at most `each` of one endpoint, or `each_failing` if its last attempt failed, and at most `each_tenant` of a
-    tenant, less the numbers that `running` has by endpoint id: endpoints that do not answer thereby take few of a
-    sender's attempts.
+    tenant. The deliveries in `running`, by endpoint id, count against these limits, so that endpoints that do not
+    answer take few of a sender's attempts.
     """
     rows = connection.execute(
         text("""
