@@ -89,7 +89,7 @@ class DayUsage(BaseModel):
 
 Id = Annotated[str, Field(description="Of a request (resp_…) or a batch (batch_…)")]
 Instructions = Annotated[str | None, Field(description="What to do with the input; the system text")]
-Model = Annotated[str | None, Field(description="The first model that is served, if not given")]
+Model = Annotated[str | None, Field(description="Model to ask; if not given, the first one that is served")]
 MostTokens = Annotated[int | None, Field(ge=1, description="Most tokens of an answer")]
 
 

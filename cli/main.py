@@ -26,7 +26,7 @@ SECTIONS = {
     "Send requests": {
         "submit": ("client.request_commands:submit", "Submit one request, or each line of a file."),
         "chat": ("client.chat_command:chat", "Chat in the terminal, with each answer's predicted length."),
-        "status": ("client.request_commands:status", "Show how requests stand, or what the service does."),
+        "status": ("client.request_commands:status", "Show the status of requests, or of the whole service."),
         "cancel": ("client.request_commands:cancel", "Cancel requests, whether they wait or run."),
         "batch": ("client.batch_commands:batch", "Send a file as one batch, and fetch its answers."),
         "usage": ("client.account_commands:usage", "Show requests, tokens and GPU-seconds of each day."),
@@ -43,12 +43,12 @@ SECTIONS = {
     },
     "Choose and train models": {
         "model": ("fetch_commands:model", "Fetch a language model to serve, or a text encoder."),
-        "models": ("learned_commands:models", "List what Magnus has learned; activate a version of it."),
+        "models": ("learned_commands:models", "List Magnus's learned models, and activate a version."),
         "train": ("learned_commands:train", "Train the length predictor on a file of known answers."),
         "profile": ("profile_command:profile", "Measure the served model's speed on a device."),
     },
     "Run its processes on several hosts": {
-        "run": ("run_commands:run", "Become a process without a GPU: web, planner, trainer or another."),
+        "run": ("run_commands:run", "Become one process, such as web, planner or trainer."),
         "worker": ("run_commands:worker", "Become a worker: serve batches on one device."),
     },
 }

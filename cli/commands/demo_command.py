@@ -47,14 +47,22 @@ class Interrupted(Exception):
 
 
 @click.command()
-@click.option("--model", help="A real model instead: the name of a fetched one (smollm2) or its directory.")
-@click.option("--engine", "engines", multiple=True, metavar="URL", help="A server of others, such as vLLM; repeat.")
-@click.option("--requests", type=click.IntRange(1), help="Requests to send; 240, or all 218 real ones.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="A second; 240, or 4 to a real model.")
+@click.option("--model", help="Serve a real model: the name of a fetched one (smollm2) or a directory.")
+@click.option(
+    "--engine",
+    "engines",
+    multiple=True,
+    metavar="URL",
+    help="Serve with this inference server, such as vLLM; repeatable.",
+)
+@click.option("--requests", type=click.IntRange(1), help="Requests to send; by default 240, or all 218 real ones.")
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), help="Requests a second; by default 240, or 4 to a real model."
+)
 @click.option("--policy", type=click.Choice(POLICIES), help="Policy of the service that the demo starts.")
-@click.option("--compare", "compared", type=COMPARED, help="The same under these policies: vs,magnus,fusion.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the requests and of their arrival times.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there.")
+@click.option("--compare", "compared", type=COMPARED, help="Run under each of these policies: vs,magnus,fusion.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the requests and their arrival times.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures to FILE.")
 @service_options
 def demo(
     model: str | None,

@@ -19,8 +19,8 @@ from cli.service_access import settings_with, state_dir_option
 @click.command()
 @json_option
 @state_dir_option
-@click.option("--engine", "engine_url", metavar="URL", help="Say instead what this server of others can do.")
-@click.option("--model", metavar="DIR", help="Say instead how this directory, hub id or GGUF file would be served.")
+@click.option("--engine", "engine_url", metavar="URL", help="Check this inference server instead, such as vLLM.")
+@click.option("--model", metavar="DIR", help="Check this directory, hub id or GGUF file instead.")
 def doctor(as_json: bool, state_dir: Path | None, engine_url: str | None, model: str | None) -> None:
     """Check Python, servers, ports, database, broker, model and GPUs.
 

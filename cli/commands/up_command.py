@@ -53,18 +53,18 @@ MOST_TRIED = 20  # ports from a taken default on; not tuned
 @click.command()
 @state_dir_option
 @click.option("--host", help="Address of the API and the dashboard.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Their port; 0 picks a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port of the API and the dashboard; 0 picks a free one.")
 @click.option("--flower-port", type=click.IntRange(0, 65535), help="Port of Flower on loopback; 0 picks a free one.")
 @click.option(
     "--workers",
     type=click.IntRange(0),
-    help="Workers to start; if not given one a GPU, on a CPU one or two.",
+    help="Number of workers; by default one for each GPU, or one or two on a CPU.",
 )
-@click.option("--devices", help="Their devices, for example cuda:0,cuda:1.")
-@click.option("--kv-budget", help="KV cache budget of each, for example 20GiB.")
+@click.option("--devices", help="Devices of the workers, for example cuda:0,cuda:1.")
+@click.option("--kv-budget", help="KV cache budget of each worker, for example 20GiB.")
 @click.option("--model", help="Directory, hub id or GGUF file of the served LM.")
 @click.option(
-    "--engine", "engines", multiple=True, metavar="URL", help="A server of others, such as vLLM, to serve with; repeat."
+    "--engine", "engines", multiple=True, metavar="URL", help="Serve with this server, such as vLLM; repeatable."
 )
 @click.option("--policy", type=click.Choice(POLICIES), help="Put this scheduling policy in force.")
 @json_option
@@ -74,7 +74,7 @@ def up(as_json: bool, policy: str | None, engines: tuple[str, ...], **options: A
     Data, logs, keys and processes.json are in the state directory and survive a restart. With MAGNUS_DATABASE_URL
     and MAGNUS_REDIS_URL set, those servers are used instead. Ctrl-C stops everything that was started.
 
-    With --engine the requests are served by those servers, and by workers of our own only if --workers says so.
+    With --engine those servers serve the requests, and workers with Magnus's own engine start only with --workers.
     """
     settings = settings_with(policy=policy, engine_urls=",".join(engines) or None, **options)
     state_dir = settings.state_dir.resolve()

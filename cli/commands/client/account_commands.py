@@ -15,7 +15,7 @@ USAGE_COLUMNS = ("requests", "prompt_tokens", "answer_tokens", "gpu_seconds")
 @click.command()
 @click.option("--from", "first", type=click.DateTime(["%Y-%m-%d"]), help="First day, UTC; 30 days if not given.")
 @click.option("--to", "last", type=click.DateTime(["%Y-%m-%d"]), help="Last day, included; today if not given.")
-@click.option("--by", default="day,tenant,model", show_default=True, help="What the sums are grouped by.")
+@click.option("--by", default="day,tenant,model", show_default=True, help="Columns to group by; `tier` is another one.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print a CSV table.")
 @json_option
 @with_client
@@ -74,7 +74,11 @@ def list_webhooks(client: Client) -> list[Json]:
 @webhooks.command()
 @click.argument("id")
 @click.option(
-    "--overlap-s", type=click.IntRange(0, 604_800), default=86_400, show_default=True, help="The old secret signs on."
+    "--overlap-s",
+    type=click.IntRange(0, 604_800),
+    default=86_400,
+    show_default=True,
+    help="Seconds for which the old secret signs, too.",
 )
 @printed(lambda endpoint: endpoint["secret"])
 @with_client
@@ -117,7 +121,7 @@ def _deliveries(found: list[Json]) -> Table:
 @printed(_deliveries)
 @with_client
 def deliveries(client: Client, id: str, limit: int) -> list[Json]:
-    """Show the newest deliveries to the endpoint ID, sent and waiting."""
+    """Show the newest deliveries to the endpoint ID."""
     return client.deliveries(id, limit)
 
 

@@ -74,7 +74,7 @@ def batch() -> None:
 @batch.command()
 @click.argument("input", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.argument("output", type=click.Path(path_type=Path, dir_okay=False), required=False)
-@click.option("--endpoint", help="The call that every line makes; that of the first line if not given.")
+@click.option("--endpoint", help="The call that every line makes; by default that of the first line.")
 @click.option("--window", default="24h", show_default=True, help="When it must be done: 30m, 24h, 7d.")
 @click.option("--dry-run", "dry", is_flag=True, help="Check some lines and estimate all; nothing runs or is kept.")
 @json_option
@@ -195,7 +195,7 @@ def watch(client: Client, id: str, as_json: bool) -> None:
     type=click.Choice(["jsonl", "csv", "parquet"]),
     default="jsonl",
     show_default=True,
-    help="Of OUTPUT; Parquet needs pyarrow.",
+    help="Format of OUTPUT; parquet needs pyarrow.",
 )
 @with_client
 def results(client: Client, id: str, output: BinaryIO, kind: str) -> None:
@@ -242,9 +242,9 @@ def resume(client: Client, ids: tuple[str, ...]) -> list[Json]:
 @printed(_batches, lines=True)
 @with_client
 def retry(client: Client, ids: tuple[str, ...]) -> list[Json]:
-    """Send unanswered lines again as a new batch.
+    """Send the unanswered lines of ended batches again, as new batches.
 
-    The lines are those of an ended batch without an answer.
+    Lines that would be refused again are left out.
     """
     return [client.retry_batch(one) for one in ids]
 

@@ -89,7 +89,7 @@ def figures(response: Json, first_s: float | None, whole_s: float) -> str:
 
 
 @click.command()
-@click.option("--model", help="The first model that is served, if not given.")
+@click.option("--model", help="Model to ask; by default the first one that is served.")
 @click.option("--system", "instructions", help="How to answer; /system changes it.")
 @click.option("--max-output-tokens", type=click.IntRange(1), help="Most tokens of an answer.")
 @with_client

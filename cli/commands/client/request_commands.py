@@ -23,11 +23,15 @@ WATCH_EVERY_S = 1.0  # the service's own figures change every half a second
 @click.argument("input", nargs=-1)
 @click.option("--instructions", "-i", help="What to do with the input.")
 @click.option("--application", help="Name of this kind of request, for the statistics.")
-@click.option("--model", help="The first model that is served, if not given.")
+@click.option("--model", help="Model to ask; by default the first one that is served.")
 @click.option("--max-output-tokens", type=click.IntRange(1), help="Most tokens of the answer.")
 @click.option("--temperature", type=click.FloatRange(0), help="0, the default, is greedy.")
 @click.option("--priority", type=click.IntRange(-100, 100), help="Higher goes first, where the policy honours it.")
-@click.option("--deadline-s", type=click.FloatRange(0, min_open=True), help="Seconds for which the answer is of use.")
+@click.option(
+    "--deadline-s",
+    type=click.FloatRange(0, min_open=True),
+    help="Fail the request if it has not started within these seconds.",
+)
 @click.option("--file", "file", type=click.File(), help="JSON lines, each a request body; - reads standard input.")
 @click.option("--wait", is_flag=True, help="Wait for the answers and print them.")
 @json_option
