@@ -1,4 +1,4 @@
-"""Reads an answer's text as what the model thought, what it says and what it calls, also while the answer still grows.
+"""Splits an answer's text into thinking, text and calls, also while the answer still grows.
 
 Tags of thinking come from the chat template. Unreadable calls stay text, so that nothing of an answer is lost.
 Imports no torch.

@@ -16,8 +16,8 @@ def _steps(multiple: float) -> int:
     return min(MOST_STEPS + 1, max(math.ceil(abs(multiple)), int("".join(map(str, digits)))))
 
 
-# For each keyword the type of its value, the function that counts its parts, the most of them, and what they are called
-# in errors. 500 optional properties take three quarters of the memory that a row's grammar may have; 32 patterns of
+# For each keyword the type of its value, the function that counts its parts, the most parts, and their name in errors.
+# 500 optional properties take three quarters of the memory that a row's grammar may have; 32 patterns of
 # properties, and multiples of 10,000, take some 60 ms. Not tuned otherwise.
 BOUNDS: Mapping[str, tuple[type | tuple[type, ...], Callable[[Any], int], int, str]] = {
     "properties": (dict, len, 500, "properties of one object"),

@@ -40,8 +40,8 @@ class Sequence:
     `priority` is a hint for a server that orders its own queue; higher goes first. With `top_logprobs`, the log
     probability of each token is wanted, and those of this many tokens that were likeliest there; `logprobs` has those
     of `generated_ids`. With `prompt_logprobs`, those of the prompt's tokens are wanted too. Only rows of the same
-    `cache_salt` may share what is cached of their prompts. If it `continues`, the answer continues the
-    prompt's text, and may begin in the middle of a word. `answer_form` says how its thinking is told from its text.
+    `cache_salt` may share cached parts of their prompts. If it `continues`, the answer continues the prompt's text, and
+    may begin in the middle of a word. `answer_form` says how thinking and text are marked.
     With `pooling`, vectors or scores of the `texts` are wanted instead of tokens, and `prompt_ids` are empty. `adapter`
     names the adapter by which the model answers.
     """
@@ -136,5 +136,5 @@ class RunFigures:
     peak_kv_bytes: int
     prefill_s: float
     decode_s: float
-    guessed_tokens: int = 0  # tokens that passes computed as guesses of what an answer copies next
+    guessed_tokens: int = 0  # tokens that passes computed as guesses of an answer's next tokens
     right_guesses: int = 0  # those that came true

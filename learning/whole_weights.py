@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-SHOWN_NAMES = 3  # of many names that are missing, only the first are told; not tuned
+SHOWN_NAMES = 3  # the most missing names that the error lists; not tuned
 # A head that encoders are often stored without: sentence-transformers pools the states of the tokens itself.
 UNUSED = re.compile(r"(^|\.)pooler\.")
 

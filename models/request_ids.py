@@ -1,7 +1,7 @@
 """Ids of requests: `resp_` and 32 hex digits, as OpenAI's ids look.
 
-The first 14 digits are the microseconds of `arrived_at` since 1970, by which a list goes on behind a request that was
-deleted meanwhile; `client_requests.SUBMIT` makes the same in SQL. The other 18 are random, but the third of them is 0:
+The first 14 digits are the microseconds of `arrived_at` since 1970. With them a list can continue behind a request that
+was deleted meanwhile. `client_requests.SUBMIT` makes the same in SQL. The other 18 are random, but their third is 0:
 the ids of release 1.0 are random and have another digit there.
 """
 

@@ -295,7 +295,7 @@ class StoredWorker(Base):
     lacks: Mapped[list[str]] = mapped_column(
         ARRAY(Text), server_default="{}"
     )  # names of the needs that its engine cannot meet
-    adapters: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # that it serves beside its model
+    adapters: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # served beside its model
     prefix_cache: Mapped[bool] = mapped_column(server_default="false")  # whether its engine caches prefixes of prompts
     max_rows: Mapped[int | None]  # the most rows that it takes at once, however large its memory
     fault: Mapped[str | None]  # why its engine cannot serve now; until it can, the worker gets no batch

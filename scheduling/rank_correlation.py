@@ -6,8 +6,8 @@ from collections import deque
 
 import numpy as np
 
-# RankCorrelation stands in for what the trainer publishes to a live planner from the last 500 answers. Not tuned: more
-# answers make tau less noisy, and slower to notice that predictions have become worse or better.
+# In simulations RankCorrelation takes the place of the trainer, which publishes tau of the last 500 answers to a live
+# planner. Not tuned: more answers make tau less noisy, and slower to show that predictions became worse or better.
 RECENT_ANSWERS = 256
 ANSWERS_BETWEEN_UPDATES = 64
 

@@ -72,7 +72,7 @@ class Messages:
         with self._redis.pipeline(transaction=False) as both:
             both.delete(self._kick_key)
             both.set(self._writable_key, 1, px=KICK_EXPIRES_MS)
-            for answer in both.execute(raise_on_error=False):  # raised by the pipeline, it would have the command in it
+            for answer in both.execute(raise_on_error=False):  # an error raised by the pipeline would quote the command
                 if isinstance(answer, redis.RedisError):
                     raise answer
 

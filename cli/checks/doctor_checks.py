@@ -213,7 +213,7 @@ def _longest_prompt(settings: Settings) -> Finding:
 
 
 def answer_findings(settings: Settings) -> Iterator[Finding]:
-    """Yields what the model's own files say of its answers: how they are sampled, and what the chat template knows."""
+    """Yields the model's defaults from its own files: how answers are sampled, and what the chat template supports."""
     try:
         tokens = load_request_tokens(settings.model, None)
     except UnreadableModel:

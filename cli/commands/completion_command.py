@@ -3,7 +3,7 @@
 import click
 from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
-# For each shell the maker of its script, and what to do with that.
+# For each shell the class that makes its script, and the line that says where to put the script.
 SHELLS = {
     "bash": (BashComplete, "magnus completion bash >> ~/.bashrc"),
     "zsh": (ZshComplete, "magnus completion zsh >> ~/.zshrc, below its line `compinit`"),

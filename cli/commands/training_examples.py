@@ -76,7 +76,7 @@ def _example(fields: dict[str, Any]) -> Example:
 
 
 def _call(body: Mapping[str, Any], response: Mapping[str, Any]) -> Example:
-    """Return the example of a call of chat completions, completions or responses, and of what it returned."""
+    """Return the example of a call of chat completions, completions or responses, from its body and its response."""
     choices, usage = response.get("choices") or (), response.get("usage") or {}
     tokens = usage.get("completion_tokens") or usage.get("output_tokens")
     if tokens:

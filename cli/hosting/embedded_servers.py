@@ -102,7 +102,7 @@ def embedded_postgres(directory: Path, *, durable: bool = True) -> EmbeddedServe
         (str(binaries / "postgres"), "-D", str(data), *options),
         cwd=data,
         user=user,
-        stop_signal=signal.SIGINT,  # "fast": ends sessions, writes a checkpoint
+        stop_signal=signal.SIGINT,  # Postgres's fast shutdown: ends sessions, writes a checkpoint
         orphan_signal=signal.SIGINT,
         stop_within_s=20.0,  # it writes a checkpoint first
         ready=lambda: postgres_answers(url.format("postgres")),

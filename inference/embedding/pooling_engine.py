@@ -35,7 +35,7 @@ NOT_POOLED = "this worker computes vectors and scores of texts, and generates no
 
 @dataclass(eq=False, slots=True)
 class _TextRow:
-    """A row with what the model reads, texts or pairs of texts, their values so far, and which of them wait."""
+    """A row with the model's inputs, texts or pairs of texts, their values so far, and which of them still wait."""
 
     sequence: Sequence
     items: list[Any]

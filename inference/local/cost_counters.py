@@ -96,7 +96,7 @@ KEPT = 1024  # the most windows that are kept until `take`, the newest ones; any
 
 @dataclass(slots=True)
 class StepSums:
-    """The seconds of one window and what was computed in it; lengths include padding, in tokens."""
+    """The seconds of one window and the sums of its computation; lengths in tokens, padding included."""
 
     began_at: float
     seconds: float = 0.0

@@ -77,7 +77,7 @@ def _choose(newest_first: list[Logged], count: int, preferred: Callable[[Logged]
 
 
 def published_entries(logged: Sequence[Logged], wrong: Callable[[Logged], bool]) -> list[Logged]:
-    """Return the paper's training set, oldest first: an initial one, and of what came later the wrong predictions."""
+    """Return the paper's training set, oldest first: the initial entries, and wrongly predicted ones of those after."""
     ordered = sorted(logged, key=lambda entry: entry.at)
     return ordered[:INITIAL_ENTRIES] + [entry for entry in ordered[INITIAL_ENTRIES:] if wrong(entry)]
 

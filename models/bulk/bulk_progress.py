@@ -134,7 +134,7 @@ UNTOLD = f"""
 def tell_lines(connection: Connection, job_id: str) -> int:
     """Lets up to CHANGED_AT_ONCE of a job's unfinished requests follow its pause, end and tier; returns their number.
 
-    The planner fetches them again. Skips those that another transaction has locked; the job is told once none is left.
+    The planner fetches them again. Skips those that another transaction has locked; `untold` ends once none is left.
     """
     connection.execute(text("select from bulk_jobs where id = :job for update"), {"job": job_id})
     told = connection.execute(

@@ -124,7 +124,7 @@ class BulkJob(Base):
     cancelled_at: Mapped[datetime | None]
     paused_at: Mapped[datetime | None]
     service_tier: Mapped[ServiceTier] = mapped_column(Text, server_default="flex")  # of its lines: flex or default
-    # some of its waiting requests do not follow its pause, end and tier yet; the process `chores` tells them
+    # some of its waiting requests do not have its pause, end and tier yet; the process `chores` changes them
     untold: Mapped[bool] = mapped_column(server_default="false")
     fed_at: Mapped[datetime] = mapped_column(server_default=NOW)  # since when its lines may be read: jobs take turns
     step_lines: Mapped[int] = mapped_column(SmallInteger, server_default="500")  # lines of its next step, at most

@@ -60,12 +60,12 @@ class LiveWorker:
 
     @property
     def changing(self) -> bool:
-        """Whether it was told to change its model and has not done it yet."""
+        """Whether a change of its model was ordered and is not done yet."""
         return self.wanted_model is not None and self.wanted_model != self.model and self.wanted_model in self.loadable
 
     @property
     def changed(self) -> "LiveWorker":
-        """The worker as it will be after the change that it was told to make; itself if there is none."""
+        """The worker as it will be after the change of model that was ordered; itself without an order."""
         if self.wanted_model is None or not self.changing:
             return self
         loaded = self.loadable[self.wanted_model]

@@ -152,7 +152,8 @@ class MagnusPolicy(Policy):
     def _choose(self, costs: ServingTime, memory: KvMemory, now: float) -> NextBatch | None:
         """Return the best batch that fits, else one that fits in part; for the largest workers the best of all.
 
-        Otherwise a request that may need more than the largest workers hold would wait until no other batch is left.
+        The largest workers take it even if it does not fit: otherwise a request that may need more memory than they
+        have would wait until no other batch is left.
         """
         if self._batcher.memory and memory.capacity_tokens == self._batcher.memory.capacity_tokens:
             return self._table.next_batch(costs, None, now)

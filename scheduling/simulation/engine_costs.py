@@ -9,7 +9,7 @@ from scheduling.request import Request
 
 @dataclass(frozen=True, slots=True)
 class EngineCosts:
-    """A simulated engine's curves of prefill and decoding, and what else takes time; durations in seconds.
+    """A simulated engine's curves of prefill and decoding, and its other costs; durations in seconds.
 
     Raises ValueError if a curve falls, or if an iteration takes no time.
     """

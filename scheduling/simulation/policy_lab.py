@@ -92,9 +92,9 @@ class LabFigures:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The fastest policy for some work, by how much its answers come sooner than those of the one in force, and why.
+    """The policy with the least mean response time for some work, its relative gain over the policy in force, and why.
 
-    `error` is how far the simulated mean response time of the policy in force is from the measured one, as a share.
+    `error` is the relative error of the simulated mean response time of the policy in force.
     """
 
     best: str

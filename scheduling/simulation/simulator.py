@@ -70,8 +70,8 @@ def simulate(
     """Serve the arrivals; with `tick_s` the policy is asked only at its multiples, like a clocked planner.
 
     Ends when no event is left, at `until`, or once `goes_on()` is false; requests that are then neither in `answers`
-    nor in `failed` were not served. `learn` is told each run-to-completion batch that has ended, and may return
-    new costs for policies to see of its worker. The same arguments give the same trace.
+    nor in `failed` were not served. `learn` is called with each run-to-completion batch that has ended, and may
+    return new costs of its worker for policies to see. The same arguments give the same trace.
     """
     simulation = Simulation(policy, arrivals, fleet, costs, seed, tick_s, learn)
     while (now := simulation.next_at()) <= until and now < math.inf and goes_on():

@@ -44,7 +44,7 @@ class ShadowPolicy(Thread):
     """A thread of the process `chores`; it plays no round if another process stored one within PAUSE_S."""
 
     def __init__(self, database: Engine, policy: str, settings: PolicySettings, alive_s: float) -> None:
-        """`policy` is in force unless the database says another one; `alive_s` bounds the age of heartbeats."""
+        """`policy` is in force unless the database names another one; `alive_s` bounds the age of heartbeats."""
         super().__init__(name="shadow policy", daemon=True)
         self._database, self._policy, self._settings, self._alive_s = database, policy, settings, alive_s
         self._stopping = Event()

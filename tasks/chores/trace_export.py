@@ -1,7 +1,7 @@
 """Sends an OpenTelemetry trace of each ended request to a collector, as OTLP over HTTP in JSON.
 
-A trace's id is the request's own, and its spans are made of instants that are stored anyway, so that no call and no
-batch takes longer for it.
+A trace's id is the request's own. Its spans are made of instants that the database stores in any case, so that traces
+make no call and no batch slower.
 """
 
 import hashlib

@@ -138,7 +138,7 @@ class Planner:
         return unloaded | {model: self._fleet.present_work(of_model, costs) for model, of_model in workers.items()}
 
     def _adopt(self, inputs: PlannerInputs) -> None:
-        """Puts the policy, the serving time estimator, the rank correlation and the weights in force to use."""
+        """Adopts the policy in force, the serving time estimator, the rank correlation and the tenants' weights."""
         self._estimates.adopt(self._connection, inputs.serving_time_version)
         self._policies.set_rank_correlation(inputs.tau)
         self._policies.set_weights(inputs.weights)

@@ -27,8 +27,8 @@ class PoliciesByModel:
     ) -> None:
         """Makes the policies as requests come; raises UnknownPolicy.
 
-        `differing_abilities` has by model what some of its workers can do and others cannot. Abilities that all workers
-        have need no choice, and a need that no worker meets is refused by whichever worker gets the request.
+        `differing_abilities` has, by model, the abilities of some of its workers that others lack. Only these matter
+        for the choice of a worker: a need that no worker meets is refused by whichever worker gets the request.
         """
         self._all = ModelChanges(partial(make_policy, policy, settings))
         self.continuous = self._all.mode == "continuous"  # rows join and leave

@@ -35,7 +35,7 @@ class Recovery:
         return True
 
     def broker_took_nothing(self, now: float) -> None:
-        """Records that messages do not reach the broker: no worker is to blame for those."""
+        """Records that messages do not reach the broker, so that they are counted against no worker."""
         self._unsent_at = now
 
     def end_what_was_lost(self, inputs: PlannerInputs) -> None:
@@ -79,5 +79,5 @@ class Recovery:
         probes = [(NO_BATCH, name) for name in reconciler.workers_to_probe(connection, rules.alive_s)]
         on_time_s = (
             rules.on_time_s if now > self._unsent_at else 0.0
-        )  # a message that the broker refuses counts for nobody
+        )  # a message that the broker refuses is counted against no worker
         return reconciler.batches_to_resend(connection, rules.resend_s, on_time_s) + probes

@@ -84,7 +84,7 @@ def until_it_is_usable(tries: int | None = None) -> Retrying:
 
 @dataclass(slots=True)
 class RemoteModel:
-    """A model of a server with what is known of it; `change_s` is the mean of its last changes, 0 before the first."""
+    """A model of a server and its facts; `change_s` is the mean of the last changes to it, 0 before the first."""
 
     server: ProbedServer
     prompt_format: RequestTokens

@@ -1,8 +1,8 @@
 """Costs of serving: each row's share of the device's seconds, and the curves that a worker learns from its steps.
 
-A prefill's seconds are divided by the tokens that it computes for each row. The seconds between two steps are divided
-evenly, because each row gains a token, and those whose guesses come true gain more for little; rows whose prompts join
-with the steps have an even share of these, too. So the shares add up to the time.
+A prefill's seconds are divided among its rows in proportion to the tokens that it computes for each. The seconds
+between two steps are divided evenly, because each row gains a token, and further tokens from right guesses cost
+little. Rows whose prompts are computed in these steps get an even share, too. So the shares add up to the elapsed time.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -88,7 +88,7 @@ def window_of_sums(sums: StepSums, at: float) -> StepWindow:
 
 
 def window_of_sample(sample: StepSample, at: float) -> StepWindow:
-    """Return a server's window: rows read only their own tokens, and prefills beside iterations have no own price."""
+    """Return a server's window: rows read only their own tokens, and prefills beside iterations have no fixed cost."""
     row_steps = sample.steps * sample.rows
     return StepWindow(
         sample.seconds,

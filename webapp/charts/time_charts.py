@@ -92,9 +92,9 @@ def time_slots(points: Sequence[HistoryPoint], now: datetime, back_s: int, step_
 def stacked_bars(
     title: str, description: str, series: Sequence[Series], slots: Sequence[Slot], nothing: str = ""
 ) -> Chart:
-    """Returns bars on top of each other, the first series at the bottom; an invisible bar's tooltip names zeros.
+    """Returns bars on top of each other, the first series at the bottom; a step of zeros has an invisible bar.
 
-    Says `nothing` if all are zero.
+    The invisible bar only carries the tooltip. If all values are zero, the chart shows the text `nothing`.
     """
     values = [[slot.value(one) or 0.0 for one in series] for slot in slots]
     top, grid = axis_scale(max((sum(column) for column in values), default=0.0))

@@ -27,7 +27,7 @@ def bulk_jobs() -> str:
 
 
 def bulk_job(id: str) -> str:
-    """Shows one bulk job: its burn-down, its errors by cause, and what can be done with it."""
+    """Shows one bulk job: its burn-down, its errors by cause, and the actions on it."""
     reads = current_context().page_reads
     job, now = _job(id), reads.clock.get()
     figures = reads.bulk_figures(id).get()

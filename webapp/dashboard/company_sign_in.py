@@ -116,7 +116,7 @@ def company_sign_in_of(settings: Settings) -> CompanySignIn:
 
 
 def printable(text: str) -> str:
-    """Returns a text of others as one bounded line without control characters."""
+    """Returns a provider's or a proxy's text as one bounded line without control characters."""
     return "".join(one for one in text if one.isprintable())[:MOST_CHARACTERS]
 
 

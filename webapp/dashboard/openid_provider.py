@@ -62,7 +62,7 @@ class OpenIdProvider:
         self._known: tuple[float, OpenIdClient] | None = None  # when its metadata were read
 
     def begin(self) -> tuple[str, SignInAttempt]:
-        """Returns the address at which a person signs in, and what finishes this sign-in; raises ProviderAway."""
+        """Returns the address at which a person signs in, and the attempt for `finish`; raises ProviderAway."""
         begun = self.discover().create_authorization_url(self.public_url + CALLBACK)
         return begun["url"], SignInAttempt(begun["state"], begun["nonce"], begun["code_verifier"])
 
@@ -125,7 +125,7 @@ class OpenIdProvider:
         return ProviderAway(f"{self.name} does not answer as it should: {reason}. Try again, or use a key.")
 
     def _name_in(self, claims: Mapping[str, Any]) -> str:
-        """Returns what people call the person, and the subject, which alone is sure to be nobody else's."""
+        """Returns the person's usual name and the subject; only the subject is certain to be unique."""
         names = [claims.get("preferred_username"), claims.get("email"), claims.get("name")]
         if _has_own_address(claims):
             names.insert(0, claims.get("email"))

@@ -186,9 +186,9 @@ class PromptLimits:
             )
 
     def check_template(self, body: RequestBody, *, effort: str) -> None:
-        """Raises InvalidRequest for what the chat template does not know; `effort` is the client's field of reasoning.
+        """Raises InvalidRequest for options that the chat template lacks; `effort` is the client's field of reasoning.
 
-        A model whose template has no thinking thinks as little as "none" asks for.
+        The effort "none" is accepted for a template without thinking.
         """
         known = self.prompt_format.template_variables
         if known is None:  # a server's template, to which it is passed on

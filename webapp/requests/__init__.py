@@ -1,1 +1,1 @@
-"""What all calls that submit share: from the options of a body to stored requests and their answers."""
+"""Shared by all calls that submit: from the options of a body to stored requests and their answers."""

@@ -45,14 +45,14 @@ class OutputMessage(ApiObject):
 
 
 class ThoughtText(ApiObject):
-    """The text of what a model thought."""
+    """The text of a model's thinking."""
 
     type: Literal["reasoning_text"] = "reasoning_text"
     text: str
 
 
 class ReasoningOutput(ApiObject):
-    """What a model thought before its answer, the first item of `output`."""
+    """A model's thinking before its answer, the first item of `output`."""
 
     id: str
     type: Literal["reasoning"] = "reasoning"

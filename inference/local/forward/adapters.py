@@ -67,7 +67,7 @@ class Adapters:
         return self._last
 
     def add_to(self, outputs: Tensor, x: Tensor, of_layer: Mapping[str, LowRank]) -> Tensor:
-        """Adds to a layer's outputs, [rows * tokens, outputs], what the rows' adapters add for its inputs `x`."""
+        """Adds the products of the rows' adapters with the inputs `x` to a layer's outputs [rows * tokens, outputs]."""
         now = self.present
         names = () if now is None else tuple(sorted({name for name in now.names if name in of_layer}))
         if now is None or not names:
@@ -96,9 +96,9 @@ class AdaptedWeight:
         self._weight, self._adapters, self._of_layer = weight, adapters, of_layer
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Multiplies by the weight, adds the bias and what the adapters add."""
+        """Multiplies by the weight, adds the bias and the adapters' products."""
         return self._adapters.add_to(self._weight(x), x, self._of_layer)
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        """Multiplies by the weight, adds the residual and what the adapters add."""
+        """Multiplies by the weight, adds the residual and the adapters' products."""
         return self._adapters.add_to(self._weight.add_to(residual, x), x, self._of_layer)

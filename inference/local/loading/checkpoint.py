@@ -19,7 +19,7 @@ from inference.model_directory.model_weights import cpu_dtype
 
 Quantize = Literal["4bit", "8bit"]
 
-SHOWN_NAMES = 3  # of many names that are wrong, only the first are told; not tuned
+SHOWN_NAMES = 3  # the most wrong names that an error lists; not tuned
 SHOWN_CHARACTERS = 300  # most of transformers' reasons are shorter; not tuned
 # Masks and frequencies that older checkpoints store, and that models compute by themselves.
 STORED_BUFFERS = re.compile(r"(^|\.)(rotary_emb\.inv_freq|(attn|attention)\.(bias|masked_bias)|position_ids)$")
@@ -49,7 +49,7 @@ def read_checkpoint(model: str, device: torch.device, dtype: str, quantize: Quan
             config=config,
             trust_remote_code=False,
             use_safetensors=True,  # other formats are pickled, and may run code
-            attn_implementation=None,  # a configuration may name kernels that the hub would give
+            attn_implementation=None,  # a configuration may name kernels that would be downloaded from the hub
             ignore_mismatched_sizes=True,  # they are refused below, by their names
             output_loading_info=True,
             **options,
@@ -128,7 +128,7 @@ def _reason(model: str, error: Exception) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """Returns the first sentence of what an error says, with its class where that explains it."""
+    """Returns the first sentence of an error's message, with the error's class if the message is not enough."""
     first, *others = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     line = f"{first} {others[0]}" if others and first.endswith(":") else first
     told = line if isinstance(error, OSError | ValueError | ImportError) and line else f"{type(error).__name__}: {line}"

@@ -61,7 +61,7 @@ class CopiedText:
         return [*accumulate((self._chances[_kind(self._copied + n)] for n in range(most)), mul)]
 
     def guess(self, count: int) -> list[int]:
-        """Returns the foreseen `count` tokens; a text that repeats itself is expected to go on so."""
+        """Returns the foreseen `count` tokens; a text that repeats itself is expected to go on repeating."""
         if self._place is None:
             return []
         return list(islice(cycle(self.tokens[self._place : self._place + count]), count))
@@ -116,7 +116,7 @@ class Guessing:
         self.made = self.right = 0  # guesses that passes have verified, and those of them that came true
 
     def begins(self, rows: int) -> bool:
-        """Returns whether anything may be guessed while `rows` rows run; otherwise nobody need follow their texts."""
+        """Returns whether anything may be guessed while `rows` rows run; if not, their texts need not be followed."""
         return 0 < rows <= MOST_ROWS and self.most > 0
 
     def guesses(self, texts: Sequence[CopiedText | None], rooms: Sequence[int]) -> list[list[int]]:

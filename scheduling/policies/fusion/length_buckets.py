@@ -95,7 +95,7 @@ class LengthBuckets:
         return iter(self._waiting.values())
 
     def add(self, waiting: WaitingRequest, deadline_missed: bool = False) -> None:
-        """Add a request to its bucket, or if it will miss its deadline anyway to one ordered by arrival."""
+        """Add a request to its bucket; with `deadline_missed` to one that is ordered by arrival, not by deadline."""
         request = waiting.request
         bucket = bucket_key(request, deadline_missed)
         self._waiting[request.id], self._bucket_of[request.id] = waiting, bucket

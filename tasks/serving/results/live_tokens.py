@@ -1,7 +1,7 @@
 """Streams the tokens of rows while they are generated: the engine's thread collects, another one publishes text.
 
-A step that nobody reads costs two comparisons. Nothing is stored and nothing is sent again: a web process that misses a
-piece asks for the whole, and the answer in Postgres has all of it. No text is written to a log.
+A step without streamed rows costs two comparisons. No piece is stored or sent twice: a web process that misses a piece
+asks for the whole text, and the answer in Postgres is complete. No text is written to a log.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
