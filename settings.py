@@ -75,13 +75,13 @@ class Settings(BaseSettings):
         4 * 2**30, ge=1024, description="Most bytes that a tenant's queued requests may have together in the database"
     )
     tenant_priority_requests: int = Field(
-        10, ge=0, description="Most requests that a tenant may have in the service tier priority; others are default"
+        10, ge=0, description="Most requests of a tenant in the service tier priority; further ones are default"
     )
     waiting_calls: int = Field(
         2000, ge=1, description="Most calls that may wait for their answers or stream them, in each web process"
     )
     tenant_waiting_calls: int = Field(
-        1500, ge=1, description="Most of those that may be one tenant's; the rest stays free for the others"
+        1500, ge=1, description="Most such calls of one tenant, so that others can wait, too"
     )
     wait_s: float = Field(
         60.0, gt=0, le=600, description="Longest that a call waits for its answer when it is not in the background"
@@ -152,7 +152,7 @@ class Settings(BaseSettings):
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="Weights and KV cache; auto: on CUDA the model's own, on a CPU bfloat16 if native and worth it",
+        description="Data type of weights and KV cache; auto: on CUDA the model's, on a CPU bfloat16 if it is faster",
     )
     quantize: Literal["4bit", "8bit"] | None = Field(
         None, description="Load the model quantized (bitsandbytes, CUDA): policy vsq"
@@ -206,7 +206,7 @@ class Settings(BaseSettings):
     # scheduling
     policy: PolicyName = Field("fusion", description="The scheduling policy that a fresh database starts with")
     magnus: Literal["chosen", "published"] = Field(
-        "chosen", description="Magnus as this service chooses it, or published: as the paper has it (docs/equations.md)"
+        "chosen", description="Parameters of magnus: chosen here, or published as in the paper (docs/equations.md)"
     )
     wma_threshold: int | None = Field(
         None, ge=0, description="Φ of Magnus's Algorithm 1; chosen from the lengths and costs seen if unset"
@@ -223,9 +223,9 @@ class Settings(BaseSettings):
         0.6,
         gt=0,
         le=1,
-        description="How far bulk jobs may slow other requests down: the memory that they may fill beside those",
+        description="Share of the memory that bulk jobs may fill beside other requests, which they slow down",
     )
-    tick_s: float = Field(2.5, gt=0, description="Beat's tick, for what no announcement and no kick said")
+    tick_s: float = Field(2.5, gt=0, description="Interval of beat's ticks, which find work whose message was lost")
     lease_s: float = Field(
         10.0, gt=0, description="A batch whose worker has not renewed its lease for this long goes back to the queue"
     )
@@ -248,12 +248,12 @@ class Settings(BaseSettings):
         description="A request fails when its worker was lost this often, the last time with this request alone",
     )
     unserved_s: float = Field(
-        3600.0, gt=0, description="While a model has had no worker and requests for this long, new ones are refused"
+        3600.0, gt=0, description="Requests for a model are refused once others have waited this long without a worker"
     )
     target_response_s: float = Field(
         30.0,
         gt=0,
-        description="Mean response time for which the metric magnus_workers_wanted says how many there must be",
+        description="Mean response time for which the metric magnus_workers_wanted counts the workers needed",
     )
     retention_s: float = Field(2_592_000.0, gt=0, description="Ended requests and batches are deleted after this long")
 
@@ -267,10 +267,10 @@ class Settings(BaseSettings):
         description="The length predictor that the trainer fits; pooled, perception and pia ask MAGNUS_MODEL on a CPU",
     )
     perception_form: Literal["number", "len_token"] = Field(
-        "number", description="What perception is tuned for: to print the length, or to tell it at a [LEN] token"
+        "number", description="How perception states a length: printed as a number, or by the state of a [LEN] token"
     )
     perception_target: Literal["longest", "mean"] = Field(
-        "longest", description="Which length perception is tuned to say of a prompt with several answers"
+        "longest", description="Length that perception is tuned to if a prompt has several answers"
     )
     perception_epochs: int = Field(3, ge=1, le=1000, description="Epochs of perception's tuning")
     train_length_every_s: float = Field(
