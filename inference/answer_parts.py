@@ -12,7 +12,7 @@ from inference.answer_text import held_back
 from inference.tool_calls import OfferedTools, ToolCall, may_begin_calls, read_tool_calls
 from request_body import PLAIN, AnswerForm
 
-# A tag whose name speaks of thinking: `</think>`, `[/THINK]`, `<|end_of_thought|>` and the like.
+# A closing tag of thinking, such as `</think>`, `[/THINK]` and `<|end_of_thought|>`.
 CLOSING_TAG = re.compile(
     r"</[\w:]*(?:think|thought|reason)\w*>|\[/THINK\]|<\|END_THINKING\|>|<\|end_of_(?:thought|thinking)\|>"
     r"|\u25c1/think\u25b7",

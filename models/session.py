@@ -73,8 +73,8 @@ def make_engine(
     """Returns a pool of at most `pool_size` connections, which pg_stat_activity shows as `name`. Errors show no values.
 
     `statement_timeout_s` bounds every statement and every wait for a lock on the server; the web process sets it, the
-    background processes do not. `answer_within_s` bounds every wait: after it, this use raises OperationalError, and if
-    a trivial statement has no answer, either, so do all others until the server answers again; None sets no bound. With
+    background processes do not. `answer_within_s` bounds every wait: after it, this use raises OperationalError. If
+    a trivial statement has no answer, either, every use raises it until the server answers again. None: no bound. With
     `autocommit` every statement is a transaction of its own, without round trips for begin and end. With
     `generic_plans` Postgres plans a statement once and not at each run, which suits look-ups of few rows by id.
     """

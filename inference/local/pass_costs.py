@@ -16,8 +16,8 @@ SEVERAL_WEIGHT = 4.0
 # The most times as long as usual that a running row waits for its next token while others join. SmolLM2 in bfloat16
 # then computes about 90 tokens of prompts in a pass of 8 rows, at two thirds of the speed of a pass for prompts alone.
 LONGEST_GAP = 3.0
-# Tokens of prompts in a pass. The fewest are computed whatever they take, so that joiners come in. With the most, the
-# fixed cost is a seventh of SmolLM2's pass, and the scores of attention take some megabytes.
+# Tokens of prompts in a pass. The fewest are computed whatever they cost, so that joiners make progress. With the most,
+# the fixed cost is a seventh of SmolLM2's pass, and the scores of attention take some megabytes.
 FEWEST_PREFILLED, MOST_PREFILLED = 32, 256
 
 Line = tuple[float, float, float]  # seconds of a pass without tokens, of each token, of several tokens of a row

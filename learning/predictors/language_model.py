@@ -35,7 +35,7 @@ class LanguageModel:
 
     def __init__(self, source: str | Path) -> None:
         self.source = str(source)
-        # code of the model's own is never run, nor are pickled weights read, which may run code
+        # never runs the model's own code, and never reads pickled weights, which may run code
         self.tokenizer = AutoTokenizer.from_pretrained(self.source, trust_remote_code=False)
         with whole_weights_only():
             self.model: Any = AutoModelForCausalLM.from_pretrained(

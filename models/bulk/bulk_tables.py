@@ -165,7 +165,7 @@ class BulkLine(Base):
     choice: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False, server_default="0")
     custom_id: Mapped[str | None]
     request_id: Mapped[str | None]
-    deadline_at: Mapped[datetime | None]  # its own, whatever the end of its job
+    deadline_at: Mapped[datetime | None]  # the line's own deadline, beside the end of its job
     error: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # {code, message, param, status}
 
     __table_args__ = (

@@ -36,7 +36,7 @@ class RequestCounts:
     finished_minute: int  # answers of the last 60 s
     tokens_minute: int  # tokens of these answers
     workers_alive: int
-    held: int = 0  # lines of paused batches, in none of the above
+    held: int = 0  # lines of paused batches, counted in none of the fields above
     unread_lines: int = 0  # lines of batches that are no requests yet, blank ones included
 
     @property

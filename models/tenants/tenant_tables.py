@@ -31,7 +31,7 @@ class UsageEntry(Base):
     __tablename__ = "usage_entries"
 
     id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    day: Mapped[date]  # on which the requests ended, UTC
+    day: Mapped[date]  # the day on which the requests ended, UTC
     tenant: Mapped[str]
     model: Mapped[str]
     requests: Mapped[int]

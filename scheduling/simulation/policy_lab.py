@@ -161,7 +161,7 @@ def calibrate(policy: str, work: ServedWork, settings: PolicySettings, goes_on: 
 
 
 def figures_of(answered: Iterable[AnswerTimes], requests: int) -> LabFigures:
-    """Compute the figures of `requests` requests, of which these were answered."""
+    """Compute the figures of `requests` requests; `answered` are those with an answer."""
     times = np.array(list(answered), dtype=np.float64).reshape(-1, 4)
     if len(times) == 0:
         return LabFigures(0, requests, 0.0, 0.0, 0.0, 0.0)

@@ -59,7 +59,7 @@ class LineEndpoint:
         if submissions[0].service_tier == "priority":
             why = "A line of a batch gets what others leave: send a call of its own for priority."
             raise InvalidRequest(why, param="service_tier", code=UNSUPPORTED)
-        # the answer is in the output file, and so stored as long as that, whatever `store` says of OpenAI's own lists
+        # the output file is made from the stored answer, so it is stored whatever `store` says
         stored = (replace(one, body=one.body.model_copy(update={"store": True})) for one in submissions)
         return [replace(one, service_tier="flex") for one in stored]
 

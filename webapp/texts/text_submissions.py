@@ -1,4 +1,4 @@
-"""Makes the submissions of calls for vectors and scores; checks their texts. Lines of batches are made alike."""
+"""Makes the submissions of calls for vectors and scores; checks their texts. Lines of batches use it, too."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
