@@ -1,6 +1,6 @@
 """Requests as clients handle them: submit, fetch, list, cancel, delete. A call is seldom more than one statement."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -12,6 +12,7 @@ from sqlalchemy import (
     Integer,
     Select,
     Text,
+    bindparam,
     case,
     delete,
     func,
@@ -131,8 +132,7 @@ def submit(
     given = {name: getattr(new, name) for name in INSERTED_AS_GIVEN}
     given |= {"idempotency_key": idempotency_key, "needs": list(new.needs)}
     others = {name: getattr(new, name) for name in DURATIONS} | {"idempotency_sha256": digest, "random": random_part()}
-    inserted = run(connection, SUBMIT, given | others | {"body": to_json(new.body).decode()})
-    for row in inserted:
+    for row in run(connection, SUBMIT, given | others | {"body": to_json(new.body).decode()}):
         stored = StoredRequest(**given, **row._asdict(), status=RequestStatus.queued, attempts=0)
         return RequestView(stored, None, 0, row.arrived_at)
     same_key = (StoredRequest.tenant == new.tenant, StoredRequest.idempotency_key == idempotency_key)
@@ -147,8 +147,7 @@ def submit(
 
 View = Select[StoredRequest, StoredBatch, int, datetime, Any]
 TEXTS = (StoredRequest.instructions, StoredRequest.input, StoredRequest.body, StoredRequest.output_text)
-# A page with texts is read in parts and ends early once it has this many bytes, so that neither Postgres nor the web
-# process works on one list for more than some tenths of a second, whatever its entries are. Not tuned otherwise.
+# A page with texts ends early once it has this many bytes, so that one list takes no more than some tenths of a second.
 PAGE_BYTES = 2 * 2**20
 PART = 10  # requests of a part
 
@@ -177,9 +176,13 @@ def select_whole_views() -> View:
     return select_views(type_coerce(StoredRequest.logprobs, JSONB), texts=True)
 
 
+OF_TENANT = StoredRequest.tenant == func.coalesce(bindparam("tenant"), StoredRequest.tenant)
+FETCH = select_whole_views().where(StoredRequest.id == bindparam("id"), OF_TENANT)  # made once for all polls
+
+
 def fetch(session: Session, tenant: str | None, id: str) -> RequestView | None:
     """Returns one request of this tenant; `tenant` None means any, for the operator's pages only."""
-    return next(read_views(session, select_whole_views().where(StoredRequest.id == id, *_of_tenant(tenant))), None)
+    return next(read_views(session, FETCH, {"id": id, "tenant": tenant}), None)
 
 
 def page(
@@ -195,9 +198,8 @@ def page(
 ) -> Page | None:
     """Returns requests by arrival, newest first unless `oldest_first`, beginning after the request `after`.
 
-    Returns None if this tenant has no request `after`. Reads at most `limit + 1` entries of an index for each status,
-    however many rows there are: no offset, no count. With `texts`, except the input, it has fewer than `limit` requests
-    if these have more than PAGE_BYTES.
+    Returns None if this tenant has no request `after`. Reads at most `limit + 1` entries of an index for each status.
+    With `texts`, except the input, it has fewer than `limit` requests if these have more than PAGE_BYTES.
     """
     names = array([status.value for status in statuses or RequestStatus], type_=Text)
     state = func.unnest(names).table_valued("status").render_derived()
@@ -292,7 +294,7 @@ def _of_tenant(tenant: str | None) -> list[ColumnElement[bool]]:
     return [] if tenant is None else [StoredRequest.tenant == tenant]
 
 
-def read_views(session: Session, statement: View) -> Iterator[RequestView]:
-    """Yields the requests that a statement of `select_views` or `select_whole_views` finds."""
-    for request, batch, tokens, now, logprobs in session.execute(statement):
+def read_views(session: Session, statement: View, values: Mapping[str, Any] | None = None) -> Iterator[RequestView]:
+    """Yields the requests that a statement of `select_views` or `select_whole_views` finds with these values."""
+    for request, batch, tokens, now, logprobs in session.execute(statement, values):
         yield RequestView(request, batch, tokens, now, logprobs)

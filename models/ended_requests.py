@@ -3,13 +3,18 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ARRAY, Connection, Text, any_, bindparam, literal, select, union_all
+from sqlalchemy import ARRAY, Connection, Text, any_, bindparam, select, union_all
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from models.client_requests import UNFINISHED, RequestView, read_views, select_views, select_whole_views
 from models.sql import text
 from models.tables import ANSWERED, UNANSWERED, StoredRequest
+
+# One parameter holds all ids: a thousand parameters would slow each waiting call. Made once for all calls.
+THESE = StoredRequest.id == any_(bindparam("ids", type_=ARRAY(Text)))
+FIND_UNFINISHED = select(StoredRequest.id).where(THESE, StoredRequest.status.in_(UNFINISHED))
+FETCH_ENDED = select_whole_views().where(THESE)
 
 
 def last_ended(session: Session, limit: int) -> Sequence[RequestView]:
@@ -26,17 +31,13 @@ def last_ended(session: Session, limit: int) -> Sequence[RequestView]:
 def finished(session: Session, ids: Iterable[str]) -> set[str]:
     """Returns the requests among these that are final or deleted, so that no call needs to wait for them."""
     ids = list(ids)
-    theirs = StoredRequest.id == any_(
-        literal(ids, ARRAY(Text))
-    )  # one parameter holds all ids: a thousand parameters would slow each waiting call
-    unfinished = session.scalars(select(StoredRequest.id).where(theirs, StoredRequest.status.in_(UNFINISHED)))
-    return set(ids) - set(unfinished)
+    return set(ids) - set(session.scalars(FIND_UNFINISHED, {"ids": ids}))
 
 
 def ended(session: Session, ids: Iterable[str]) -> dict[str, RequestView | None]:
     """Returns the final requests among these by id, and None for each deleted one."""
     over = finished(session, ids)
-    views = read_views(session, select_whole_views().where(StoredRequest.id.in_(over))) if over else ()
+    views = read_views(session, FETCH_ENDED, {"ids": list(over)}) if over else ()
     found = {view.request.id: view for view in views}
     return {request_id: found.get(request_id) for request_id in over}
 

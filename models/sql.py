@@ -35,7 +35,8 @@ def run(connection: Connection, sql: str, values: Mapping[str, Any] = MappingPro
     try:
         with driver.cursor(row_factory=namedtuple_row) as cursor:
             cursor.execute(_for_driver(sql), values)
-            return cursor.fetchall() if cursor.description else []
+            # not `cursor.description`, which takes 5 µs a column
+            return cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else []
     except psycopg.Error as error:
         raise _raised(connection, driver, error) from error
 

@@ -23,7 +23,7 @@ from models.notifications import ENDED, ERRORS, Notifications
 from models.planning.queue_snapshot import read_queue_snapshot
 from models.planning.response_time_estimate import read_response_times
 from models.session import make_engine, make_sessions
-from models.tenants import tenant_limits
+from models.tenants import api_keys, tenant_limits
 from models.tenants.tenant_limits import TenantBacklog
 from processes import json_logs
 from processes.listening import Channel
@@ -55,7 +55,7 @@ from webapp.streaming.token_feed import TokenFeed
 from webapp.texts import texts_api
 from webapp.transport import clients_addresses, cross_origin, request_bodies
 from webapp.transport.request_bodies import ApiRequest, StrictJson
-from webapp.ttl_cache import TtlCache
+from webapp.ttl_cache import KeyedTtlCache, TtlCache
 from webapp.waiting.notices import Announcer, EndedNotices
 from webapp.waiting.patience import in_turns, take_turn
 from webapp.waiting.waiting_calls import WaitingCalls
@@ -75,6 +75,9 @@ STATEMENT_TIMEOUT_S = 2.0
 # takes several seconds on a loaded machine. A frozen Postgres is noticed by STATEMENT_TIMEOUT_S, long before.
 CONNECTION_WITHIN_S = 30.0
 CONNECTIONS = 12  # a call holds one for a statement or two, and a process uses one core; not tuned
+# How long, at most, a revoked or expired key is still accepted, and a tenant's new limit is not (docs/security.md).
+# A longer time would save little: a key that sends 100 requests a second is looked up once instead of 100 times.
+KEYS_TTL_S = 1.0
 SNAPSHOT_TTL_S = 0.5  # the planner writes its snapshot at most twice a second
 RESPONSE_TIMES_TTL_S = 1.0  # estimated from up to 200 answers of 10 minutes, so a second changes little; not tuned
 
@@ -218,6 +221,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
     return AppContext(
         database=engine,
         sessions=sessions,
+        callers=KeyedTtlCache(in_connection(engine, api_keys.find_by_digest), KEYS_TTL_S),
         prompt_limits=prompt_limits,
         upload_limits=UploadLimits(
             file_bytes=settings.max_file_bytes,

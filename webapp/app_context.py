@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from models.bulk.bulk_outlook import BulkOutlook
 from models.planning.queue_snapshot import QueueSnapshot
 from models.planning.response_time_estimate import ResponseTimeEstimate
+from models.tenants.api_keys import Caller
 from webapp.bulk.file_upload import UploadLimits
 from webapp.dashboard.company_sign_in import CompanySignIn
 from webapp.dashboard.page_reads import PageReads
@@ -17,7 +18,7 @@ from webapp.limits.backlog_limits import BacklogLimit
 from webapp.limits.prompt_limits import PromptLimits
 from webapp.limits.rate_limits import RateLimit
 from webapp.streaming.token_feed import TokenFeed
-from webapp.ttl_cache import TtlCache
+from webapp.ttl_cache import KeyedTtlCache, TtlCache
 from webapp.waiting.notices import Announcer
 from webapp.waiting.waiting_calls import WaitingCalls
 
@@ -28,6 +29,7 @@ class AppContext:
 
     database: Engine
     sessions: sessionmaker[Session]
+    callers: KeyedTtlCache[bytes, Caller]  # by the SHA-256 of their keys
     prompt_limits: PromptLimits
     upload_limits: UploadLimits
     queue_snapshot: TtlCache[QueueSnapshot | None]  # None while no planner writes one

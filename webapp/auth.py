@@ -79,8 +79,7 @@ def require_api_key() -> None:
     if scheme.lower() != "bearer" or not key.strip():
         raise InvalidKey("You did not provide an API key: send 'Authorization: Bearer <key>'.")
     context = current_context()
-    with context.database.connect() as connection:
-        caller = api_keys.find(connection, key.strip())
+    caller = context.callers.get(api_keys.digest(key.strip()), time.monotonic())
     if caller is None:
         raise InvalidKey(f"Incorrect API key provided: {masked(key.strip())}. It is unknown, expired or revoked.")
     g.caller = caller

@@ -1,10 +1,12 @@
-"""Caches a value for many calls until it is older than its time to live."""
+"""Caches values for many calls until they are older than their time to live."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 # most seconds for which `spacing` keeps a value, so that one slow read at a restart has no lasting effect
@@ -40,3 +42,27 @@ class TtlCache(Generic[Value]):
         """Makes the next call read the value again."""
         with self._lock:
             self._cached = None
+
+
+class KeyedTtlCache(Generic[Key, Value]):
+    """The results of `read` by its argument, each at most `ttl_s` seconds old; what is not found is not cached.
+
+    All results are dropped together every `ttl_s` seconds, so that those of keys that come no more take no memory.
+    """
+
+    def __init__(self, read: Callable[[Key], Value | None], ttl_s: float) -> None:
+        self._read, self._ttl_s = read, ttl_s
+        self._cached: dict[Key, Value] = {}
+        self._since = -math.inf
+
+    def get(self, key: Key, now: float) -> Value | None:
+        """Returns the value at `now`, in monotonic seconds; None if there is none. Raises what `read` raises."""
+        if now - self._since > self._ttl_s:
+            self._cached, self._since = {}, now
+        cached = self._cached  # a slow read must not end in the dict of a later interval, where it would be too old
+        if key in cached:
+            return cached[key]
+        value = self._read(key)
+        if value is not None:
+            cached[key] = value
+        return value

@@ -1,4 +1,4 @@
-"""API keys: shown once, stored as digests, revoked at once."""
+"""API keys: shown once, stored as digests, revoked for good."""
 
 from collections.abc import Iterator
 

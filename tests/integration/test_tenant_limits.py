@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from threading import Event
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from models.session import make_sessions
 from models.tenants import tenant_limits
 from settings import Settings
 from tests.integration.api_service import Api, ApiAnswer
-from webapp.app import create_app
+from webapp.app import KEYS_TTL_S, create_app
 from webapp.limits.backlog_limits import BacklogLimit
 
 LIMITS = {"tenant_queued_requests": 2, "tenant_queued_tokens": 12, "waiting_calls": 1, "tenant_waiting_calls": 1}
@@ -49,12 +50,13 @@ def test_the_prompts_of_a_tenants_queue_have_so_many_tokens(limited: Api) -> Non
 
 
 def set_limits(api: Api, **columns: int) -> None:
-    """Sets limits of the tenant `acme` as `magnus tenant set` does."""
+    """Sets limits of the tenant `acme` as `magnus tenant set` does, and waits until they hold."""
     with make_sessions(api.engine).begin() as session:
         tenant_limits.change_tenant(session, "acme", columns)
+    Event().wait(KEYS_TTL_S)
 
 
-def test_limits_of_a_tenants_own_hold_from_its_next_call_on(limited: Api) -> None:
+def test_limits_of_a_tenants_own_hold_soon_after_they_are_set(limited: Api) -> None:
     set_limits(limited, queued_requests=1)
     assert [post(limited).status_code for _ in range(2)] == [200, 429]
     set_limits(limited, queued_requests=4, queued_tokens=1000)

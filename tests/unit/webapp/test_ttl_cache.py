@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from webapp.ttl_cache import TtlCache
+from webapp.ttl_cache import KeyedTtlCache, TtlCache
 
 
 def test_a_value_is_read_once_while_it_is_fresh() -> None:
@@ -71,3 +71,34 @@ def test_what_takes_long_to_read_is_read_less_often() -> None:
     assert [seldom.get(), seldom.get()] == [3, 3]
     seldom.forget()
     assert seldom.get() == 4
+
+
+def test_each_key_has_its_value_which_is_read_once_while_it_is_fresh() -> None:
+    reads = iter([1, 2])
+    cached = KeyedTtlCache[str, int](lambda _: next(reads), ttl_s=1.0)
+    assert [cached.get(key, now) for key, now in [("a", 7.0), ("b", 7.5), ("a", 8.0), ("b", 8.0)]] == [1, 2, 1, 2]
+
+
+def test_a_keys_value_is_read_again_once_it_is_old() -> None:
+    reads = iter([1, 2])
+    cached = KeyedTtlCache[str, int](lambda _: next(reads), ttl_s=1.0)
+    assert [cached.get("a", now) for now in (7.0, 8.1)] == [1, 2]
+
+
+def test_what_a_key_does_not_have_yet_is_found_as_soon_as_it_has_it() -> None:
+    reads = iter([None, 1])
+    cached = KeyedTtlCache[str, int](lambda _: next(reads), ttl_s=1.0)
+    assert [cached.get("a", 7.0), cached.get("a", 7.0)] == [None, 1]
+
+
+def test_a_value_that_took_long_to_read_is_not_kept_for_the_next_interval() -> None:
+    asked: list[str] = []
+
+    def read(key: str) -> int:
+        asked.append(key)
+        if asked == ["slow"]:
+            cached.get("other", 8.1)  # the next interval begins while the slow value is read
+        return len(asked)
+
+    cached = KeyedTtlCache[str, int](read, ttl_s=1.0)
+    assert [cached.get("slow", now) for now in (7.0, 8.2)] == [2, 3]
