@@ -1,8 +1,8 @@
 """The services of a device beside computing: its choice, its memory, copies from and to the host, recorded graphs.
 
-Only this module and torch.accelerator know kinds of devices, such as cuda or xpu. A CPU computes in the host's memory,
-so that here nothing is copied, and it has neither streams nor graphs. MPS counts as a CPU in this: it shares the host's
-memory.
+Only this module and torch.accelerator know kinds of devices, such as cuda or xpu. A CPU computes in the host's memory:
+its tensors are not copied, and it has neither streams nor graphs. MPS is treated like a CPU here, because it shares the
+host's memory.
 """
 
 from collections.abc import Callable, Sequence

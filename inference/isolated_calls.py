@@ -33,7 +33,10 @@ BEGUN, ANSWERED = b".", b"+"  # sent before the text is read, and in front of th
 
 
 class IsolatedCalls:
-    """Calls of one function from text to text, which `maker`, as module:name, makes from `given` in the template."""
+    """Calls one function from text to text in processes of their own.
+
+    They are forked from a template process, in which `maker` (module:name) made the function from `given`.
+    """
 
     def __init__(self, maker: str, given: str = "", answer_within_s: float = ANSWER_WITHIN_S) -> None:
         self._maker, self._given, self._answer_within_s = maker, given, answer_within_s

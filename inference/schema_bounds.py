@@ -10,7 +10,7 @@ MOST_STEPS = 10_000  # of multipleOf
 
 def _steps(multiple: float) -> int:
     """Returns the states of an automaton for these multiples: 25 for 0.25, 100 for 100; at most MOST_STEPS + 1."""
-    if not abs(multiple) <= MOST_STEPS:  # nor is NaN
+    if not abs(multiple) <= MOST_STEPS:  # also true for NaN
         return MOST_STEPS + 1
     digits = Decimal(str(multiple)).normalize().as_tuple().digits
     return min(MOST_STEPS + 1, max(math.ceil(abs(multiple)), int("".join(map(str, digits)))))

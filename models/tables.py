@@ -220,7 +220,7 @@ class StoredBatch(Base):
 
     id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     worker: Mapped[str]
-    model: Mapped[str | None]  # null: its worker's, or it only preempts
+    model: Mapped[str | None]  # null: the worker's model; or the batch only preempts rows
     policy: Mapped[str]
     status: Mapped[BatchStatus] = mapped_column(_enum(BatchStatus), server_default="assigned")
     joins: Mapped[bool] = mapped_column(server_default="false")  # rows join the worker's running batch

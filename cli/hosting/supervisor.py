@@ -36,7 +36,8 @@ POLL_S = 0.1  # the shortest restart delay; a dead child stays down until the ne
 # Seconds between two checks of all processes, each of which takes some milliseconds. A stopped process is resumed after
 # one to two of these intervals, well before others take over its work (10 s).
 CHECK_S = 2.0
-# The most that one turn counts: three times POLL_S, for the work of a turn on a machine that is busy. Not tuned.
+# The most own time that a turn of the loop adds: three times POLL_S, which leaves room for its work on a busy machine.
+# Not tuned.
 LONGEST_TURN_S = 0.3
 
 

@@ -13,7 +13,7 @@ from inference.engine_errors import OutOfMemory, UnreadableModel
 def load_encode(model: TextModel, device: str) -> Encode:
     """Returns the function that encodes texts, or pairs of texts, in one forward pass; raises UnreadableModel.
 
-    The files must mean to the library what `read_text_model` reads in them: it would cut longer texts in silence.
+    A model is refused if the library allows fewer tokens than `read_text_model` found: it would cut texts silently.
     """
     loaded: SentenceTransformer | CrossEncoder
     try:

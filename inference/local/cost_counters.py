@@ -17,7 +17,7 @@ class RunTally:
         self.prefill_s = 0.0
         self.prefilled_tokens = 0
         self._size = self._length = self._valid_tokens = self._pad_tokens = 0
-        self._computed_tokens = 0  # valid and invalid tokens, but for wrong guesses
+        self._computed_tokens = 0  # valid and invalid tokens, without wrong guesses
         self._peak_kv_bytes = 0
         self._decode_s = 0.0
 

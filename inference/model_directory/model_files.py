@@ -10,7 +10,7 @@ from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntr
 
 from inference.engine_errors import UnreadableModel
 
-LFS_POINTER = "version https://git-lfs.github.com/spec/"  # how the stand-in of a file begins that Git LFS keeps apart
+LFS_POINTER = "version https://git-lfs.github.com/spec/"  # the first bytes of a pointer file of Git LFS
 HUB_ANSWERS_WITHIN_S = 5.0  # it takes a fraction of a second; not tuned
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 

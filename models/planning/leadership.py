@@ -39,7 +39,7 @@ def take(connection: Connection, name: str, lead_s: float, mine: Lead | None = N
         """),
         {"name": name},
     ).one_or_none()
-    if present is not None:  # read first, because a stand-by asks often
+    if present is not None:  # a stand-by asks often, so the row is first only read
         given_up = (mine is not None and present.fence == mine.fence) or has_ended(present.holder)
         if not (present.expired or given_up):
             return None

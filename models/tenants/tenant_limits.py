@@ -47,7 +47,7 @@ def list_tenants(session: Session) -> Sequence[Tenant]:
 
 
 def check_alone(session: Session, tenant: str, counted: str) -> None:
-    """Locks the tenant's limit on what is `counted` until this session commits, so that calls check it in turn.
+    """Locks the tenant's limit on `counted` until this session commits, so that calls check it one after another.
 
     Begins a transaction, also under autocommit; its later statements see what the transaction before has stored.
     """

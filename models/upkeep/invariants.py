@@ -89,7 +89,8 @@ INVARIANTS = (
     ),
     Invariant(
         "no request is in two batches, or in an ended one",
-        # a request has one batch_id; it is in two if that batch has ended, or has more rows than it was made with
+        # A request has one batch_id. So a request in two batches shows in one of two ways: its batch has ended, or a
+        # batch has more requests than it was made with.
         """select 'request ' || r.id || ' in batch ' || coalesce(r.batch_id::text, 'none')
             from requests r left join batches b on b.id = r.batch_id
             where r.status = 'in_progress' and (b.id is null or b.status not in ('assigned', 'running'))

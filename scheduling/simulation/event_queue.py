@@ -35,7 +35,7 @@ class WorkerEvents:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, str]] = []  # instant, number of the entry, worker
-        self._current: dict[str, int] = {}  # by worker: the number of its only entry that is not out of date
+        self._current: dict[str, int] = {}  # by worker: the number of its valid entry
         self._entries = 0
 
     def schedule(self, worker: str, at: float) -> None:

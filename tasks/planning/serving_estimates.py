@@ -55,7 +55,7 @@ class ServingEstimates:
             self._pooled |= {(model, name): curves for name, curves in pooled_curves(of_model).items()}
 
     def serving_time_for(self, worker: LiveWorker, joins: bool = False) -> ServingTime:
-        """Returns the worker's estimator; with `joins`, for rows that join and leave, its averaged curves."""
+        """Returns the worker's estimator; for rows that join and leave (`joins`), its learned curves if it has any."""
         if joins and (pooled := self._pooled.get((worker.model, worker.name))):
             return pooled
         key = (worker.name, worker.model, repr(worker.curves), joins)

@@ -50,7 +50,10 @@ class LineEndpoint:
     answer: Callable[[Sequence[RequestView]], BaseModel]
 
     def stored(self, body: Mapping[str, Any], tenant: str, limits: PromptLimits) -> list[Submission]:
-        """Returns the submissions of a line's body; raises ValidationError, and InvalidRequest for options of calls."""
+        """Returns the submissions of a line's body.
+
+        Raises ValidationError, and InvalidRequest for options that only single calls have.
+        """
         submissions = self.submissions(self.body.model_validate(body), tenant, limits)
         if submissions[0].prompt is not submissions[-1].prompt:
             raise InvalidRequest("A line of a batch has one prompt.", param="prompt", code=UNSUPPORTED)

@@ -97,7 +97,7 @@ class ApplicationWords:
         self._since = time.monotonic()
 
     def get(self, applications: Collection[str]) -> Mapping[str, str]:
-        """Returns the words by application, for those whose clients gave no name and whose texts are stored."""
+        """Returns the words by application; applications that clients named, or without stored texts, have none."""
         if time.monotonic() - self._since > WORDS_KEPT_S:
             self._words, self._since = {}, time.monotonic()
         unknown = [name for name in applications if name not in self._words]

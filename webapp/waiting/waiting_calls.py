@@ -65,7 +65,7 @@ class WaitingCall:
         self._end("ended", view)
 
     def wait(self, within_s: float) -> bool:
-        """Waits until the call is woken, or was since the last wait; returns False if it was not woken in time."""
+        """Waits until the call is woken, unless it was since the last wait; returns False if it was not in time."""
         woken = self._changed.wait(within_s)
         self._changed.clear()
         return woken

@@ -49,7 +49,7 @@ class StepGraphs:
         return held
 
     def compute(self, key: Hashable, part: Part, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Returns the outputs of `part` for inputs that `keep` or this function returned, the same ones each time."""
+        """Returns the outputs of `part`, always in the same memory; its inputs must come from `keep` or `compute`."""
         known = self._parts.get((key, len(inputs[0])))
         if known is None:
             known = self._recorder.record(lambda: part(*inputs))

@@ -5,13 +5,13 @@ column of a token is its position in the sequence, independent of other rows. So
 needs no padding on the left. The mask hides the columns behind the last token of a row.
 
 In a rectangle each row has one block, which is as wide as the longest row needs. It grows in steps, each of which moves
-all rows. Static batches use it because the papers count their memory so. Models without a `FusedModel` use it, too, and
-models with a window in some layers only: such a layer has only the window's columns.
+all rows. Static batches use it because the papers count memory in this way. Models without a `FusedModel` use it, too,
+and so do models with a window in some layers only; there, such a layer has only the window's columns.
 In blocks of BLOCK_TOKENS each row has only the blocks that its own tokens need, and growing moves no row. Rows may
 share the blocks of a common prefix, which stay after their last row until a row needs the memory.
 
-A layer with a window holds as many of a row's tokens as the window has, and writes each further one over the oldest. If
-all layers have one, no row takes more memory than that.
+A layer with a window holds one window of a row's tokens, and writes each further one over the oldest. If all layers
+have a window, no row takes more memory than the widest.
 
 Other memory that no row uses is zero: attention multiplies hidden columns by 0, and 0 times an old NaN would be NaN.
 
@@ -284,7 +284,7 @@ class KvCache(RowStates):
         return Arrangement(slots, device, tables.blocks, size, tables)
 
     def _allocate(self) -> None:
-        """Allocates the whole budget, unless it is allocated already, or divided anew whenever the rectangle grows."""
+        """Allocates the whole budget the first time; nothing if layers differ, because growing allocates for each."""
         if not self._keys:
             tokens = self._budget_tokens if self.layout.alike else 0
             for shape in self.layout.shapes:

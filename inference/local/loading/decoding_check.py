@@ -18,7 +18,8 @@ from inference.local.kv.kv_cache import KvCache
 
 SHORT = (3, 6)  # lengths of two rows that are shorter than any window and threshold
 PAST = 3  # a row passes a threshold by this many tokens, so that the prefill and the decoding step are beyond it
-# Numbers of a configuration that a row's length can pass: windows, chunks, original contexts, floors of a scale.
+# Names of the lengths in a configuration beyond which rows are computed differently: windows, chunks, original
+# contexts, floors of a scale.
 THRESHOLD = re.compile("window|chunk|original_max|floor_scale")
 # On a CPU, rows beyond a threshold are checked if that takes at most this many operations, which are some ten seconds.
 MOST_CPU_OPERATIONS = 10**12
@@ -51,7 +52,7 @@ def checked_batches(model: Any, max_positions: int) -> list[list[list[int]]]:
 
 @contextmanager
 def unless_memory_lacks(batch: list[list[int]]) -> Iterator[None]:
-    """Leaves a check out if it is of a long row and the device has no memory for it."""
+    """Leaves out the check of a long row if the device lacks the memory for it."""
     try:
         yield
     except torch.OutOfMemoryError:

@@ -42,7 +42,7 @@ class ModelOutline:
 
     @property
     def bounded(self) -> bool:
-        """Whether the configuration names a number of positions."""
+        """Whether the configuration limits the positions."""
         return self.max_positions < UNBOUNDED
 
 

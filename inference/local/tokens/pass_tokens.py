@@ -1,4 +1,4 @@
-"""Lists the tokens of a pass over blocks: of each row the newest with guesses behind it, or a part of its prompt."""
+"""Lists each row's tokens in a pass over blocks: its newest token and guesses of the next, or a part of its prompt."""
 
 from collections.abc import Mapping, Sequence
 
@@ -34,9 +34,10 @@ def prompt_parts(rows: Sequence[BatchRow], most: int) -> dict[int, int]:
 def pass_tokens(
     rows: Sequence[BatchRow], guesses: Sequence[Sequence[int]], parts: Mapping[int, int]
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Returns the tokens that a pass computes of each row, and their positions.
+    """Returns the tokens that a pass computes for each row, and their positions.
 
-    The first is the one that the row's next token follows: the newest, before guesses, or the last one of a part.
+    The row's next token is sampled from the output of its first one, so the last token of a prompt's part comes first;
+    a running row's newest token stands before its guesses.
     """
     tokens, positions = list[list[int]](), list[list[int]]()
     for index, (row, guess) in enumerate(zip(rows, guesses, strict=True)):

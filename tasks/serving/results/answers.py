@@ -59,7 +59,10 @@ def stored_answer(event: RowEnded | RowFailed, now: float, tokens: RequestTokens
 
 
 def reasoning_tokens(event: RowEnded, answer: str, tokens: RequestTokens) -> int:
-    """Returns how many tokens of this answer are thinking, tags included; of a server without ids, as text counts."""
+    """Returns how many tokens of this answer are thinking, tags included.
+
+    A server without token ids gives only text; the tokens of its thinking are counted by the tokenizer.
+    """
     read, ids = read_answer(answer, event.answer_form, {}), event.ended.generated_ids
     if event.ended.text is not None:
         return min(tokens.count(answer[: read.thinking_length]), event.ended.tokens)
