@@ -21,7 +21,7 @@ from models.connections.database_errors import explain
 from models.connections.installation import Installation, read_installation
 from models.notifications import ENDED, ERRORS, Notifications
 from models.planning.queue_snapshot import read_queue_snapshot
-from models.planning.response_time_estimate import read_response_times
+from models.planning.response_time_estimate import RecentAnswers, read_response_times
 from models.session import make_engine, make_sessions
 from models.tenants import api_keys, tenant_limits
 from models.tenants.tenant_limits import TenantBacklog
@@ -79,7 +79,7 @@ CONNECTIONS = 12  # a call holds one for a statement or two, and a process uses 
 # A longer time would save little: a key that sends 100 requests a second is looked up once instead of 100 times.
 KEYS_TTL_S = 1.0
 SNAPSHOT_TTL_S = 0.5  # the planner writes its snapshot at most twice a second
-RESPONSE_TIMES_TTL_S = 1.0  # estimated from up to 200 answers of 10 minutes, so a second changes little; not tuned
+RESPONSE_TIMES_TTL_S = 1.0  # a second changes few of the 200 answers that they are estimated from; not tuned
 
 # A browser loads and runs only what this service serves, and no other site can embed its pages or read its answers.
 SECURITY_HEADERS = {
@@ -229,7 +229,9 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
             tenant_bytes=settings.tenant_file_bytes,
         ),
         queue_snapshot=queue_snapshots,
-        response_times=TtlCache(in_session(sessions, read_response_times), RESPONSE_TIMES_TTL_S),
+        response_times=TtlCache(
+            in_session(sessions, partial(read_response_times, answers=RecentAnswers())), RESPONSE_TIMES_TTL_S
+        ),
         bulk_outlook=TtlCache(
             in_session(sessions, partial(read_bulk_outlook, model=prompt_limits.model_name, alive_s=settings.lease_s)),
             RESPONSE_TIMES_TTL_S,

@@ -119,8 +119,8 @@ def judged(jobs: Sequence[WindowedJob], trace: Trace) -> Iterator[JudgedJob]:
     unended: list[tuple[float, int, float, WindowedJob]] = []  # end, number, forecast, job
     for number, job in enumerate(jobs):
         while unended and unended[0][0] <= job.at:
-            _, _, forecast_s, ended = heapq.heappop(unended)
-            calibration.learn("waiting", forecast_s, SPREAD, ended.took_s(trace))
+            ended_at, _, forecast_s, ended = heapq.heappop(unended)
+            calibration.learn("waiting", forecast_s, SPREAD, ended.took_s(trace), ended_at)
         left = {(one.tenant, one.id): one.work_left(trace, job.at) for _, _, _, one in unended}
         outlook = BulkOutlook(workers, left, {}, calibration, datetime.fromtimestamp(job.at, UTC))
         own_s = outlook.forecast_s(job.tenant, job.id, job.work_left(trace, job.at))

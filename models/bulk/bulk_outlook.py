@@ -35,7 +35,9 @@ UNENDED_WORK = text(f"""
     where {UNENDED} and status <> 'cancelling' and left_work is not null and paused_at is null
 """)  # noqa: S608  # a constant
 ENDED_JOBS = text("""
-    select forecast_s, extract(epoch from completed_at - created_at)::float8 as real_s from bulk_jobs
+    select forecast_s, extract(epoch from completed_at - created_at)::float8 as real_s,
+        extract(epoch from completed_at)::float8 as completed_at
+    from bulk_jobs
     where completed_at is not null and forecast_s is not null order by completed_at desc limit :most
 """)
 
@@ -99,7 +101,7 @@ def read_bulk_outlook(session: Session, model: str, alive_s: float) -> BulkOutlo
     connection = session.connection()
     calibration = IntervalCalibration()
     for row in reversed(connection.execute(ENDED_JOBS, {"most": RECENT_JOBS}).all()):
-        calibration.learn("waiting", row.forecast_s, SPREAD, row.real_s)
+        calibration.learn("waiting", row.forecast_s, SPREAD, row.real_s, row.completed_at)
     workers = costed_workers(live_workers(connection, alive_s)).get(model, ())
     # a job whose lines are still being read may be of any model
     left = {one.job: one.work for one in unended_work(connection) if one.model in (None, model)}

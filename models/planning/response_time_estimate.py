@@ -5,8 +5,8 @@ While the planner has none, recent response times of the application tell how lo
 a lower bound.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from statistics import StatisticsError, fmean, linear_regression
 
@@ -16,8 +16,8 @@ from models.planning.queue_snapshot import QueueSnapshot
 from models.sql import text
 from scheduling.forecast.expectations import IntervalCalibration, ResponseLine
 
-# Newest answers that the lines are fitted to and whose forecasts are judged: more of them make both steadier, fewer
-# follow a change of load sooner. Not tuned.
+# Newest answers that the lines are fitted to, and the most that are read at once: more of them make the lines steadier,
+# fewer follow a change of load sooner. Not tuned.
 RECENT_ANSWERS = 200
 # An application with fewer answers uses the line of all applications. A smaller number would let one unusual answer
 # tilt a line, a larger one would keep rare applications on the line of all. Not tuned.
@@ -27,9 +27,10 @@ SPREAD = 0.6
 
 FETCH_RECENT = text("""
     select tenant || '/' || application as application, input_tokens, output_tokens,
-        extract(epoch from finished_at - arrived_at)::float8 as response_s, forecast_s
+        extract(epoch from finished_at - arrived_at)::float8 as response_s,
+        extract(epoch from finished_at)::float8 as finished_at, forecast_s
     from requests
-    where status in ('completed', 'incomplete') and finished_at > statement_timestamp() - interval '10 minutes'
+    where status in ('completed', 'incomplete') and finished_at > to_timestamp(:since)
         and limit_tokens > 1 -- not those that generate nothing
     order by finished_at desc limit :most
 """)
@@ -37,12 +38,13 @@ FETCH_RECENT = text("""
 
 @dataclass(frozen=True, slots=True)
 class RecentAnswer:
-    """An answer with its ETA at submission and its true time; `forecast_s` None: there was no forecast."""
+    """An answer with the forecast at its submission and its true time; `forecast_s` None: there was no forecast."""
 
     application: str
     input_tokens: int
     output_tokens: int
     response_s: float
+    finished_at: float
     forecast_s: float | None = None
 
 
@@ -98,30 +100,48 @@ class ResponseTimeEstimate:
         return max(responses.at(input_tokens), backlog_s)
 
 
-def estimate_response_times(answers: Iterable[RecentAnswer]) -> ResponseTimeEstimate:
-    """Fits the lines and learns the errors of past forecasts; `answers` are newest first."""
-    answers = list(answers)
-    calibration = IntervalCalibration()
+class RecentAnswers:
+    """The newest answers, and the errors of all forecasts whose answers were read."""
+
+    def __init__(self) -> None:
+        self._newest: deque[RecentAnswer] = deque(maxlen=RECENT_ANSWERS)
+        self._calibration = IntervalCalibration()
+
+    @property
+    def newest_at(self) -> float:
+        """When the last of them came; 0 without any."""
+        return self._newest[-1].finished_at if self._newest else 0.0
+
+    def add(self, answers: Collection[RecentAnswer]) -> ResponseTimeEstimate:
+        """Adds newer answers, the newest last; estimates from all."""
+        self._newest.extend(answers)
+        for one in answers:
+            if one.forecast_s is not None:
+                self._calibration.learn("waiting", one.forecast_s, SPREAD, one.response_s, one.finished_at)
+        return estimate_response_times(self._newest, self._calibration)
+
+
+def read_response_times(session: Session, answers: RecentAnswers) -> ResponseTimeEstimate:
+    """Adds the newest answers that came since the last call; estimates from all."""
+    rows = session.execute(FETCH_RECENT, {"since": answers.newest_at, "most": RECENT_ANSWERS}).all()
+    return answers.add([RecentAnswer(*row) for row in reversed(rows)])
+
+
+def estimate_response_times(
+    answers: Collection[RecentAnswer], calibration: IntervalCalibration
+) -> ResponseTimeEstimate:
+    """Fits the lines."""
     by_application: dict[str | None, list[RecentAnswer]] = defaultdict(list)
     for answer in answers:
         by_application[answer.application].append(answer)
-    for answer in answers:
-        if answer.forecast_s is not None:
-            calibration.learn("waiting", answer.forecast_s, SPREAD, answer.response_s)
     groups = {name: some for name, some in by_application.items() if len(some) >= MIN_ANSWERS}
     if answers:
-        groups[None] = answers
+        groups[None] = list(answers)
     return ResponseTimeEstimate(
         {name: _line([(one.input_tokens, one.response_s) for one in some]) for name, some in groups.items()},
         {name: _line([(one.input_tokens, one.output_tokens) for one in some]) for name, some in groups.items()},
         calibration,
     )
-
-
-def read_response_times(session: Session) -> ResponseTimeEstimate:
-    """Estimates from the answers of the last ten minutes, at most RECENT_ANSWERS of them."""
-    rows = session.execute(FETCH_RECENT, {"most": RECENT_ANSWERS})
-    return estimate_response_times(RecentAnswer(*row) for row in rows)
 
 
 def _line(points: list[tuple[int, float]]) -> ResponseLine:

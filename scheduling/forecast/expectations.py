@@ -18,8 +18,11 @@ import numpy as np
 Stage = Literal["waiting", "running"]
 
 INTERVAL = 0.9  # the share of answers that come within their intervals
-# Scores of each stage and horizon: more follow a change of load later, fewer make the quantiles noisier. Not tuned.
-KEPT = 200
+# Scores of each stage and horizon: those of the last KEPT_S seconds, but at least KEPT. More follow a change of load
+# later, fewer make the quantiles noisier. Errors of one burst are alike, so the scores must be of several bursts: at
+# 100 answers a second, 200 are of two seconds, and intervals covered 73 % (docs/results/eta.md).
+KEPT, KEPT_S = 200, 60.0
+SPACED_S = 0.1  # beyond KEPT, scores are kept of answers that are this far apart, so that 600 are enough for KEPT_S
 HORIZON = 3.0  # forecasts of one horizon differ by this factor at most; a larger one mixes more. Not tuned
 FEWEST = 20  # scores needed for their quantiles: the outermost of fewer do not resolve the 5 % tails
 # The quantiles of the scores while there are fewer: errors are taken to be normal, so 1.645 spreads cover 90 %.
@@ -98,16 +101,21 @@ class IntervalCalibration:
     """Keeps the scores of earlier forecasts, by stage and horizon, and corrects new forecasts by their quantiles."""
 
     def __init__(self) -> None:
-        self._scores: dict[tuple[Stage, int | None], deque[float]] = {}  # None: the scores of all horizons
+        # each score with the instant of its answer; None: those of all horizons
+        self._scores: dict[tuple[Stage, int | None], deque[tuple[float, float]]] = {}
         self._bands: dict[tuple[Stage, int | None], Band] = {}  # cached until scores change
 
-    def learn(self, stage: Stage, expected_s: float, spread: float, real_s: float) -> None:
-        """Record a forecast of `expected_s` whose answer took `real_s`."""
+    def learn(self, stage: Stage, expected_s: float, spread: float, real_s: float, at: float) -> None:
+        """Record a forecast of `expected_s` whose answer took `real_s` and came at `at`, not before those recorded."""
         ratio = max(real_s, SHORTEST_S) / max(expected_s, SHORTEST_S)
         score = min(max(math.log(ratio), -MOST_LOG), MOST_LOG) / spread
         for key in ((stage, None), (stage, _horizon(expected_s))):
-            self._scores.setdefault(key, deque(maxlen=KEPT)).append(score)
-            self._bands.pop(key, None)
+            scores = self._scores.setdefault(key, deque())
+            if len(scores) < KEPT or at >= scores[-1][0] + SPACED_S:
+                scores.append((at, score))
+                self._bands.pop(key, None)
+            while len(scores) > KEPT and scores[0][0] < at - KEPT_S:
+                scores.popleft()
 
     def around(self, stage: Stage, seconds: float, spread: float) -> Expectation:
         """Return the corrected expectation and interval for a forecast in seconds with this spread."""
@@ -119,7 +127,7 @@ class IntervalCalibration:
         if len(self._scores.get(key, ())) < FEWEST:
             key = (stage, None)
         if key not in self._bands:
-            self._bands[key] = _band(sorted(self._scores.get(key, ())))
+            self._bands[key] = _band(sorted(score for _, score in list(self._scores.get(key, ()))))
         return self._bands[key]
 
 

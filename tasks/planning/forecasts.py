@@ -255,7 +255,7 @@ def _learn(ends_of: EndsOf, state: _ModelState, expected: Mapping[str, ExpectedA
         ended_at = ends[request_id]
         for made in state.made.pop(request_id):
             if ended_at is not None:
-                state.calibration.learn(made.stage, made.expected_s, made.spread, ended_at - made.at)
+                state.calibration.learn(made.stage, made.expected_s, made.spread, ended_at - made.at, ended_at)
 
 
 def _remember(made: dict[str, list[_Made]], request_id: str, forecast: _Made) -> None:

@@ -1,6 +1,6 @@
 """Two tenants that use one application name learn nothing of each other's answers."""
 
-from models.planning.response_time_estimate import MIN_ANSWERS, read_response_times
+from models.planning.response_time_estimate import MIN_ANSWERS, RecentAnswers, read_response_times
 from models.request_predictions import claim_unpredicted, scoped_application
 from models.session import make_sessions
 from models.training_log import finished_requests
@@ -46,6 +46,6 @@ def test_response_times_are_each_tenants_own(stage: Stage) -> None:
         answered(stage, f"a{number}", tenant="acme", output_tokens=7, took_s=100.0)
         answered(stage, f"g{number}", tenant="globex", output_tokens=7, took_s=1.0)
     with make_sessions(stage.database)() as session:
-        estimate = read_response_times(session)
+        estimate = read_response_times(session, RecentAnswers())
     etas = [estimate.eta(name, 3, 20, "small", None) for name in ("acme/invoices", "globex/invoices")]
     assert [eta and round(eta.eta_s) for eta in etas] == [100, 1]

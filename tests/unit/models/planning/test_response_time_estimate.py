@@ -8,12 +8,13 @@ from models.planning.queue_snapshot import ModelForecast, QueueSnapshot
 from models.planning.response_time_estimate import (
     MIN_ANSWERS,
     RecentAnswer,
+    RecentAnswers,
     ResponseTimeEstimate,
-    estimate_response_times,
 )
 
-COPIES = [RecentAnswer("copy", tokens, 2 * tokens, 0.5 + 0.1 * tokens) for tokens in range(1, 1 + MIN_ANSWERS)]
-LABELS = [RecentAnswer("label", tokens, 1, 0.2) for tokens in range(1, 1 + MIN_ANSWERS)]
+NOW = 1e9
+COPIES = [RecentAnswer("copy", tokens, 2 * tokens, 0.5 + 0.1 * tokens, NOW) for tokens in range(1, 1 + MIN_ANSWERS)]
+LABELS = [RecentAnswer("label", tokens, 1, 0.2, NOW) for tokens in range(1, 1 + MIN_ANSWERS)]
 
 
 def queue_snapshot(waiting: int, backlog_s: float, line: tuple[float, float] | None = None) -> QueueSnapshot:
@@ -30,13 +31,13 @@ def eta_s(
 
 
 def test_longer_inputs_of_an_application_take_longer_if_they_recently_did() -> None:
-    estimate = estimate_response_times(COPIES + LABELS)
+    estimate = RecentAnswers().add(COPIES + LABELS)
     assert eta_s(estimate, "copy", 20, None) == pytest.approx(2.5)
     assert eta_s(estimate, "label", 20, None) == pytest.approx(0.2)
 
 
 def test_an_application_with_few_answers_gets_the_line_of_all_applications() -> None:
-    estimate = estimate_response_times([*LABELS, RecentAnswer("new", 50, 9, 9.0)])
+    estimate = RecentAnswers().add([*LABELS, RecentAnswer("new", 50, 9, 9.0, NOW)])
     of_new, of_unknown = (eta_s(estimate, name, 50, None) for name in ("new", "unknown"))
     assert of_new == of_unknown
     assert of_new is not None
@@ -44,25 +45,25 @@ def test_an_application_with_few_answers_gets_the_line_of_all_applications() -> 
 
 
 def test_equally_long_inputs_and_longer_ones_that_were_answered_sooner_give_a_level_line() -> None:
-    same = estimate_response_times([RecentAnswer("copy", 5, 1, 1.0), RecentAnswer("copy", 5, 1, 3.0)])
-    sooner = estimate_response_times([RecentAnswer("copy", 5, 1, 3.0), RecentAnswer("copy", 10, 1, 1.0)])
+    same = RecentAnswers().add([RecentAnswer("copy", 5, 1, 1.0, NOW), RecentAnswer("copy", 5, 1, 3.0, NOW)])
+    sooner = RecentAnswers().add([RecentAnswer("copy", 5, 1, 3.0, NOW), RecentAnswer("copy", 10, 1, 1.0, NOW)])
     assert eta_s(same, "copy", 100, None) == eta_s(sooner, "copy", 100, None) == pytest.approx(2.0)
 
 
 def test_the_backlog_is_a_lower_bound_unless_the_queue_is_empty() -> None:
-    estimate = estimate_response_times(LABELS)
+    estimate = RecentAnswers().add(LABELS)
     assert eta_s(estimate, "label", 1, queue_snapshot(waiting=50, backlog_s=7.0)) == pytest.approx(7.0)
     assert eta_s(estimate, "label", 1, queue_snapshot(waiting=0, backlog_s=7.0)) == pytest.approx(0.2)
 
 
 def test_before_the_first_answer_the_planners_backlog_counts_and_without_a_snapshot_there_is_no_eta() -> None:
-    nothing = estimate_response_times([])
+    nothing = RecentAnswers().add([])
     assert eta_s(nothing, "copy", 1, queue_snapshot(waiting=1, backlog_s=3.0)) == pytest.approx(5.0)
     assert eta_s(nothing, "copy", 1, None) is None
 
 
 def test_the_planners_forecast_is_read_at_the_length_that_the_applications_answers_have() -> None:
-    estimate = estimate_response_times(COPIES + LABELS)
+    estimate = RecentAnswers().add(COPIES + LABELS)
     snapshot = queue_snapshot(waiting=9, backlog_s=70.0, line=(3.0, 0.5))
     assert eta_s(estimate, "copy", 10, snapshot) == pytest.approx(3.0 + 0.5 * 20)
     assert eta_s(estimate, "copy", 10, snapshot, limit=4) == pytest.approx(3.0 + 0.5 * 4)
@@ -72,9 +73,17 @@ def test_the_planners_forecast_is_read_at_the_length_that_the_applications_answe
 def test_what_is_told_is_corrected_by_how_far_earlier_forecasts_were_off_and_the_interval_by_how_much_that_varies() -> (
     None
 ):
-    twice = [RecentAnswer("copy", 5, 10, 2.0 + number / 100, forecast_s=1.0) for number in range(40)]
-    eta = estimate_response_times(twice).eta("copy", 5, 100, "small", queue_snapshot(1, 1.0, (10.0, 0.0)))
+    twice = [RecentAnswer("copy", 5, 10, 2.0 + number / 100, NOW, forecast_s=1.0) for number in range(40)]
+    eta = RecentAnswers().add(twice).eta("copy", 5, 100, "small", queue_snapshot(1, 1.0, (10.0, 0.0)))
     assert eta is not None
     assert eta.forecast_s == 10.0
     assert eta.eta_s == pytest.approx(22.0, rel=0.05)
     assert 20 <= eta.eta_low_s < eta.eta_s < eta.eta_high_s <= 24
+
+
+def test_the_errors_of_answers_that_were_read_before_still_correct_what_is_told() -> None:
+    answers = RecentAnswers()
+    answers.add([RecentAnswer("copy", 5, 10, 3.0, NOW + number, forecast_s=1.0) for number in range(40)])
+    eta = answers.add([]).eta("copy", 5, 100, "small", queue_snapshot(1, 1.0, (10.0, 0.0)))
+    assert eta is not None
+    assert eta.eta_s == pytest.approx(30.0)

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -6,6 +8,7 @@ from hypothesis import strategies as st
 from scheduling.forecast.expectations import (
     FEWEST,
     KEPT,
+    KEPT_S,
     LONGEST_S,
     OTHER_SPREAD,
     UNKNOWN,
@@ -34,17 +37,45 @@ def test_intervals_cover_nine_of_ten_answers_and_the_expectation_is_without_bias
             told = calibration.around("waiting", expected_s, spread)
             inside.append(told.low_s <= real_s <= told.high_s)
             below.append(real_s <= told.seconds)
-        calibration.learn("waiting", expected_s, spread, real_s)
+        calibration.learn("waiting", expected_s, spread, real_s, number / 10)
     assert 0.86 <= np.mean(inside) <= 0.94
     assert 0.44 <= np.mean(below) <= 0.56
+
+
+@pytest.mark.parametrize("answers_a_second", [2, 100])
+def test_intervals_cover_answers_whose_errors_are_alike_for_seconds_however_many_come_a_second(
+    answers_a_second: int,
+) -> None:
+    rng = np.random.default_rng(1)
+    calibration, burst = IntervalCalibration(), 0.0
+    told = calibration.around("waiting", 1.0, 1.0)
+    kept = math.exp(-1 / (3 * answers_a_second))  # bursts last some 3 s
+    inside = []
+    for number in range(300 * answers_a_second):
+        burst = kept * burst + math.sqrt(1 - kept**2) * rng.standard_normal()
+        real_s = math.exp(0.5 * burst + 0.1 * rng.standard_normal())
+        if number % (1 + answers_a_second // 10) == 0:  # as often as snapshots are read
+            told = calibration.around("waiting", 1.0, 1.0)
+        inside.append(told.low_s <= real_s <= told.high_s)
+        calibration.learn("waiting", 1.0, 1.0, real_s, number / answers_a_second)
+    assert 0.85 <= np.mean(inside[len(inside) // 4 :]) <= 0.95
+
+
+def test_errors_of_more_than_a_minute_ago_are_forgotten_once_there_are_enough_newer_ones() -> None:
+    calibration = IntervalCalibration()
+    for number in range(KEPT + 1):
+        calibration.learn("waiting", 1.0, 1.0, 9.0, number / 10)
+    for number in range(KEPT):
+        calibration.learn("waiting", 1.0, 1.0, 3.0, KEPT_S + 30 + number / 10)
+    assert calibration.around("waiting", 1.0, 1.0).high_s == pytest.approx(3.0)
 
 
 def test_until_some_forecasts_have_come_true_errors_are_taken_to_be_normal() -> None:
     calibration = IntervalCalibration()
     for _ in range(FEWEST - 1):
-        calibration.learn("running", 1.0, 1.0, 50.0)
+        calibration.learn("running", 1.0, 1.0, 50.0, 0.0)
     assert calibration.band("running", 1.0) == Band(*UNKNOWN)
-    calibration.learn("running", 1.0, 1.0, 50.0)
+    calibration.learn("running", 1.0, 1.0, 50.0, 0.0)
     assert calibration.band("running", 1.0).middle == pytest.approx(np.log(50))
     assert calibration.band("waiting", 1.0) == Band(*UNKNOWN)
     assert calibration.band("waiting", 1.0) == Band(*UNKNOWN)  # the same, read again
@@ -58,8 +89,8 @@ def test_an_expectation_can_be_moved_and_scaled_with_its_interval() -> None:
 def test_forecasts_of_another_horizon_correct_none_that_has_enough_of_its_own() -> None:
     calibration = IntervalCalibration()
     for _ in range(FEWEST):
-        calibration.learn("waiting", 0.1, 1.0, 0.5)  # what a decision takes
-        calibration.learn("waiting", 60.0, 1.0, 66.0)
+        calibration.learn("waiting", 0.1, 1.0, 0.5, 0.0)  # what a decision takes
+        calibration.learn("waiting", 60.0, 1.0, 66.0, 0.0)
     assert calibration.around("waiting", 0.1, 1.0).seconds == pytest.approx(0.5)
     assert calibration.around("waiting", 60.0, 1.0).seconds == pytest.approx(66.0)
     assert 1.1 < calibration.around("waiting", 5.0, 1.0).seconds / 5.0 < 5.0  # of all, as long as it has few
@@ -75,7 +106,7 @@ def test_no_error_however_large_leads_out_of_the_calendar(
 ) -> None:
     calibration = IntervalCalibration()
     for one in [*errors, *FEWEST * [(1e-9, OTHER_SPREAD, 1e12)]]:
-        calibration.learn("waiting", *one)
+        calibration.learn("waiting", *one, 0.0)
     told = calibration.around("waiting", expected_s, spread)
     assert 0 < told.low_s <= told.seconds <= told.high_s <= LONGEST_S
 
