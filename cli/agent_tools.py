@@ -29,7 +29,7 @@ from cli.bulk_run import ENDED
 from settings import VERSION
 
 BATCH = "batch_"  # begins the ids of batches
-MOST_INPUTS = 1000  # of one call, which an agent must write out; `magnus batch run` takes files of any size. Not tuned
+MOST_INPUTS = 1000  # in a call; an agent must write all of them. `magnus batch run` takes files of any size. Not tuned
 POLL_S = 2  # a waiting agent hears of progress this often; not tuned
 INSTRUCTIONS = """\
 Magnus answers LLM requests on GPUs of the user's own, from a durable queue. `submit` and `batch` return an id at once;

@@ -15,7 +15,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, retry_if_resu
 
 from cli.output import CommandFailed, Unreachable
 
-OPEN_STATES = ("queued", "in_progress")  # of a response
+OPEN_STATES = ("queued", "in_progress")  # of responses that are not final
 RETRIED_STATUSES = frozenset({408, 429, 502, 503, 504})  # timeouts, rate limits, a service that restarts
 # The longest pause. Those between 8 attempts then add up to 26 s, enough for a service to restart; not tuned.
 MAX_PAUSE_S = 10.0

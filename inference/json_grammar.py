@@ -31,7 +31,7 @@ LIMITS = LLParserLimits(
     verbose_errors=False,
 )
 COMPILED_WITHIN_S = 0.3  # CPU time; ordinary schemas take 1 to 13 ms, 60 KB of required names 50. Not tuned otherwise
-TRIED_TOKENS = 64  # that a check generates: enough to enter a schema's first values. Not tuned otherwise
+TRIED_TOKENS = 64  # tokens that a check generates: enough for a schema's first values. Not tuned otherwise
 MOST_VERDICTS = 256  # remembered ones, of at most 64 KiB each; not tuned
 
 

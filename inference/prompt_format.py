@@ -33,7 +33,7 @@ from inference.request_tokens import NEXT_TURN, ChatEnding, Turn
 from inference.tool_calls import FURTHER_MARKS, MARKS
 from request_body import PLAIN, AnswerForm
 
-TAIL_TOKENS = 16  # of a prompt that may end with a tag of thinking, which has fewer. Not tuned
+TAIL_TOKENS = 16  # last tokens of a prompt, which may be a tag of thinking; such tags have fewer. Not tuned
 ANCHOR = "a"  # before tokens that continue a text, because some tokenizers decode the first token of a text differently
 # Splits special tokens in users' texts. Unicode reserves these characters for internal use, so no template contains
 # them, and no client knows which of 2^60 strings of them this is.

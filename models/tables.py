@@ -36,7 +36,7 @@ ANSWERED = "status in ('completed', 'incomplete')"
 UNANSWERED = "status in ('failed', 'cancelled')"
 WITHOUT_BATCH = f"batch_id is null and {ANSWERED}"
 UNSTORED = "body ->> 'store' = 'false' and input <> ''"
-PREFERRED_UNFINISHED = "status in ('queued', 'in_progress') and priority > 500"  # of the service tier `priority`
+PREFERRED_UNFINISHED = "status in ('queued', 'in_progress') and priority > 500"  # above 500: tier `priority`
 
 
 class BatchStatus(enum.StrEnum):

@@ -43,8 +43,8 @@ class Loop:
         self._due_at = monotonic() + every_s
         self._sooner = Event()  # set if the next step is due sooner, or the loop should stop
         self._busy_since: float | None = None
-        self._failures = 0  # of the last steps, one after another
-        self._error = ""  # of the last one
+        self._failures = 0  # steps that failed one after another, until now
+        self._error = ""  # the error of the last failed step
         self._stopping = False
 
     def start(self) -> None:

@@ -1,1 +1,1 @@
-"""What `magnus demo` sends, the service that it starts, its progress and its figures."""
+"""The workload of `magnus demo`, the service that it starts, its progress and its figures."""

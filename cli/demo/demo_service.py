@@ -22,7 +22,7 @@ from settings import Settings
 
 @dataclass(frozen=True)
 class DemoService:
-    """What a demo's services have in common: options of `magnus up`, and requests with known answers to learn from."""
+    """The common parts of a demo's services: options of `magnus up`, and requests with known answers to learn from."""
 
     options: tuple[str, ...] = ()
     examples: tuple[Mapping[str, str | int], ...] = ()

@@ -73,7 +73,7 @@ class BatchRow:
             or sequence.sampling.min_tokens > 0
         )
         self.preempted = False  # whether it was ever preempted for lack of memory
-        self.block_keys: list[bytes] = []  # of the row's first complete blocks, as far as anybody asked for them
+        self.block_keys: list[bytes] = []  # keys of the row's first complete blocks, as far as anybody asked for them
         # tokens of the prompt that the first prefill found in the cache; None before it
         self.cached_prompt_tokens: int | None = 0 if sequence.generated_ids else None
         # the number of its tokens in the cache while its prompt joins with passes of the running rows; else None

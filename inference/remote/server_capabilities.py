@@ -116,7 +116,7 @@ class ProbedServer:
     capacity_tokens: int | None = None
     max_rows: int | None = None
     model_directory: str | None = None  # the directory from which the server says it loaded the model
-    adapters: tuple[str, ...] = ()  # that it lists beside the model, and serves by their names
+    adapters: tuple[str, ...] = ()  # names that the server lists beside the model, and serves
 
     def __repr__(self) -> str:
         """Returns a description without the key."""

@@ -15,7 +15,7 @@ from learning.predictors.language_model import BATCH, LanguageModel
 IGNORED = -100  # the label that PyTorch's cross entropy leaves out
 PAPER_RATE, PAPER_PARAMETERS = 5e-5, 6.7e9  # appendix A, for LLaMA-7B
 MOST_RATE = 1e-2  # above it the smallest model diverged
-RANK = 8  # of the adapters
+RANK = 8  # rank of the adapters
 TUNED_BATCH = 16  # texts of a step that tunes the token
 
 

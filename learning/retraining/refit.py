@@ -62,7 +62,7 @@ def refit(
     """Fit `untrained` on the log's outcomes and judge it.
 
     With `published`, as in the paper, the error rule has the paper's bounds and chooses what is added to the training
-    set, and the candidate is published whatever its errors.
+    set, and the candidate is always published.
     Returns None if no request that ended after `since` had an error worth learning from, or if there are too few
     outcomes. `data["until"]` is the `since` of the next call.
     """

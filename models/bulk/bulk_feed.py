@@ -53,7 +53,7 @@ class ClaimedJob:
     last_line: int
     now: datetime
     expires_at: datetime
-    service_tier: ServiceTier  # of its lines
+    service_tier: ServiceTier  # the tier of its lines
     step_lines: int  # lines that this step may read
     tries: int  # steps that began at `next_line`, with this one; all others did not end
     first_line: int  # the number of the chunk's first line

@@ -23,7 +23,7 @@ from scheduling.policies.wrapping.deadlines import MARGIN_S, Work, needed_s
 from scheduling.policy import Worker
 
 PACE_FROM = 0.05  # the share of a job's tokens that must be served before its pace counts. Not tuned
-SPREAD = 0.6  # of a forecast's logarithm: 1/3 to 3 times until errors are known, as for single requests
+SPREAD = 0.6  # spread of log(forecast) until errors are known: 1/3 to 3 times, as for single requests
 RECENT_JOBS = 200  # ended jobs whose forecasts are judged. Not tuned
 # The model is the one whose workers serve one of the job's lines; null for a job without a line that was read.
 UNENDED_WORK = text(f"""

@@ -123,7 +123,7 @@ class BulkJob(Base):
     cancelling_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
     paused_at: Mapped[datetime | None]
-    service_tier: Mapped[ServiceTier] = mapped_column(Text, server_default="flex")  # of its lines: flex or default
+    service_tier: Mapped[ServiceTier] = mapped_column(Text, server_default="flex")  # of the lines: flex or default
     # some of its waiting requests do not have its pause, end and tier yet; the process `chores` changes them
     untold: Mapped[bool] = mapped_column(server_default="false")
     fed_at: Mapped[datetime] = mapped_column(server_default=NOW)  # since when its lines may be read: jobs take turns

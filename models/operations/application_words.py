@@ -9,7 +9,7 @@ from models.sql import text
 from models.tables import RequestStatus
 
 DIGEST = re.compile(r"[0-9a-f]{12}")  # as `webapp/requests/client_prompt.py:application_name` makes it
-CHARACTERS = 60  # of the instructions: a line of a table; not tuned
+CHARACTERS = 60  # of the instructions, for a line of a table; not tuned
 
 
 def first_words(session: Session, applications: Collection[str]) -> dict[str, str]:

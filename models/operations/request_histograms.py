@@ -145,7 +145,7 @@ def read(session: Session) -> list[RequestSeries]:
     )
     found = []
     for (name, *labels), buckets in groupby(rows, attrgetter("name", *LABELS)):
-        if name not in HISTOGRAMS:  # of another release
+        if name not in HISTOGRAMS:  # another release wrote it
             continue
         counts, total = [0] * (len(HISTOGRAMS[name].edges) + 1), 0.0
         for row in buckets:

@@ -68,7 +68,7 @@ class ChosenParameter:
         seen = len(self._requests)
         if seen >= self._due_after or (now >= self._due_at and seen >= self._fewest):
             self._due_at = now + CHOSEN_EVERY_S
-            self._due_after = 2 * seen if 2 * seen <= self._most else self._most + 1  # which is never reached
+            self._due_after = 2 * seen if 2 * seen <= self._most else self._most + 1  # never reached
             self.value = cheapest(self._requests, self.value)
         return self.value
 

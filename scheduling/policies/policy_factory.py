@@ -30,7 +30,7 @@ class PolicySettings:
     max_output_tokens: int = 1024  # Gmax
     wma_threshold: int | None = PUBLISHED_THRESHOLD  # Φ of Magnus's Algorithm 1; None: chosen from lengths and costs
     slice_tokens: int | None = PUBLISHED_SLICE  # S of SCLS; None: chosen from lengths and costs
-    bin_tokens: int | None = BIN_TOKENS  # of sequence; None: a fifth of the mean length seen, at most the paper's
+    bin_tokens: int | None = BIN_TOKENS  # bins of `sequence`; None: a fifth of the mean length, at most the paper's
     background_share: float = BACKGROUND_SHARE  # share of memory for background requests, see `background_part`
     reserves_upper: bool = True  # Magnus reserves memory for upper quantiles; False: for predictions, as in the paper
 

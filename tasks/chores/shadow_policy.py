@@ -13,7 +13,7 @@ from models.session import make_sessions
 from scheduling.policies.policy_factory import PolicySettings
 from scheduling.simulation.policy_lab import FEW, advise, calibrate, play, policies_to_play
 
-SHARE = 0.01  # of a core
+SHARE = 0.01  # the share of a core that it may use
 BURST_S = 0.02  # CPU seconds between two pauses: the longest that other threads of the process wait. Not tuned
 BACK_S = 3600.0  # the window that a round plays
 # The most requests of a round, the newest ones: simulating a thousand takes about a second for each policy, so that a

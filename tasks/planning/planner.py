@@ -67,7 +67,7 @@ class Planner:
         self._snapshot_due_at = self._renewed_at = 0.0
         self._broker_error: str | None = None
         self._unserved_since: dict[str, float] = {}  # by model without a worker and with requests
-        self._largest_tokens: dict[str, int] = {}  # by model: of the longest row that fits a worker
+        self._largest_tokens: dict[str, int] = {}  # by model: tokens of the longest row that fits a worker
         self._lacking: dict[str, Lacking] = {}  # by model
         self.fetched_all = True  # whether no queued request was left to be fetched at the last step
         self.has_work = False  # whether anything waited or was in flight at the last step

@@ -14,7 +14,7 @@ from settings import Settings
 if TYPE_CHECKING:
     from webapp.dashboard.openid_provider import OpenIdProvider
 
-MOST_CHARACTERS = 255  # of a name in the audit; a provider's subjects have no more
+MOST_CHARACTERS = 255  # the longest name in the audit; a provider's subjects have no more
 SHOWN_GROUPS = 10  # on the page that refuses; not tuned
 
 log = structlog.get_logger()
@@ -73,7 +73,7 @@ class TrustedProxy:
             address = ip_address(peer or "")
         except ValueError:
             return False
-        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:  # of a socket that listens on ::
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:  # the socket listens on ::
             address = address.ipv4_mapped
         return any(address in network for network in self.networks)
 

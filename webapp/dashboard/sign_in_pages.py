@@ -113,7 +113,7 @@ def own_path(address: str) -> str:
     """Returns the address if it is a path of this site, else the overview's, so that no link leads to another site."""
     try:
         parts = urlsplit(address)
-    except ValueError:  # of brackets that hold no IPv6 address
+    except ValueError:  # the brackets hold no IPv6 address
         return "/"
     own = not parts.scheme and not parts.netloc and address.startswith("/") and not address.startswith(("//", "/\\"))
     return address if own else "/"

@@ -82,9 +82,9 @@ class PromptLimits:
     refuses_hosted_tools: bool = False  # tools that only OpenAI runs are refused, not left out
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)  # where a client leaves sampling out
     unserved_s: float = math.inf  # a model that has waiting requests and no worker for this long gets no new ones
-    texts: TextLimits = field(default_factory=TextLimits)  # of the models for vectors and scores
+    texts: TextLimits = field(default_factory=TextLimits)  # limits of the models for vectors and scores
     all_adapters: Callable[[], Mapping[str, str]] = dict  # reads those of all workers, each with its base
-    others: Mapping[str, "PromptLimits"] = field(default_factory=dict)  # of the models of MAGNUS_MODELS, by name
+    others: Mapping[str, "PromptLimits"] = field(default_factory=dict)  # limits of the models of MAGNUS_MODELS, by name
 
     @property
     def adapters(self) -> list[str]:

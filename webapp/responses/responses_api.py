@@ -55,7 +55,7 @@ def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]] | Flask
     """Store a request; it is in the database before the answer leaves.
 
     With `background: true` the answer comes at once, with an id to poll. Otherwise it comes when the response is final,
-    or after the service's bound in whatever state it then has. With `stream: true` it comes as it is generated.
+    or after the service's bound in the state that it then has. With `stream: true` it comes as it is generated.
     """
     context, tenant = current_context(), current_tenant()
     earlier = partial(earlier_turns, context, tenant)

@@ -19,7 +19,7 @@ from webapp.responses.response_objects import magnus_of
 from webapp.streaming.answer_pieces import shown_pieces
 from webapp.streaming.answer_stream import DONE, KEEP_ALIVE, AnswerStream, event, in_turns
 
-NAMES = {"text": "content", "reasoning": "reasoning_content"}  # of a delta's fields
+NAMES = {"text": "content", "reasoning": "reasoning_content"}  # the field of a delta for each kind of piece
 ChunkKind = Literal["chat.completion.chunk", "text_completion"]
 
 

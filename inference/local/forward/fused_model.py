@@ -114,7 +114,7 @@ class FusedModel(nn.Module):
         of_layers = kinds if windows else [""] * len(stack.layers)
         self._layers = [_fuse(layer, kind, packed) for layer, kind in zip(stack.layers, of_layers, strict=True)]
         self._adapters: Adapters | None = None
-        self.graphs: StepGraphs | None = None  # with which passes of few tokens are repeated
+        self.graphs: StepGraphs | None = None  # repeats passes of few tokens
         self._middle = int(MIDDLE * len(self._layers))
         # [rows, hidden] the states behind the middle layer of each row's first token in the last forward pass
         self.middle_states: Tensor | None = None
@@ -160,7 +160,7 @@ class FusedModel(nn.Module):
         graphs = self.graphs if length == 1 and rows <= MOST_TOKENS and not adapted else None
         if graphs is not None:
             x, cos, sin = graphs.keep("inputs", (x, cos, sin))
-        attended: tuple[Tensor, ...] = ()  # of the layer before
+        attended: tuple[Tensor, ...] = ()  # the attention of the layer before
         for index, layer in enumerate([*self._layers, None]):
             if graphs is None:
                 x, *heads = self._between_attentions(index, x, cos, sin, *attended)

@@ -56,13 +56,13 @@ class KvLayout:
     With `alibi`, the model gets the positions as a mask of two dimensions.
     """
 
-    shapes: tuple[LayerShape, ...]  # of each layer
+    shapes: tuple[LayerShape, ...]  # one for each layer
     dtype: torch.dtype
     device: torch.device
     kinds: tuple[str, ...] = ()  # the kind of each layer
     windows: Windows = field(default_factory=dict)  # by kind
     alibi: bool = False
-    state_bytes: int = 0  # of a row's states, which convolutions and linear attention keep instead of its tokens
+    state_bytes: int = 0  # for a row's states, which convolutions and linear attention keep instead of tokens
 
     @property
     def token_bytes(self) -> int:

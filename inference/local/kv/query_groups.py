@@ -28,7 +28,7 @@ class QueryGroup:
 
     tokens: Tensor  # [rows * queries] the token at each place; the row's last one at places that it does not need
     queries: int
-    columns: int  # that its longest row has
+    columns: int  # the columns of its longest row
     blocks: Tensor | None  # the blocks to copy, which `index` numbers from 0; None: they are read in place
     index: BlockIndex
 

@@ -23,7 +23,7 @@ LEAST_GAIN = 1.05
 # 1.00, 1.03 and 1.19 times the tokens a second by application; a further token costs half of a row's share of a pass of
 # 32 rows, so that two thirds of guesses must come true.
 MOST_ROWS = 8
-ROUNDS = 4  # of the search for the most tokens a second, which converges in two or three
+ROUNDS = 4  # the search for the most tokens a second converges in two or three
 
 
 class CopiedText:
@@ -36,7 +36,7 @@ class CopiedText:
         self._followed = 0  # tokens of the answer
         # the place behind the last occurrence of a token, or of two
         self._behind: dict[int | tuple[int, int], int] = {}
-        self._place: int | None = None  # of the token that is foreseen to come next
+        self._place: int | None = None  # position in `tokens` of the token that is expected next
         self._copied = 0  # tokens in a row that were the same before that place
         self._chances, self._tried = list(FIRST_CHANCES), [1] * len(FIRST_CHANCES)
         for token in prompt_ids:
