@@ -47,6 +47,7 @@ TENANT_CASES = [
     Case("webhook_deliveries.delete_old", lambda c: webhook_deliveries.delete_old(c, HOUR, 500), 4 * 500),
     Case("api_keys.create", on_session(api_keys.create, name="n", tenant="t")),
     Case("api_keys.find", lambda c: api_keys.find(c, "magnus-x")),
+    Case("api_keys.find_by_digest", lambda c: api_keys.find_by_digest(c, api_keys.digest("magnus-x"))),
     Case("api_keys.revoke", on_session(api_keys.revoke, "magnus-abcdef")),
     Case("api_keys.list_all", on_session(api_keys.list_all)),
     Case("tenant_limits.count_requests", lambda c: tenant_limits.count_requests(c, "tenant-0", 3, 60)),
