@@ -53,7 +53,7 @@ class Name(click.ParamType[str]):
     name = "TEXT"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Strip."""
+        """Return the text without white space around it; raises click.BadParameter if nothing is left."""
         return str(value).strip() or self.fail("give a name that is not empty")
 
 

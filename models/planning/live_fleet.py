@@ -124,9 +124,9 @@ def known_workers(connection: Connection) -> list[LiveWorker]:
 
 
 def costed_workers(found: Iterable[LiveWorker]) -> dict[str, list[Worker]]:
-    """Returns, by model, those of the workers whose costs are known, as policies see them, without their rows.
+    """Returns the workers whose costs are known, by model, as policies see them, without their rows.
 
-    A worker that can load several models is one of each.
+    A worker that can load several models is listed under each.
     """
     by_model = defaultdict(list)
     for one in found:

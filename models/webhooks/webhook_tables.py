@@ -28,7 +28,7 @@ class WebhookEndpoint(Base):
 
 
 class WebhookDelivery(Base):
-    """An event for an endpoint. A trigger writes it in the transaction in which a response ends."""
+    """An event for an endpoint, written in the transaction that ends its object: by a trigger if that is a response."""
 
     __tablename__ = "webhook_deliveries"
 

@@ -70,7 +70,7 @@ def _reads(of_rows: list[int], blocks: int) -> tuple[list[int], list[int], int]:
     if len(set(of_rows)) == len(of_rows):
         return of_rows, [], 0
     first: set[int] = set()
-    further: dict[int, list[int]] = {}  # by block: where `of_rows` has it again
+    further: dict[int, list[int]] = {}  # by block: the indices of its repetitions in `of_rows`
     for number, block in enumerate(of_rows):
         if block in first:
             further.setdefault(block, []).append(number)

@@ -78,7 +78,7 @@ class KvLayout:
 
     @cached_property
     def bytes_by_most(self) -> dict[int | None, int]:
-        """A token's bytes by the most tokens of a row that a layer holds, summed over such layers; None: all tokens."""
+        """A token's bytes in all layers that hold at most n tokens of a row, by n; None: layers that hold all."""
         held: Counter[int | None] = Counter()
         for shape, of in zip(self.shapes, self.slots, strict=True):
             if shape.heads:
