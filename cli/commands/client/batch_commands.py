@@ -21,26 +21,52 @@ from webapp.charts.quantities import count, duration
 
 @contextmanager
 def progress_shown(quiet: bool, begins: str) -> Iterator[Callable[[Json], None]]:
-    """Yields a function that shows a batch's state as a bar, with its failed lines and its predicted end.
+    """Yields a function that shows a batch's state, with its failed lines and its predicted end.
 
-    Until its first call the bar shows the text `begins`.
+    On a terminal it is a bar, which until the first call shows the text `begins`. Elsewhere each change is a line.
     """
+    console = Console(stderr=True)
+    if not quiet and not console.is_terminal:
+        yield LinesOfProgress(lambda line: click.echo(line, err=True))
+        return
     columns = (
         *(TextColumn("{task.description:>11}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
         TextColumn("{task.fields[notes]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=quiet) as bars:
+    with Progress(*columns, console=console, disable=quiet) as bars:
         bar = bars.add_task(begins, total=None, notes="")
 
         def show(now: Json) -> None:
-            counts = now["request_counts"]
-            done = counts["completed"] + counts["failed"]
-            end = predicted_end(now, time.time())
-            notes = (f"{counts['failed']:,} failed" if counts["failed"] else "", f"ends about {end}" if end else "")
-            shown = {"total": counts["total"], "completed": done, "notes": "; ".join(filter(None, notes))}
-            bars.update(bar, description=_status(now), **shown)
+            total, done = now["request_counts"]["total"], _done(now)
+            bars.update(bar, description=_status(now), total=total, completed=done, notes=_notes(now))
 
         yield show
+
+
+class LinesOfProgress:
+    """Says a batch's state in a line of text when its status changes, and whenever a tenth of its lines has ended."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._said: tuple[str, int] | None = None
+
+    def __call__(self, now: Json) -> None:
+        """Say this state, unless it is as the last one that was said."""
+        total, done = now["request_counts"]["total"], _done(now)
+        state = _status(now), 10 * done // max(1, total)
+        if state != self._said:
+            notes = _notes(now)
+            self._say(f"{_status(now)} {done:,}/{total:,}{f'; {notes}' if notes else ''}")
+            self._said = state
+
+
+def _done(batch: Json) -> int:
+    return int(batch["request_counts"]["completed"] + batch["request_counts"]["failed"])
+
+
+def _notes(batch: Json) -> str:
+    failed, end = batch["request_counts"]["failed"], predicted_end(batch, time.time())
+    return "; ".join(filter(None, (f"{failed:,} failed" if failed else "", f"ends about {end}" if end else "")))
 
 
 def predicted_end(batch: Json, now: float) -> str:
@@ -48,8 +74,7 @@ def predicted_end(batch: Json, now: float) -> str:
 
     It says so if that is after the end of the batch's window.
     """
-    counts, begun = batch["request_counts"], batch["in_progress_at"]
-    done = counts["completed"] + counts["failed"]
+    counts, begun, done = batch["request_counts"], batch["in_progress_at"], _done(batch)
     left_s = batch["magnus"].get("eta_s")
     if left_s is None and done and begun and now > begun:
         left_s = (counts["total"] - done) * (now - begun) / done

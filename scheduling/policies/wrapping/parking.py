@@ -24,6 +24,14 @@ def without_background(worker: Worker) -> Worker:
     return replace(worker, rows=tuple(row for row in worker.rows if not row.request.background))
 
 
+def with_these(workers: Iterable[Worker], assignments: Iterable[Assignment], now: float) -> dict[str, Worker]:
+    """Return the workers by name, as they will be with these assignments."""
+    given = {worker.name: worker for worker in workers}
+    for assignment in assignments:
+        given[assignment.worker] = given[assignment.worker].given(assignment, now)
+    return given
+
+
 def parked_for(
     worker: Worker, joining: Sequence[Assignment], part_tokens: int, leaving: Collection[str]
 ) -> list[RunningRow]:

@@ -2,23 +2,28 @@
 
 Shares are those of the tenants by weight, and alike for a tenant's jobs. A job that waits with less than half of its
 share of the rows gets the difference at once. A job whose last lines run is slowed down by the rows of others on its
-worker: these are so few that an iteration takes at most as many times longer as the job's share is small. So a small
-job takes about twice as long beside one large job of another tenant as it takes alone.
+worker, and by their prefills: so few may join that an iteration, with its part of these prefills, takes at most as many
+times longer as the job's share is small. So a small job takes about twice as long beside one large job of another
+tenant as it takes alone. Others have at least one row, however slow, so that none waits for a stream of small jobs.
 
-A row that has left before leaves again only once it has generated `PROGRESS_TOKENS` since, so that each one ends.
+A row leaves only once it has generated a token, and again only after `PROGRESS_TOKENS` more, so that each one ends.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from scheduling.costs import linearized
+from scheduling.policies.wrapping.background_part import others_rows, typical_row
 from scheduling.policies.wrapping.background_queue import Job, job_of
 from scheduling.policy import RunningRow, Worker
+from scheduling.request import Request
 
-# The part of the time that a job may take beside others which its iterations may take; the rest is for the prefills of
-# others, which stop all rows, and for the time until its rows join. Not tuned.
-OF_DECODING = 0.75
+# The part of the time that a job may take beside others which its iterations may take, with the prefills of others
+# between them; the rest is for the time until its rows join. With 0.9 two of nine simulated jobs of ten lines took more
+# than twice as long as alone.
+OF_ITERATIONS = 0.8
 # Tokens that a row generates between two departures. Few would make rows prefill again and again; many would keep small
 # jobs waiting for them. Not tuned.
 PROGRESS_TOKENS = 64
@@ -33,96 +38,170 @@ def shares_of(jobs: Iterable[Job], weight_of: Callable[[str], float]) -> dict[Jo
     return {job: weight_of(job[0]) / total / len(some) for some in of_tenant.values() for job in some}
 
 
-def rows_making_way(
-    rows: Collection[RunningRow], job: Job, waiting: int, shares: Mapping[Job, float]
-) -> list[RunningRow]:
-    """Return the background rows that leave for a job with `waiting` lines and less than half of its share; often none.
+def rows_wanted(rows: Collection[RunningRow], job: Job, waiting: int, shares: Mapping[Job, float]) -> int:
+    """Return the rows that a job with `waiting` lines should get at once: none if it has half of its share."""
+    own = sum(job_of(row.request) == job for row in rows)
+    entitled = shares[job] * len(rows)
+    return 0 if 2 * own >= entitled else max(0, min(waiting, int(entitled) - own))
 
-    These are the newest rows of the jobs that have the most rows above their own shares.
+
+def rows_making_way(
+    rows: Collection[RunningRow],
+    job: Job,
+    wanted: int,
+    shares: Mapping[Job, float],
+    at_most: Mapping[Job, int] = MappingProxyType({}),
+) -> list[RunningRow]:
+    """Return the background rows that leave for the rows that a job wants.
+
+    These are the newest rows of the jobs that have the most rows above their own shares, of some jobs `at_most` these.
     """
     held = _by_job(rows)
-    above = {other: len(some) - shares[other] * len(rows) for other, some in held.items()}
-    own = len(held.pop(job, ()))
-    most = min(waiting, int(shares[job] * len(rows)) - own)
-    if 2 * own >= shares[job] * len(rows) or most <= 0:
-        return []
+    held.pop(job, None)
+    above = {
+        other: min(len(some) - shares[other] * len(rows), at_most.get(other, len(some))) for other, some in held.items()
+    }
     leaving: list[RunningRow] = []
     for other in sorted(held, key=lambda one: (-above[one], one)):
         may_leave = [row for row in newest_first(held[other]) if _may_leave(row)]
-        leaving += may_leave[: max(0, min(int(above[other]), most - len(leaving)))]
+        leaving += may_leave[: max(0, min(int(above[other]), wanted - len(leaving)))]
     return leaving
 
 
-def most_rows_beside(
-    worker: Worker, waiting: Mapping[Job, int], shares: Mapping[Job, float], joining_tokens: int = 0
-) -> int | None:
-    """Return the most rows of a worker that keep the iterations of its small jobs short; None if any number does.
+def leaving_rows(
+    workers: Collection[Worker], joiners: Sequence[Request], waiting: Mapping[Job, int], shares: Mapping[Job, float]
+) -> list[RunningRow]:
+    """Return the background rows that leave for the next job's `joiners`, or else beside the rows of small jobs."""
+    leaving: list[RunningRow] = []
+    if joiners:
+        rows, job = background_rows(workers), job_of(joiners[0])
+        places = places_beside_small_jobs(workers, waiting, shares, joiners)
+        leaving = rows_making_way(rows, job, rows_wanted(rows, job, waiting[job], shares), shares, places)
+    for worker in workers if not leaving else ():
+        leaving += rows_above(worker, rows_beside_small_jobs(worker, waiting, shares), shares)
+    return leaving
+
+
+def rows_beside_small_jobs(
+    worker: Worker, waiting: Mapping[Job, int], shares: Mapping[Job, float], joiners: Sequence[Request] = ()
+) -> dict[Job, int]:
+    """Return, for each small job, the most rows of the worker that keep its iterations short.
 
     A job is small if its rows and its `waiting` lines are together less than its share of those of all jobs. The rows
-    that run now do not decide it, because they change with the limit. A row of `joining_tokens` tokens is taken to be
-    among the rows.
+    that run now do not decide it, because they change with the limit. A job does not limit its own `joiners`.
     """
-    held = _by_job(worker.rows)
+    held = _by_job(background_rows([worker]))
     lines = {job: len(rows) + waiting.get(job, 0) for job, rows in held.items()}
     total = sum(map(len, held.values())) + sum(waiting.values())
-    small = [job for job, count in lines.items() if count < shares[job] * total]
-    limits = (_most_rows(worker, held[job], lines[job], shares[job], joining_tokens) for job in small)
-    return min(limits, default=None)
+    joining = {job_of(request) for request in joiners}
+    limits = {}
+    for job, count in lines.items():
+        if count < shares[job] * total and joining != {job}:
+            others = [row for other, some in held.items() if other != job for row in some]
+            most = _most_others(
+                worker, [*held[job], *others_rows([worker])], others, joiners, waiting.get(job, 0), shares[job]
+            )
+            limits[job] = len(worker.rows) - len(others) + most
+    return limits
+
+
+def places_beside_small_jobs(
+    workers: Iterable[Worker], waiting: Mapping[Job, int], shares: Mapping[Job, float], joiners: Sequence[Request]
+) -> Mapping[Job, int]:
+    """Return, for each small job, how many more rows of others may join beside it.
+
+    Only as many of its rows leave for the joiners. Others would leave again for it.
+    """
+    places: Counter[Job] = Counter()
+    for worker in workers:
+        for job, most in rows_beside_small_jobs(worker, waiting, shares, joiners).items():
+            places[job] += max(0, most - len(worker.rows))
+    return places
 
 
 def limited_beside_small_jobs(
-    workers: Iterable[Worker], waiting: Mapping[Job, int], shares: Mapping[Job, float], joining_tokens: int
+    workers: Iterable[Worker], waiting: Mapping[Job, int], shares: Mapping[Job, float], joiners: Sequence[Request]
 ) -> list[Worker]:
     """Return the workers, with a limit of rows where more would slow a small job down too much.
 
-    The limit counts a joiner of `joining_tokens` tokens: if long rows left for a small job, they would otherwise join
-    again at once, since beside short rows more are allowed.
+    The limit counts the joiners: if long rows left for a small job, they would otherwise join again at once, since
+    beside short rows more are allowed.
     """
     limited = []
     for worker in workers:
-        most = most_rows_beside(worker, waiting, shares, joining_tokens)
-        if most is not None:
-            memory = replace(worker.memory, max_rows=max(1, min(most, worker.memory.most_rows)))
-            worker = replace(worker, memory=memory)
+        limits = rows_beside_small_jobs(worker, waiting, shares, joiners)
+        if limits:
+            most = min(limits.values())
+            worker = replace(worker, memory=replace(worker.memory, max_rows=min(most, worker.memory.most_rows)))
         limited.append(worker)
     return limited
 
 
-def rows_above(worker: Worker, most: int, shares: Mapping[Job, float]) -> list[RunningRow]:
-    """Return the background rows that leave so that the worker has `most` rows: the newest of the largest job."""
-    held = _by_job(worker.rows)
-    largest = max(held, key=lambda job: (len(held[job]) / shares[job], job))
+def limiting_jobs(limited: Collection[Worker], waiting: Mapping[Job, int], shares: Mapping[Job, float]) -> list[Job]:
+    """Return the small jobs beside which no further row may join any of these workers."""
+    if any(len(worker.rows) < worker.memory.most_rows for worker in limited):
+        return []
+    return [job for worker in limited for job in rows_beside_small_jobs(worker, waiting, shares)]
+
+
+def rows_above(worker: Worker, limits: Mapping[Job, int], shares: Mapping[Job, float]) -> list[RunningRow]:
+    """Return the rows that leave so that the worker has no more rows than the limits of its small jobs allow.
+
+    They are the newest ones of the largest of the other jobs.
+    """
+    if not limits:
+        return []
+    held = _by_job(background_rows([worker]))
+    job, most = min(limits.items(), key=lambda limit: (limit[1], limit[0]))
+    largest = max(held.keys() - {job}, key=lambda other: (len(held[other]) / shares[other], other), default=job)
     may_leave = [row for row in newest_first(held[largest]) if _may_leave(row)]
     return may_leave[: max(0, len(worker.rows) - most)]
+
+
+def background_rows(workers: Iterable[Worker]) -> list[RunningRow]:
+    """Return the rows of these workers that are in the background."""
+    return [row for worker in workers for row in worker.rows if row.request.background]
 
 
 def _by_job(rows: Iterable[RunningRow]) -> dict[Job, list[RunningRow]]:
     """Return the background rows by their jobs."""
     held: defaultdict[Job, list[RunningRow]] = defaultdict(list)
     for row in rows:
-        if row.request.background:
-            held[job_of(row.request)].append(row)
+        held[job_of(row.request)].append(row)
     return held
 
 
-def _most_rows(worker: Worker, own: Sequence[RunningRow], lines: int, share: float, joining_tokens: int) -> int:
-    """Return the most rows with which an iteration takes at most `OF_DECODING` / share times as long as with `lines`.
+def _most_others(
+    worker: Worker,
+    alone: Sequence[RunningRow],
+    others: Sequence[RunningRow],
+    joiners: Sequence[Request],
+    waiting: int,
+    share: float,
+) -> int:
+    """Return the most rows of other jobs, at least one, beside which a small job does not run too slowly.
 
-    `own` are the running rows of these lines. Rows of requests that are not in the background run in both cases.
+    An iteration then takes at most `OF_ITERATIONS` / share times as long as that of the rows that run `alone` and of
+    as many more as are `waiting`. Rows of `joiners` take the places of such rows, each with its prefill. The prefills
+    of `others` are over, so that more of them may stay than could join.
     """
-    alone = [*own, *(row for row in worker.rows if not row.request.background)]
-    count = lines + len(alone) - len(own)
-    curves, read = linearized(worker.costs), _read_length(worker, worker.rows, joining_tokens)
-    longest_s = curves.decode_step_s(count, _read_length(worker, alone)) * OF_DECODING / share
-    row_s = curves.decode_step_s(1, read) - curves.decode_step_s(0, read)
-    if row_s <= 0:
+    joining = [RunningRow(request, request.generated, 0.0) for request in joiners]
+    if not others and not joining:
         return worker.memory.most_rows
-    return max(count, int((longest_s - curves.decode_step_s(0, read)) / row_s))
+    count, read = len(alone) + waiting, _read_length(worker, [*alone, *others, *joining])
+    curves = linearized(worker.costs)
+    longest_s = curves.decode_step_s(count, _read_length(worker, alone)) * OF_ITERATIONS / share
+    beside_s = curves.decode_step_s(count, read)
+    row_s = curves.decode_step_s(count + 1, read) - beside_s
+    if joiners:
+        typical = typical_row(joiners)
+        row_s += curves.prefill_s(1, typical.length) / typical.remaining
+    return max(1, int((longest_s - beside_s) / row_s)) if row_s > 0 else worker.memory.most_rows
 
 
-def _read_length(worker: Worker, rows: Sequence[RunningRow], joining_tokens: int = 0) -> float:
+def _read_length(worker: Worker, rows: Sequence[RunningRow]) -> float:
     """Return the cached tokens that an iteration reads for each row: those of the longest, or of the mean if paged."""
-    cached = [row.request.length + row.generated for row in rows] + ([joining_tokens] if joining_tokens else [])
+    cached = [row.request.length + row.generated for row in rows]
     return sum(cached) / len(cached) if worker.memory.paged else max(cached)
 
 
@@ -134,7 +213,7 @@ def newest_first(rows: Iterable[RunningRow]) -> list[RunningRow]:
     return sorted(
         rows,
         key=lambda row: (
-            not _may_leave(row),
+            _left_lately(row),
             row.request.generated > 0,
             -row.started_at,
             row.generated,
@@ -144,4 +223,8 @@ def newest_first(rows: Iterable[RunningRow]) -> list[RunningRow]:
 
 
 def _may_leave(row: RunningRow) -> bool:
-    return not row.request.generated or row.generated - row.request.generated >= PROGRESS_TOKENS
+    return row.generated > row.request.generated and not _left_lately(row)
+
+
+def _left_lately(row: RunningRow) -> bool:
+    return row.request.generated > 0 and row.generated - row.request.generated < PROGRESS_TOKENS

@@ -21,12 +21,13 @@ from scheduling.costs import ServingTime
 from scheduling.policies.wrapping.background_part import BACKGROUND_SHARE, BackgroundPart, ChangingPart
 from scheduling.policies.wrapping.background_queue import BackgroundQueue, Job, job_of
 from scheduling.policies.wrapping.deadlines import Deadlines
-from scheduling.policies.wrapping.parking import park, without_background
+from scheduling.policies.wrapping.parking import park, with_these, without_background
 from scheduling.policies.wrapping.row_shares import (
+    background_rows,
+    leaving_rows,
     limited_beside_small_jobs,
-    most_rows_beside,
-    rows_above,
-    rows_making_way,
+    limiting_jobs,
+    rows_wanted,
     shares_of,
 )
 from scheduling.policies.wrapping.wrapping_policy import WrappingPolicy
@@ -62,7 +63,6 @@ class SpareCapacity(WrappingPolicy):
         self._rows: list[RunningRow] = []  # background rows at the last decision
         self._running: set[Job] = set()  # their jobs, and those that were assigned since
         self._leaving: set[str] = set()  # ids of rows that were told to leave and still run
-        self._joining_tokens = 0  # of the longest of the requests that are fed next
         self._deadlines = Deadlines()
         self._ahead: dict[str, Request] = {}  # background requests that wait among the others, as they came
         self._costs: ServingTime | None = None
@@ -123,7 +123,7 @@ class SpareCapacity(WrappingPolicy):
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """Assign the others' requests, then background requests with the capacity that is left."""
         self._costs = workers[0].costs if workers else self._costs
-        self._rows = [row for worker in workers for row in worker.rows if row.request.background]
+        self._rows = background_rows(workers)
         self._running = {job_of(row.request) for row in self._rows}
         self._leaving &= {row.request.id for row in self._rows}
         self._follow_deadlines(workers, now)
@@ -140,7 +140,6 @@ class SpareCapacity(WrappingPolicy):
         if not waiting:
             return assignments
         left = with_these(workers, assignments, now)
-        self._joining_tokens = max(request.prefill for request in waiting)
         return [*assignments, *self._assign_background(left, part, now)]
 
     def _assign_others(self, workers: Sequence[Worker], part: BackgroundPart, now: float) -> list[Assignment]:
@@ -163,8 +162,8 @@ class SpareCapacity(WrappingPolicy):
 
     def _assign_background(self, left: dict[str, Worker], part: BackgroundPart, now: float) -> Iterator[Assignment]:
         """Feed the policy until it leaves some requests waiting: then the workers are full."""
-        while may_take := self._may_take(left.values(), part.filled_bytes):
-            self._feed(now)
+        while parts := self._parts(left.values(), part.filled_bytes):
+            may_take = self._fed_for(parts, now)
             assignments = self._background.assign(may_take, now)
             # a request larger than the part of an empty worker would wait for ever
             empty = [left[one.name] for one in may_take if one.idle] if self.mode == "continuous" else []
@@ -181,22 +180,36 @@ class SpareCapacity(WrappingPolicy):
         if self.mode == "continuous" and not len(self._others):
             yield from self._make_way(list(left.values()), now)
 
-    def _may_take(self, workers: Iterable[Worker], filled_bytes: Mapping[str, int]) -> list[Worker]:
-        """Return the workers for background requests, each with the memory and the rows that these may fill."""
+    def _parts(self, workers: Iterable[Worker], filled_bytes: Mapping[str, int]) -> list[Worker]:
+        """Return the workers for background requests, each with the memory that these may fill."""
         if self.mode != "continuous":
             return list(workers)  # none of these policies gives a busy worker more
-        parts = [
+        return [
             replace(worker, memory=replace(worker.memory, theta_bytes=filled_bytes[worker.name]))
             for worker in workers
             if worker.name in filled_bytes
         ]
-        if len(self._running) < 2:
-            return parts
-        waiting = self._waiting_lines()
-        shares = shares_of(self._running | set(waiting), self._queue.tenants.weight_of)
-        return limited_beside_small_jobs(parts, waiting, shares, self._joining_tokens)
 
-    def _feed(self, now: float) -> None:
+    def _fed_for(self, parts: list[Worker], now: float) -> list[Worker]:
+        """Feed the policy, and return the workers with the rows that the requests which it then sees may fill.
+
+        If these may not join, because they would slow a small job down, the lines of that job which wait go first.
+        """
+        self._feed(now)
+        may_take = self._limited(parts)
+        limiting = limiting_jobs(may_take, *self._waiting_and_shares()) if may_take is not parts else ()
+        if small := [job for job in limiting if self._queue.has_job(job)]:
+            self._withdraw()
+            self._feed(now, small)
+            may_take = self._limited(parts)
+        return may_take
+
+    def _limited(self, parts: list[Worker]) -> list[Worker]:
+        if self.mode != "continuous" or len(self._running | self._seen.keys()) < 2:
+            return parts
+        return limited_beside_small_jobs(parts, *self._waiting_and_shares(), list(self._fed.values()))
+
+    def _feed(self, now: float, first: Sequence[Job] = ()) -> None:
         """Show the policy the next requests: some of one job, or where batches run to completion many of each job.
 
         Where rows join, the policy sees one job at a time, since it may order requests otherwise.
@@ -204,7 +217,7 @@ class SpareCapacity(WrappingPolicy):
         taken: Sequence[Request] = ()
         jobs = self._queue.jobs
         if self.mode == "continuous":
-            job = self._queue.next_job()
+            job = first[0] if first else self._queue.next_job()
             if job is not None and not self._seen.keys() - {job}:
                 taken = self._queue.take(job, FED_AT_ONCE - self._seen[job])
         elif jobs:
@@ -218,31 +231,25 @@ class SpareCapacity(WrappingPolicy):
 
     def _make_way(self, workers: Collection[Worker], now: float) -> Iterator[Assignment]:
         """Let rows leave for a waiting job that has far fewer rows than its share, and beside a small job's rows."""
-        waiting = self._waiting_lines()
-        jobs = self._running | set(waiting)
-        if len(jobs) < 2:
-            return
-        rows = [row for worker in workers for row in worker.rows if row.request.background]
+        waiting, shares = self._waiting_and_shares()
         # a policy that names an instant holds joiners back until others can join together with them
-        if self._leaving or self._background.wake_at(now) is not None:
+        if len(shares) < 2 or self._leaving or self._background.wake_at(now) is not None:
             return
-        shares = shares_of(jobs, self._queue.tenants.weight_of)
         job = self._queue.next_job(waiting)
-        leaving = [] if job is None else rows_making_way(rows, job, waiting[job], shares)
-        for worker in workers if not leaving else ():
-            most = most_rows_beside(worker, waiting, shares)
-            if most is not None:
-                leaving += rows_above(worker, most, shares)
-        if leaving:
+        every = chain(self._fed.values(), islice(self._queue, FED_AT_ONCE))
+        joiners = [request for request in every if job_of(request) == job]
+        leaving = leaving_rows(workers, joiners, waiting, shares)
+        if leaving or (job is not None and rows_wanted(background_rows(workers), job, waiting[job], shares)):
             self._withdraw()  # they leave for this job, so it goes first
         self._leaving = {row.request.id for row in leaving}
         for worker in workers:
             if ids := tuple(row.request.id for row in worker.rows if row.request.id in self._leaving):
                 yield Assignment(worker.name, (), joins=True, preempts=ids)
 
-    def _waiting_lines(self) -> dict[Job, int]:
-        """Return the number of waiting requests of each job that has any."""
-        return {job: self._seen[job] + self._queue.size_of(job) for job in {*self._queue.jobs, *self._seen}}
+    def _waiting_and_shares(self) -> tuple[dict[Job, int], dict[Job, float]]:
+        """Return the number of waiting requests of each job that has any, and the shares of all jobs."""
+        waiting = {job: self._seen[job] + self._queue.size_of(job) for job in {*self._queue.jobs, *self._seen}}
+        return waiting, shares_of(self._running | set(waiting), self._queue.tenants.weight_of)
 
     def _follow_deadlines(self, workers: Sequence[Worker], now: float) -> None:
         """Move jobs to the others if their deadline nears, and back if it is lost; set the weights of the rest."""
@@ -290,11 +297,3 @@ class SpareCapacity(WrappingPolicy):
         """Return the waiting batches: other requests first, then background requests."""
         behind = (waiting_batch((request,), self._costs, now) for request in self._queue)
         return chain(self._others.waiting(now), self._background.waiting(now), behind)
-
-
-def with_these(workers: Iterable[Worker], assignments: Iterable[Assignment], now: float) -> dict[str, Worker]:
-    """Return the workers by name, as they will be with these assignments."""
-    given = {worker.name: worker for worker in workers}
-    for assignment in assignments:
-        given[assignment.worker] = given[assignment.worker].given(assignment, now)
-    return given

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from cli.api_client import Json
-from cli.commands.client.batch_commands import _batches, _estimate, change, predicted_end, run
+from cli.commands.client.batch_commands import LinesOfProgress, _batches, _estimate, change, predicted_end, run
 from cli.output import PIPE_WIDTH
 
 
@@ -27,6 +27,24 @@ def test_the_predicted_end_is_the_services_or_follows_the_pace_of_the_lines() ->
     assert predicted_end(state(0), 1200.0) == ""
     assert predicted_end(state(5, magnus={"paused_at": 1100}), 1200.0) == ""
     assert predicted_end(state(10, status="completed"), 1200.0) == ""
+
+
+def test_where_no_terminal_shows_a_bar_each_change_of_status_and_each_tenth_of_the_lines_is_a_line() -> None:
+    said: list[str] = []
+    show = LinesOfProgress(said.append)
+    large = {"total": 2000, "completed": 0, "failed": 0}
+    for done in (0, 100, 150, 200, 210, 399):
+        show(state(request_counts=large | {"completed": done}, magnus={"paused_at": None, "eta_s": None}))
+    show(state(request_counts=large | {"completed": 399, "failed": 1}, magnus={"paused_at": 1100}))
+    show(state(request_counts=large | {"completed": 1999, "failed": 1}, status="completed"))
+    assert [one.split(";")[0] for one in said] == [
+        "in_progress 0/2,000",
+        "in_progress 200/2,000",
+        "paused 400/2,000",
+        "completed 2,000/2,000",
+    ]
+    assert "ends about" in said[1]
+    assert "1 failed" in said[2]
 
 
 def test_the_table_of_batches_keeps_each_in_one_line_of_a_pipe() -> None:

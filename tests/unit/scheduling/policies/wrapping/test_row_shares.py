@@ -4,9 +4,11 @@ from scheduling.costs import ServingCurves
 from scheduling.policies.wrapping.row_shares import (
     PROGRESS_TOKENS,
     limited_beside_small_jobs,
-    most_rows_beside,
+    places_beside_small_jobs,
     rows_above,
+    rows_beside_small_jobs,
     rows_making_way,
+    rows_wanted,
     shares_of,
 )
 from scheduling.policy import RunningRow
@@ -30,13 +32,20 @@ def test_shares_are_by_the_weights_of_tenants_and_alike_for_a_tenants_jobs() -> 
     assert shares == {A: 0.125, C: 0.125, B: 0.75}
 
 
-def test_the_newest_rows_make_way_for_a_job_that_has_less_than_half_of_its_share() -> None:
+def test_a_job_with_less_than_half_of_its_share_of_the_rows_wants_the_difference() -> None:
+    shares = {A: 0.5, B: 0.5}
+    assert rows_wanted(rows("a", 10), B, 3, shares) == 3
+    assert rows_wanted(rows("a", 10), B, 30, shares) == 5
+    assert rows_wanted([*rows("a", 8), *rows("b", 1)], B, 30, shares) == 3
+    assert rows_wanted([*rows("a", 6), *rows("b", 3)], B, 30, shares) == 0
+    assert rows_wanted([], B, 30, shares) == 0
+
+
+def test_the_newest_rows_make_way() -> None:
     shares = {A: 0.5, B: 0.5}
     assert names(rows_making_way(rows("a", 10), B, 3, shares)) == ["a9", "a8", "a7"]
-    assert names(rows_making_way(rows("a", 10), B, 30, shares)) == ["a9", "a8", "a7", "a6", "a5"]
-    assert len(rows_making_way([*rows("a", 8), *rows("b", 1)], B, 30, shares)) == 3
-    assert rows_making_way([*rows("a", 6), *rows("b", 3)], B, 30, shares) == []
-    assert rows_making_way([], B, 30, shares) == []
+    assert len(rows_making_way([*rows("a", 8), *rows("b", 1)], B, 3, shares)) == 3
+    assert rows_making_way(rows("a", 10), B, 0, shares) == []
 
 
 def test_the_job_furthest_above_its_share_gives_its_rows_first() -> None:
@@ -45,9 +54,10 @@ def test_the_job_furthest_above_its_share_gives_its_rows_first() -> None:
     assert names(leaving) == ["ac7", "ac6", "ac5", "ac4", "ac3"]
 
 
-def test_a_row_that_left_before_leaves_again_only_after_progress() -> None:
+def test_a_row_leaves_only_after_progress() -> None:
     shares = {A: 0.5, B: 0.5}
     assert rows_making_way(rows("a", 4, generated=10, before=9), B, 2, shares) == []
+    assert rows_making_way(rows("a", 4, generated=0), B, 2, shares) == []
     again = rows("a", 4, generated=9 + PROGRESS_TOKENS, before=9)
     assert names(rows_making_way(again, B, 2, shares)) == ["a3", "a2"]
     never_left = rows("a", 1, job="x")
@@ -60,54 +70,96 @@ SLOWED = ServingCurves(prefill=(0.0, 0.0, 0.0, 0.0), decode=(0.0, 0.125, 0.0, 1.
 
 def test_beside_a_small_job_run_so_many_rows_that_its_iterations_take_no_longer_than_its_share_is_small() -> None:
     worker = a_worker(costs=SLOWED, rows=[*rows("a", 20), *rows("b", 2)])
-    most = most_rows_beside(worker, {}, {A: 0.5, B: 0.5})
-    assert most == 7  # 1.25 s alone; 0.75 of twice that are 1.875 s
-    assert names(rows_above(worker, most, {A: 0.5, B: 0.5}))[:2] == ["a19", "a18"]
-    assert len(rows_above(worker, most, {A: 0.5, B: 0.5})) == 15
+    most = rows_beside_small_jobs(worker, {}, {A: 0.5, B: 0.5})[B]
+    assert most == 8  # 1.25 s alone; 0.8 of twice that are 2 s
+    assert names(rows_above(worker, {B: most}, {A: 0.5, B: 0.5}))[:2] == ["a19", "a18"]
+    assert len(rows_above(worker, {B: most}, {A: 0.5, B: 0.5})) == 14
+
+
+def test_the_prefills_of_rows_that_join_slow_a_small_job_down_too() -> None:
+    prefilling = ServingCurves(prefill=(0.0, 0.0, 0.0, 11.25), decode=(0.0, 0.125, 0.0, 1.0))
+    worker = a_worker(costs=prefilling, rows=[*rows("a", 20), *rows("b", 2)])
+    # 2 s as above; each row of 90 tokens takes 0.125 s of an iteration, and a ninetieth of a prefill between two
+    joiners = [a_line("more", 90, tenant="a")]
+    assert rows_beside_small_jobs(worker, {}, {A: 0.5, B: 0.5}, joiners)[B] == 2 + 3
+    assert rows_beside_small_jobs(worker, {}, {A: 0.5, B: 0.5})[B] == 2 + 6  # the prefills of the others are over
+
+
+def test_all_lines_of_a_small_job_have_a_place() -> None:
+    shares = {A: 0.5, B: 0.5}
+    worker = a_worker(costs=SLOWED, rows=[*rows("a", 20), *rows("b", 2)])
+    most = rows_beside_small_jobs(worker, {B: 8}, shares)[B]
+    assert most == 2 + 10  # ten lines take 2.25 s alone, 3.5 s beside ten others
+    assert limited_beside_small_jobs([worker], {B: 8}, shares, [a_line("more", tenant="b")]) == [worker]
+
+
+def test_a_small_jobs_rows_do_not_leave_for_rows_that_would_leave_for_them() -> None:
+    shares, more = {A: 0.5, B: 0.5}, [a_line("more", 90, tenant="a")]
+    seven, fourteen = ([*rows("a", count), *rows("b", 8)] for count in (7, 14))
+    # eight lines take 2 s alone, 3.125 s beside nine others
+    assert places_beside_small_jobs([a_worker(costs=SLOWED, rows=seven)], {A: 10}, shares, more) == {B: 2}
+    assert places_beside_small_jobs([a_worker(costs=SLOWED, rows=fourteen)], {A: 10}, shares, more) == {B: 0}
+    few = [*rows("a", 1), *rows("b", 8)]
+    assert len(rows_making_way(few, A, 3, shares)) == 3
+    assert len(rows_making_way(few, A, 3, shares, {B: 2})) == 2
+    assert rows_making_way(few, A, 3, shares, {B: 0}) == []
+
+
+def test_no_row_of_a_small_job_leaves_for_its_own_sake() -> None:
+    worker = a_worker(costs=SLOWED, rows=[*rows("a", 2), *rows("b", 8)])
+    assert names(rows_above(worker, {B: 9}, {A: 0.5, B: 0.5})) == ["a1"]
+    assert names(rows_above(worker, {B: 5}, {A: 0.5, B: 0.5})) == ["a1", "a0"]
+    assert rows_above(a_worker(rows=rows("b", 8)), {B: 8}, {A: 0.5, B: 0.5}) == []
 
 
 def test_long_rows_that_left_for_a_small_job_do_not_join_again_at_once() -> None:
     reading = ServingCurves(prefill=(0.0, 0.0, 0.0, 0.0), decode=(0.001, 0.125, 0.0, 1.0))
     worker, shares = a_worker(costs=reading, rows=[*rows("a", 20), *rows("b", 2)]), {A: 0.5, B: 0.5}
-    length = 10 + 1  # 1 + 2 · (0.125 + 0.011) s alone, 1.5 times that are 1.908 s
+    length = 10 + 1  # 1 + 2 · (0.125 + 0.011) s alone, 1.6 times that are 2.035 s
     assert {row.request.length + row.generated for row in worker.rows} == {length}
-    assert most_rows_beside(worker, {}, shares) == 6  # 0.908 / 0.136
-    (limited,) = limited_beside_small_jobs([worker], {}, shares, joining_tokens=1000)
-    assert limited.memory.max_rows == 2  # the small job's own: of rows of 1,000 tokens each takes 1.125 s
+    assert rows_beside_small_jobs(worker, {}, shares)[B] == 2 + 5  # (2.035 - 1.272) / 0.136
+    (limited,) = limited_beside_small_jobs([worker], {}, shares, [a_line("long", 90, tenant="a", length=1000)])
+    assert limited.memory.max_rows == 2 + 1  # beside a row of 1,000 tokens each takes 1.125 s; others have one at least
 
 
 def test_a_worker_without_a_small_job_has_no_limit() -> None:
     worker = a_worker(costs=SLOWED, rows=rows("a", 4))
-    assert limited_beside_small_jobs([worker], {}, {A: 1.0}, joining_tokens=1000) == [worker]
+    assert limited_beside_small_jobs([worker], {}, {A: 1.0}, [a_line("more")]) == [worker]
+
+
+def test_a_worker_with_a_small_job_alone_has_no_limit() -> None:
+    worker = a_worker(costs=SLOWED, rows=rows("b", 2))
+    (limited,) = limited_beside_small_jobs([worker], {A: 10}, {A: 0.5, B: 0.5}, [])
+    assert limited.memory.max_rows == worker.memory.most_rows
 
 
 def test_rows_of_interactive_requests_run_in_any_case() -> None:
     others = [a_row(f"other{n}") for n in range(10)]
     worker = a_worker(costs=SLOWED, rows=[*rows("a", 20), *rows("b", 2), *others])
-    assert most_rows_beside(worker, {}, {A: 0.5, B: 0.5}) == 22  # 2.5 s with the others; 3.75 s
-    assert set(names(rows_above(worker, 22, {A: 0.5, B: 0.5}))) == {f"a{n}" for n in range(10, 20)}
+    assert rows_beside_small_jobs(worker, {}, {A: 0.5, B: 0.5})[B] == 12 + 12  # 2.5 s with the others; 4 s
+    assert set(names(rows_above(worker, {B: 24}, {A: 0.5, B: 0.5}))) == {f"a{n}" for n in range(12, 20)}
 
 
 def test_where_rows_make_an_iteration_no_longer_a_small_job_needs_no_limit() -> None:
     free = ServingCurves(prefill=(0.0, 0.0, 0.0, 0.0), decode=(0.0, 0.0, 0.0, 1.0))
     worker = a_worker(costs=free, rows=[*rows("a", 20), *rows("b", 2)])
-    assert most_rows_beside(worker, {}, {A: 0.5, B: 0.5}) == worker.memory.most_rows
+    (limited,) = limited_beside_small_jobs([worker], {}, {A: 0.5, B: 0.5}, [])
+    assert limited.memory.max_rows == worker.memory.most_rows
 
 
 def test_a_job_with_its_share_of_all_lines_needs_no_protection() -> None:
     shares = {A: 0.5, B: 0.5}
     worker = a_worker(costs=SLOWED, rows=[*rows("a", 10), *rows("b", 4)])
-    assert most_rows_beside(worker, {}, shares) == 10  # the other's four lines: 1.5 s alone, 2.25 s
-    assert most_rows_beside(worker, {B: 100}, shares) == 19  # the ten lines: 2.25 s alone, 3.375 s
-    assert most_rows_beside(worker, {B: 6}, shares) is None
-    assert most_rows_beside(a_worker(costs=SLOWED, rows=rows("a", 10)), {}, shares) is None
+    assert rows_beside_small_jobs(worker, {}, shares)[B] == 4 + 7  # the other's four lines: 1.5 s alone, 2.4 s
+    assert rows_beside_small_jobs(worker, {B: 100}, shares) == {A: 10 + 10}  # the ten lines: 2.25 s alone, 3.6 s
+    assert rows_beside_small_jobs(worker, {B: 6}, shares) == {}
+    assert rows_beside_small_jobs(a_worker(costs=SLOWED, rows=rows("a", 10)), {}, shares) == {}
 
 
 def test_rows_that_left_for_a_small_job_do_not_come_back_because_it_is_no_longer_small_beside_the_others() -> None:
     shares = {A: 0.5, B: 0.5}
     few = a_worker(costs=SLOWED, rows=[*rows("a", 20), *rows("b", 2)])
-    most = most_rows_beside(few, {}, shares)
-    assert most is not None
+    most = rows_beside_small_jobs(few, {}, shares)[B]
     left = a_worker(costs=SLOWED, rows=[*rows("a", 2), *rows("b", 2)])  # the small job has half of these
-    (limited,) = limited_beside_small_jobs([left], {A: 18}, shares, joining_tokens=11)
+    (limited,) = limited_beside_small_jobs([left], {A: 18}, shares, [a_line("next", 90, tenant="a")])
     assert limited.memory.max_rows == most
