@@ -6,12 +6,11 @@ A ridge regression predicts at which level of the distribution that was predicte
 
 from a middle layer's state of the newest token. It learns from rows as they end and forgets old ones slowly. A few very
 long rows do not decide the fit, because y is at most 1. Of a row that its limit cut off, y is known to be above the
-limit's level; it counts as halfway between that and 1. At each stage of a row, from 0, 32, 64, 128, ... tokens on, the
-probe keeps its predictions to itself until their errors, on rows that it had not learned from, are clearly smaller than
-those of the predictions at arrival.
+limit's level; it counts as CUT of the way from there to 1. At each stage of a row, from 0, 32, 64, 128, ... tokens on,
+the probe keeps its predictions to itself until their errors, on rows that it had not learned from, are clearly smaller
+than those of the predictions at arrival.
 """
 
-from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -23,15 +22,20 @@ from scheduling.length_distributions import conditional_level, conditional_quant
 from scheduling.request import COVERAGE, RowLength
 
 FEWEST_ROWS = 60  # that ended before the first fit, as for the length predictor
-# Rows that end between two fits: 32, later a quarter of all so far, at most 256. A fit takes 1 ms with 128 values and
-# 13 with 576; every 16 rows it took 1 % of the bundled model's time. Fewer follow a change later.
-FIT_EVERY, FIT_AFTER, MOST_UNLEARNED = 32, 1 / 4, 256
+# Rows that end between two fits: 60, later a third of all so far, at most 256. A fit takes 1 ms with 128 values and
+# 13 with 576. Every 16 rows took 1 % of the bundled model's time; at 32 and a quarter tau was the same as now.
+FIT_EVERY, FIT_AFTER, MOST_UNLEARNED = 60, 1 / 3, 256
 KEEP = 0.9999  # a reading's weight once another one is learned: half after 7,000 readings. Not tuned.
-RIDGE = 1000.0  # readings that the prior weighs as much as: 300 to 3,000 ranked SmolLM2's rows about equally well
+# Readings that the prior weighs as much as, for each value of a state: 2 ranked SmolLM2's rows as well, 17 worse.
+RIDGE = 5.0
+# With 0.5, SmolLM2's rows were ranked worse, with 1 not better. With 1, rows cut by small limits may keep the probe out
+# of service.
+CUT = 0.9
 FIRST_STAGE = 32  # tokens of the first stage; each of the others ends at twice the tokens at which it begins
 JUDGED_ROWS = 256  # newest rows whose errors decide: more react later, fewer are noisier. Not tuned.
 FEWEST_JUDGED = 32  # fewer rows say too little of how much their errors differ; not tuned
-CLEARLY = 3.0  # standard errors by which its errors must be smaller; fewer would let chance decide at times
+# Standard errors by which its errors must be smaller: with 3 it is in service later, with 2 chance decides at times.
+CLEARLY = 2.5
 MOST_OPEN = 1024  # rows read and not yet ended: those that leave the engine without an end must not fill the memory
 # A reading is kept once its row is an eighth longer than at the last one kept: a long row's readings are much alike.
 KEPT_AFTER = 1 + 1 / 8
@@ -39,6 +43,7 @@ KEPT_AFTER = 1 + 1 / 8
 # little difference.
 LEAST_RATIO = 2.0
 LOWEST, HIGHEST = 0.001, 0.999  # levels between which lengths are finite
+KNOWN, FACTS = 5, 3  # columns of a reading before the state, and of the features before it
 LEAST_VARIANCE = 1e-9  # a feature below it is constant but for rounding, and is not standardized
 
 
@@ -54,45 +59,44 @@ class LengthProbe:
 
     def __init__(self) -> None:
         self.lengths: Mapping[str, RowLength] = {}
-        # what was read of rows that run: tokens, limit, median and upper quantile at arrival, the predicted y, features
+        # what was read of rows that run: each reading has what is known of the row, and then its state
         self._open: dict[str, list[Floats]] = {}
         self._ended = 0
         self._unlearned: list[tuple[list[Floats], int]] = []  # of rows that ended: readings, tokens
         self._moments: Floats | None = None  # weighted sums of z·zᵀ, where z = (1, features, y)
         self._fit: _Fit | None = None
-        # by stage, of each row: the readings for which there was a prediction, with its length and its y
-        self._judged: defaultdict[int, deque[Floats]] = defaultdict(lambda: deque(maxlen=JUDGED_ROWS))
+        # by stage: what was known at each reading, the row's number, its y by the probe, its length, the levels of that
+        # and of its limit
+        self._judged: dict[int, Floats] = {}
 
     def read(self, ids: Sequence[str], known: Floats, states: Floats) -> None:
-        """Predict all running rows: from their states, (rows, values), and what else is known of them, (rows, 5).
+        """Keep a reading of all running rows: their states, (rows, values), and what else is known of them, (rows, 5).
 
         That is the tokens of their prompts, their own so far, their limits, and the median and upper quantile of their
-        lengths as predicted at their arrival.
+        lengths as predicted at their arrival. Predict the rows at whose stages the probe is in service.
         """
-        prompt, generated, limit, predicted, upper = known.T
-        totals, _ = conditional_totals(predicted, upper, generated)
-        upper, most, fit = np.maximum(upper, LEAST_RATIO * predicted), limit - generated, self._fit
-        by_arrival = np.log((totals - generated).clip(1.0, most))
-        finite = np.nan_to_num(states, nan=0.0, posinf=0.0, neginf=0.0)  # of a half-precision model that overflows
-        features = np.column_stack([by_arrival, np.log1p(generated), np.log(prompt), finite])
-        by_probe = np.full(len(ids), np.nan) if fit is None else fit.intercept + features @ fit.coefficients
-        readings = np.column_stack([generated, limit, predicted, upper, by_probe, features]).astype(np.float32)
-        for name, reading in zip(ids, readings, strict=True):
+        readings = np.empty((len(ids), KNOWN + states.shape[1]), np.float32)
+        readings[:, :KNOWN], readings[:, KNOWN:] = known, states
+        for name, generated, reading in zip(ids, known[:, 1].tolist(), readings, strict=True):
             kept = self._open.setdefault(name, [])
-            if not kept or reading[0] >= KEPT_AFTER * kept[-1][0]:
+            if not kept or generated >= KEPT_AFTER * kept[-1][1]:
                 kept.append(reading)
         while len(self._open) > MOST_OPEN:
             del self._open[next(iter(self._open))]
-        in_service = {} if fit is None else fit.in_service
-        stages = _stages(generated).tolist()
-        serving = [row for row, stage in enumerate(stages) if stage in in_service]
-        lengths: dict[str, RowLength] = {}
-        if serving:
-            y = by_probe[serving] + np.array([in_service[stages[row]] for row in serving]).T
-            totals = _totals(y, predicted[serving], upper[serving], generated[serving])
-            each = np.rint([generated[serving], *totals.clip(generated[serving] + 1, limit[serving])]).astype(int).T
-            lengths = {ids[row]: RowLength(*length) for row, length in zip(serving, each.tolist(), strict=True)}
-        self.lengths = lengths
+        self.lengths = self._predicted(self._fit, ids, readings) if self._fit and self._fit.in_service else {}
+
+    def _predicted(self, fit: _Fit, ids: Sequence[str], readings: Floats) -> dict[str, RowLength]:
+        """Return the lengths of the rows at whose stages the probe is in service."""
+        stages = _stages(readings[:, 1]).tolist()
+        serving = [row for row, stage in enumerate(stages) if stage in fit.in_service]
+        if not serving:
+            return {}
+        _, generated, limit, predicted, upper = known = _distributions(of_rows := readings[serving])
+        y = fit.intercept + _features(known, of_rows) @ fit.coefficients
+        y = y + np.array([fit.in_service[stages[row]] for row in serving]).T
+        totals = _totals(y, predicted, upper, generated).clip(generated + 1, limit)
+        each = np.rint([generated, *totals]).astype(int).T
+        return {ids[row]: RowLength(*length) for row, length in zip(serving, each.tolist(), strict=True)}
 
     def ended(self, row_id: str, tokens: int) -> None:
         """Learn from a row that ended with this many tokens, by itself or at its limit."""
@@ -108,53 +112,82 @@ class LengthProbe:
         each, totals = zip(*self._unlearned, strict=True)
         self._unlearned.clear()
         readings, sizes = np.array([*chain.from_iterable(each)], np.float64), [*map(len, each)]
-        (generated, limit, predicted, upper, by_probe), features = readings[:, :5].T, readings[:, 5:]
-        lengths = np.repeat(totals, sizes).astype(np.float64)
-        levels = conditional_level(predicted, upper, np.maximum(generated, 1.0), lengths)
-        cut = lengths >= limit
-        y = np.where(cut, np.fmax((levels + 1) / 2, by_probe.clip(0.0, 1.0)), levels)
-        self._judge(
-            np.repeat(np.arange(len(sizes)), sizes), _stages(generated), np.column_stack([readings[:, :6], lengths, y])
+        _, generated, limit, predicted, upper = known = _distributions(readings)
+        features, lengths = _features(known, readings), np.repeat(totals, sizes).astype(np.float64)
+        levels, limits = conditional_level(predicted, upper, np.maximum(generated, 1.0), np.stack([lengths, limit]))
+        if self._fit is not None:
+            rows = np.repeat(np.arange(self._ended - len(sizes), self._ended), sizes)
+            by_probe = self._fit.intercept + features @ self._fit.coefficients
+            self._judge(np.column_stack([readings[:, :KNOWN], rows, by_probe, lengths, levels, limits]))
+        z = np.column_stack(
+            [np.ones(len(readings)), features, np.where(lengths >= limit, levels + CUT * (1 - levels), levels)]
         )
-        z = np.column_stack([np.ones(len(readings)), features, y])
         new = z.T @ z
         self._moments = new if self._moments is None else KEEP ** len(z) * self._moments + new
         self._fit = _Fit(*ridge(self._moments), self._in_service())
 
-    def _judge(self, rows: Ints, stages: Ints, readings: Floats) -> None:
-        """Keep the readings for which there was a prediction, by stage and row."""
-        predicted = ~np.isnan(readings[:, 4])
-        for stage in np.unique(stages[predicted]).tolist():
-            of_stage = np.flatnonzero((stages == stage) & predicted)
-            of_rows = np.flatnonzero(np.diff(rows[of_stage])) + 1
-            self._judged[stage] += np.split(readings[of_stage], of_rows)
+    def _judge(self, readings: Floats) -> None:
+        """Keep the readings of each stage's newest rows."""
+        stages = _stages(readings[:, 1])
+        for stage in np.unique(stages).tolist():
+            new = readings[stages == stage]
+            found = np.concatenate([self._judged.get(stage, new[:0]), new])
+            self._judged[stage] = found[_firsts(found[:, KNOWN])[-JUDGED_ROWS:][0] :]
 
     def _in_service(self) -> dict[int, tuple[float, float]]:
         """Return the quantiles of the errors at the stages at which lengths are clearly better than the arrival's.
 
-        The error of a predicted number of tokens still to come is |predicted - true| / (predicted + true), at most 1:
-        absolute errors let the longest rows decide, and those of logarithms rows that are about to end.
+        Square roots of the errors in tokens are compared: of the errors themselves the longest rows would decide, of
+        logarithms those that are about to end. No level beyond a row's limit is an error if the limit cut the row off.
         """
         found = {}
-        for stage, rows in self._judged.items():
-            generated, limit, predicted, upper, by_probe, by_arrival, totals, y = np.concatenate(rows).T
-            median, upper_error = np.quantile(y - by_probe, [0.5, COVERAGE])
-            left, known = totals - generated, (predicted, upper, generated)
-            by_probe = _totals(by_probe + median, *known).clip(generated + 1, limit) - generated
-            arrival_error, probe_error = (
-                np.abs(each - left) / (each + left) for each in (np.exp(by_arrival), by_probe)
+        for stage, readings in self._judged.items():
+            _, generated, limit, predicted, upper = _distributions(readings)
+            rows, by_probe, totals, levels, limits = readings[:, KNOWN:].T
+            median, upper_error = np.quantile(levels - np.minimum(by_probe, limits), [0.5, COVERAGE])
+            by_probe = _totals(by_probe + median, predicted, upper, generated)
+            by_arrival, _ = conditional_totals(predicted, readings[:, KNOWN - 1], generated)
+            of_arrival, of_probe = (
+                np.sqrt(np.abs(each.clip(generated + 1, limit) - totals)) for each in (by_arrival, by_probe)
             )
-            sizes = np.array([*map(len, rows)])
-            smaller = np.add.reduceat(arrival_error - probe_error, np.cumsum(sizes) - sizes) / sizes
-            if len(rows) >= FEWEST_JUDGED and smaller.mean() > CLEARLY * smaller.std(ddof=1) / np.sqrt(len(rows)):
+            firsts = _firsts(rows)
+            sizes = np.diff(firsts, append=len(rows))
+            smaller = np.add.reduceat(of_arrival - of_probe, firsts) / sizes
+            if len(sizes) >= FEWEST_JUDGED and smaller.mean() > CLEARLY * smaller.std(ddof=1) / np.sqrt(len(sizes)):
                 found[stage] = float(median), float(upper_error)
         return found
+
+
+def _distributions(readings: Floats) -> Floats:
+    """Return what is known of the rows, (KNOWN, readings), with an upper quantile that is uncertain enough."""
+    known = readings[:, :KNOWN].T.astype(np.float64)
+    np.maximum(known[-1], LEAST_RATIO * known[-2], out=known[-1])
+    return known
+
+
+def _features(known: Floats, readings: Floats) -> Floats:
+    """Return what the regression reads, (readings, 3 + values); what overflowed in a state counts as 0.
+
+    `known` is what `_distributions` returns of these readings.
+    """
+    prompt, generated, limit, predicted, upper = known
+    left = conditional_quantile(predicted, upper, np.maximum(generated, 1.0), 1.0) - generated
+    features = np.empty((len(readings), FACTS + readings.shape[1] - KNOWN))
+    features[:, :FACTS] = np.log([left.clip(1.0, limit - generated), 1.0 + generated, prompt]).T
+    features[:, FACTS:] = readings[:, KNOWN:]
+    finite = np.isfinite(features)
+    return features if finite.all() else np.where(finite, features, 0.0)
 
 
 def _totals(y: Floats, predicted: Floats, upper: Floats, generated: Floats) -> Floats:
     """Return the lengths at these levels of the rows' distributions."""
     y = y.clip(LOWEST, HIGHEST)
     return conditional_quantile(predicted, upper, np.maximum(generated, 1.0), y / (1 - y))
+
+
+def _firsts(rows: Floats) -> Ints:
+    """Return the places of each row's first reading."""
+    return np.flatnonzero(np.diff(rows, prepend=-1.0))
 
 
 def _stages(generated: Floats) -> Ints:
@@ -170,6 +203,6 @@ def ridge(moments: Floats) -> tuple[Floats, float]:
     variance = np.diag(covariance)[:-1]
     spread = np.sqrt(np.where(variance > LEAST_VARIANCE, variance, 1.0))
     correlation = covariance[:-1, :-1] / np.outer(spread, spread)
-    penalty = RIDGE / weight * np.eye(len(spread))
+    penalty = RIDGE * len(spread) / weight * np.eye(len(spread))
     coefficients = np.linalg.solve(correlation + penalty, covariance[:-1, -1] / spread) / spread
     return coefficients, float(mean[-1] - mean[:-1] @ coefficients)

@@ -48,7 +48,7 @@ class RowProbe:
     """Lets a probe read the running rows every READ_EVERY decoding steps."""
 
     def __init__(self, model: FusedModel, probe: Probe) -> None:
-        self._model, self._probe, self._steps = model, probe, 0
+        self._middle, self._probe, self._steps = model.middle_states, probe, 0
         self._signs: Tensor | None = None  # [hidden, MOST_VALUES] of a wider state
 
     @property
@@ -62,9 +62,10 @@ class RowProbe:
         Its first columns have the newest token of each row, in the order of the rows.
         """
         self._steps += 1
-        if self._steps % READ_EVERY or self._model.middle_states is None:
+        self._middle.wanted = (self._steps + 1) % READ_EVERY == 0
+        if self._steps % READ_EVERY or self._middle.kept is None:
             return
-        states = self._projected(self._model.middle_states[: len(rows)])
+        states = self._projected(self._middle.kept[: len(rows)])
         if running := [index for index, row in enumerate(rows) if row.running and not row.unjoined]:
             known = np.array([_known(rows[index]) for index in running], np.float64)
             self._probe.read([rows[index].sequence.id for index in running], known, states[running])
@@ -96,7 +97,7 @@ class RowProbe:
             if self._signs is None:
                 self._signs = _signs(width).to(states.device)
             normed = normed @ self._signs
-        return normed.cpu().numpy().astype(np.float64)
+        return np.asarray(normed.cpu().numpy())
 
 
 def _known(row: BatchRow) -> tuple[int, int, int, int, int]:

@@ -47,6 +47,14 @@ class Logits:
     logits: Tensor
 
 
+@dataclass(slots=True)
+class MiddleStates:
+    """What the middle layer gave for each row's first token, [rows, hidden], in the last pass that was to keep it."""
+
+    wanted: bool = False
+    kept: Tensor | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class _Layer:
     """The weights of one layer."""
@@ -116,8 +124,7 @@ class FusedModel(nn.Module):
         self._adapters: Adapters | None = None
         self.graphs: StepGraphs | None = None  # repeats passes of few tokens
         self._middle = int(MIDDLE * len(self._layers))
-        # [rows, hidden] the states behind the middle layer of each row's first token in the last forward pass
-        self.middle_states: Tensor | None = None
+        self.middle_states = MiddleStates()
 
     def adapt(self, adapters: Adapters, added: Mapping[str, Mapping[str, LowRank]]) -> None:
         """Lets adapters change linear layers; `added` has the path of each one, if joined that of the first."""
@@ -167,8 +174,8 @@ class FusedModel(nn.Module):
             else:  # for a fixed number of rows; those behind `rows` are unused
                 x, *heads = graphs.compute(index, partial(self._between_attentions, index), x, cos, sin, *attended)
                 heads = [each[:rows] for each in heads]
-            if index == self._middle + 1:
-                self.middle_states = x[: rows * length].view(rows, length, -1)[:, 0].clone()
+            if index == self._middle + 1 and self.middle_states.wanted:
+                self.middle_states.kept = x[: rows * length].view(rows, length, -1)[:, 0].clone()
             if layer is None:
                 break
             query, key, value = heads

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from learning.length_probe import (
     FEWEST_ROWS,
+    FIT_AFTER,
     FIT_EVERY,
     JUDGED_ROWS,
     KEEP,
@@ -84,7 +85,7 @@ def test_its_regression_is_the_least_squares_solution_with_the_prior_as_further_
     mean = weights @ x / weights.sum()
     spread = np.sqrt(weights @ (x - mean) ** 2 / weights.sum())
     root, y_mean = np.sqrt(weights), weights @ y / weights.sum()
-    rows = np.concatenate([root[:, None] * (x - mean) / spread, np.sqrt(RIDGE) * np.eye(5)])
+    rows = np.concatenate([root[:, None] * (x - mean) / spread, np.sqrt(5 * RIDGE) * np.eye(5)])
     expected, *_ = np.linalg.lstsq(rows, np.concatenate([root * (y - y_mean), np.zeros(5)]), rcond=None)
     assert coefficients * spread == pytest.approx(expected, rel=1e-6, abs=1e-9)
     assert intercept + mean @ coefficients == pytest.approx(y_mean)
@@ -145,6 +146,17 @@ def test_rows_cut_by_small_limits_do_not_teach_that_answers_are_short(seed):
     assert medians[1] > 0.9 * medians[0] > 60
 
 
+def test_rows_that_limits_cut_off_teach_which_rows_reach_their_limits():
+    world = World()
+    world.rows(5 * FEWEST_ROWS, limits=(64,))
+    medians = []
+    for total in (24, 400):
+        world.read(Row(f"of {total}", total, 60.0, limit=64), 16)
+        medians.append(world.probe.lengths[f"of {total}"].median)
+    assert medians[0] < 45
+    assert medians[1] == 64
+
+
 def test_no_prediction_goes_beyond_the_limit_or_below_the_next_token():
     world = World()
     world.rows(4 * FEWEST_ROWS)
@@ -196,7 +208,7 @@ def test_a_row_in_two_slices_is_one_row():
     world.read(row, 32)
     world.probe.ended("sliced", 60)
     ((readings, tokens),) = world.probe._unlearned
-    assert [reading[0] for reading in readings] == [0, 32]
+    assert [reading[1] for reading in readings] == [0, 32]
     assert tokens == 60
 
 
@@ -204,7 +216,7 @@ def test_a_long_rows_readings_are_kept_ever_more_rarely():
     world = World()
     for generated in range(EVERY, 1000, EVERY):
         world.read(Row("long", 1000, 60.0), generated)
-    tokens = [reading[0] for reading in world.probe._open["long"]]
+    tokens = [reading[1] for reading in world.probe._open["long"]]
     assert tokens[:9] == [16, 32, 48, 64, 80, 96, 112, 128, 144]
     assert all(later >= KEPT_AFTER * earlier for earlier, later in pairwise(tokens))
     assert len(tokens) < 25
@@ -220,10 +232,10 @@ def test_it_fits_first_after_enough_rows_and_then_more_and_more_rarely():
     assert len(world.probe._unlearned) == FIT_EVERY - 1
     world.rows(1)
     assert world.probe._unlearned == []
-    world.rows(10 * FIT_EVERY)
+    world.rows(5 * FIT_EVERY)
     ended = world.probe._ended
     while world.probe._unlearned:
         world.rows(1)
         ended += 1
-    world.rows(ended // 4 - 1)
-    assert len(world.probe._unlearned) == ended // 4 - 1
+    world.rows(int(FIT_AFTER * ended) - 1)
+    assert len(world.probe._unlearned) == int(FIT_AFTER * ended) - 1

@@ -77,6 +77,17 @@ def test_it_reads_the_middle_layers_state_of_each_rows_newest_token(endless):
         torch.testing.assert_close(torch.from_numpy(values).float(), normed, rtol=1e-3, atol=1e-3)
 
 
+def test_only_passes_that_are_read_keep_states(endless):
+    engine, middle = engine_with(endless.loaded, RecordingProbe()), endless.loaded.decoder.middle_states
+    engine.insert([endless.pool[0].sequence("a")])
+    middle.kept = None
+    for _ in range(READ_EVERY - 1):
+        engine.step()
+        assert middle.kept is None
+    engine.step()
+    assert middle.kept is not None
+
+
 def test_a_state_wider_than_the_bound_is_added_up_in_groups(endless, monkeypatch):
     monkeypatch.setattr(row_probe, "MOST_VALUES", 8)
     probe = RecordingProbe()
