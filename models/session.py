@@ -69,6 +69,7 @@ def make_engine(
     name: str = "magnus",
     autocommit: bool = False,
     generic_plans: bool = False,
+    durable: bool = True,
 ) -> Engine:
     """Returns a pool of at most `pool_size` connections, which pg_stat_activity shows as `name`. Errors show no values.
 
@@ -76,13 +77,17 @@ def make_engine(
     background processes do not. `answer_within_s` bounds every wait: after it, this use raises OperationalError. If
     a trivial statement has no answer, either, every use raises it until the server answers again. None: no bound. With
     `autocommit` every statement is a transaction of its own, without round trips for begin and end. With
-    `generic_plans` Postgres plans a statement once and not at each run, which suits look-ups of few rows by id.
+    `generic_plans` Postgres plans a statement once and not at each run, which suits look-ups of few rows by id. Without
+    `durable`, a commit does not wait for the disk: a crash of Postgres may undo the commits of its last 0.6 s, but none
+    before a durable one. That suits what is written again anyway.
     """
     session_settings = {**PINNED, "idle_in_transaction_session_timeout": str(round(idle_in_transaction_s * 1000))}
     if answer_within_s is not None:
         session_settings["lock_timeout"] = str(round(LOCK_WITHIN_S * 1000))
     if statement_timeout_s is not None:
         session_settings["statement_timeout"] = str(round(statement_timeout_s * 1000))
+    if not durable:
+        session_settings["synchronous_commit"] = "off"  # waiting took 0.27 ms of CPU time a commit in Postgres
     if generic_plans:
         session_settings["plan_cache_mode"] = "force_generic_plan"
     connect_args = {

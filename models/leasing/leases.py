@@ -236,15 +236,18 @@ def _closed(connection: Connection, leases: Collection[Lease]) -> frozenset[int]
     return frozenset(row.id for row in rows)
 
 
-def lock_held(connection: Connection, leases: Collection[Lease]) -> HeldLeases:
-    """Return the leases that are still valid; their batches stay locked until the transaction ends."""
+def lock_held(connection: Connection, leases: Collection[Lease], *, durable: bool = True) -> HeldLeases:
+    """Return the leases that are still valid; their batches stay locked until the transaction ends.
+
+    Unless the transaction is `durable`, its commit does not wait for the disk, as `make_engine` says.
+    """
     rows = run(
         connection,
         """
             select b.id, b.fence, exists(
                 select from service_state where name = :awaited
                     and updated_at > statement_timestamp() - make_interval(secs => :awaited_s)
-            ) as awaited
+            ) as awaited, case when not :durable then set_config('synchronous_commit', 'off', true) end
             from batches b
             join unnest(cast(:ids as bigint[]), cast(:fences as int[])) as l (id, fence) using (id, fence)
             where b.status = 'running' order by b.id for update of b
@@ -254,6 +257,7 @@ def lock_held(connection: Connection, leases: Collection[Lease]) -> HeldLeases:
             "fences": [lease.fence for lease in leases],
             "awaited": AWAITED,
             "awaited_s": AWAITED_S,
+            "durable": durable,
         },
     )
     return HeldLeases(frozenset(Lease(row.id, row.fence) for row in rows), any(row.awaited for row in rows))

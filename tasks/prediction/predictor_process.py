@@ -34,8 +34,8 @@ MODEL_CHUNK = 16  # requests and outcomes that a language model reads at once: s
 @cache
 def predictor() -> PredictorInService:
     """Returns this process's predictor, which the first look loads."""
-    engine = make_engine(
-        database_url, pool_size=1, name="magnus predictor", idle_in_transaction_s=IDLE_IN_TRANSACTION_S
+    engine = make_engine(  # a prediction that a crash undoes is made again
+        database_url, pool_size=1, name="magnus predictor", idle_in_transaction_s=IDLE_IN_TRANSACTION_S, durable=False
     )
     untrained = make_configured(settings) if settings.predictor in NEED_NO_FIT else None
     if settings.predictor in MODEL_PREDICTORS:

@@ -53,3 +53,15 @@ def test_a_workers_guesses_are_stored_as_its_process_has_counted_them(stage: Sta
             leases.renew(connection, "w1", incarnation, {}, 10.0, offer=WorkerOffer(guesses=guesses))
             stored = connection.exec_driver_sql("select guessed_tokens, right_guesses from workers").one()
             assert tuple(stored) == guesses
+
+
+def test_only_a_transaction_that_need_not_be_durable_does_not_wait_for_the_disk(stage: Stage):
+    stage.sql("insert into workers (name, model, device, theta_bytes, delta_bytes) values ('w1', 'small', 'cpu', 1, 1)")
+    ((batch,),) = stage.sql(RUNNING)
+    with stage.database.connect() as connection:
+        connection.exec_driver_sql("set synchronous_commit = local")
+        connection.commit()
+        for durable, waits_for in ((False, "off"), (True, "local")):
+            leases.lock_held(connection, [Lease(batch, 1)], durable=durable)
+            assert connection.exec_driver_sql("show synchronous_commit").scalar() == waits_for
+            connection.commit()

@@ -20,6 +20,7 @@ CHOSEN = {
     "intervalstyle": "sql_standard",
     "bytea_output": "escape",
     "timezone": "Asia/Kathmandu",
+    "synchronous_commit": "local",
 }
 SHOWN = "select current_setting(name) from unnest(cast(:names as text[])) as name"
 
@@ -46,6 +47,16 @@ def test_what_statements_rely_on_is_the_same_on_every_database(chosen: str, auto
         at = "2026-11-26 04:05:06.789012+00"
         assert str(connection.scalar(text("select cast(:at as timestamptz)"), {"at": at})) == f"{at}:00"
         assert connection.scalar(text("select 'grüße 漢字 😀'")) == "grüße 漢字 😀"
+    engine.dispose()
+
+
+@pytest.mark.parametrize(("durable", "waits_for"), [(True, "local"), (False, "off")])
+def test_a_commit_waits_for_the_disk_as_the_database_says_unless_it_need_not_be_durable(
+    chosen: str, durable: bool, waits_for: str
+) -> None:
+    engine = make_engine(chosen, pool_size=1, durable=durable)
+    with engine.connect() as connection:
+        assert connection.scalar(text("show synchronous_commit")) == waits_for
     engine.dispose()
 
 

@@ -166,7 +166,8 @@ class ResultWriter(Thread):
     def _write(self, events: Sequence[EngineEvent]) -> bool:
         now = monotonic()
         with self._database.begin() as connection:
-            held = lock_held(connection, {event.lease for event in events})
+            durable = not all(isinstance(event, BatchBegan) for event in events)  # a start is only shown
+            held = lock_held(connection, {event.lease for event in events}, durable=durable)
             events = [event for event in events if event.lease in held.leases]
             started = [e for e in events if isinstance(e, BatchBegan)]
             answers = [stored_answer(e, now, self._tokens) for e in events if isinstance(e, RowEnded | RowFailed)]
