@@ -19,6 +19,9 @@ from scheduling.request import BACKGROUND_PRIORITY
 CHANGED_AT_ONCE = 2000  # requests that one statement changes: their rows are locked for some hundredths of a second
 # The share of a process's time that counting may take: 50,000 lines take some 0.1 s and are then counted every 5 s.
 COUNTING_SHARE = 0.02
+# The longest pause between two counts, and more for each line of the job. On a busy machine a count waits for the
+# processor longer than it computes: by the share alone, a job of 2,000 lines ended two minutes after its last answer.
+LONGEST_PAUSE_S, PAUSE_OF_A_LINE_S = 10.0, 1e-4
 SHOWN_ERRORS = 100  # errors that a job without any valid line shows: enough to see what is wrong
 
 
@@ -207,6 +210,11 @@ def first_errors(connection: Connection, job_id: str) -> list[dict[str, Any]]:
     return [{name: row.error.get(name) for name in ("code", "message", "param")} | {"line": row.line} for row in rows]
 
 
+def pause_s(took_s: float, lines: int) -> float:
+    """Returns the seconds until a job's lines are counted again, after a count that took `took_s`."""
+    return max(1.0, min(took_s / COUNTING_SHARE, LONGEST_PAUSE_S + PAUSE_OF_A_LINE_S * lines))
+
+
 def write_counts(connection: Connection, job: WatchedJob, counts: LineCounts, took_s: float) -> WatchedJob:
     """Stores the counts and the time of the next count, which is later if counting took longer.
 
@@ -222,7 +230,7 @@ def write_counts(connection: Connection, job: WatchedJob, counts: LineCounts, to
             update bulk_jobs set completed = :completed, failed = :failed, output_file_id = :output_file_id,
                 done_tokens = :done_tokens, left_work = coalesce(cast(:left_work as jsonb), left_work),
                 error_file_id = :error_file_id,
-                look_at = clock_timestamp() + make_interval(secs => greatest(1.0, :pause_s)) where id = :id
+                look_at = clock_timestamp() + make_interval(secs => :pause_s) where id = :id
         """),
         {
             "id": job.id,
@@ -232,7 +240,7 @@ def write_counts(connection: Connection, job: WatchedJob, counts: LineCounts, to
             "left_work": json.dumps(counts.left_work(job.lines)) if counts.requests else None,
             "output_file_id": output_file_id,
             "error_file_id": error_file_id,
-            "pause_s": took_s / COUNTING_SHARE,
+            "pause_s": pause_s(took_s, job.lines),
         },
     )
     return replace(job, output_file_id=output_file_id, error_file_id=error_file_id)

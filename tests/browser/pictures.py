@@ -1,17 +1,23 @@
 """Makes the pictures of docs/images from a real service at work: `python -m tests.browser.pictures`, five minutes.
 
-Starts a service of its own, sends toy requests at a rate that rises and falls, and takes the pictures while requests
-still wait. Nothing on them is drawn in: a chart shows the minutes that the service has been up.
+Starts a service of its own, sends toy requests at a rate that rises and falls, serves half of a batch, and takes the
+pictures while requests still wait. Nothing on them is drawn in: a chart shows the minutes that the service has been up.
 """
 
+import json
 import random
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event
 
 import click
 from playwright.sync_api import Page, sync_playwright
 
+from benchmarks.inputs.request_sources import start_bulk_job, write_bulk_file
+from cli.api_client import Client
+from inference.toy.toy_applications import toy_requests
 from tests.browser.chromium import FLAGS, find
 from tests.e2e.whole_service import MAGNUS, Up, running_up
 
@@ -22,10 +28,12 @@ PICTURES = {
     "queue": ("/queue", "light", 1280, 620),
     "workers": ("/workers", "dark", 1280, 700),
     "predictions": ("/predictions", "light", 1280, 1220),
+    "batch": ("/batches/{batch}", "light", 1280, 820),
     "overview-phone": ("/", "dark", 390, 800),
 }
 RATES = (20, 40, 60, 80, 120, 180)  # requests a second, drawn for each part of a minute; the highest overload two cores
 PART_S = 20.0
+BATCH_LINES, BATCH_WORDS = 6000, 30.0
 
 
 @click.command()
@@ -35,9 +43,10 @@ def main(minutes: float, policy: str) -> None:
     """Write docs/images/dashboard-*.png."""
     with running_up("--policy", policy) as up:
         work(up, minutes * 60)
+        batch = half_served_batch(up)
         with subprocess.Popen(demo(up, seed=0, requests=6000, rate=300), stdout=subprocess.DEVNULL) as overload:
             Event().wait(8.0)  # until a queue has formed
-            take(up)
+            take(up, batch)
             overload.terminate()
 
 
@@ -56,17 +65,32 @@ def demo(up: Up, seed: int, requests: int, rate: float) -> list[str]:
     return [MAGNUS, "demo", "--seed", str(seed), "--requests", str(requests), "--rate", str(rate), *target]
 
 
-def take(up: Up) -> None:
+def half_served_batch(up: Up) -> str:
+    """Send a batch, one of whose lines is refused, and wait until half of it is served; return its id."""
+    with Client(up.url, up.key) as client, TemporaryDirectory() as directory:
+        path, model = Path(directory) / "lines.jsonl", client.model()
+        write_bulk_file(path, model, toy_requests(BATCH_LINES, seed=2, median_words=BATCH_WORDS))
+        refused = {"model": model, "input": "river", "temperature": 99}
+        with path.open("a") as file:
+            file.write(json.dumps({"custom_id": "hot", "method": "POST", "url": "/v1/responses", "body": refused}))
+        batch = start_bulk_job(client, path)
+        while batch["request_counts"]["completed"] < BATCH_LINES / 2:
+            Event().wait(1.0)
+            batch = client.batch(batch["id"])
+    return str(batch["id"])
+
+
+def take(up: Up, batch: str, pictures: Mapping[str, tuple[str, str, int, int]] = PICTURES) -> None:
     """Sign in and photograph each page."""
     chromium = find()  # before Playwright runs here, since it starts one of its own
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         page = browser.new_page()
         sign_in(page, up)
-        for name, (path, scheme, width, height) in PICTURES.items():
+        for name, (path, scheme, width, height) in pictures.items():
             page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
             page.set_viewport_size({"width": width, "height": height})
-            page.goto(up.url + path)
+            page.goto(up.url + path.format(batch=batch))
             page.screenshot(path=IMAGES / f"dashboard-{name}.png")
         browser.close()
 

@@ -233,7 +233,7 @@ def _changed(id: str, change: Callable[[Session, str, str], bool]) -> Batch:
         return shown(job)
     if job.status not in CHANGEABLE:
         raise InvalidRequest(f"The batch is {job.status.value}: no line of it waits.", param="id", code="batch_ended")
-    over = f"The window is counted from the creation of the batch, at {job.created_at:%Y-%m-%d %H:%M:%S} UTC, and over."
+    over = f"Counted from the batch's creation at {job.created_at:%Y-%m-%d %H:%M:%S} UTC, this window has ended."
     raise InvalidRequest(f"{over} Give a longer one.", param="completion_window")
 
 
