@@ -5,10 +5,10 @@ A ridge regression predicts at which level of the distribution that was predicte
     y = P(G <= the row's length | G > its tokens so far),
 
 from a middle layer's state of the newest token. It learns from rows as they end and forgets old ones slowly. A few very
-long rows do not decide the fit, because y is at most 1. Of a row that its limit cut off, y is known to be above the
-limit's level; it counts as CUT of the way from there to 1. At each stage of a row, from 0, 32, 64, 128, ... tokens on,
-the probe keeps its predictions to itself until their errors, on rows that it had not learned from, are clearly smaller
-than those of the predictions at arrival.
+long rows do not decide the fit, because y is at most 1. For a row that its limit cut off, y is above the level of the
+limit; it is taken to be CUT of the way from there to 1. At each stage of a row, from 0, 32, 64, 128, ... tokens on, the
+probe publishes its predictions only once their errors, on rows that it had not learned from, are clearly smaller than
+those of the predictions at arrival.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,15 @@ from scheduling.costs import Floats, Ints
 from scheduling.length_distributions import conditional_level, conditional_quantile, conditional_totals
 from scheduling.request import COVERAGE, RowLength
 
-FEWEST_ROWS = 60  # that ended before the first fit, as for the length predictor
+FEWEST_ROWS = 60  # ended rows before the first fit, as for the length predictor
 # Rows that end between two fits: 60, later a third of all so far, at most 256. A fit takes 1 ms with 128 values and
 # 13 with 576. Every 16 rows took 1 % of the bundled model's time; at 32 and a quarter tau was the same as now.
 FIT_EVERY, FIT_AFTER, MOST_UNLEARNED = 60, 1 / 3, 256
 KEEP = 0.9999  # a reading's weight once another one is learned: half after 7,000 readings. Not tuned.
-# Readings that the prior weighs as much as, for each value of a state: 2 ranked SmolLM2's rows as well, 17 worse.
+# The weight of the prior, in readings for each value of a state: 2 ranked SmolLM2's rows as well, 17 worse.
 RIDGE = 5.0
-# With 0.5, SmolLM2's rows were ranked worse, with 1 not better. With 1, rows cut by small limits may keep the probe out
-# of service.
+# With 0.5, SmolLM2's rows were ranked worse; with 1 not better, and rows cut by small limits may then keep the probe
+# out of service.
 CUT = 0.9
 FIRST_STAGE = 32  # tokens of the first stage; each of the others ends at twice the tokens at which it begins
 JUDGED_ROWS = 256  # newest rows whose errors decide: more react later, fewer are noisier. Not tuned.
@@ -44,14 +44,14 @@ KEPT_AFTER = 1 + 1 / 8
 LEAST_RATIO = 2.0
 LOWEST, HIGHEST = 0.001, 0.999  # levels between which lengths are finite
 KNOWN, FACTS = 5, 3  # columns of a reading before the state, and of the features before it
-LEAST_VARIANCE = 1e-9  # a feature below it is constant but for rounding, and is not standardized
+LEAST_VARIANCE = 1e-9  # a feature below it is constant except for rounding, and is not standardized
 
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
     coefficients: Floats
     intercept: float
-    in_service: Mapping[int, tuple[float, float]]  # by stage in which it is: the errors' quantiles at 0.5 and COVERAGE
+    in_service: Mapping[int, tuple[float, float]]  # by stage in service: the errors' quantiles at 0.5 and COVERAGE
 
 
 class LengthProbe:
@@ -59,21 +59,21 @@ class LengthProbe:
 
     def __init__(self) -> None:
         self.lengths: Mapping[str, RowLength] = {}
-        # what was read of rows that run: each reading has what is known of the row, and then its state
+        # the readings of each running row: its KNOWN values, then its state
         self._open: dict[str, list[Floats]] = {}
         self._ended = 0
-        self._unlearned: list[tuple[list[Floats], int]] = []  # of rows that ended: readings, tokens
+        self._unlearned: list[tuple[list[Floats], int]] = []  # readings and tokens of rows that ended
         self._moments: Floats | None = None  # weighted sums of z·zᵀ, where z = (1, features, y)
         self._fit: _Fit | None = None
-        # by stage: what was known at each reading, the row's number, its y by the probe, its length, the levels of that
-        # and of its limit
+        # by stage, for each reading: its KNOWN values, the row's number, y by the probe, the row's length, the levels
+        # of this length and of the limit
         self._judged: dict[int, Floats] = {}
 
     def read(self, ids: Sequence[str], known: Floats, states: Floats) -> None:
-        """Keep a reading of all running rows: their states, (rows, values), and what else is known of them, (rows, 5).
+        """Keep a reading of all running rows, and predict those at whose stages the probe is in service.
 
-        That is the tokens of their prompts, their own so far, their limits, and the median and upper quantile of their
-        lengths as predicted at their arrival. Predict the rows at whose stages the probe is in service.
+        A reading is a row's state, (rows, values), and its `known` values, (rows, 5): the tokens of the prompt, those
+        generated so far, the limit, and the median and upper quantile of the length as predicted at arrival.
         """
         readings = np.empty((len(ids), KNOWN + states.shape[1]), np.float32)
         readings[:, :KNOWN], readings[:, KNOWN:] = known, states
@@ -137,8 +137,8 @@ class LengthProbe:
     def _in_service(self) -> dict[int, tuple[float, float]]:
         """Return the quantiles of the errors at the stages at which lengths are clearly better than the arrival's.
 
-        Square roots of the errors in tokens are compared: of the errors themselves the longest rows would decide, of
-        logarithms those that are about to end. No level beyond a row's limit is an error if the limit cut the row off.
+        Square roots of the errors in tokens are compared: by the errors themselves the longest rows would decide, by
+        logarithms the rows that are about to end. If its limit cut a row off, no level beyond the limit is an error.
         """
         found = {}
         for stage, readings in self._judged.items():
@@ -159,16 +159,16 @@ class LengthProbe:
 
 
 def _distributions(readings: Floats) -> Floats:
-    """Return what is known of the rows, (KNOWN, readings), with an upper quantile that is uncertain enough."""
+    """Return the known values of rows, (KNOWN, readings), with upper quantiles of at least LEAST_RATIO medians."""
     known = readings[:, :KNOWN].T.astype(np.float64)
     np.maximum(known[-1], LEAST_RATIO * known[-2], out=known[-1])
     return known
 
 
 def _features(known: Floats, readings: Floats) -> Floats:
-    """Return what the regression reads, (readings, 3 + values); what overflowed in a state counts as 0.
+    """Return the regression's features, (readings, 3 + values); values of states that overflowed become 0.
 
-    `known` is what `_distributions` returns of these readings.
+    `known` is the result of `_distributions` for these readings.
     """
     prompt, generated, limit, predicted, upper = known
     left = conditional_quantile(predicted, upper, np.maximum(generated, 1.0), 1.0) - generated
@@ -186,12 +186,12 @@ def _totals(y: Floats, predicted: Floats, upper: Floats, generated: Floats) -> F
 
 
 def _firsts(rows: Floats) -> Ints:
-    """Return the places of each row's first reading."""
+    """Return the index of each row's first reading."""
     return np.flatnonzero(np.diff(rows, prepend=-1.0))
 
 
 def _stages(generated: Floats) -> Ints:
-    """Return the stages of rows with so many tokens: 0, 1, 2, ... from 0, 32, 64, ... tokens on."""
+    """Return the stages of rows with `generated` tokens: 0, 1, 2, ... from 0, 32, 64, ... tokens on."""
     return (np.log2(np.maximum(generated, FIRST_STAGE / 2) / FIRST_STAGE) + 1).astype(np.int64)
 
 

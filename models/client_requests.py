@@ -199,7 +199,7 @@ def page(
     """Returns requests by arrival, newest first unless `oldest_first`, beginning after the request `after`.
 
     Returns None if this tenant has no request `after`. Reads at most `limit + 1` entries of an index for each status.
-    With `texts`, except the input, it has fewer than `limit` requests if these have more than PAGE_BYTES.
+    With `texts` (all but the input) it has fewer than `limit` requests if these have more than PAGE_BYTES.
     """
     names = array([status.value for status in statuses or RequestStatus], type_=Text)
     state = func.unnest(names).table_valued("status").render_derived()

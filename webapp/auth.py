@@ -15,7 +15,7 @@ from webapp.client_errors import InvalidKey, MissingScope, RateLimited
 from webapp.limits.backlog_limits import TokenStanding
 from webapp.limits.rate_limits import add_limit_headers
 
-# How many characters of a refused key an error shows: of a key with our prefix, and of any other.
+# Characters of a refused key that an error shows: for a key with our prefix, and for any other.
 OUR_CHARACTERS, FOREIGN_CHARACTERS = api_keys.READABLE_CHARACTERS, 3
 
 NEED_A_KEY = ("/v1/", "/tokenize", "/detokenize")  # prefixes of the addresses

@@ -1,7 +1,7 @@
-"""Shows a probe of generation lengths what a middle layer knows of the running rows, and which of them have ended.
+"""Gives a probe of generation lengths a middle layer's states of the running rows, and the rows that have ended.
 
-A state of more than MOST_VALUES dimensions is added up in as many groups, with random signs, so that the probe's memory
-and time are bounded whatever the model's width.
+The dimensions of a state wider than MOST_VALUES are added up in as many groups, with random signs, so that a wide model
+does not take more of the probe's memory and time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,10 +32,10 @@ class Probe(Protocol):
         ...
 
     def read(self, ids: Sequence[str], known: Floats, states: Floats) -> None:
-        """Predict these rows from their states, (rows, values), and from what else is known of them, (rows, 5).
+        """Predict these rows from their states, (rows, values), and from `known`, (rows, 5).
 
-        That is the tokens of their prompts, their own so far, their limits, and the median and upper quantile of their
-        lengths as predicted at their arrival.
+        `known` has the tokens of the prompt, those generated so far, the limit, and the median and upper quantile of
+        the length as predicted at arrival.
         """
         ...
 
@@ -53,7 +53,7 @@ class RowProbe:
 
     @property
     def lengths(self) -> Mapping[str, RowLength]:
-        """What the probe predicts; safe to read in another thread."""
+        """The lengths that the probe predicts; safe to read in another thread."""
         return self._probe.lengths
 
     def after_pass(self, rows: Sequence[BatchRow]) -> None:
@@ -71,7 +71,7 @@ class RowProbe:
             self._probe.read([rows[index].sequence.id for index in running], known, states[running])
 
     def longest(self, rows: Sequence[BatchRow]) -> BatchRow | None:
-        """Return the row with most tokens still to come; None while the probe predicts nothing.
+        """Return the row with the most tokens still to come; None while the probe predicts nothing.
 
         Rows that it has not read yet count as predicted at their arrival. A row that was preempted before comes last,
         because rows that join later could keep a long one waiting.

@@ -35,7 +35,7 @@ def prompt_of_turns(
 
     System messages that open the conversation join the instructions. A single user message is the user input; of a
     longer conversation the user input is a transcript. If the answer `continues` the last turn, that turn stays open.
-    The chat template is told of `reasoning` and the further `variables`.
+    The chat template gets `reasoning` and the further `variables`.
     """
     opening = opening_turns(turns)
     system = "\n\n".join(part for part in (instructions, *(turn.content for turn in turns[:opening])) if part)

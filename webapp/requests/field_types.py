@@ -50,7 +50,7 @@ TEXT_OR_LIST = Discriminator(
 
 
 def only_beside(other: str, needed: object, message: str) -> AfterValidator:
-    """Refuses a value unless the field `other`, which is declared before, is `needed`; an empty value may stand."""
+    """Refuses a value unless the field `other`, declared before, is `needed`; an empty value is always accepted."""
 
     def check(value: object, fields: ValidationInfo) -> object:
         if value not in ("", []) and fields.data.get(other) != needed:
@@ -97,7 +97,7 @@ class Body(BaseModel):
 
 
 class HistoryBody(Body):
-    """A part of a conversation from a client, who may add fields; those that are null mean nothing."""
+    """A part of a conversation from a client: unknown fields are ignored if they are null, and refused otherwise."""
 
     @model_validator(mode="before")
     @classmethod

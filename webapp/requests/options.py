@@ -1,4 +1,4 @@
-"""The options that every call that generates has: how the answer is sampled, and its format.
+"""The options of all calls that generate: the sampling and the format of the answer.
 
 A new option of sampling is a field of `SamplingFields` and, under the same name, of `request_body.Sampling`.
 """
@@ -61,7 +61,7 @@ AskedTier = Annotated[
 
 
 class SamplingFields(Body):
-    """What vLLM's API adds to OpenAI's, under the same names; values that ask for nothing are accepted too."""
+    """Further options of sampling, named as in OpenAI's and vLLM's APIs; the last three accept only their default."""
 
     top_k: Annotated[int, Field(ge=-1, le=LARGEST_TOKEN_ID)] | None = Field(
         default=None, description="Sample among the k likeliest tokens; 0 or -1: among all"
@@ -215,7 +215,7 @@ def stored_format(
 def check_options(body: RequestBody, limit_tokens: int, format_param: str, tenant: str) -> None:
     """Raises InvalidRequest for options that exclude each other, and for formats that cannot be enforced.
 
-    The client's field of the format is `format_param`. Formats of one tenant are checked one at a time.
+    `format_param` is the client's field with the format, for errors. Formats of one tenant are checked one at a time.
     """
     if body.sampling.min_tokens > limit_tokens:
         raise InvalidRequest(

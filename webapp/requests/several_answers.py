@@ -81,7 +81,7 @@ def check_logprobs(submissions: Sequence[Submission], new: Sequence[NewRequest])
 
 
 def one_by_one(views: Iterable[RequestView]) -> Iterator[RequestView]:
-    """Yields the views, and lets other calls have their turns before each."""
+    """Yields the views; lets other calls run before each."""
     for view in views:
         time.sleep(0)
         yield view

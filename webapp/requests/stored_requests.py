@@ -1,4 +1,4 @@
-"""Finds the stored requests of a tenant, waits for their ends, cancels them, and forgets what is not to be kept."""
+"""Finds the stored requests of a tenant, waits for their ends, cancels them, and deletes texts with `store: false`."""
 
 import re
 import time

@@ -63,7 +63,7 @@ class Submission:
 
     @property
     def needs(self) -> dict[str, str]:
-        """Returns what its engine must be able to do, by ability, with the client's field that asks for it."""
+        """Returns the abilities that its engine needs, each with the client's field that asks for it."""
         names = self.names
         held_to = "tool_choice" if self.body.tool_choice.mode == "required" else names.format
         fields = {

@@ -185,14 +185,14 @@ class OutputPart(HistoryBody):
 
 
 class ReasoningText(HistoryBody):
-    """A piece of what an earlier answer thought."""
+    """A piece of an earlier answer's thinking."""
 
     type: Literal["reasoning_text", "summary_text"]
     text: Text
 
 
 class ReasoningItem(HistoryBody):
-    """What an earlier answer thought, sent back as it came; it belongs to the answer or the calls that follow it."""
+    """An earlier answer's thinking, sent back as it came; it belongs to the answer or the calls that follow it."""
 
     type: Literal["reasoning"]
     content: Annotated[list[ReasoningText], Field(max_length=MOST_PARTS)] | None = None
@@ -250,7 +250,7 @@ ITEM = Discriminator(
 
 @dataclass(frozen=True, slots=True)
 class AnswerParts:
-    """What an answer thinks, says and calls; `text` is empty if it has only the others."""
+    """An answer's thinking, text and calls; `text` is empty if it has only the others."""
 
     text: str
     reasoning: str = ""

@@ -49,7 +49,7 @@ class Logits:
 
 @dataclass(slots=True)
 class MiddleStates:
-    """What the middle layer gave for each row's first token, [rows, hidden], in the last pass that was to keep it."""
+    """The middle layer's state of each row's first token, [rows, hidden], in the last pass that was `wanted`."""
 
     wanted: bool = False
     kept: Tensor | None = None

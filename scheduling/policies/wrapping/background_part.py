@@ -1,8 +1,8 @@
-"""The part of the fleet's memory that background rows may fill while other requests come.
+"""Computes the part of the fleet's memory that background rows may fill while other requests come.
 
-They have as many workers for themselves as the others can spare: those who wait for an answer are served by the fewest
-workers on which their iterations take hardly longer than on all, since a machine serves few rows at nearly the pace of
-one. A worker that serves both, such as the only one, stops at the background rows that keep it busy.
+The background has as many workers for itself as other requests can spare. Those requests are served by the fewest
+workers on which their iterations take hardly longer than on all, because a machine serves a few rows at nearly the pace
+of one. A worker that serves both, such as the only one, takes no more background rows than keep it busy.
 """
 
 import math
@@ -69,7 +69,7 @@ class ChangingPart:
     def __init__(self, share: float) -> None:
         self._share = share
         self._others_at = -math.inf  # when the last of the others came
-        self._expected_rows = 0.0  # of others: as many as run, or ran lately
+        self._expected_rows = 0.0  # rows of other requests: as many as run, or ran lately
         self._decided_at = 0.0
 
     def others_came(self, now: float) -> None:
@@ -77,7 +77,7 @@ class ChangingPart:
         self._others_at = now
 
     def at(self, workers: Sequence[Worker], likely: Collection[Request], now: float) -> BackgroundPart:
-        """Return the part for background requests like these, of which there is at least one."""
+        """Return the part for background requests like the `likely` ones; there must be at least one."""
         rows = len(others_rows(workers))
         kept = math.exp((self._decided_at - now) / SETTLE_S)
         self._expected_rows = rows + kept * max(0.0, self._expected_rows - rows)
@@ -88,11 +88,11 @@ class ChangingPart:
 
 
 def background_part(workers: Iterable[Worker], share: float, row: TypicalRow, growth: float = 1.0) -> BackgroundPart:
-    """Return the background's part while others come, of whom `growth` times as many rows are expected as run now.
+    """Return the background's part while other requests come, which will have about `growth` times their present rows.
 
-    Background requests are assumed to be like `row`. Of workers with equal abilities they get some for themselves,
-    first of those that serve no others, and wait until the others' rows there have ended. If they get none for
-    themselves, they get a part of one.
+    Background requests are assumed to be like `row`. In each group of workers with equal abilities they get some
+    workers for themselves, first those that serve no others, and wait there until others' rows have ended. If a group
+    can spare none, they get a part of one of its workers.
     """
     by_ability: dict[frozenset[str], list[Worker]] = {}
     for worker in workers:

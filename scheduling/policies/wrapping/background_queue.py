@@ -1,9 +1,8 @@
 """The waiting background requests, in the order in which they get capacity: tenants in turn, then jobs, then lines.
 
-Tenants take turns by their weights and a tenant's jobs alike, in tokens of service (VTC). A tenant or a job that comes
-begins where the others would be had they been charged only for what they were served until now: what their running rows
-still have to generate does not put them ahead of it. So a small job goes first as rows end, however much another has
-running and waiting.
+Tenants take turns by their weights, and the jobs of a tenant by equal weights, in tokens of service (VTC). The counter
+of a new tenant or job begins where those of the others would be without the tokens that their running rows still have
+to generate. So a small job goes first as rows end, however many rows of another job run and wait.
 
 Within a job the longest lines go first, prompt and predicted answer together, so that the job does not end with a few
 long rows on an empty fleet (longest processing time first), and rows that run together are alike, which leaves least
@@ -25,8 +24,8 @@ Job = tuple[str, str]  # tenant, id of the bulk job; the id is empty for request
 # Seconds of waiting that make up for a token of predicted length. A job's lines come within seconds to minutes, so that
 # any value far above 0.1 orders them by length; with 1 none is overtaken by lines that come a quarter of an hour later.
 AGE_S = 1.0
-# Waiting requests that a copy of the queue has. Copies are made for forecasts, which play at most 400 answers; to copy
-# a million requests would keep a planner from deciding for nine seconds. Not tuned.
+# The most waiting requests in a copy of the queue. Copies are made for forecasts, which play at most 400 answers;
+# copying a million requests would keep a planner from deciding for nine seconds. Not tuned.
 COPIED = 2048
 
 
@@ -45,7 +44,7 @@ class BackgroundQueue:
         return len(self._job_of)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy of the queue has: the requests that would be taken first, at most `COPIED`."""
+        """Return the state of a copy: the requests that would be taken first, at most `COPIED`."""
         if len(self) <= COPIED:
             return self.__dict__
         lines: defaultdict[str, dict[str, ArrivalQueue]] = defaultdict(dict)
@@ -85,9 +84,9 @@ class BackgroundQueue:
         self._jobs[tenant].set_weights(self._weights[tenant])
 
     def begin(self, job: Job, running: Iterable[RunningRow], unended: Iterable[Job] = ()) -> None:
-        """Let a job that had no waiting request take part, by what the others with `running` rows were served.
+        """Let a job that had no waiting request take part; its counter begins without the others' `running` rows.
 
-        Forgets what the tenant's jobs were served that neither wait here nor are `unended`.
+        Forgets the counters of the tenant's jobs that neither wait here nor are `unended`.
         """
         tenant, name = job
         unserved = unserved_tokens(running)
@@ -132,7 +131,7 @@ class BackgroundQueue:
         self._charge(job_of(request), -service_tokens(request))
 
     def next_job(self, others: Iterable[Job] = ()) -> Job | None:
-        """Return the job whose turn it is, among those that wait here and `others` that began here; None if none is."""
+        """Return the job whose turn it is, among those that wait here and `others` that began here, or None."""
         jobs = {*self.jobs, *others}
         if not jobs:
             return None
@@ -166,7 +165,7 @@ def longest_first(request: Request) -> tuple[float, ...]:
 
 
 def unserved_tokens(rows: Iterable[RunningRow]) -> dict[Job, int]:
-    """Return the tokens that background rows are predicted to generate yet, by job."""
+    """Return the tokens that background rows are still predicted to generate, by job."""
     unserved: defaultdict[Job, int] = defaultdict(int)
     for row in rows:
         if row.request.background:

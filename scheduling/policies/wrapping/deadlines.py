@@ -1,10 +1,10 @@
-"""Which background requests go ahead because their deadline nears, and which no longer do because it is lost.
+"""Decides which background requests are served like other requests because their deadline nears.
 
 The requests of a job with the same deadline are judged together. Their urgency is the share of the fleet that they need
 from now on to be on time: the seconds in which the whole fleet would serve them, over the seconds that are left. As it
-grows, the job first gets a larger share of its tenant's background work; then its requests count as any others. Above 1
-the deadline is lost: the job has no advantage any more, since whatever it got would come too late for some of its
-lines. It goes on in the background, and has its advantage again if the fleet grows.
+grows, the job first gets a larger share of its tenant's background work; then its requests are served like others.
+Above 1 the deadline is lost: the job loses these advantages, because some of its lines would be late in any case. It
+goes on in the background, and gets them again if the fleet grows.
 """
 
 import heapq
@@ -17,16 +17,16 @@ from scheduling.policies.wrapping.background_queue import Job, job_of
 from scheduling.policy import Worker
 from scheduling.request import Request
 
-# The urgency from which a job's weight grows, in proportion to the urgency: it has four times its weight when its
-# requests begin to count as others. Not tuned.
+# The urgency from which a job's weight grows, in proportion to the urgency: it has four times its weight at AHEAD_FROM.
+# Not tuned.
 RAMP_FROM = 1 / 16
-# The urgency from which requests count as any others. At a quarter, a job is on time beside others that use up to three
-# quarters of the fleet; a larger value lets it disturb them for a shorter time. Not tuned.
+# The urgency from which a job's requests are served like others. At a quarter, a job is on time beside others that use
+# up to three quarters of the fleet; a larger value lets it disturb them for a shorter time. Not tuned.
 AHEAD_FROM = 0.25
 # Seconds before the deadline at which the last answer should be there: a decision, a message, predictions that were too
 # short. At most half of the time that is left. Not tuned.
 MARGIN_S = 5.0
-LEAST_PAUSE_S = 1.0  # between two judgements of a job: they are as frequent only shortly before something changes
+LEAST_PAUSE_S = 1.0  # the least pause between two judgements of a job; it is this short only shortly before one changes
 
 DueJob = tuple[str, str, float]  # tenant, id of the job, deadline
 
@@ -47,11 +47,11 @@ class Work:
 
     @property
     def typical_row(self) -> TypicalRow:
-        """The means over its requests, of which there is at least one."""
+        """The mean prompt and remaining tokens of its requests; there must be at least one."""
         return TypicalRow(max(1, self.prefill // self.requests), max(1, self.remaining // self.requests))
 
     def scaled(self, times: float) -> "Work":
-        """Return so many times the work; the longest answer stays."""
+        """Return `times` times the work; the longest answer stays the same."""
         return Work(
             math.ceil(times * self.requests),
             math.ceil(times * self.prefill),
@@ -96,12 +96,12 @@ def needed_s(work: Work, workers: Collection[Worker]) -> float:
 
 
 def most_rows(worker: Worker, row: TypicalRow, rows: int) -> int:
-    """Return how many of `rows` such rows the worker runs at once, at least one."""
+    """Return how many of `rows` rows like `row` the worker runs at once, at least one."""
     return max(1, min(worker.memory.fixed_batch_size(row.length, row.remaining), rows))
 
 
 def rows_per_s(worker: Worker, row: TypicalRow, size: int) -> float:
-    """Return how many such rows the worker serves in a second, while it always runs `size` of them."""
+    """Return how many rows like `row` the worker serves in a second, while it always runs `size` of them."""
     return size / (worker.costs.serve_s(size, row.length, row.remaining) + REFILL_S)
 
 
@@ -112,18 +112,18 @@ def urgency(needed_s: float, left_s: float) -> float:
 
 
 def boost(urgency: float) -> float:
-    """Return what a job's weight is multiplied by."""
+    """Return the factor of a job's weight."""
     return max(1.0, urgency / RAMP_FROM) if urgency <= 1 else 1.0
 
 
 def goes_ahead(urgency: float) -> bool:
-    """Return whether requests of this urgency count as any others."""
+    """Return whether requests of this urgency are served like other requests."""
     return AHEAD_FROM <= urgency <= 1
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a job's deadline means for it now; `ahead` says whether its requests count as any others."""
+    """The consequences of a job's deadline now; `ahead`: its requests are served like other requests."""
 
     job: Job
     deadline_at: float
@@ -147,10 +147,10 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._jobs: dict[DueJob, _Watched] = {}
-        self._due: list[tuple[float, DueJob]] = []  # of several entries of a job, that of its `judge_at` counts
+        self._due: list[tuple[float, DueJob]] = []  # a job may have several entries; the one at its `judge_at` is valid
 
     def add(self, request: Request, now: float) -> bool:
-        """Count a waiting background request, if it has a deadline; return whether it counts as any others."""
+        """Count a waiting background request, if it has a deadline; return whether it is served like other requests."""
         if request.deadline_at is None:
             return False
         job = (*job_of(request), request.deadline_at)
@@ -197,7 +197,7 @@ class Deadlines:
 
 
 def _pause_s(needed_s: float, left_s: float) -> float:
-    """Return the seconds until the next judgement: half of those until something would change if nothing were served.
+    """Return the seconds until the next judgement: half of the time until it would change if nothing were served.
 
     Half, because further lines of the job may come.
     """

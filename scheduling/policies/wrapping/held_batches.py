@@ -1,7 +1,7 @@
-"""Gives idle workers one batch at a time, under a policy that assigns all that waits to the workers' queues at once.
+"""Gives idle workers one batch at a time, under a policy that assigns all waiting requests to workers' queues at once.
 
-The policy's batches wait here, in its order, until a worker is idle. It is asked again once all of them are given out.
-So whatever comes meanwhile need not wait behind all that was assigned before.
+The policy's batches wait here, in its order, until a worker is idle. Once all of them are given out, the policy is
+asked again. So no batch waits in the queue of a busy worker while another worker is idle.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +13,7 @@ from scheduling.request import Request
 
 
 class HeldBatches(WrappingPolicy):
-    """A policy of mode `queue`, and the batches that it made and no worker has yet."""
+    """A policy of mode `queue`, and its batches that no worker has yet."""
 
     def __init__(self, make_policy: Callable[[], Policy]) -> None:
         self._policy = make_policy()
@@ -72,7 +72,7 @@ class HeldBatches(WrappingPolicy):
         return None if self._ids else super().wake_at(now)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Yield the batches that are made, then those of the policy."""
+        """Yield the held batches, then those of the policy."""
         for batch in map(self._without_discarded, reversed(self._held)):
             if batch.requests:
                 yield waiting_batch(batch.requests, None, now, batch.iteration_limit, batch.sealed)

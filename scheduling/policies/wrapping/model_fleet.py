@@ -1,4 +1,4 @@
-"""At which rate each worker of a fleet answers requests with the model that it has, or would with another one."""
+"""Computes the rate at which each worker of a fleet answers requests with its model, or would with another one."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What waits for one model: the sums of its work, and since when its oldest request waits."""
+"""The waiting requests of one model: the sums of their work, and the arrival of the oldest."""
 
 import heapq
 import math
@@ -37,7 +37,7 @@ class ModelQueue:
         return True
 
     def work(self, background: bool) -> Work:
-        """Return the sums over the requests; those of the background are included or left out."""
+        """Return the sums over the requests, with those of the background or without."""
         others = self._work[False]
         return others.together(self._work[True]) if background else others
 

@@ -1,7 +1,7 @@
-"""Which background rows leave a worker when other requests join it.
+"""Chooses the background rows that leave a worker when other requests join it.
 
-Others are assigned as if no background row ran. Those in their way are parked, and resume with what they generated
-once there is capacity for them: our engine keeps their keys and values, a server of others is sent their tokens again.
+Other requests are assigned as if no background row ran. Background rows in their way are parked, and resume with their
+tokens once there is capacity: our engine keeps their keys and values, a server such as vLLM is sent their tokens again.
 So rows leave only when others join their worker, and only as many as exceed the background's part there.
 """
 

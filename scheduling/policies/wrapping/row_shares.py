@@ -1,10 +1,10 @@
-"""Which background rows leave their batches, or do not join, so that each bulk job gets its share of the running rows.
+"""Chooses background rows that leave their batches or must not join, so that each bulk job gets its share of the rows.
 
-Shares are those of the tenants by weight, and alike for a tenant's jobs. A job that waits with less than half of its
-share of the rows gets the difference at once. A job whose last lines run is slowed down by the rows of others on its
-worker, and by their prefills: so few may join that an iteration, with its part of these prefills, takes at most as many
-times longer as the job's share is small. So a small job takes about twice as long beside one large job of another
-tenant as it takes alone. Others have at least one row, however slow, so that none waits for a stream of small jobs.
+Tenants have shares by weight, and a tenant's jobs have equal ones. A job that waits with less than half of its share of
+the rows gets the difference at once. The rows of other jobs on a small job's worker slow it down, and so do their
+prefills. Their number is limited so that the small job takes about 1 / share times as long as alone: beside one large
+job of another tenant (share 1/2) about twice as long. One row of others is always allowed, however slow, so that no job
+waits for a stream of small ones.
 
 A row leaves only once it has generated a token, and again only after `PROGRESS_TOKENS` more, so that each one ends.
 """
@@ -20,8 +20,8 @@ from scheduling.policies.wrapping.background_queue import Job, job_of
 from scheduling.policy import RunningRow, Worker
 from scheduling.request import Request
 
-# The part of the time that a job may take beside others which its iterations may take, with the prefills of others
-# between them; the rest is for the time until its rows join. With 0.9 two of nine simulated jobs of ten lines took more
+# The share of iterations, with the prefills of others between them, in the time that a small job may take beside
+# others; the remainder is for the time until its rows join. With 0.9 two of nine simulated jobs of ten lines took more
 # than twice as long as alone.
 OF_ITERATIONS = 0.8
 # Tokens that a row generates between two departures. Few would make rows prefill again and again; many would keep small
@@ -52,9 +52,10 @@ def rows_making_way(
     shares: Mapping[Job, float],
     at_most: Mapping[Job, int] = MappingProxyType({}),
 ) -> list[RunningRow]:
-    """Return the background rows that leave for the rows that a job wants.
+    """Return the background rows that leave for the `wanted` rows of a job.
 
-    These are the newest rows of the jobs that have the most rows above their own shares, of some jobs `at_most` these.
+    These are the newest rows of the jobs that have the most rows above their own shares; `at_most` limits their number
+    for some jobs.
     """
     held = _by_job(rows)
     held.pop(job, None)
@@ -71,7 +72,7 @@ def rows_making_way(
 def leaving_rows(
     workers: Collection[Worker], joiners: Sequence[Request], waiting: Mapping[Job, int], shares: Mapping[Job, float]
 ) -> list[RunningRow]:
-    """Return the background rows that leave for the next job's `joiners`, or else beside the rows of small jobs."""
+    """Return the background rows that leave for the next job's `joiners`, or if none do, those that slow small jobs."""
     leaving: list[RunningRow] = []
     if joiners:
         rows, job = background_rows(workers), job_of(joiners[0])
@@ -87,8 +88,8 @@ def rows_beside_small_jobs(
 ) -> dict[Job, int]:
     """Return, for each small job, the most rows of the worker that keep its iterations short.
 
-    A job is small if its rows and its `waiting` lines are together less than its share of those of all jobs. The rows
-    that run now do not decide it, because they change with the limit. A job does not limit its own `joiners`.
+    A job is small if its rows and `waiting` lines together are fewer than its share of those of all jobs. Running rows
+    alone do not decide it, because they change with the limit. A job does not limit its own `joiners`.
     """
     held = _by_job(background_rows([worker]))
     lines = {job: len(rows) + waiting.get(job, 0) for job, rows in held.items()}
@@ -110,7 +111,7 @@ def places_beside_small_jobs(
 ) -> Mapping[Job, int]:
     """Return, for each small job, how many more rows of others may join beside it.
 
-    Only as many of its rows leave for the joiners. Others would leave again for it.
+    At most this many of its rows leave for the joiners, because further joiners would have to leave again for it.
     """
     places: Counter[Job] = Counter()
     for worker in workers:
@@ -124,8 +125,8 @@ def limited_beside_small_jobs(
 ) -> list[Worker]:
     """Return the workers, with a limit of rows where more would slow a small job down too much.
 
-    The limit counts the joiners: if long rows left for a small job, they would otherwise join again at once, since
-    beside short rows more are allowed.
+    The limit is computed with the joiners' rows: long rows that left for a small job would otherwise join again at
+    once, because more rows are allowed beside short ones.
     """
     limited = []
     for worker in workers:
@@ -181,9 +182,9 @@ def _most_others(
 ) -> int:
     """Return the most rows of other jobs, at least one, beside which a small job does not run too slowly.
 
-    An iteration then takes at most `OF_ITERATIONS` / share times as long as that of the rows that run `alone` and of
-    as many more as are `waiting`. Rows of `joiners` take the places of such rows, each with its prefill. The prefills
-    of `others` are over, so that more of them may stay than could join.
+    An iteration then takes at most `OF_ITERATIONS` / share times as long as with the rows `alone` and `waiting` more.
+    With `joiners`, the rows of other jobs are such joiners, each with its prefill. The prefills of `others` are over,
+    so more of them may stay than could join.
     """
     joining = [RunningRow(request, request.generated, 0.0) for request in joiners]
     if not others and not joining:
@@ -208,7 +209,8 @@ def _read_length(worker: Worker, rows: Sequence[RunningRow]) -> float:
 def newest_first(rows: Iterable[RunningRow]) -> list[RunningRow]:
     """Return these rows in the order in which they leave.
 
-    Rows that never left come first, then those that have generated enough since; among each the last to join is first.
+    Rows that never left come first, then those that have generated enough since they left, then the remaining ones; in
+    each of these groups the last to join comes first.
     """
     return sorted(
         rows,

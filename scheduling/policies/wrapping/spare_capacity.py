@@ -53,7 +53,7 @@ class SpareCapacity(WrappingPolicy):
         share: float = BACKGROUND_SHARE,
         make_background: Callable[[], Policy] | None = None,
     ) -> None:
-        """Make both policies; `share` is explained at BACKGROUND_SHARE. Without `make_background` they are alike."""
+        """Make both policies, by default in the same way; `share` is explained at BACKGROUND_SHARE."""
         self._part = ChangingPart(share)
         self._others, self._background = make_policy(), (make_background or make_policy)()
         self.mode = self._others.mode
@@ -191,9 +191,9 @@ class SpareCapacity(WrappingPolicy):
         ]
 
     def _fed_for(self, parts: list[Worker], now: float) -> list[Worker]:
-        """Feed the policy, and return the workers with the rows that the requests which it then sees may fill.
+        """Feed the policy; return the workers, each with the most rows that it may have if the fed requests join.
 
-        If these may not join, because they would slow a small job down, the lines of that job which wait go first.
+        If these requests may not join, because they would slow a small job down, its own waiting lines are fed first.
         """
         self._feed(now)
         may_take = self._limited(parts)
@@ -230,7 +230,7 @@ class SpareCapacity(WrappingPolicy):
             self._background.add(request, now)
 
     def _make_way(self, workers: Collection[Worker], now: float) -> Iterator[Assignment]:
-        """Let rows leave for a waiting job that has far fewer rows than its share, and beside a small job's rows."""
+        """Let rows leave for a waiting job that has far fewer rows than its share, or to keep a small job fast."""
         waiting, shares = self._waiting_and_shares()
         # a policy that names an instant holds joiners back until others can join together with them
         if len(shares) < 2 or self._leaving or self._background.wake_at(now) is not None:
@@ -252,7 +252,7 @@ class SpareCapacity(WrappingPolicy):
         return waiting, shares_of(self._running | set(waiting), self._queue.tenants.weight_of)
 
     def _follow_deadlines(self, workers: Sequence[Worker], now: float) -> None:
-        """Move jobs to the others if their deadline nears, and back if it is lost; set the weights of the rest."""
+        """Let jobs wait among other requests while their deadline is near and can be met; set the jobs' weights."""
         for judged in self._deadlines.judge(workers, now):
             if judged.job[1]:  # requests that belong to no job have no weight of their own among each other
                 self._queue.set_weight(judged.job, judged.weight)
