@@ -82,7 +82,7 @@ def makespans(policies: list[str], lines: int, workers: int) -> list[Json]:
 
 def of_model(policy: str, lines: int, model: str) -> Json:
     """Measure a job alone on one worker with a real model."""
-    directory, memory = settings_with(model=model).model, str(MODEL_MEMORY)
+    directory, memory = settings_with(model=model).model, f"{MODEL_MEMORY >> 20}MiB"
     options = ServiceOptions(1, memory, directory, MODEL_PROMPT, MODEL_ANSWER)
     return live_makespan(policy, lines, options, 1, "instructions")
 
