@@ -1,0 +1,108 @@
+"""CPU of a submission and of a poll, in the web process and in Postgres: `python -m benchmarks.request_costs --json F`.
+
+Without gunicorn and its parsing of HTTP, one call after the other. With `--beside DIR`, the code of another checkout
+answers a group of calls after each group of this one's, on the same Postgres: figures of two runs one after the other
+differ by more than what is compared. On a machine that other programs keep busy, all figures are about twice as high.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+import click
+import psutil
+
+from benchmarks.harness import Json, Results, json_option, percentile, print_table
+from benchmarks.live.fresh_service import roomy_postgres
+from benchmarks.service_start import NO_RATE_LIMIT
+from cli.hosting.process_commands import ONE_THREAD
+from models.session import make_engine, make_sessions
+from models.tenants import api_keys
+
+HERE = Path(__file__).parents[1]
+KINDS = ("submission", "poll")
+WARM = 60  # calls before the measurement, which fill caches and prepare statements; not tuned
+NO_LIMITS = {f"MAGNUS_TENANT_QUEUED_{of}": str(10**9) for of in ("REQUESTS", "TOKENS", "BYTES")} | NO_RATE_LIMIT
+COLUMNS = {
+    "code of": "code",
+    "call": "call",
+    "web ms, p10": "web_ms.p10:.2f",
+    "web ms, median": "web_ms.median:.2f",
+    "Postgres ms, p10": "postgres_ms.p10:.2f",
+    "Postgres ms, median": "postgres_ms.median:.2f",
+}
+
+
+class AnsweringProcess:
+    """A process with the code of one checkout that answers calls."""
+
+    def __init__(self, checkout: Path, environment: dict[str, str]) -> None:
+        command = [sys.executable, "-P", "-m", "gevent.monkey", str(HERE / "benchmarks" / "answered_calls.py")]
+        given = os.environ | environment | {"PYTHONPATH": str(checkout)}
+        self._process = subprocess.Popen(
+            command, cwd=checkout, env=given, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> "AnsweringProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def cpu_ms(self, kind: str, calls: int) -> float:
+        """Answer these calls; returns the CPU milliseconds of each."""
+        if self._process.stdin is None or self._process.stdout is None:
+            raise AssertionError("it has no pipes")
+        self._process.stdin.write(f"{kind} {calls}\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+
+def cpu_ms_of(postgres: int) -> float:
+    """Return the CPU milliseconds of Postgres and its processes so far; Linux only."""
+    processes = [postgres, *(child.pid for child in psutil.Process(postgres).children())]
+    return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in processes) / 1e6
+
+
+@click.command(help=__doc__)
+@click.option("--groups", default=24, show_default=True)
+@click.option("--calls", default=25, show_default=True, help="Calls of a group.")
+@click.option("--beside", type=click.Path(exists=True, path_type=Path), help="Another checkout of this repository.")
+@json_option
+def main(groups: int, calls: int, beside: Path | None, results: Results) -> None:
+    """Measure, print and write."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="magnus-costs-")))
+        directory.chmod(0o755)  # Postgres runs as another user if we are root
+        url, postgres = stack.enter_context(roomy_postgres(directory / "postgres", 1))
+        with make_sessions(make_engine(url, pool_size=1, name="benchmark")).begin() as session:
+            _, key = api_keys.create(session, name="benchmark", tenant="acme")
+        environment = {"MAGNUS_DATABASE_URL": url, "BENCHMARK_KEY": key, **NO_LIMITS, **ONE_THREAD}
+        checkouts = {"this": HERE} | ({"the other": beside} if beside else {})
+        processes = {name: stack.enter_context(AnsweringProcess(path, environment)) for name, path in checkouts.items()}
+        taken: dict[tuple[str, str], list[tuple[float, float]]] = {(n, k): [] for n in processes for k in KINDS}
+        for name, kind in taken:
+            processes[name].cpu_ms(kind, WARM)
+        for number in range(groups):
+            for name, kind in list(taken)[:: 1 if number % 2 else -1]:
+                before = cpu_ms_of(postgres)
+                web_ms = processes[name].cpu_ms(kind, calls)
+                taken[name, kind].append((web_ms, (cpu_ms_of(postgres) - before) / calls))
+    rows = [described(name, kind, groups_of) for (name, kind), groups_of in taken.items()]
+    print_table(rows, COLUMNS)
+    results.write(rows)
+
+
+def described(name: str, kind: str, groups: list[tuple[float, float]]) -> Json:
+    """Summarize the groups of one kind of call."""
+    parts = {"web_ms": [web for web, _ in groups], "postgres_ms": [postgres for _, postgres in groups]}
+    figures = {part: {"p10": percentile(ms, 0.1), "median": median(ms)} for part, ms in parts.items()}
+    return {"code": name, "call": kind, "groups": len(groups), **figures}
+
+
+if __name__ == "__main__":
+    main()
