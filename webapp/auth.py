@@ -22,7 +22,7 @@ NEED_A_KEY = ("/v1/", "/tokenize", "/detokenize")  # prefixes of the addresses
 
 log = structlog.get_logger()
 
-# As in the OpenAPI document: method and path -> scope. tests/integration/test_api_scopes.py compares both.
+# As in the OpenAPI document: method and path -> scope. tests/integration/api/test_api_scopes.py compares both.
 ROUTE_SCOPES: dict[tuple[str, str], Scope] = {
     ("POST", "/v1/responses"): Scope.submit,
     ("GET", "/v1/responses"): Scope.read,

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 from settings import Settings
 from tests.browser.conftest import running_site
 from tests.browser.site import PASSWORD, Visitor
-from tests.integration.openid_stage import at_provider, running_provider
+from tests.integration.tenants.openid_stage import at_provider, running_provider
 
 
 def test_somebody_signs_in_by_clicking_acts_and_signs_out(browser: Browser, database_url: str) -> None:

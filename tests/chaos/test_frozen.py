@@ -1,7 +1,7 @@
 """Whatever is frozen (SIGSTOP) and stays so: its work goes on elsewhere, and what it does once thawed changes nothing.
 
 Nobody supervises these processes, as on several hosts; what `magnus up` does about frozen ones is in
-`tests/integration/test_signs_of_life.py`.
+`tests/integration/processes/test_signs_of_life.py`.
 """
 
 from collections.abc import Iterator

@@ -10,7 +10,7 @@ from openai import OpenAI
 from cli.api_client import Client
 from inference.toy.toy_applications import APPLICATIONS
 from tests.e2e.whole_service import Up, eventually, running_up
-from tests.integration.webhook_receiver import running_receiver
+from tests.integration.tenants.webhook_receiver import running_receiver
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 

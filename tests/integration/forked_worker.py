@@ -14,7 +14,7 @@ from tests.integration.database_stage import Stage, eventually
 RULES = PlannerRules("fusion", PolicySettings(), lookahead_s=0.0, alive_s=3600.0, lease_s=3600.0, resend_s=3600.0)
 # Worker processes are forked from one that has imported torch, so that they start at once.
 FORK_SERVER = get_context("forkserver")
-FORK_SERVER.set_forkserver_preload(["tests.integration.poisoned_worker"])
+FORK_SERVER.set_forkserver_preload(["tests.integration.planning.poisoned_worker"])
 
 
 class OneWorker:

@@ -1,4 +1,4 @@
-"""The supervisor's arithmetic; its deeds are in tests/integration/test_supervisor.py."""
+"""The supervisor's arithmetic; its deeds are in tests/integration/processes/test_supervisor.py."""
 
 from cli.hosting.supervisor import restart_delay_s
 

@@ -18,7 +18,7 @@ from cli.hosting.embedded_servers import embedded_postgres
 from cli.hosting.readiness import await_ready
 from cli.hosting.signs_of_life import Question, postgres_question, redis_question
 from cli.hosting.supervisor import Supervisor
-from tests.integration.test_supervisor import eventually, listed
+from tests.integration.processes.test_supervisor import eventually, listed
 
 # Sends pulses like every process of the service, until the file given as argument exists: then it hangs.
 PULSING = """
@@ -57,7 +57,7 @@ def test_a_program_that_hangs_is_killed_and_started_again(tmp_path: Path):
     program = ChildProgram(
         "one",
         (sys.executable, "-c", PULSING, str(hang)),
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         ready=lambda: "here" in log.read_text(),
         alive_within_s=3.0,
     )
@@ -151,7 +151,7 @@ def pid_in(file: Path) -> int:
 
 @pytest.fixture(autouse=True)
 def repository_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
 
 
 @pytest.fixture(autouse=True)
@@ -181,7 +181,7 @@ def hanging(directory: Path, name: str, how: str = "ends", *, keeps_data: bool =
     return ChildProgram(
         name,
         (sys.executable, "-c", HANGING, str(directory / name), how),
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         ready=lambda: "here" in log.read_text(),
         alive_within_s=1.0,
         keeps_data=keeps_data,
@@ -217,7 +217,7 @@ def test_the_supervisors_own_lateness_is_no_silence_of_its_children(tmp_path: Pa
     log = tmp_path / "logs" / "one.log"
     command = (sys.executable, "-c", PULSING, str(hang))
     program = ChildProgram(
-        "one", command, cwd=Path(__file__).parents[2], ready=lambda: "here" in log.read_text(), alive_within_s=1.0
+        "one", command, cwd=Path(__file__).parents[3], ready=lambda: "here" in log.read_text(), alive_within_s=1.0
     )
     with Supervisor(tmp_path, said.append) as supervising:
         supervising.start(program)

@@ -25,8 +25,8 @@ from models.operations.shadow_round import ShadowRound
 from models.planning import planner_state
 from models.tables import RequestStatus
 from models.webhooks import webhook_deliveries, webhook_endpoints
-from tests.integration.full_database import BATCHES, DELIVERED, QUEUED
-from tests.integration.query_cases import A_MINUTE, COUNTED, ENDED_ID, FEW, OPEN, RARE, Case, on_session
+from tests.integration.database.full_database import BATCHES, DELIVERED, QUEUED
+from tests.integration.database.query_cases import A_MINUTE, COUNTED, ENDED_ID, FEW, OPEN, RARE, Case, on_session
 
 WEEK_OF_MINUTES, SAMPLES = 7 * 1440, 360
 DIGEST = b"\x00" * 32

@@ -8,8 +8,8 @@ from models.bulk.bulk_jobs import NewBulkJob
 from models.bulk.bulk_progress import LineCounts
 from models.bulk.bulk_tables import BulkStatus, FilePurpose
 from models.operations import bulk_figures
-from tests.integration.full_database import INPUT, JOB, LINES
-from tests.integration.query_cases import DAY, FEW, OPEN, Case, a_new_request, on_session
+from tests.integration.database.full_database import INPUT, JOB, LINES
+from tests.integration.database.query_cases import DAY, FEW, OPEN, Case, a_new_request, on_session
 
 
 def create_job_twice(connection: Connection) -> None:

@@ -9,7 +9,7 @@ import pytest
 from inference.remote.remote_engine import MOST_LOSSES, RemoteEngine, ServerLostOften
 from inference.sequences import FinishedSequence
 from tests.integration.database_stage import eventually
-from tests.integration.remote.rows_on_stub import a_sequence, ended, step_until
+from tests.integration.serving.remote.rows_on_stub import a_sequence, ended, step_until
 from tests.integration.stub_engine_server import (
     StubServer,
     answer_to,

@@ -12,7 +12,7 @@ from models.bulk.bulk_feed import taken_names
 from tasks.chores.line_feeder import LINES_AT_ONCE, LineFeeder
 from tests.integration.api_service import MODEL, Api
 from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, results
-from tests.integration.query_plans import recorded_scans
+from tests.integration.database.query_plans import recorded_scans
 from webapp.limits.prompt_limits import PromptLimits
 
 

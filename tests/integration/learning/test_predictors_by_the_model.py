@@ -18,7 +18,7 @@ from learning.predictors.predictor_factory import MODEL_PREDICTORS, make_predict
 from learning.store import digest, dump, load
 from tests.unit.learning.made_up_lengths import outcomes, prompt, wordy_outcomes
 
-MODEL = str(Path(__file__).parents[2] / "inference" / "bundled")
+MODEL = str(Path(__file__).parents[3] / "inference" / "bundled")
 TURNS = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 WITH_SYSTEM, NO_SYSTEM = TURNS, "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}" + TURNS
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

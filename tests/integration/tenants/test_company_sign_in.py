@@ -19,7 +19,7 @@ from werkzeug.test import TestResponse
 from setting_formats import networks_in, roles_in
 from tests.integration.api_service import Api
 from tests.integration.conftest import running_api, small_service
-from tests.integration.openid_stage import ROLES, at_provider, running_provider
+from tests.integration.tenants.openid_stage import ROLES, at_provider, running_provider
 from tests.integration.web_process import running_web
 from webapp.dashboard.company_sign_in import CompanySignIn, TrustedProxy
 from webapp.dashboard.openid_provider import OpenIdProvider

@@ -7,7 +7,7 @@ import pytest
 
 from tests.integration.database_stage import MODEL, Stage
 from tests.integration.forked_worker import OneWorker
-from tests.integration.poisoned_worker import BREAKS_DEVICE, EXHAUSTS, KILLS, serve
+from tests.integration.planning.poisoned_worker import BREAKS_DEVICE, EXHAUSTS, KILLS, serve
 from tests.integration.serving_worker import small_model
 from tests.integration.small_model import UNKNOWN_TO_MODEL
 

@@ -14,13 +14,13 @@ from sqlalchemy.orm import Session
 
 import models
 from models.session import make_engine
-from tests.integration.bulk_query_cases import BULK_CASES
-from tests.integration.full_database import make_full_database
-from tests.integration.operation_query_cases import OPERATION_CASES
-from tests.integration.operator_query_cases import OPERATOR_CASES
-from tests.integration.query_cases import CASES, NO_QUERIES, Case
-from tests.integration.query_plans import BLOCKS_A_ROW, Scans, recorded_scans
-from tests.integration.tenant_query_cases import TENANT_CASES
+from tests.integration.database.bulk_query_cases import BULK_CASES
+from tests.integration.database.full_database import make_full_database
+from tests.integration.database.operation_query_cases import OPERATION_CASES
+from tests.integration.database.operator_query_cases import OPERATOR_CASES
+from tests.integration.database.query_cases import CASES, NO_QUERIES, Case
+from tests.integration.database.query_plans import BLOCKS_A_ROW, Scans, recorded_scans
+from tests.integration.database.tenant_query_cases import TENANT_CASES
 
 ALL_CASES = [*CASES, *BULK_CASES, *OPERATION_CASES, *OPERATOR_CASES, *TENANT_CASES]
 pytestmark = pytest.mark.timeout(600)  # filling takes some seconds where nothing else runs

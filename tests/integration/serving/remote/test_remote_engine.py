@@ -11,7 +11,7 @@ from inference.remote.server_errors import RowRefused, ServerUnusable
 from inference.remote.server_probe import connect
 from inference.sequences import JsonFormat
 from tests.integration.database_stage import eventually
-from tests.integration.remote.rows_on_stub import a_sequence, ended, step_until
+from tests.integration.serving.remote.rows_on_stub import a_sequence, ended, step_until
 from tests.integration.stub_engine_server import (
     StubServer,
     answer_to,

@@ -10,7 +10,7 @@ import redis
 
 from models.connections.installation import read_installation
 from tests.integration.database_stage import Stage, eventually
-from tests.integration.test_run_command import project, run
+from tests.integration.processes.test_run_command import project, run
 
 __all__ = ["project"]  # a fixture
 

@@ -10,7 +10,7 @@ from models.connections import connection_slots, installation, schema_upgrade
 from models.operations import application_figures, minute_history, operator_overview, process_heartbeats, window_stats
 from models.planning import planner_state, response_time_estimate
 from models.upkeep import invariants, retention
-from tests.integration.query_cases import A_MINUTE, COUNTED, DAY, FEW, HOUR, OPEN, Case, on_session
+from tests.integration.database.query_cases import A_MINUTE, COUNTED, DAY, FEW, HOUR, OPEN, Case, on_session
 
 
 def a_window(since_ago_s: float, until_ago_s: float) -> Callable[[Connection], object]:

@@ -7,8 +7,8 @@ import pytest
 
 from tests.integration.database_stage import Stage
 from tests.integration.forked_worker import OneWorker
+from tests.integration.serving.two_model_worker import SEEDS, serve
 from tests.integration.serving_worker import answer_alone, small_model
-from tests.integration.two_model_worker import SEEDS, serve
 
 pytestmark = pytest.mark.timeout(300)
 LIMIT = 12

@@ -25,7 +25,16 @@ from models.upkeep import reconciler, retention
 from scheduling.costs import ProfiledCurves, ServingCurves
 from scheduling.policy import Assignment
 from scheduling.request import Request
-from tests.integration.full_database import BATCHES, ENDED, LINES, MODEL, NEW, OLD_BATCHES, QUEUED, ROWS_A_BATCH
+from tests.integration.database.full_database import (
+    BATCHES,
+    ENDED,
+    LINES,
+    MODEL,
+    NEW,
+    OLD_BATCHES,
+    QUEUED,
+    ROWS_A_BATCH,
+)
 
 # role_grants.grant changes rights, session_settings.is_pooled reads the connection's own process id, read_views and run
 # run a statement that they are given

@@ -23,9 +23,9 @@ from models.webhooks.webhook_tables import WebhookEndpoint
 from tasks.chores import webhook_delivery
 from tasks.chores.webhook_sender import EACH, EACH_TENANT, WebhookSender
 from tests.integration.database_stage import Stage, eventually
-from tests.integration.webhook_receiver import Received, Receiver, running_receiver
+from tests.integration.tenants.webhook_receiver import Received, Receiver, running_receiver
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 KILLS = 10
 
 

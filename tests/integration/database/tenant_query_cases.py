@@ -8,8 +8,8 @@ from models.tenants import api_keys, tenant_limits, usage
 from models.webhooks import webhook_deliveries, webhook_endpoints
 from models.webhooks.webhook_deliveries import ClaimedDelivery, DeliveryResult
 from models.webhooks.webhook_endpoints import EVENT_TYPES
-from tests.integration.full_database import ENTRIES, QUEUED, USING
-from tests.integration.query_cases import DAY, FEW, HOUR, Case, on_session
+from tests.integration.database.full_database import ENTRIES, QUEUED, USING
+from tests.integration.database.query_cases import DAY, FEW, HOUR, Case, on_session
 
 LAST_MONTH = datetime.now(UTC).date() - timedelta(29), datetime.now(UTC).date()
 

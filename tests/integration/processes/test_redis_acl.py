@@ -15,7 +15,7 @@ from cli.checks.startup_checks import broker_problem
 from cli.hosting.process_commands import BIN
 from tests.integration.database_stage import Stage, eventually
 
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 
 
 @pytest.fixture

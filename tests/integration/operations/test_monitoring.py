@@ -28,7 +28,7 @@ ACCEPTED = (
     "application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,"
     "text/plain;version=0.0.4;q=0.2,*/*;q=0.1",
 )
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 ALERTS, GRAFANA = DOCS / "prometheus" / "alerts.yml", DOCS / "grafana" / "magnus.json"
 
 
