@@ -28,12 +28,12 @@ PICTURES = {
     "queue": ("/queue", "light", 1280, 620),
     "workers": ("/workers", "dark", 1280, 700),
     "predictions": ("/predictions", "light", 1280, 1220),
-    "batch": ("/batches/{batch}", "light", 1280, 820),
+    "batch": ("/batches/{batch}", "light", 1280, 720),
     "overview-phone": ("/", "dark", 390, 800),
 }
 RATES = (20, 40, 60, 80, 120, 180)  # requests a second, drawn for each part of a minute; the highest overload two cores
 PART_S = 20.0
-BATCH_LINES, BATCH_WORDS = 6000, 30.0
+BATCH_LINES, BATCH_WORDS = 8000, 30.0
 
 
 @click.command()
