@@ -10,7 +10,7 @@ from weakref import finalize
 
 import httpx
 from jinja2 import TemplateError
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_fixed
 
 from inference.engine_errors import TokenizerAway
 from inference.model_directory.chat_template import system_as_user
@@ -28,6 +28,11 @@ ANSWER_WITHIN_S = 5.0  # a tokenizer takes milliseconds, and a call of the API w
 DECODE_RETRIES = Retrying(
     retry=retry_if_exception_type(TokenizerAway), stop=stop_after_delay(2.0), wait=wait_fixed(0.2), reraise=True
 )
+
+# A request on a connection that the server was about to close is sent once more on another: uvicorn closes one only
+# after it has logged the exception behind its answer 500, and so resets a request that was sent on it meanwhile.
+CLOSED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
+ON_ANOTHER_CONNECTION = Retrying(retry=retry_if_exception_type(CLOSED), stop=stop_after_attempt(2), reraise=True)
 
 
 def load_request_tokens(model: str, key: str | None) -> RequestTokens:
@@ -178,7 +183,7 @@ class ServerTokens:
 
     def _ask(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
         try:
-            return self._client.post(path, json=body)
+            return ON_ANOTHER_CONNECTION(self._client.post, path, json=body)
         except httpx.HTTPError as error:
             raise TokenizerAway(type(error).__name__) from error
 
