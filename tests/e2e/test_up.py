@@ -101,7 +101,8 @@ def test_the_state_of_a_request_can_be_asked_for(up: Up) -> None:
     assert name in said(up, "status", name)
     stats: dict[str, Any] = json.loads(said(up, "status", "--json"))
     assert stats["workers"] == 2
-    assert stats["policy"] == said(up, "policy", "get")
+    named = said(up, "policy", "get")
+    eventually(lambda: json.loads(said(up, "status", "--json"))["policy"] == named)  # in force from the next step on
 
 
 def test_a_final_request_stays_as_it_is_when_it_is_cancelled(up: Up) -> None:
