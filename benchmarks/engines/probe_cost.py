@@ -33,7 +33,7 @@ UPPER = 2  # the upper quantile of a prediction, in medians
 COLUMNS = ("rows", "requests", "steps", "step_ms", "readings", "fits", "whole")
 
 
-class TimedRowProbe(RowProbe):
+class ProbeSeconds(RowProbe):
     """Adds up the thread's seconds in readings, and in what follows the end of a row."""
 
     reading_s = ended_s = 0.0
@@ -54,7 +54,7 @@ class TimedRowProbe(RowProbe):
         self.ended_s += time.thread_time() - began
 
 
-class Served:
+class ServedRows:
     """An engine with the requests that it still has to serve, and the seconds of its steps."""
 
     def __init__(self, loaded: LoadedModel, sequences: Several[Sequence], probe: RowProbe | None) -> None:
@@ -74,8 +74,8 @@ class Served:
 
 def compare(loaded: LoadedModel, sequences: Several[Sequence], rows: int) -> Json:
     """Serve them with and without a probe; returns the shares of a step's time that its parts take."""
-    probe = TimedRowProbe(loaded.decoder, LengthProbe())
-    plain, probed = Served(loaded, sequences, None), Served(loaded, sequences, probe)
+    probe = ProbeSeconds(loaded.decoder, LengthProbe())
+    plain, probed = ServedRows(loaded, sequences, None), ServedRows(loaded, sequences, probe)
     while plain.step(rows) & probed.step(rows):
         pass
     return {
