@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from time import monotonic
 from traceback import format_tb
 from types import TracebackType
-from typing import Any, TextIO, cast
+from typing import Any, NoReturn, TextIO, cast
 
 import structlog
 
@@ -200,6 +200,13 @@ def _log_uncaught(
 ) -> None:
     if not issubclass(kind, SystemExit | KeyboardInterrupt):
         structlog.get_logger().error("uncaught", exc_info=error)
+
+
+def end_unstarted(why: str, level: str) -> NoReturn:
+    """End a process that cannot start, because a server is away; its log says why."""
+    configure(level)
+    structlog.get_logger().critical("not started", why=why)
+    sys.exit(1)
 
 
 def library_handler() -> logging.Handler:

@@ -58,7 +58,7 @@ def installation_of(url: str) -> Installation:
         with engine.connect() as connection:
             return read_installation(connection)
     except SQLAlchemyError as error:
-        end_with(explain(error))
+        json_logs.end_unstarted(explain(error), settings.log_level)
     finally:
         engine.dispose()
 

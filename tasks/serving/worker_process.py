@@ -14,6 +14,7 @@ from celery import signals
 from sqlalchemy.exc import SQLAlchemyError
 
 from celery_config import gpu_queue
+from models.connections.database_errors import explain
 from models.leasing.worker_registration import keep_alive
 from models.process_identity import this_process
 from models.session import make_engine
@@ -122,6 +123,8 @@ def serve_until_signal(name: str, load: LoadModel, model: str = "") -> int:
     except NameTaken as error:
         log.critical("worker not started", why=str(error))
         return os.EX_CONFIG
+    except SQLAlchemyError as error:  # the database went away since `tasks.app` read it
+        json_logs.end_unstarted(explain(error), settings.log_level)
     process = HostedProcess([publisher, asks, service], works=lambda: service.works)
     process.start()
     try:

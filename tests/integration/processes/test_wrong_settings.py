@@ -1,5 +1,6 @@
 """What a person gets wrong at a start is refused by its name and with the remedy, never by a traceback."""
 
+import json
 import os
 import socket
 import subprocess
@@ -182,6 +183,19 @@ def test_a_process_refuses_a_mistake_by_its_name(mistake: Mistake, places: dict[
     assert "Traceback" not in done.stderr + done.stdout
     for part in mistake.said:
         assert part in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("command", [WORKER, BEAT], ids=["worker", "beat"])
+def test_a_process_whose_database_is_away_says_so_in_a_line_of_its_log(command: tuple[str, ...], tmp_path: Path):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAGNUS_")} | PATHS
+    environment |= {"MAGNUS_DATABASE_URL": "postgresql://127.0.0.1:1/d", "MAGNUS_REDIS_URL": "redis://127.0.0.1:1/0"}
+    program, *arguments = command
+    command = (program if os.path.isabs(program) else str(BIN / program), *arguments)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=170)
+    assert done.returncode == 1
+    (line,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (line["level"], line["event"]) == ("critical", "not started")
+    assert "MAGNUS_DATABASE_URL" in line["why"]
 
 
 def test_a_settings_file_that_is_no_text_is_named(
