@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from sqlalchemy import text
 
@@ -131,7 +132,7 @@ def of_variant(name: str) -> tuple[str, dict[str, str]]:
 def fresh_service(
     name: str,
     options: ServiceOptions,
-    examples: Iterable[Mapping[str, str | int]] = (),
+    examples: Iterable[Mapping[str, Any]] = (),
     true_tokens: Mapping[tuple[str, str], int] = MappingProxyType({}),
 ) -> Iterator[tuple[RunningService, Path]]:
     """Run a service until the context ends: under the policy or variant `name`, or served by the peer `name`.

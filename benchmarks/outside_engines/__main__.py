@@ -13,40 +13,48 @@ response times are the client's, from the instant at which a request was due. Sy
 - `cap N`: at most N requests are at the server, the others wait in order of arrival
 - `priority`: clients send to the server, with the lengths that Magnus predicted as the server's own priority
 - `magnus`: the policy `fusion`, one worker in front of the server, no setting but the server's address
+
+Requests are the demo's instructions. With `--answers F --data DIR` they are those of `benchmarks.real_lengths` instead:
+Magnus learns from the first `--learned` answers of F before each of its runs, and the others' requests are measured.
 """
 
 import json
 import os
 import tempfile
-from contextlib import ExitStack
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
+from benchmarks.generated_answers import DIRECTORY
 from benchmarks.harness import Json, Results, json_option, print_table, say
-from benchmarks.inputs.request_sources import Workload, arrivals_of
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
+from benchmarks.outside_engines.compared_requests import ComparedRequests, demo_requests, known_requests
 from benchmarks.outside_engines.open_loop import LoadSampler, Target, TimedAnswer, figures, replay
-from benchmarks.outside_engines.server_processes import Dtype, EngineKind, ServerTerms, running_engine
-from benchmarks.service_start import client_of_service, facts_of
+from benchmarks.outside_engines.server_processes import Dtype, EngineKind, EngineServer, ServerTerms, running_engine
+from benchmarks.service_start import client_of_service, connection_to, facts_of
 from cli.demo.demo_workload import DemoArrival
 from cli.option_types import CommaSeparated
 from cli.service_access import settings_with
+from scheduling.rank_correlation import kendall_tau
 
 MEAN_ROW_TOKENS = 130  # mean tokens of a row of this workload on SmolLM2: its prompt, 72 of its answer, half a page
 SATURATION_REQUESTS = 96  # requests sent at once: six times what fits
 SYSTEMS = ("magnus", "direct", "cap", "priority")
 MAX_ROWS = 64  # the most rows in the server
 SLOT_TOKENS = 512  # tokens of a slot of llama.cpp: more than the longest prompt with the longest answer
-MAX_OUTPUT_TOKENS, WARM_REQUESTS = 256, 40  # tokens of an answer; requests that Magnus answers before the first rate
+MAX_OUTPUT_TOKENS, WARM_REQUESTS = 256, 40  # tokens of an answer; requests that Magnus answers before each run
 MEAN_ROWS = 16  # mean rows that the server's KV memory holds
 MODEL = "smollm2"
-WORKLOAD: Workload = "instructions"
 DTYPE: Dtype = "bfloat16"
 WARM_SEED_OFFSET = 1_000_003  # added to seeds, so that warm-up requests differ from those of the runs
 COLUMNS = {
+    "round": "round",
     "rate": "rate",
     "system": "system",
     "req/s": "requests_per_s",
@@ -60,6 +68,58 @@ COLUMNS = {
 PRIORITY_UNKNOWN = 10_000  # lower priority than every predicted length
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """Runs systems against one server; the figures of each run are written as it ends."""
+
+    compared: ComparedRequests
+    server: EngineServer
+    found: Json  # what is written; its `rows` are the runs
+    results: Results
+
+    def run_round(self, of_round: Json, arrivals: list[DemoArrival], systems: list[str], caps: list[int]) -> None:
+        """Run each system once, Magnus as a new service."""
+        direct = Target(self.server.url, self.server.model)
+        priorities: list[int] | None = None
+        if "magnus" in systems:
+            predicted = [answer.predicted_tokens for answer in self.run_magnus(of_round, arrivals)]
+            priorities = [PRIORITY_UNKNOWN if tokens is None else tokens for tokens in predicted]
+        if "direct" in systems:
+            self.run("direct", of_round, direct, arrivals)
+        for cap in caps if "cap" in systems else ():
+            self.run(f"cap {cap}", of_round, direct, arrivals, cap=cap)
+        if "priority" in systems and self.server.kind == "vllm" and priorities:
+            self.run("priority", of_round, direct, arrivals, priorities=priorities)
+
+    def run(
+        self, system: str, of_round: Json, target: Target, arrivals: list[DemoArrival], **how: Any
+    ) -> list[TimedAnswer]:
+        """Replay the arrivals and keep the figures."""
+        with LoadSampler(self.server.url) as load:
+            answers = replay(target, arrivals, MAX_OUTPUT_TOKENS, **how)
+        self.found["rows"].append({"system": system, **of_round, **figures(answers), **load.figures()})
+        say(json.dumps(self.found["rows"][-1]))
+        self.results.write(self.found)
+        return answers
+
+    def run_magnus(self, of_round: Json, arrivals: list[DemoArrival]) -> list[TimedAnswer]:
+        """Start a service that learns the known answers, and run it; its figures say which predictors predicted."""
+        options = ServiceOptions(
+            1, "1GiB", str(self.server.terms.model), max_output_tokens=MAX_OUTPUT_TOKENS, engines=(self.server.url,)
+        )
+        with fresh_service("fusion", options, self.compared.log) as (service, state_dir):
+            magnus = _service(state_dir)
+            replay(magnus, self.compared.at_once(WARM_REQUESTS, WARM_SEED_OFFSET), MAX_OUTPUT_TOKENS)
+            before = _predictions(service.database_url)
+            answers = self.run("magnus", of_round, magnus, arrivals)
+            self.found["rows"][-1] |= {
+                "predictions": dict(_predictions(service.database_url) - before),
+                "tau": round(_tau(answers), 4),
+            }
+        self.results.write(self.found)
+        return answers
+
+
 @click.command(help=__doc__)
 @click.option("--engine", type=click.Choice(["vllm", "llamacpp"]), required=True)
 @json_option
@@ -67,54 +127,49 @@ PRIORITY_UNKNOWN = 10_000  # lower priority than every predicted length
 @click.option("--rates", type=CommaSeparated(float), default="0.7,1.0,1.3", show_default=True, help="Of saturation.")
 @click.option("--systems", type=CommaSeparated(click.Choice(SYSTEMS)), default=",".join(SYSTEMS), show_default=True)
 @click.option("--caps", type=CommaSeparated(int), default="8,16,32,64", show_default=True, help="Of system `cap`.")
+@click.option("--rounds", default=1, show_default=True, help="Rounds; each runs every system at every rate once.")
+@click.option("--answers", type=DIRECTORY, help="The model's own answers, as `benchmarks.real_lengths` makes them.")
+@click.option("--learned", default=600, show_default=True, help="Of these answers, before each run of Magnus.")
+@click.option("--data", type=DIRECTORY, help="The data sets of the answers.")
 def main(
-    engine: EngineKind, requests: int, rates: list[float], systems: list[str], caps: list[int], results: Results
+    engine: EngineKind,
+    requests: int,
+    rates: list[float],
+    systems: list[str],
+    caps: list[int],
+    rounds: int,
+    answers: Path | None,
+    learned: int,
+    data: Path | None,
+    results: Results,
 ) -> None:
-    """Compare the systems at each rate; all runs are written after each of them."""
+    """Measure the saturation, then run the rounds."""
     cores = leave_cores()
     terms = replace(server_terms(engine), cores=cores, threads=len(cores) or 1)
-    with ExitStack() as stack:
-        logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="magnus-outside-")))
-        server = stack.enter_context(running_engine(engine, terms, logs))
-        direct = Target(server.url, server.model)
-        saturation = measured_saturation(direct)
-        arrivals = {share: arrivals_of(WORKLOAD, requests, share * saturation, 0) for share in rates}
-        rows: list[Json] = []
-        found = {
-            "conditions": {"engine": engine, "requests": requests, "model": MODEL, "dtype": DTYPE, "workload": WORKLOAD}
-            | {"max_output_tokens": MAX_OUTPUT_TOKENS, "warm_requests": WARM_REQUESTS}
-            | {"kv_tokens": terms.kv_tokens, "server_cores": len(cores)},
-            "saturation_per_s": saturation,
-            "rows": rows,
+    compared = known_requests(str(terms.model), data, answers, learned) if answers else demo_requests()
+    with (
+        tempfile.TemporaryDirectory(prefix="magnus-outside-") as logs,
+        running_engine(engine, terms, Path(logs)) as server,
+    ):
+        saturation = measured_saturation(Target(server.url, server.model), compared)
+        conditions = {
+            "engine": engine,
+            "requests": requests,
+            "model": MODEL,
+            "dtype": DTYPE,
+            "workload": "mixed instructions" if answers else "instructions",
+            "max_output_tokens": MAX_OUTPUT_TOKENS,
+            "answers_learned": len(compared.log),
+            "warm_requests": WARM_REQUESTS,
+            "kv_tokens": terms.kv_tokens,
+            "server_cores": len(cores),
         }
-
-        def run(system: str, share: float, target: Target, **how: Any) -> list[TimedAnswer]:
-            with LoadSampler(server.url) as load:
-                answers = replay(target, arrivals[share], MAX_OUTPUT_TOKENS, **how)
-            rows.append({"system": system, "rate": share, **figures(answers), **load.figures()})
-            say(json.dumps(rows[-1]))
-            results.write(found)
-            return answers
-
-        priorities: dict[float, list[int]] = {}
-        if "magnus" in systems:
-            options = ServiceOptions(
-                1, "1GiB", str(terms.model), max_output_tokens=MAX_OUTPUT_TOKENS, engines=(server.url,)
-            )
-            with fresh_service("fusion", options) as (_, state_dir):
-                magnus = _service(state_dir)
-                replay(magnus, _at_once(WARM_REQUESTS, WARM_SEED_OFFSET), MAX_OUTPUT_TOKENS)
-                for share in rates:
-                    predicted = [answer.predicted_tokens for answer in run("magnus", share, magnus)]
-                    priorities[share] = [PRIORITY_UNKNOWN if tokens is None else tokens for tokens in predicted]
-        for share in rates:
-            if "direct" in systems:
-                run("direct", share, direct)
-            for cap in caps if "cap" in systems else ():
-                run(f"cap {cap}", share, direct, cap=cap)
-            if "priority" in systems and engine == "vllm" and share in priorities:
-                run("priority", share, direct, priorities=priorities[share])
-    print_table(rows, COLUMNS)
+        found: Json = {"conditions": conditions, "saturation_per_s": saturation, "rows": []}
+        comparison = Comparison(compared, server, found, results)
+        for number, share in product(range(1, rounds + 1), rates):
+            arrivals = compared.arrivals(requests, share * saturation, 0)
+            comparison.run_round({"round": number, "rate": share}, arrivals, systems, caps)
+    print_table(found["rows"], COLUMNS)
 
 
 def server_terms(engine: EngineKind) -> ServerTerms:
@@ -141,13 +196,22 @@ def _service(state_dir: Path) -> Target:
         return Target(facts_of(state_dir).url, client.model(), key)
 
 
-def _at_once(requests: int, seed: int) -> list[DemoArrival]:
-    return [replace(one, at_s=0.0) for one in arrivals_of(WORKLOAD, requests, 1.0, seed)]
+def _predictions(database_url: str) -> Counter[str]:
+    """Count the requests that each version of the length predictor has predicted."""
+    with connection_to(database_url) as connection:
+        found = connection.exec_driver_sql("select predictor_version, count(*) from requests group by 1")
+        return Counter({str(version): number for version, number in found})
 
 
-def measured_saturation(target: Target) -> float:
+def _tau(answers: Sequence[TimedAnswer]) -> float:
+    pairs = [(one.predicted_tokens, one.tokens) for one in answers if one.predicted_tokens is not None]
+    predicted, tokens = np.array(pairs, np.float64).reshape(-1, 2).T
+    return kendall_tau(predicted, tokens)
+
+
+def measured_saturation(target: Target, compared: ComparedRequests) -> float:
     """Measure the rate of answers of a server that is never idle, without the first and last tenth."""
-    answers = replay(target, _at_once(SATURATION_REQUESTS, WARM_SEED_OFFSET + 1), MAX_OUTPUT_TOKENS)
+    answers = replay(target, compared.at_once(SATURATION_REQUESTS, WARM_SEED_OFFSET + 1), MAX_OUTPUT_TOKENS)
     done = sorted(answer.done_s for answer in answers)
     tenth = len(done) // 10
     return (len(done) - 2 * tenth) / (done[-1 - tenth] - done[tenth])

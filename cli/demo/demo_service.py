@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from rich.console import Console
 
@@ -83,7 +84,7 @@ def own_service(
 
 
 def train_predictor(
-    state_dir: Path, examples: Iterable[Mapping[str, str | int]], environment: Mapping[str, str] = MappingProxyType({})
+    state_dir: Path, examples: Iterable[Mapping[str, Any]], environment: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Run `magnus train` on requests with known answers and publish its result; raises ProgramFailed.
 
