@@ -169,9 +169,7 @@ class Settings(BaseSettings):
 
     # workers
     workers: int = Field(
-        2,
-        ge=0,
-        description="Workers that `magnus up` starts; if unset, one a GPU; on a CPU 2, or 1 for a large model",
+        2, ge=0, description="Workers that `magnus up` starts; if unset, one a GPU; on a CPU 2, or 1 for a large model"
     )
     devices: formats.DeviceList = Field(
         "auto",
@@ -259,8 +257,7 @@ class Settings(BaseSettings):
 
     # learning
     encoder: str = Field(
-        "hashing",
-        description="hashing, minilm once fetched, labse, or a sentence-transformers model by name or path",
+        "hashing", description="hashing, minilm once fetched, labse, or a sentence-transformers model by name or path"
     )
     predictor: PredictorName = Field(
         "forest",

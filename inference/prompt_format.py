@@ -102,10 +102,7 @@ class PromptFormat:
         return self._encode_chat(_messages(turns), ending)
 
     def encode_messages(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
-        ending: ChatEnding = NEXT_TURN,
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], ending: ChatEnding = NEXT_TURN
     ) -> list[int]:
         """Returns the token ids of a chat with tools; raises jinja2's TemplateError if the template refuses it."""
         if self._template is None or not self.takes_tools:

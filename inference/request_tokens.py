@@ -81,10 +81,7 @@ class RequestTokens(Protocol):
         """Returns the number below which all token ids are; None if only a server knows it."""
 
     def encode_messages(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
-        ending: ChatEnding = NEXT_TURN,
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], ending: ChatEnding = NEXT_TURN
     ) -> list[int]:
         """Returns the token ids of a chat with tools; raises jinja2's TemplateError if the template refuses it."""
 

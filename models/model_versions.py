@@ -31,12 +31,7 @@ class Version:
 
 
 def publish(
-    connection: Connection,
-    kind: str,
-    stored: bytes,
-    sha256: bytes,
-    scores: Mapping[str, Any],
-    data: Mapping[str, Any],
+    connection: Connection, kind: str, stored: bytes, sha256: bytes, scores: Mapping[str, Any], data: Mapping[str, Any]
 ) -> str:
     """Puts a new version of this kind into service in place of the old one; returns its name, `<kind>-<number>`."""
     connection.execute(text("update model_versions set active = false where kind = :kind and active"), {"kind": kind})

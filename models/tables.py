@@ -205,9 +205,7 @@ class StoredRequest(Base):
             postgresql_where=text("idempotency_key is not null"),
         ),
         Index(
-            "requests_deadlines",
-            "deadline_at",
-            postgresql_where=text("status = 'queued' and deadline_at is not null"),
+            "requests_deadlines", "deadline_at", postgresql_where=text("status = 'queued' and deadline_at is not null")
         ),
         CheckConstraint("(status in ('queued', 'in_progress')) = (finished_at is null)", name="finished_iff_final"),
     )

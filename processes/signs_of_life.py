@@ -32,11 +32,7 @@ class Heartbeat(Thread):
     """A thread that writes the heartbeat of one process of this kind, for example the planner's, to the database."""
 
     def __init__(
-        self,
-        kind: str,
-        database_url: str,
-        loops: Sequence[Loop] = (),
-        busy_s: Callable[[], float] | None = None,
+        self, kind: str, database_url: str, loops: Sequence[Loop] = (), busy_s: Callable[[], float] | None = None
     ) -> None:
         """`busy_s` returns the seconds for which the process's present step has lasted: by default that of `loops`."""
         super().__init__(name="heartbeat", daemon=True)

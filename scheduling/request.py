@@ -18,11 +18,7 @@ COVERAGE = 0.9
 BACKGROUND_PRIORITY = -1000
 ServiceTier = Literal["flex", "default", "priority"]
 # Each service tier adds this to the priority of its requests, so that the tier can be told from the priority alone.
-SERVICE_TIERS: Mapping[ServiceTier, int] = {
-    "flex": BACKGROUND_PRIORITY,
-    "default": 0,
-    "priority": -BACKGROUND_PRIORITY,
-}
+SERVICE_TIERS: Mapping[ServiceTier, int] = {"flex": BACKGROUND_PRIORITY, "default": 0, "priority": -BACKGROUND_PRIORITY}
 # A tenant's requests of the tier `priority` are served with this many times its weight, beside those of all tenants and
 # its own others. A larger value puts them further ahead; the tenant's quota bounds what that costs others. Not tuned.
 PRIORITY_WEIGHT = 10.0

@@ -53,13 +53,7 @@ class ModelList(ApiObject):
 def list_() -> ModelList:
     """Lists the models that answer, the first under each of its names, adapters, and those for vectors and scores."""
     limits = current_context().prompt_limits
-    names = (
-        limits.model_name,
-        *limits.further_names,
-        *limits.others,
-        *limits.adapters,
-        *limits.texts.models,
-    )
+    names = (limits.model_name, *limits.further_names, *limits.others, *limits.adapters, *limits.texts.models)
     return ModelList(data=[served_model(name) for name in names])
 
 

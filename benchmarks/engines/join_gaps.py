@@ -64,14 +64,7 @@ def main(
     results.write(figures)
 
 
-def gaps(
-    loaded: LoadedModel,
-    rows: int,
-    lengths: list[tuple[int, int]],
-    joins: int,
-    bound: int,
-    clock: Clock,
-) -> Json:
+def gaps(loaded: LoadedModel, rows: int, lengths: list[tuple[int, int]], joins: int, bound: int, clock: Clock) -> Json:
     """Let rows of these lengths join `rows` running ones, `joins` times; measure from step to step."""
     engine = Engine(loaded, KV_BUDGET_BYTES, prefill_tokens=bound or None)
     vocabulary = loaded.model.config.get_text_config().vocab_size

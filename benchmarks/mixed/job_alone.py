@@ -18,12 +18,7 @@ import numpy as np
 import torch
 from sqlalchemy import text
 
-from benchmarks.inputs.request_sources import (
-    Workload,
-    arrivals_of,
-    start_bulk_job,
-    write_bulk_file,
-)
+from benchmarks.inputs.request_sources import Workload, arrivals_of, start_bulk_job, write_bulk_file
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.mixed.simulated_mix import bulk_lines, run
 from benchmarks.service_start import client_of_service, connection_to

@@ -164,10 +164,7 @@ def cancels(server: EngineServer) -> Json:
                 seconds.append(time.monotonic() - began)
         finally:
             engine.close()
-    return {
-        "cancels": CANCELS,
-        **{f"p{p}_s": round(percentile(seconds, p / 100) or 0.0, 3) for p in (50, 95, 100)},
-    }
+    return {"cancels": CANCELS, **{f"p{p}_s": round(percentile(seconds, p / 100) or 0.0, 3) for p in (50, 95, 100)}}
 
 
 if __name__ == "__main__":

@@ -8,11 +8,7 @@ import signal
 
 from xllamacpp import CommonParams, Server, ggml_type
 
-KV_TYPES = {
-    "f32": ggml_type.GGML_TYPE_F32,
-    "f16": ggml_type.GGML_TYPE_F16,
-    "bf16": ggml_type.GGML_TYPE_BF16,
-}
+KV_TYPES = {"f32": ggml_type.GGML_TYPE_F32, "f16": ggml_type.GGML_TYPE_F16, "bf16": ggml_type.GGML_TYPE_BF16}
 
 
 def main() -> None:

@@ -133,11 +133,7 @@ def figures(answers: Sequence[TimedAnswer]) -> dict[str, Any]:
 
 
 async def _replay(
-    target: Target,
-    arrivals: Sequence[DemoArrival],
-    limit: int,
-    cap: int | None,
-    priorities: Sequence[int | None],
+    target: Target, arrivals: Sequence[DemoArrival], limit: int, cap: int | None, priorities: Sequence[int | None]
 ) -> list[TimedAnswer]:
     headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
     slots = nullcontext() if cap is None else asyncio.Semaphore(cap)  # wakes waiting requests in order of arrival

@@ -41,12 +41,7 @@ class SimulationRun:
 
 
 def workload_arrivals(
-    workload: str,
-    predictor: str,
-    rate: float,
-    seconds: float,
-    limits: Limits = LIMITS,
-    growth: float = 1.0,
+    workload: str, predictor: str, rate: float, seconds: float, limits: Limits = LIMITS, growth: float = 1.0
 ) -> Callable[[Workloads], list[Arrival]]:
     """Make the `arrivals` of a `SimulationRun` that draws from a workload at this rate."""
     return partial(_draw, workload, predictor, rate, seconds, limits, growth)

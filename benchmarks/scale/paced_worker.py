@@ -74,11 +74,7 @@ def right_answer(tokenizer: Tokenizer, known: Mapping[str, int], growth: float, 
 
 
 def run(
-    name: str,
-    kind: str,
-    headroom: float,
-    prompt_format: PromptFormat,
-    answer: Callable[[Sequence], tuple[int, ...]],
+    name: str, kind: str, headroom: float, prompt_format: PromptFormat, answer: Callable[[Sequence], tuple[int, ...]]
 ) -> int:
     """Run one worker until SIGTERM or SIGINT; returns the exit status of the process."""
     prepare_process(name)

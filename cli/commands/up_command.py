@@ -56,9 +56,7 @@ MOST_TRIED = 20  # ports from a taken default on; not tuned
 @click.option("--port", type=click.IntRange(0, 65535), help="Port of the API and the dashboard; 0 picks a free one.")
 @click.option("--flower-port", type=click.IntRange(0, 65535), help="Port of Flower on loopback; 0 picks a free one.")
 @click.option(
-    "--workers",
-    type=click.IntRange(0),
-    help="Number of workers; by default one for each GPU, or one or two on a CPU.",
+    "--workers", type=click.IntRange(0), help="Number of workers; by default one for each GPU, or one or two on a CPU."
 )
 @click.option("--devices", help="Devices of the workers, for example cuda:0,cuda:1.")
 @click.option("--kv-budget", help="KV cache budget of each worker, for example 20GiB.")

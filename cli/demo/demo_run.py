@@ -19,11 +19,7 @@ MAX_CLOSING_S = 4.0
 
 
 def run_workload(
-    console: Console,
-    client: Client,
-    arrivals: list[DemoArrival],
-    answered: Set[str],
-    show_answers: bool = False,
+    console: Console, client: Client, arrivals: list[DemoArrival], answered: Set[str], show_answers: bool = False
 ) -> Json:
     """Send the arrivals, wait until all responses are final, and return the run's figures.
 

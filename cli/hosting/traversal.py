@@ -46,11 +46,7 @@ def _grant(uid: int, directory: Path) -> None:
     if sys.platform != "linux":
         raise NotPassable(directory, uid)
     mode = directory.stat().st_mode
-    entries = {
-        (USER_OBJ, NO_ID): mode >> 6 & 7,
-        (GROUP_OBJ, NO_ID): mode >> 3 & 7,
-        (OTHER, NO_ID): mode & 7,
-    }
+    entries = {(USER_OBJ, NO_ID): mode >> 6 & 7, (GROUP_OBJ, NO_ID): mode >> 3 & 7, (OTHER, NO_ID): mode & 7}
     try:
         present = os.getxattr(directory, ACL)
         entries = {(tag, who): bits for tag, bits, who in ENTRY.iter_unpack(present[VERSION.size :])}

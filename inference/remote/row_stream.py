@@ -82,11 +82,7 @@ class StreamTerms:
 
 
 async def serve_row(
-    client: httpx.AsyncClient,
-    server: ProbedServer,
-    row: RemoteRow,
-    listener: StreamListener,
-    terms: StreamTerms,
+    client: httpx.AsyncClient, server: ProbedServer, row: RemoteRow, listener: StreamListener, terms: StreamTerms
 ) -> None:
     """Serves a row until it ends or is taken out; it ends as `unfinished` if the server is unavailable for too long."""
     keep_until, retry_s = monotonic() + KEEP_ROW_S, FIRST_RETRY_S

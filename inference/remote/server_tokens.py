@@ -91,10 +91,7 @@ class ServerTokens:
         return self._encode(plain, special=False)
 
     def encode_messages(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
-        ending: ChatEnding = NEXT_TURN,
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], ending: ChatEnding = NEXT_TURN
     ) -> list[int]:
         """Raises TemplateError, because the server's template does not take tools."""
         raise TemplateError("the server's chat template is not read here, so that it takes no tools")

@@ -160,12 +160,7 @@ def _features(prompts: Sequence[Prompt], base: Floats, spread: Floats, text_scor
 
 
 def _fit_blends(
-    z: Floats,
-    spread: Floats,
-    left_out: tuple[Floats, Floats],
-    out_of_bag: Samples,
-    groups: Ints,
-    group_count: int,
+    z: Floats, spread: Floats, left_out: tuple[Floats, Floats], out_of_bag: Samples, groups: Ints, group_count: int
 ) -> tuple[Floats, Floats]:
     """Fit each group's blend of ridge, forest and regression between logarithms, and the scale of its upper half.
 

@@ -9,13 +9,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from models.planning.planner_requests import ADAPTER
-from models.planning.worker_costs import (
-    LONGEST_ROW,
-    MEMORY,
-    curves_from_store,
-    curves_to_store,
-    loadable_from_store,
-)
+from models.planning.worker_costs import LONGEST_ROW, MEMORY, curves_from_store, curves_to_store, loadable_from_store
 from models.sql import run, text
 from models.tables import BatchStatus
 from scheduling.costs import ProfiledCurves, WorkerCurves, linearized

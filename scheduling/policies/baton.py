@@ -212,11 +212,7 @@ class BatonBatch:
         generation_length = max((request.remaining for request in self._joiners), default=0)
         estimated_s = self.worker.costs.serve_s(self.size, longest, generation_length) if self._joiners else 0.0
         return Assignment(
-            self.worker.name,
-            tuple(self._joiners),
-            joins=True,
-            estimated_s=estimated_s,
-            preempts=tuple(self._preempted),
+            self.worker.name, tuple(self._joiners), joins=True, estimated_s=estimated_s, preempts=tuple(self._preempted)
         )
 
 

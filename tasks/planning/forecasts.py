@@ -123,12 +123,7 @@ class Forecasts:
         for one in queued:
             self._state_of(one.model).arrivals.add(one.request, now)
 
-    def begin(
-        self,
-        policies: Iterable[tuple[str, Policy]],
-        work: Callable[[], WorkByModel],
-        now: float,
-    ) -> None:
+    def begin(self, policies: Iterable[tuple[str, Policy]], work: Callable[[], WorkByModel], now: float) -> None:
         """Begins the forecast that has been due longest, unless one is in progress or there is no time left.
 
         `work` must contain everything that the policies have assigned, since that no longer waits in them.

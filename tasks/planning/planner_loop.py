@@ -59,10 +59,7 @@ class StepPacer:
     """Makes steps begin at least `interval_s` seconds after each other, also after a step that failed."""
 
     def __init__(
-        self,
-        interval_s: float,
-        clock: Callable[[], float] = monotonic,
-        sleep: Callable[[float], None] = sleep,
+        self, interval_s: float, clock: Callable[[], float] = monotonic, sleep: Callable[[float], None] = sleep
     ) -> None:
         self._interval_s, self._clock, self._sleep = interval_s, clock, sleep
         self._began_at = self._next_at = 0.0

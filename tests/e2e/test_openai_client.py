@@ -115,8 +115,5 @@ def test_what_is_wrong_raises_the_clients_own_error_with_the_fields_name(
 
 
 def test_a_key_that_nobody_gave_out_is_refused(up: Up) -> None:
-    with (
-        OpenAI(base_url=f"{up.url}/v1", api_key="sk-nobody") as stranger,
-        pytest.raises(openai.AuthenticationError),
-    ):
+    with OpenAI(base_url=f"{up.url}/v1", api_key="sk-nobody") as stranger, pytest.raises(openai.AuthenticationError):
         stranger.responses.create(model=MODEL, input="river")

@@ -185,10 +185,7 @@ def test_another_tenant_has_no_such_stream(up: Up, joining: OpenAI):
     )
     made_id = joining.responses.create(model=MODEL, input="river", background=True).id
     key = json.loads(made.stdout)["key"]
-    with (
-        OpenAI(base_url=f"{up.url}/v1", api_key=key, max_retries=0) as other,
-        pytest.raises(openai.NotFoundError),
-    ):
+    with OpenAI(base_url=f"{up.url}/v1", api_key=key, max_retries=0) as other, pytest.raises(openai.NotFoundError):
         other.responses.retrieve(made_id, stream=True)
 
 

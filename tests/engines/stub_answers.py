@@ -36,13 +36,7 @@ def answers_of(engine: Engine) -> Callable[[StubHandler, dict[str, Any]], None]:
             body.get("seed"),
             ignore_eos=body.get("ignore_eos", False),
         )
-        row = Sequence(
-            "row",
-            tuple(body["prompt"]),
-            body["max_tokens"],
-            sampling=sampling,
-            stop=tuple(body["stop"]),
-        )
+        row = Sequence("row", tuple(body["prompt"]), body["max_tokens"], sampling=sampling, stop=tuple(body["stop"]))
         reason = None
         while reason is None:
             with turn:

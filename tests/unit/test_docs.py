@@ -14,9 +14,7 @@ from cli.main import COMMANDS
 from docs.site.repository_links import llms_index
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.md")],
-)
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.md")])
 GLOSSARY, EQUATIONS = ROOT / "docs" / "glossary.md", ROOT / "docs" / "equations.md"
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
 FOLDERS = "cli|webapp|tasks|processes|scheduling|learning|inference|models|migrations|benchmarks|docs|tests"

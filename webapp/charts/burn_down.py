@@ -18,9 +18,7 @@ def burn_down(job: BulkJob, steps: Sequence[EndedStep], end: datetime | None, no
     lines = [max(0, job.lines - ended) for ended in accumulate(step.lines for step in steps)]
     left, tokens = lines[-1] if lines else job.lines, sum(step.tokens for step in steps)
     ended = job.lines - left
-    drawn: list[Line] = [
-        ("first", "left", [(begun, job.lines), *zip(ends, lines, strict=True), (until, left)]),
-    ]
+    drawn: list[Line] = [("first", "left", [(begun, job.lines), *zip(ends, lines, strict=True), (until, left)])]
     generated = accumulate(step.tokens for step in steps)
     drawn_tokens: list[Line] = [
         ("first", "generated", [(begun, 0), *zip(ends, generated, strict=True), (until, tokens)])

@@ -85,12 +85,7 @@ def chat_submission(
     offered = () if choice.mode == "none" else tools
     turns, continues = [message.turn for message in body.messages], bool(body.continue_final_message)
     prompt = prompt_of_turns(
-        None,
-        turns,
-        offered,
-        continues=continues,
-        reasoning=body.reasoning_effort,
-        variables=body.chat_template_kwargs,
+        None, turns, offered, continues=continues, reasoning=body.reasoning_effort, variables=body.chat_template_kwargs
     )
     if body.max_completion_tokens is None:
         limit_tokens, limit_name = body.max_tokens, "max_tokens"

@@ -157,9 +157,7 @@ def earlier_turns(context: AppContext, tenant: str, id: str) -> list[StoredTurn]
         body = read_body(view.request.body)
     except (NotFound, UnreadableBody) as error:
         raise InvalidRequest(
-            f"Previous response with id '{id[:80]}' not found.",
-            param="previous_response_id",
-            code=NO_PREVIOUS,
+            f"Previous response with id '{id[:80]}' not found.", param="previous_response_id", code=NO_PREVIOUS
         ) from error
     if view.request.status not in ANSWERED or not view.request.input or body.pooling is not None:
         why = "is not stored" if not body.store else f"has no answer, it is {view.request.status.value}"

@@ -153,10 +153,7 @@ def comings_and_goings(directory: Path, size: Size) -> list[Row]:
     """Let a worker leave every so often, by a termination notice (SIGTERM) and by SIGKILL in turn; it comes back."""
     name = f"a worker leaves every {size.leave_every_s:.0f} s, {size.leave_s:.0f} s long"
     environment = {"MAGNUS_HEARTBEAT_S": "0.1"}  # so that the tokens of a killed worker's rows are known to a tenth
-    with (
-        service_under_test(directory / "state", environment=environment) as service,
-        client_of(service) as client,
-    ):
+    with service_under_test(directory / "state", environment=environment) as service, client_of(service) as client:
         gone_after: list[float] = []
         with pressure(service, client, waiting=40):
             until_at = time.monotonic() + size.leave_s

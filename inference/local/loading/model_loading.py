@@ -93,11 +93,7 @@ class LoadedModel:
 
 
 def load_model(
-    model: str,
-    device: str = "cpu",
-    dtype: str = "auto",
-    quantize: Quantize | None = None,
-    adapters: str | None = None,
+    model: str, device: str = "cpu", dtype: str = "auto", quantize: Quantize | None = None, adapters: str | None = None
 ) -> LoadedModel:
     """Loads a model directory or hub id; raises UnsupportedModel, UnreadableModel or QuantizationUnavailable.
 

@@ -62,10 +62,7 @@ class Work:
     def together(self, other: "Work") -> "Work":
         """Return the sums over both works; the longest answer is that of this one."""
         return Work(
-            self.requests + other.requests,
-            self.prefill + other.prefill,
-            self.remaining + other.remaining,
-            self.longest,
+            self.requests + other.requests, self.prefill + other.prefill, self.remaining + other.remaining, self.longest
         )
 
     def plus(self, request: Request, times: int = 1) -> "Work":

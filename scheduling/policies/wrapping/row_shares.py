@@ -214,13 +214,7 @@ def newest_first(rows: Iterable[RunningRow]) -> list[RunningRow]:
     """
     return sorted(
         rows,
-        key=lambda row: (
-            _left_lately(row),
-            row.request.generated > 0,
-            -row.started_at,
-            row.generated,
-            row.request.id,
-        ),
+        key=lambda row: (_left_lately(row), row.request.generated > 0, -row.started_at, row.generated, row.request.id),
     )
 
 

@@ -65,11 +65,7 @@ class BatchRunner:
         self._jobs = OpenJobs()
         self._leaving: Thread | None = None
         self._writer = ResultWriter(
-            database,
-            prompt_format,
-            terms.max_attempts,
-            on_closed=self._jobs.close,
-            on_written=kick_planner,
+            database, prompt_format, terms.max_attempts, on_closed=self._jobs.close, on_written=kick_planner
         )
         self._engine = EngineThread(make_engine, self._writer.record, live_rows)
         self._heartbeat = LeaseHeartbeat(
@@ -99,12 +95,7 @@ class BatchRunner:
             return
         try:
             job = prepare(
-                batch,
-                self._format,
-                self._engine.max_positions,
-                self._lacks,
-                self._salt_key,
-                self._prepare_format,
+                batch, self._format, self._engine.max_positions, self._lacks, self._salt_key, self._prepare_format
             )
         except TokenizerAway:  # the tokenizer's server is unreachable, and no work of this batch was done
             self._writer.record(BatchEnded(batch.lease, BatchStatus.lost, monotonic()))

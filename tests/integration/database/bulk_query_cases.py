@@ -86,12 +86,7 @@ BULK_CASES = [
         5 * 100 + FEW,
         "output",
     ),
-    Case(
-        "bulk_jobs.ended_lines",
-        on_session(bulk_jobs.ended_lines, JOB, FilePurpose.error, 0, 100),
-        A_JOB,
-        "errors",
-    ),
+    Case("bulk_jobs.ended_lines", on_session(bulk_jobs.ended_lines, JOB, FilePurpose.error, 0, 100), A_JOB, "errors"),
     Case("bulk_figures.bulk_figures", on_session(bulk_figures.bulk_figures, JOB), A_JOB + LINES),
     Case("bulk_jobs.delete_old_jobs", lambda c: bulk_jobs.delete_old_jobs(c, DAY, 500), 1000 + FEW),
     Case("stored_files.delete_old_files", lambda c: stored_files.delete_old_files(c, DAY, 500), 4000),

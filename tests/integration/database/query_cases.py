@@ -304,11 +304,7 @@ CASES = [
     Case(
         "request_predictions.write_predictor_heartbeat", lambda c: request_predictions.write_predictor_heartbeat(c, "v")
     ),
-    Case(
-        "requeue.requeue",
-        lambda c: requeue.requeue(c, [UnfinishedBatch(a_lease(c).batch_id)], 5),
-        REQUEUED,
-    ),
+    Case("requeue.requeue", lambda c: requeue.requeue(c, [UnfinishedBatch(a_lease(c).batch_id)], 5), REQUEUED),
     Case(  # also visits the lines of bulk jobs, which stay
         "retention.delete_old_requests",
         lambda c: retention.delete_old_requests(c, HOUR, 500),

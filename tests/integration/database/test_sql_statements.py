@@ -55,10 +55,7 @@ def test_what_it_writes_is_undone_and_committed_with_the_connection(database_url
 
 @pytest.mark.parametrize(
     ("sql", "kind"),
-    [
-        ("select cast(:secret as int)", DataError),
-        ("insert into service_state (name) values (:secret)", IntegrityError),
-    ],
+    [("select cast(:secret as int)", DataError), ("insert into service_state (name) values (:secret)", IntegrityError)],
 )
 def test_an_error_is_sqlalchemys_and_shows_no_value(database: Engine, sql: str, kind: type[Exception]) -> None:
     with database.connect() as connection, pytest.raises(kind) as raised:

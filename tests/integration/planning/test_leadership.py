@@ -102,12 +102,7 @@ def test_a_request_that_breaks_the_policy_is_set_aside_and_the_others_are_planne
         with pytest.raises(TypeError):
             leader.step()
     assert [worker for _, worker in leader.step()] == ["w1"]
-    assert stage.requests("status") == {
-        "a": "in_progress",
-        "b": "in_progress",
-        "c": "in_progress",
-        "bad": "failed",
-    }
+    assert stage.requests("status") == {"a": "in_progress", "b": "in_progress", "c": "in_progress", "bad": "failed"}
     assert stage.sql("select error->>'code' from requests where id = 'bad'") == [("unschedulable",)]
     leader.resign()
 

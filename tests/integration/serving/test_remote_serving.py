@@ -74,10 +74,7 @@ class TokenizerThatGoes:
         return PLAIN
 
     def encode_messages(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
-        ending: ChatEnding = NEXT_TURN,
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], ending: ChatEnding = NEXT_TURN
     ) -> list[int]:
         raise TokenizerAway("gone")
 

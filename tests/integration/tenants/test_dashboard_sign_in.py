@@ -197,8 +197,7 @@ def test_a_browser_is_sent_to_the_form_and_a_script_gets_a_401(api: Api) -> None
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["/jobs?tenant=%00", "/jobs?application=a%00b", "/webhooks/%00", "/audit?before=99999999999999999999"],
+    "path", ["/jobs?tenant=%00", "/jobs?application=a%00b", "/webhooks/%00", "/audit?before=99999999999999999999"]
 )
 def test_what_is_no_name_is_refused(api: Api, path: str) -> None:
     assert sign_in(api, PASSWORD).get(path).status_code in (400, 404)

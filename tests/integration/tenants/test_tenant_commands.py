@@ -39,12 +39,7 @@ def magnus(web_settings: Settings, api: Api, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        ("--name", ""),
-        ("--name", "  "),
-        ("--name", "ci", "--tenant", ""),
-        ("--name", "ci", "--expires", "2020-01-31"),
-    ],
+    [("--name", ""), ("--name", "  "), ("--name", "ci", "--tenant", ""), ("--name", "ci", "--expires", "2020-01-31")],
 )
 def test_a_key_without_a_name_or_with_a_past_end_is_not_made(magnus: Magnus, api: Api, wrong: tuple[str, ...]) -> None:
     before = api.sql("select count(*) from api_keys")

@@ -67,12 +67,7 @@ def sentence_pieces():
     tokenizer = Tokenizer(BPE({piece: number for number, piece in enumerate(PIECES)}, [], byte_fallback=True))
     tokenizer.add_special_tokens(["<s>"])
     tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     return tokenizer
 

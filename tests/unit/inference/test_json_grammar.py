@@ -41,10 +41,7 @@ def test_a_schema_that_takes_too_long_is_told_so(schema):
 
 WITHOUT_ANSWER = {
     "itself": {"$ref": "#"},
-    "each other": {
-        "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
-        "$ref": "#/$defs/a",
-    },
+    "each other": {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
     "objects without end": {
         "$defs": {"a": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]}},
         "$ref": "#/$defs/a",

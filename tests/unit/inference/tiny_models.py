@@ -75,13 +75,7 @@ SHAPE: dict[str, Any] = {
 }
 
 MAKERS = {
-    "llama": lambda: LlamaForCausalLM(
-        LlamaConfig(
-            **SHAPE,
-            num_key_value_heads=2,
-            initializer_range=0.4,
-        )
-    ),
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, num_key_value_heads=2, initializer_range=0.4)),
     "gpt2": lambda: GPT2LMHeadModel(
         GPT2Config(
             vocab_size=VOCABULARY,
@@ -94,35 +88,12 @@ MAKERS = {
             eos_token_id=None,
         )
     ),
-    "neox": lambda: GPTNeoXForCausalLM(
-        GPTNeoXConfig(
-            **SHAPE,
-            initializer_range=0.4,
-        )
-    ),
+    "neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**SHAPE, initializer_range=0.4)),
     "mistral": lambda: MistralForCausalLM(
-        MistralConfig(
-            **SHAPE,
-            num_key_value_heads=1,
-            sliding_window=None,
-            initializer_range=0.4,
-        )
+        MistralConfig(**SHAPE, num_key_value_heads=1, sliding_window=None, initializer_range=0.4)
     ),
-    "qwen2": lambda: Qwen2ForCausalLM(
-        Qwen2Config(
-            **SHAPE,
-            num_key_value_heads=4,
-            initializer_range=0.4,
-        )
-    ),
-    "qwen3": lambda: Qwen3ForCausalLM(
-        Qwen3Config(
-            **SHAPE,
-            num_key_value_heads=2,
-            head_dim=16,
-            initializer_range=0.4,
-        )
-    ),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, num_key_value_heads=4, initializer_range=0.4)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, num_key_value_heads=2, head_dim=16, initializer_range=0.4)),
 }
 
 

@@ -92,11 +92,7 @@ def brute_force_add(
 
 @pytest.mark.parametrize("size", [None, 3])
 @examples(30)
-@given(
-    happenings=HAPPENINGS,
-    threshold=st.integers(0, 3000),
-    capacity=st.one_of(st.none(), st.integers(20, 600)),
-)
+@given(happenings=HAPPENINGS, threshold=st.integers(0, 3000), capacity=st.one_of(st.none(), st.integers(20, 600)))
 def test_packing_equals_algorithm_1_over_every_batch(
     happenings: list[tuple[str, int, int]], threshold: int, capacity: int | None, size: int | None
 ) -> None:

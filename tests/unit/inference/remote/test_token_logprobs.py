@@ -37,9 +37,7 @@ def test_vllms_are_read_by_token_id_the_likeliest_first() -> None:
 
 
 def test_llamacpps_are_read_by_token_id() -> None:
-    streamed = [
-        {"id": 1, "token": "", "bytes": [], "logprob": -0.5, "top_logprobs": [{"id": 1, "logprob": -0.5}]},
-    ]
+    streamed = [{"id": 1, "token": "", "bytes": [], "logprob": -0.5, "top_logprobs": [{"id": 1, "logprob": -0.5}]}]
     assert llamacpp_logprobs(streamed) == (TokenLogprob(1, -0.5, ((1, -0.5),)),)
 
 

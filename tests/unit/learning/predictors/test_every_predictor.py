@@ -6,12 +6,7 @@ import pytest
 from learning.features.text_encoders import make_encoder
 from learning.metrics import score
 from learning.predictors.length_predictor import LengthPredictor, Outcome
-from learning.predictors.predictor_factory import (
-    PREDICTORS,
-    NeedsModel,
-    UnknownPredictor,
-    make_predictor,
-)
+from learning.predictors.predictor_factory import PREDICTORS, NeedsModel, UnknownPredictor, make_predictor
 from tests.unit.learning.made_up_lengths import outcomes, prompt, wordy_outcomes
 
 LEARNING = sorted(set(PREDICTORS) - {"uilo"})

@@ -5,12 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from models.planning.queue_snapshot import ModelForecast, QueueSnapshot
-from models.planning.response_time_estimate import (
-    MIN_ANSWERS,
-    RecentAnswer,
-    RecentAnswers,
-    ResponseTimeEstimate,
-)
+from models.planning.response_time_estimate import MIN_ANSWERS, RecentAnswer, RecentAnswers, ResponseTimeEstimate
 
 NOW = 1e9
 COPIES = [RecentAnswer("copy", tokens, 2 * tokens, 0.5 + 0.1 * tokens, NOW) for tokens in range(1, 1 + MIN_ANSWERS)]

@@ -2,12 +2,7 @@
 
 import pytest
 
-from models.planning.worker_costs import (
-    curves_from_store,
-    curves_to_store,
-    loadable_from_store,
-    loadable_to_store,
-)
+from models.planning.worker_costs import curves_from_store, curves_to_store, loadable_from_store, loadable_to_store
 from scheduling.costs import LearnedCurves, ProfiledCurves, ServingCurves, WorkerCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policy import Loadable

@@ -16,11 +16,7 @@ def batch(*ids: str, **more: Any) -> BatchInQueue:
     return BatchInQueue(ids=ids, **values)
 
 
-REQUESTS = {
-    "a": waiting("a"),
-    "b": waiting("b", tenant="other", waited_s=9.0),
-    "c": waiting("c", application="news"),
-}
+REQUESTS = {"a": waiting("a"), "b": waiting("b", tenant="other", waited_s=9.0), "c": waiting("c", application="news")}
 
 
 def test_batches_keep_their_places_when_others_are_filtered_out() -> None:

@@ -14,12 +14,7 @@ FUSED = ["llama", "mistral", "qwen2", "qwen3", "bundled"]
 
 
 def llama(**options):
-    return LlamaForCausalLM(
-        LlamaConfig(
-            **SHAPE,
-            **options,
-        )
-    ).eval()
+    return LlamaForCausalLM(LlamaConfig(**SHAPE, **options)).eval()
 
 
 @pytest.mark.parametrize("architecture", FUSED)

@@ -222,8 +222,7 @@ def test_tied_weights_may_be_stored_once(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("in_generation", "in_config", "ends"),
-    [(None, None, {1}), (7, None, {7}), ([7, 8], 3, {7, 8}), (None, 3, {3})],
+    ("in_generation", "in_config", "ends"), [(None, None, {1}), (7, None, {7}), ([7, 8], 3, {7, 8}), (None, 3, {3})]
 )
 def test_the_tokenizer_names_the_end_where_the_configurations_do_not(
     model: Path, in_generation: int | list[int] | None, in_config: int | None, ends: set[int]

@@ -5,12 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import (
-    Gemma4Config,
-    GenerationConfig,
-    MistralConfig,
-    MistralForCausalLM,
-)
+from transformers import Gemma4Config, GenerationConfig, MistralConfig, MistralForCausalLM
 
 from inference.local.engine import Engine
 from inference.local.forward.attention_windows import Window
@@ -20,13 +15,7 @@ from tests.unit.inference.tiny_models import EOS, POSITIONS, SHAPE, Letters
 
 
 def mistral(**options):
-    return MistralForCausalLM(
-        MistralConfig(
-            **SHAPE,
-            num_key_value_heads=1,
-            **options,
-        )
-    )
+    return MistralForCausalLM(MistralConfig(**SHAPE, num_key_value_heads=1, **options))
 
 
 def test_what_the_model_says_of_itself_is_known(llama):

@@ -69,10 +69,7 @@ def test_any_small_schema_gives_an_answer_that_is_valid_and_other_rows_do_not_no
     engine.insert(
         [
             asked.sequence(
-                "json",
-                limit=LIMIT,
-                format=JsonFormat(json.dumps(schema)),
-                sampling=Sampling(temperature, seed=seed),
+                "json", limit=LIMIT, format=JsonFormat(json.dumps(schema)), sampling=Sampling(temperature, seed=seed)
             ),
             beside.sequence("plain"),
         ]

@@ -12,12 +12,7 @@ from scheduling.policies.fusion.fusion_policy import Fusion
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policies.wrapping.ability_groups import AbilityGroups
-from scheduling.policies.wrapping.spare_capacity import (
-    FED_AT_ONCE,
-    SEEN_AT_ONCE,
-    SEEN_OF_A_JOB,
-    SpareCapacity,
-)
+from scheduling.policies.wrapping.spare_capacity import FED_AT_ONCE, SEEN_AT_ONCE, SEEN_OF_A_JOB, SpareCapacity
 from scheduling.policies.wrapping.tenant_shares import TenantShares
 from scheduling.policy import Assignment, RunningRow
 from scheduling.request import BACKGROUND_PRIORITY
