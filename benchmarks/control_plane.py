@@ -19,12 +19,12 @@ import click
 import numpy as np
 
 from benchmarks.harness import Json, Results, json_option, print_table
+from benchmarks.published_costs import CHATGLM_6B_V100
 from cli.option_types import CommaSeparated
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.policy import Policy, RunningRow, Worker
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts
-from scheduling.simulation.published_costs import CHATGLM_6B_V100
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 from tasks.planning.queue_description import describe_queue

@@ -15,11 +15,11 @@ import numpy as np
 from benchmarks.fusion_variants import FUSION_VARIANTS, replaced
 from benchmarks.harness import Json, Results, json_option, print_table, say
 from benchmarks.inputs.simulated_workloads import Limits, WorkloadLengths, arrivals, read_requests
+from benchmarks.published_costs import CHATGLM_6B_V100 as MACHINE
 from cli.option_types import CommaSeparated
 from scheduling.costs import Floats
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.simulation.engine_costs import EngineCosts
-from scheduling.simulation.published_costs import CHATGLM_6B_V100 as MACHINE
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import simulate
 

@@ -20,6 +20,7 @@ import numpy as np
 from benchmarks.harness import Json, Results, json_option, print_table
 from benchmarks.inputs.simulated_workloads import Limits, WorkloadLengths, arrivals, read_requests
 from benchmarks.pictures import panels
+from benchmarks.published_costs import CHATGLM_6B_V100 as MACHINE
 from cli.option_types import CommaSeparated
 from cli.service_access import POLICIES
 from scheduling.policies.policy_factory import POLICIES as PLAIN
@@ -28,7 +29,6 @@ from scheduling.policies.wrapping.wrapping_policy import WrappingPolicy
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
 from scheduling.request import BACKGROUND_PRIORITY, Request
 from scheduling.simulation.engine_costs import EngineCosts
-from scheduling.simulation.published_costs import CHATGLM_6B_V100 as MACHINE
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 from scheduling.simulation.trace import Trace

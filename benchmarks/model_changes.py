@@ -14,6 +14,7 @@ import click
 import numpy as np
 
 from benchmarks.harness import Json, Results, json_option, print_table, say
+from benchmarks.published_costs import LLAMA2_13B_A100_DS as MACHINE
 from cli.option_types import CommaSeparated
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.policies.wrapping.isolation import IsolatingPolicy
@@ -22,7 +23,6 @@ from scheduling.policies.wrapping.model_fleet import ModelFleet
 from scheduling.policy import Worker
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts
-from scheduling.simulation.published_costs import LLAMA2_13B_A100_DS as MACHINE
 from scheduling.simulation.simulated_worker import Instance, LoadableModel
 from scheduling.simulation.simulator import Arrival, simulate
 from scheduling.simulation.trace import Trace

@@ -15,7 +15,7 @@ DEFAULT_CURVES = ServingCurves((2e-5, 0.0, 0.0, 0.005), (1e-7, 2e-4, 0.0, 0.005)
 
 # In feasible curves a row adds at most the fixed cost of an iteration or a prefill, because it passes over the same
 # weights; so do this many cached tokens of a row. In our engine and the machines of
-# `scheduling.simulation.published_costs` it takes over 3,000 cached tokens to cost as much. On a machine with other
+# `benchmarks.published_costs` it takes over 3,000 cached tokens to cost as much. On a machine with other
 # work, measured times can fit curves without a fixed cost, by which batches save nothing.
 ROW_TOKENS = 1024
 

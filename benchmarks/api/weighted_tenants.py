@@ -14,12 +14,12 @@ from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, mea
 from benchmarks.chaos.recording_client import RecordingClient, bodies
 from benchmarks.harness import until
 from benchmarks.mixed.simulated_mix import LIMIT, WORKERS, lengths_of
+from benchmarks.published_costs import LLAMA2_13B_A100_DS
 from models.operations import operator_overview
 from models.session import make_sessions
 from models.tenants import api_keys, tenant_limits
 from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.simulation.engine_costs import EngineCosts
-from scheduling.simulation.published_costs import LLAMA2_13B_A100_DS
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 

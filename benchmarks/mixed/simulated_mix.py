@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.inputs.simulated_workloads import noisy, upper_of
+from benchmarks.published_costs import LLAMA2_13B_A100_DS
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.request import BACKGROUND_PRIORITY, Request
 from scheduling.simulation.engine_costs import EngineCosts
-from scheduling.simulation.published_costs import LLAMA2_13B_A100_DS
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 from scheduling.simulation.trace import Trace

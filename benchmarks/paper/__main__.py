@@ -1,7 +1,7 @@
 """Compares every published policy with its paper: `python -m benchmarks.paper --data DIR [--json F] [--plot DIR]`.
 
 Simulates the experiments of Magnus, SCLS, Sequence Scheduling and BATON with cost curves fitted to their machines
-(`scheduling.simulation.published_costs`) and real lengths, prints each figure beside the paper's own, and compares all
+(`benchmarks.published_costs`) and real lengths, prints each figure beside the paper's own, and compares all
 policies, including fusion, over common workloads. DIR has requests/*.jsonl, traces/*.csv and lengths/*.json. Without it
 only Magnus and BATON are simulated, Magnus with the lengths of the repository's toy requests.
 """

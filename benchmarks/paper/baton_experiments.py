@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.paper.simulation_runs import Row, SimulationRun, Workloads
+from benchmarks.published_costs import LLAMA2_7B_A6000, Machine
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policies.baton import Baton
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Policy
 from scheduling.request import Request
-from scheduling.simulation.published_costs import LLAMA2_7B_A6000, Machine
 from scheduling.simulation.simulator import Arrival
 from scheduling.simulation.trace import Trace
 

@@ -8,8 +8,8 @@ from functools import partial
 
 from benchmarks.inputs.simulated_workloads import Limits
 from benchmarks.paper.simulation_runs import Row, SimulationRun, column, workload_arrivals
+from benchmarks.published_costs import CHATGLM_6B_V100, LLAMA2_13B_A100_HF
 from scheduling.policies.policy_factory import PolicySettings, make_policy
-from scheduling.simulation.published_costs import CHATGLM_6B_V100, LLAMA2_13B_A100_HF
 
 EXPERIMENT = "ours"
 # Seconds of arrivals; longer at low rates.

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from functools import partial
 
 from benchmarks.paper.simulation_runs import Row, SimulationRun, Workloads, column, compare, workload_arrivals
-from scheduling.policies.policy_factory import PolicySettings, make_policy
-from scheduling.request import Request
-from scheduling.simulation.published_costs import (
+from benchmarks.published_costs import (
     CCB_JOIN_S,
     CHATGLM_6B_V100,
     CHATGLM_6B_V100_4BIT,
     QUANTIZED_ANSWER_GROWTH,
 )
+from scheduling.policies.policy_factory import PolicySettings, make_policy
+from scheduling.request import Request
 from scheduling.simulation.simulator import Arrival
 
 INSTANCES = 7  # workers, as in the paper

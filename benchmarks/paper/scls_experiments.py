@@ -14,11 +14,11 @@ from functools import partial
 import numpy as np
 
 from benchmarks.paper.simulation_runs import Row, SimulationRun, column, compare, workload_arrivals
+from benchmarks.published_costs import LLAMA2_13B_A100_DS, LLAMA2_13B_A100_HF
 from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policies.scls import DEEPSPEED_RULE, MemoryRule, SliceLevel
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Policy
-from scheduling.simulation.published_costs import LLAMA2_13B_A100_DS, LLAMA2_13B_A100_HF
 from scheduling.simulation.simulator import Arrival
 from scheduling.simulation.trace import Trace
 

@@ -12,11 +12,11 @@ from typing import Literal
 import numpy as np
 
 from benchmarks.paper.simulation_runs import Row, SimulationRun, Workloads
+from benchmarks.published_costs import VICUNA_7B_A100
 from scheduling.policies.sequence import SequenceScheduling, VariableBatchSize
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Policy
 from scheduling.request import Request
-from scheduling.simulation.published_costs import VICUNA_7B_A100
 from scheduling.simulation.simulator import Arrival
 
 LIMIT = 512  # generated tokens, the paper's limit

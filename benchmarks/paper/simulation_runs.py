@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.inputs.simulated_workloads import Limits, WorkloadLengths, arrivals
+from benchmarks.published_costs import Machine
 from scheduling.policy import Policy
 from scheduling.simulation.engine_costs import EngineCosts
-from scheduling.simulation.published_costs import Machine
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 from scheduling.simulation.trace import Trace

@@ -12,12 +12,12 @@ import numpy.typing as npt
 from sqlalchemy import Connection, text
 
 from benchmarks.fusion_variants import FUSION_VARIANTS, replaced
+from benchmarks.published_costs import Machine
 from cli.service_access import VARIANTS
 from scheduling.policies.chosen_parameters import PUBLISHED_THRESHOLD
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts
-from scheduling.simulation.published_costs import Machine
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 

@@ -12,7 +12,7 @@ from scheduling.request import BACKGROUND_PRIORITY, Request
 
 # Prefill takes 1 ms a row and token; an iteration takes 100 ms, whatever the batch: easy to add up in one's head.
 FLAT = ServingCurves(prefill=(0.001, 0.0, 0.0, 0.0), decode=(0.0, 0.0, 0.0, 0.1))
-# The V100 of `scheduling.simulation.published_costs`, where size and length count.
+# The V100 of `benchmarks.published_costs`, where size and length count.
 SLOPED = ServingCurves(prefill=(2e-4, 0.0, 0.0, 0.0436), decode=(3e-6, 8e-4, 0.0, 0.0436))
 
 

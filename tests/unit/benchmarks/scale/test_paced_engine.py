@@ -2,12 +2,12 @@
 
 import pytest
 
+from benchmarks.published_costs import Machine
 from benchmarks.scale.paced_engine import PacedEngine
 from inference.engine_errors import OutOfMemory
 from inference.sequences import Sequence
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
-from scheduling.simulation.published_costs import Machine
 
 # 10 ms a prefill and 1 ms a token of it; 100 ms an iteration and 10 ms a row of it; room for 60 tokens
 MACHINE = Machine(ServingCurves((1e-3, 0.0, 0.0, 0.01), (0.0, 0.01, 0.0, 0.1)), KvMemory(60, 1))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.published_costs import CHATGLM_6B_V100
 from scheduling.costs import ServingCurves
 from scheduling.policies.baton import Baton
 from scheduling.policies.fusion.fusion_policy import Fusion
@@ -17,7 +18,6 @@ from scheduling.policies.wrapping.tenant_shares import TenantShares
 from scheduling.policy import Assignment, RunningRow
 from scheduling.request import BACKGROUND_PRIORITY
 from scheduling.simulation.engine_costs import EngineCosts
-from scheduling.simulation.published_costs import CHATGLM_6B_V100
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 from tests.unit.scheduling.scheduling_builders import (

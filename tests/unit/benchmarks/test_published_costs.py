@@ -1,12 +1,12 @@
 import pytest
 
-from scheduling.kv_memory import KvMemory
-from scheduling.simulation.published_costs import (
+from benchmarks.published_costs import (
     CHATGLM_6B_V100,
     CHATGLM_6B_V100_4BIT,
     LLAMA2_13B_A100_HF,
     VICUNA_7B_A100,
 )
+from scheduling.kv_memory import KvMemory
 
 
 def test_the_case_study_of_figure_6_comes_out_of_the_v100_fit() -> None:
