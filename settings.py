@@ -287,10 +287,7 @@ class Settings(BaseSettings):
     @field_validator("model", "encoder")
     @classmethod
     def _fetched(cls, value: str, others: ValidationInfo) -> str:
-        """Replaces the name of a fetched model by its directory, `models/NAME` in the state directory; and `labse`.
-
-        Replaces a GGUF file by the directory into which it is converted.
-        """
+        """Replaces names of fetched models and GGUF files by their directories in the state directory."""
         if others.field_name == "model" and value.endswith(GGUF) and not Path(value).is_dir():
             converted = Path(value).parent / CONVERTED / Path(value).stem
             if not Path(value).is_file() and not converted.is_dir():

@@ -1,7 +1,4 @@
-"""The installed `magnus`: puts our modules first on Python's path, then runs the command.
-
-They are in the parent of `cli/`: the package `magnus_service` of a wheel (setup.py), or the root of a checkout.
-"""
+"""The installed `magnus`: puts our modules (in the parent of `cli/`) first on Python's path, then runs the command."""
 
 import sys
 from pathlib import Path

@@ -45,10 +45,7 @@ def table(columns: Sequence[str], rows: Iterable[Iterable[object]], **options: A
 
 
 def print_result(result: Any, as_json: bool, render: Callable[[Any], RenderableType], *, lines: bool = False) -> None:
-    """Prints the result as JSON, or what `render` makes of it: a text or a table.
-
-    The JSON is one line; with `lines` the result is a list, and each of its items is a line.
-    """
+    """Prints the result as one line of JSON (with `lines` one an item), or what `render` makes of it."""
     if as_json:
         for item in result if lines else [result]:
             click.echo(json.dumps(item))

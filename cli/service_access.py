@@ -80,10 +80,7 @@ def with_session(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def transaction(state_dir: Path | None) -> Iterator[Connection]:
-    """Opens a transaction on the configured database, else on that of the service in `state_dir`.
-
-    Raises Unreachable, and CommandFailed if the tables are missing.
-    """
+    """Opens a transaction on the configured database or that of `state_dir`; raises Unreachable, CommandFailed."""
     engine = make_engine(database_url(settings_with(state_dir=state_dir)), pool_size=1, name="magnus command")
     try:
         with engine.begin() as connection:

@@ -124,10 +124,9 @@ class Page:
 def submit(
     connection: Connection, new: NewRequest, *, idempotency_key: str | None = None, digest: bytes | None = None
 ) -> RequestView:
-    """Stores a request as queued; returns it as stored.
+    """Stores a request as queued and returns it; of two with one idempotency key and digest, the first.
 
-    A tenant's second call with the same idempotency key returns the first request if the digest of the body is the
-    same too, and raises IdempotencyKeyReused if it is another.
+    Raises IdempotencyKeyReused if the digests differ.
     """
     given = {name: getattr(new, name) for name in INSERTED_AS_GIVEN}
     given |= {"idempotency_key": idempotency_key, "needs": list(new.needs)}
@@ -153,10 +152,7 @@ PART = 10  # requests of a part
 
 
 def select_views(logprobs: ColumnElement[Any] | None = None, *, texts: bool = False) -> View:
-    """Selects the columns of RequestView for all requests; the caller adds conditions.
-
-    Generated ids are not loaded, and what clients and models wrote only with `texts`: a text may be megabytes long.
-    """
+    """Selects RequestView's columns for all requests, without generated ids, and with large texts only if `texts`."""
     deferred = [StoredRequest.generated_ids] if texts else [StoredRequest.generated_ids, *TEXTS]
     return (
         select(
@@ -198,8 +194,7 @@ def page(
 ) -> Page | None:
     """Returns requests by arrival, newest first unless `oldest_first`, beginning after the request `after`.
 
-    Returns None if this tenant has no request `after`. Reads at most `limit + 1` entries of an index for each status.
-    With `texts` (all but the input) it has fewer than `limit` requests if these have more than PAGE_BYTES.
+    Returns None if this tenant has no request `after`; fewer than `limit` if their texts have more than PAGE_BYTES.
     """
     names = array([status.value for status in statuses or RequestStatus], type_=Text)
     state = func.unnest(names).table_valued("status").render_derived()
@@ -243,10 +238,7 @@ def page(
 
 
 def cancel(session: Session, tenant: str | None, ids: Sequence[str]) -> list[str]:
-    """Cancels queued requests at once and requests the cancel of running ones; returns the ids of both.
-
-    Ignores final and unknown ids. Notifies waiting calls. `tenant` None means all tenants.
-    """
+    """Cancels queued requests at once and asks running ones to end; returns both; `tenant` None means all."""
     now, is_queued = func.clock_timestamp(), StoredRequest.status == RequestStatus.queued
     chosen = select(StoredRequest.id).where(
         StoredRequest.id.in_(ids), *_of_tenant(tenant), StoredRequest.status.in_(UNFINISHED)

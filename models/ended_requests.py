@@ -49,10 +49,7 @@ GRACE_S = 5
 
 @dataclass(frozen=True, slots=True)
 class TracedRequest:
-    """An ended request as a trace shows it: instants, counts and names, never a text.
-
-    Instants are nanoseconds since the epoch; `started_ns` is None if the request was never served.
-    """
+    """An ended request as a trace shows it, without texts; instants are nanoseconds since the epoch."""
 
     id: str
     tenant: str
@@ -77,10 +74,9 @@ class TracedRequest:
 
 
 def take_traced(connection: Connection, limit: int) -> list[TracedRequest]:
-    """Returns the requests that ended next after the stored mark, oldest first, and moves the mark behind them.
+    """Returns the requests that ended next after the stored mark and moves the mark, with the transaction.
 
-    The first call only sets the mark. The transaction holds the mark's lock: if it fails, the next one returns the same
-    requests again.
+    The first call only sets the mark.
     """
     mark = connection.execute(text("select value from service_state where name = 'traced' for update")).scalar()
     if mark is None:

@@ -48,10 +48,7 @@ def publish(
 
 
 def activate(session: Session, version: str) -> None:
-    """Puts an earlier version into service in place of the present one of its kind; raises UnknownVersion.
-
-    A version that was set aside as unreadable is tried again.
-    """
+    """Puts an earlier version into service in place of its kind's present one; raises UnknownVersion."""
     kind = session.scalar(select(ModelVersion.kind).where(ModelVersion.version == version))
     if kind is None:
         raise UnknownVersion(version)

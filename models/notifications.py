@@ -1,7 +1,4 @@
-"""Postgres notifications: tell predictors that requests were stored, and waiting calls that requests have ended.
-
-A lost notification only costs time: predictors also poll at beat's ticks, and waiting calls poll once a second.
-"""
+"""Postgres notifications of stored and ended requests; whoever misses one polls, each second or tick."""
 
 import math
 from collections.abc import Sequence
@@ -50,10 +47,7 @@ class Notifications:
     """A connection that hears every notification of one channel from now on; one thread waits on it."""
 
     def __init__(self, engine: Engine, channel: str, *, awaited: bool = False) -> None:
-        """Raises SQLAlchemyError, or NotificationsUnavailable behind a pooler.
-
-        With `awaited`, a wait also asks all processes to notify ends of requests.
-        """
+        """Subscribes, with `awaited` to ends, too; raises SQLAlchemyError, NotificationsUnavailable (pooler)."""
         self._connection: Connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         if is_pooled(self._connection):
             self.close()
@@ -72,10 +66,7 @@ class Notifications:
             self.say_awaited()
 
     def wait(self, within_s: float) -> list[str]:
-        """Returns the received payloads soon after the first one, or none after `within_s`.
-
-        Raises psycopg.Error, SQLAlchemyError.
-        """
+        """Returns the payloads that come together, or none within `within_s`; raises psycopg.Error, SQLAlchemyError."""
         self._say_if_due()
         connection = cast(psycopg.Connection[object], self._connection.connection.driver_connection)
         return [heard.payload for heard in connection.notifies(timeout=within_s, stop_after=1)]

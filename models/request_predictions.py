@@ -24,10 +24,7 @@ class UnpredictedRequest:
 
 
 def claim_unpredicted(connection: Connection, limit: int) -> list[UnpredictedRequest]:
-    """Locks up to `limit` unpredicted requests, the highest priority first, then the oldest.
-
-    Skips requests that another predictor has locked.
-    """
+    """Locks up to `limit` unpredicted requests by priority, then age, but none that another predictor has locked."""
     rows = run(
         connection,
         """
@@ -44,10 +41,9 @@ def claim_unpredicted(connection: Connection, limit: int) -> list[UnpredictedReq
 
 
 def claim_outdated(connection: Connection, before: str, limit: int) -> list[UnpredictedRequest]:
-    """Locks up to `limit` queued requests that a version of the running regression below `before` has predicted.
+    """Locks up to `limit` queued requests predicted by a running regression's version below `before`, oldest first.
 
-    The oldest version comes first, then the oldest request. Skips requests that have run already, and those that
-    another transaction has locked.
+    Skips requests that have run already, and those that another transaction has locked.
     """
     rows = run(
         connection,
@@ -65,10 +61,7 @@ def claim_outdated(connection: Connection, before: str, limit: int) -> list[Unpr
 
 
 def write_predictions(connection: Connection, lengths: Mapping[str, tuple[int, int]], version: str) -> None:
-    """Writes predicted lengths, by request id, of one version of the predictor; the planner then fetches the requests.
-
-    `lengths` are the median and the upper quantile in tokens.
-    """
+    """Writes lengths (median and upper quantile in tokens) by request id; the planner then fetches the requests."""
     run(
         connection,
         """
@@ -93,9 +86,5 @@ def write_predictor_heartbeat(connection: Connection, version: str) -> None:
 
 
 def scoped_application(tenant: str, application: str) -> str:
-    """Returns the name under which an application's answers are remembered, for each tenant by itself.
-
-    Two tenants may use one name, and neither may learn the other's lengths or times. Queries make the same name by
-    `tenant || '/' || application`.
-    """
+    """Returns `tenant/application`, as queries do, so that no tenant learns from another's answers."""
     return f"{tenant}/{application}"

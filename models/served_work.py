@@ -34,10 +34,9 @@ class MeasuredWork:
 
 
 def measured_work(connection: Connection, window_s: float, alive_s: float, most: int = MOST_REQUESTS) -> MeasuredWork:
-    """Returns the work of the last `window_s` seconds for the live workers' model that answered most requests then.
+    """Returns the work of the last `window_s` seconds for the live workers' model with the most answers.
 
-    Only the newest `most` answers are counted. Requests that had arrived before the window arrive at its beginning and
-    are not counted. Raises NothingToPlay.
+    Counts the newest `most` answers, not those of requests from before the window. Raises NothingToPlay.
     """
     inputs = planner_inputs(connection)
     rows = connection.execute(

@@ -172,10 +172,7 @@ POOLED = "pooled"  # key in a connection's info: whether a pooler is between thi
 
 
 def apply_session_settings(engine: Engine, settings: Mapping[str, str]) -> None:
-    """Applies these settings to each new connection or, behind a pooler, to each transaction.
-
-    An engine with autocommit has no transactions; behind a pooler it therefore has none of the settings.
-    """
+    """Applies settings to each connection; behind a pooler to each transaction, of which autocommit has none."""
     columns = ", ".join(f"set_config('{name}', '{value}', {{local}})" for name, value in settings.items())
     of_session, of_transaction = (f"select {columns.format(local=local)}" for local in ("false", "true"))
 

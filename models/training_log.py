@@ -1,7 +1,4 @@
-"""Reads the trainer's data: answered requests, finished batches and worker profiles.
-
-Versions are published by `model_versions`.
-"""
+"""Reads the trainer's data: answered requests, finished batches and worker profiles."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -68,11 +65,7 @@ def count_answers(connection: Connection, at_most: int, max_age_s: float) -> int
 def finished_requests(
     connection: Connection, limit: int, max_age_s: float, after: float = 0.0, known_ids: Collection[str] = ()
 ) -> list[FinishedRequest]:
-    """Returns the newest answered requests that ended later than `after` and are not among `known_ids`, oldest first.
-
-    Reads the `limit` newest that are no older than `max_age_s`, without empty answers. `after` is in seconds since the
-    epoch.
-    """
+    """Returns the newest `limit` answers after `after`, within `max_age_s`, without `known_ids`, oldest first."""
     rows = run(
         connection,
         """

@@ -26,10 +26,7 @@ def broker_client(redis_url: str) -> redis.Redis:
 
 
 class BrokerSubscription:
-    """A connection that receives every message of one channel from now on; one thread uses it.
-
-    Every method raises RedisError if the broker is unreachable.
-    """
+    """Receives every message of one channel, for one thread; every method raises RedisError without a broker."""
 
     def __init__(self, redis_url: str, channel: str) -> None:
         self.client = broker_client(redis_url)

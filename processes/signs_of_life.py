@@ -1,7 +1,4 @@
-"""The two signs of life of a process: a heartbeat in the database, and a pulse for the supervisor that started it.
-
-A frozen process gives neither; a process whose step is stuck stops both, although its threads still run.
-"""
+"""The two signs of life of a process whose steps run: a heartbeat in the database and a pulse for its supervisor."""
 
 import contextlib
 import os
@@ -74,10 +71,7 @@ class Heartbeat(Thread):
 
 
 class Pulse(Thread):
-    """A thread that writes a byte to the supervisor's pipe every PULSE_EVERY_S while `works()` is true.
-
-    Pipes need no disk, no network and no clock. Without a supervisor the thread ends at once.
-    """
+    """Writes a byte to the supervisor's pipe every PULSE_EVERY_S while `works()`; ends without a supervisor."""
 
     def __init__(self, works: Callable[[], bool]) -> None:
         super().__init__(name="pulse", daemon=True)

@@ -1,7 +1,4 @@
-"""Checks a model for `magnus doctor --model` before anything starts: how it would be served, and how many rows fit.
-
-Imports torch; loads no weights.
-"""
+"""Checks a model for `magnus doctor --model`: how it would be served, how many rows fit. Loads no weights."""
 
 import sys
 from collections.abc import Iterator

@@ -204,8 +204,7 @@ def broker_problem(url: str) -> str | None:
 def with_engines(settings: Settings) -> Settings:
     """Returns the settings with the servers' model and tokenizer, where the operator has set none.
 
-    Raises ServerUnusable for a server that does not answer, or that serves another model than the first one. With
-    MAGNUS_MODELS the names of the models are known, and each server loads those that it has.
+    With MAGNUS_MODELS each server loads those of them that it has. Raises ServerUnusable.
     """
     for url in settings.engines:
         if settings.models is not None and settings.chosen_model is not None:

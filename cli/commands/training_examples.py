@@ -29,10 +29,7 @@ class NotAnExample(ValueError):
 
 
 def read_examples(data: IO[str]) -> Iterator[Example]:
-    """Yield the example of each line; the lines of a batch's input and output make one where their custom_id agrees.
-
-    Raises click.UsageError with the number of a line that holds none.
-    """
+    """Yield each line's example; input and output lines of one custom_id make one. Raises click.UsageError."""
     halves: dict[str, dict[str, Any]] = {}  # by custom_id: lines of a batch whose request or result was not read yet
     for number, line in enumerate(data, 1):
         if not line.strip():

@@ -21,10 +21,7 @@ MAX_CLOSING_S = 4.0
 def run_workload(
     console: Console, client: Client, arrivals: list[DemoArrival], answered: Set[str], show_answers: bool = False
 ) -> Json:
-    """Send the arrivals, wait until all responses are final, and return the run's figures.
-
-    `answered` are the statuses that count as answers. With `show_answers` each answer is printed as it comes.
-    """
+    """Send the arrivals, wait for all answers, return the figures; statuses in `answered` count as answers."""
     since = client.stats()["now"]
     responses = [response for _, response in send_and_wait(console, client, arrivals, since, show_answers)]
     last = max(response["completed_at"] for response in responses)

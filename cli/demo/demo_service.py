@@ -48,10 +48,7 @@ def empty_directory(state_dir: Path) -> Path:
 def own_service(
     console: Console, state_dir: Path, policy: str | None, service: DemoService
 ) -> Iterator[tuple[str, str]]:
-    """Start a service, teach its length predictor the examples, yield its URL and key; stop it at the end.
-
-    `policy` is a policy's name or one of VARIANTS; None is the default of new services.
-    """
+    """Start a service, teach its predictor the examples, yield URL and key, stop it. `policy` may be of VARIANTS."""
     policy, environment = VARIANTS.get(policy or "", (policy, {}))
     keep_private(state_dir)
     console.print(
@@ -86,10 +83,7 @@ def own_service(
 def train_predictor(
     state_dir: Path, examples: Iterable[Mapping[str, Any]], environment: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Run `magnus train` on requests with known answers and publish its result; raises ProgramFailed.
-
-    `environment` has the service's settings: its model, whose tokenizer counts, and its predictor.
-    """
+    """Run `magnus train` on requests with known answers, with the service's settings; raises ProgramFailed."""
     data, log = state_dir / "examples.jsonl", state_dir / "train.log"
     data.write_text("".join(json.dumps(example) + "\n" for example in examples))
     command = (str(BIN / "magnus"), "train", "--force", "--state-dir", str(state_dir), "--data", str(data))

@@ -58,10 +58,7 @@ def real_requests() -> list[RealRequest]:
 def real_arrivals(
     requests: int, rate: float, seed: int, drawn: Sequence[RealRequest] | None = None
 ) -> list[DemoArrival]:
-    """Return real instructions in random order, repeated once all are used, with gaps as in `poisson_arrivals`.
-
-    `drawn` are the instructions to choose from, by default all of the repository's.
-    """
+    """Return instructions, by default all of ours, in random order, repeated, with gaps as in `poisson_arrivals`."""
     generator = random.Random(seed)
     drawn = list(real_requests() if drawn is None else drawn)
     generator.shuffle(drawn)

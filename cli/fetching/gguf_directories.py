@@ -1,7 +1,4 @@
-"""Serves GGUF files: each is converted once, into a directory beside it, which every process then reads.
-
-`settings.py` replaces the file by that directory.
-"""
+"""Converts each GGUF file once, into a directory beside it, by which `settings.py` replaces the file."""
 
 import fcntl
 import json
@@ -22,10 +19,7 @@ HASHED_BYTES = 2**20  # at either end of a file: names and shapes are at its beg
 
 
 def convert_once(model: str, command: Sequence[str] = CONVERT) -> None:
-    """Makes the directory of a GGUF file, unless it is there; does nothing for any other model. Raises WrongSetting.
-
-    `command` gets the file and the directory. Processes that start together wait for the one that converts.
-    """
+    """Makes the directory of a GGUF file by `command`, or waits for who makes it. Raises WrongSetting."""
     directory = Path(model)
     file = directory.parent.parent / f"{directory.name}{GGUF}"
     if directory.parent.name != CONVERTED or not file.is_file():

@@ -29,10 +29,7 @@ class WrongAnswer(Exception):
 
 
 def convert_language_model(source: Path, target: Path) -> None:
-    """Write a GGUF file's weights in float32, which holds its 4-bit values exactly, with tokenizer and template.
-
-    Raises UnsupportedModel for weights that are missing or of another shape.
-    """
+    """Write a GGUF file's weights in float32, with tokenizer and template; raises UnsupportedModel."""
     disable_progress_bar()
     read, found = AutoModelForCausalLM.from_pretrained(
         source.parent,

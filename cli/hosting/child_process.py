@@ -1,7 +1,4 @@
-"""One child process: starts it, and stops it together with everything that it started itself.
-
-`readiness.py` waits until it is ready, `supervisor.py` restarts it.
-"""
+"""One child process: starts it, and stops it together with everything that it started itself."""
 
 import contextlib
 import os
@@ -48,10 +45,7 @@ class SettingRefused(ProgramFailed):
 
 @dataclass(frozen=True)
 class ChildProgram:
-    """A program to run; `ready` is called until it returns True.
-
-    When its parent dies, the kernel sends the program `orphan_signal` (Linux only).
-    """
+    """A program to run; `ready` is called until it is True. `orphan_signal` reaches it when its parent dies (Linux)."""
 
     name: str
     command: tuple[str, ...]
@@ -125,10 +119,7 @@ def running(program: ChildProgram, log: Path) -> Iterator[subprocess.Popen[bytes
 
 
 def stop(*programs: tuple[ChildProgram, subprocess.Popen[bytes]]) -> None:
-    """Send each program its stop signal, kill programs that do not end in time, and kill what any of them started.
-
-    Frozen processes are resumed, so that the signal reaches them.
-    """
+    """Send each program its stop signal (frozen ones are resumed), kill the late ones and what any of them started."""
     descendants = {child for _, process in programs for child in _descendants(process.pid)}
     for program, process in programs:
         if process.poll() is None:

@@ -43,10 +43,7 @@ def running_server(server: EmbeddedServer, log: Path) -> Iterator[str]:
 
 
 def wheel_directory(package: str) -> Path:
-    """Returns the directory of an installed package without importing it, because these packages do work at import.
-
-    Raises ModuleNotFoundError.
-    """
+    """Returns a package's directory without importing it, which would do work; raises ModuleNotFoundError."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"{package} is not installed")
@@ -69,9 +66,9 @@ class UnusableDirectory(Exception):
 
 
 def embedded_postgres(directory: Path, *, durable: bool = True) -> EmbeddedServer:
-    """Prepare a Postgres in `directory`, creating its cluster on first use; only this user can connect to it.
+    """Prepare a Postgres in `directory` for this user alone; raises UnusableDirectory.
 
-    One that is not `durable` is faster, but a power failure loses data. Raises UnusableDirectory.
+    One that is not `durable` is faster, but a power failure loses data.
     """
     directory = directory.resolve()
     binaries = postgres_binaries()
@@ -114,10 +111,7 @@ def embedded_postgres(directory: Path, *, durable: bool = True) -> EmbeddedServe
 
 
 def _remove_stale_lock(data: Path) -> None:
-    """Remove the lock that a killed Postgres left, if its process id now belongs to another program.
-
-    Postgres itself only asks whether such a process exists, and would not start.
-    """
+    """Remove a killed Postgres's lock if its process id is another program's now, which Postgres does not check."""
     lock = data / "postmaster.pid"
     if not lock.exists():
         return

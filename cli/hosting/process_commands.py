@@ -83,10 +83,7 @@ def celery_worker(name: str) -> ChildProgram:
 
 
 def worker(name: str, device: str, threads: int, ready: Callable[[], bool]) -> ChildProgram:
-    """Returns a worker with one engine on one device, whose KV cache takes MAGNUS_KV_BUDGET.
-
-    On the CPU, which all processes share, it runs at a lower priority than the processes that feed the workers.
-    """
+    """Returns a worker with one engine on one device; on the CPU it has a lower priority than what feeds it."""
     environment = {"MAGNUS_TORCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1"}
     if device == "cpu":
         return _worker(name, "--device", device, environment | BRIEF_SPINS, ready, CPU_WORKER_NICE)

@@ -103,10 +103,7 @@ def _configured_or_running(settings: Settings, name: str, what: str, remedy: str
 
 
 def keep_private(state_dir: Path) -> None:
-    """Make the directory, and let only this user read what this process and its children write.
-
-    Logs of an earlier version become private, too. An existing directory keeps its mode.
-    """
+    """Make the directory, and let only this user read what these processes write; earlier logs become private, too."""
     os.umask(0o077)
     state_dir.mkdir(parents=True, exist_ok=True)
     logs = state_dir / "logs"

@@ -24,7 +24,7 @@ ANSWER_WITHIN_S = ALIVE_WITHIN_S - ASK_EVERY_S  # an overloaded machine may take
 class Question:
     """Bytes that a server answers in any state; `address` is a Unix socket's path, or host and port.
 
-    A server whose answer contains `is_over` is alive but serves nobody.
+    A server whose answer contains `is_over` lives but serves nobody.
     """
 
     address: str | tuple[str, int]
@@ -50,8 +50,7 @@ class Question:
 def postgres_question(socket_path: str) -> Question:
     """Returns the question whether a session can begin.
 
-    After a SIGTERM Postgres waits for the last session to end and refuses new ones; pools never end theirs, so only a
-    restart helps.
+    After SIGTERM Postgres waits for all sessions, which pools never end, and refuses new ones: only a restart helps.
     """
     parameters = b"user\0postgres\0database\0postgres\0\0"
     startup = struct.pack("!ii", 8 + len(parameters), 196608) + parameters

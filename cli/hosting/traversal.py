@@ -1,7 +1,4 @@
-"""Lets one other user pass through the directories above a path, by an access control list (Linux).
-
-The embedded Postgres refuses to run as root, so root starts it as another user, who must reach its files.
-"""
+"""Lets the embedded Postgres's user pass through the directories above a path, by an access control list (Linux)."""
 
 import errno
 import os

@@ -7,10 +7,7 @@ import sys
 
 
 def worker_devices(devices: str, workers: int | None, gpus: int, cpu_workers: int = 2) -> list[str]:
-    """Returns the device of each worker: the named devices in turn; for "auto" every GPU, else the CPU.
-
-    If `workers` is None, there is one worker for each device, or `cpu_workers` on the CPU.
-    """
+    """Returns each worker's device: the named ones in turn, "auto" being every GPU or else `cpu_workers` on the CPU."""
     named = [name.strip() for name in devices.split(",") if name.strip()]
     if named == ["auto"]:
         named = [f"cuda:{index}" for index in range(gpus)]

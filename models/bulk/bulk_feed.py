@@ -72,10 +72,9 @@ class NewLine:
 
 
 def begin_step(connection: Connection, full_tenants: Collection[str]) -> str | None:
-    """Counts a step of the job whose lines were read longest ago and holds the job for 2 s; returns its id.
+    """Counts a step of the job read longest ago and holds the job for 2 s; returns its id, or None without a job.
 
-    Returns None if there is no job to read. Skips jobs that another process has locked and those of `full_tenants`,
-    which may queue no more requests.
+    Skips jobs that another process has locked and those of `full_tenants`, which may queue no more requests.
     """
     return connection.execute(
         text("""
@@ -144,8 +143,7 @@ def claim_job(connection: Connection, job_id: str) -> ClaimedJob | None:
 def taken_names(connection: Connection, job_id: str, names: Collection[str]) -> set[str]:
     """Returns those of `names` that earlier lines of the job have, counting only lines that became requests.
 
-    Looks each name up by itself: while a job is being read, the table's statistics are older than the job, and with
-    them Postgres would plan to read all its lines.
+    Looks each up by itself: statistics are older than a job that is being read, and Postgres would plan to read it all.
     """
     rows = connection.execute(
         text("""

@@ -1,7 +1,4 @@
-"""Bulk jobs as clients handle them: create, fetch, list, pause, cancel, read the results; how old ones are deleted.
-
-The background work is in `bulk_feed` and `bulk_progress`.
-"""
+"""Bulk jobs as clients handle them: create, fetch, list, pause, cancel, read the results; deletes old ones."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -63,8 +60,7 @@ class FileDeleted(Exception):
 def create_job(session: Session, new: NewBulkJob, most_unended: int) -> BulkJob:
     """Stores a bulk job; a tenant's second call with the same idempotency key returns the first job.
 
-    Raises IdempotencyKeyReused if the digests of the two calls differ, TooManyJobs if `most_unended` of the tenant's
-    jobs have not ended, and FileDeleted.
+    Raises IdempotencyKeyReused (another digest), TooManyJobs (over `most_unended` have not ended), FileDeleted.
     """
     check_alone(session, new.tenant, "bulk jobs")
     earlier = job_of_key(session, new.tenant, new.idempotency_key, new.digest)
@@ -229,10 +225,7 @@ class EndedLine:
 def ended_lines(
     session: Session, job_id: str, purpose: FilePurpose | None, after: int, limit: int
 ) -> Sequence[EndedLine]:
-    """Returns lines behind the line `after` that belong to the file of this purpose, or to any; none behind the last.
-
-    They have at most `limit` requests together, unless the first of them has more.
-    """
+    """Returns the file's lines behind the line `after`, with at most `limit` requests together or one line's."""
     rows = session.execute(
         text(f"""
             select line, custom_id, error, ids from (
@@ -263,10 +256,7 @@ def ended_lines(
 
 
 def delete_old_jobs(connection: Connection, retention_s: float, limit: int) -> int:
-    """Deletes up to `limit` jobs that ended more than `retention_s` ago, with lines and results; returns their number.
-
-    Their requests are deleted later, as all old requests are.
-    """
+    """Deletes up to `limit` jobs that ended over `retention_s` ago, but not their requests; returns the number."""
     deleted = connection.execute(
         text("""
             delete from bulk_jobs where id in (

@@ -51,7 +51,7 @@ class WatchedJob:
 class LineCounts:
     """The numbers of a job's lines by state, and the work of its requests, as far as its lines were read.
 
-    `unserved` lines were not served because the job was stopped. Answers have their tokens, or the predicted ones.
+    `unserved` lines were not served because the job was stopped.
     """
 
     completed: int
@@ -68,10 +68,7 @@ class LineCounts:
     left_answer_tokens: int = 0
 
     def left_work(self, lines: int) -> dict[str, int]:
-        """Returns the fields of Work for the remaining work of a job that has `lines` lines in all.
-
-        Lines that were not read yet are assumed to be like those that were.
-        """
+        """Returns Work's fields for the rest of a job of `lines` lines, taking unread lines to be like read ones."""
         read = self.completed + self.failed + self.unfinished + self.unserved
         unread = max(0, lines - read) / max(1, read)
         sums = {"requests": "requests", "prefill": "prompt_tokens", "remaining": "answer_tokens"}
@@ -96,10 +93,7 @@ def take_job(connection: Connection) -> WatchedJob | None:
 
 
 def stop_lines(connection: Connection, job_id: str) -> int:
-    """Cancels up to CHANGED_AT_ONCE of a job's requests and returns their number.
-
-    Queued requests end at once, running ones as soon as their worker sees it.
-    """
+    """Cancels up to CHANGED_AT_ONCE of a job's requests, queued ones at once; returns their number."""
     return connection.execute(
         text("""
             update requests set
@@ -135,9 +129,9 @@ UNTOLD = f"""
 
 
 def tell_lines(connection: Connection, job_id: str) -> int:
-    """Lets up to CHANGED_AT_ONCE of a job's unfinished requests follow its pause, end and tier; returns their number.
+    """Lets up to CHANGED_AT_ONCE unfinished requests of a job follow its pause, end and tier; returns the number.
 
-    The planner fetches them again. Skips those that another transaction has locked; `untold` ends once none is left.
+    Skips those that another transaction has locked; `untold` ends once none is left.
     """
     connection.execute(text("select from bulk_jobs where id = :job for update"), {"job": job_id})
     told = connection.execute(
@@ -155,10 +149,7 @@ def tell_lines(connection: Connection, job_id: str) -> int:
 
 
 def count_lines(connection: Connection, job_id: str) -> LineCounts:
-    """Counts a job's lines by state; takes 0.1 s for 50,000 lines.
-
-    A line with several answers is unfinished until all have ended; then it failed if one of them did.
-    """
+    """Counts a job's lines by state, a line with several answers once; takes 0.1 s for 50,000 lines."""
     row = connection.execute(
         text("""
             select count(*) filter (where worst = 0) as completed, count(*) filter (where worst = 2) as failed,
@@ -216,10 +207,7 @@ def pause_s(took_s: float, lines: int) -> float:
 
 
 def write_counts(connection: Connection, job: WatchedJob, counts: LineCounts, took_s: float) -> WatchedJob:
-    """Stores the counts and the time of the next count, which is later if counting took longer.
-
-    Returns the job; it now has files for output and for errors if any line belongs there.
-    """
+    """Stores counts and the time of the next count; returns the job, with output and error files if it has lines."""
     output_file_id, error_file_id = job.output_file_id, job.error_file_id
     if output_file_id is None and counts.completed:
         output_file_id = _add_results_file(connection, job, "output")
@@ -267,10 +255,7 @@ def _add_results_file(connection: Connection, job: WatchedJob, purpose: str) -> 
 def set_status(
     connection: Connection, job_id: str, before: BulkStatus, status: BulkStatus, errors: Sequence[Any] | None = None
 ) -> bool:
-    """Sets a job's status and the time of the change; returns False if the job's status is not `before`.
-
-    Queues the tenant's webhook events for final statuses in the same transaction.
-    """
+    """Sets a job's status and its time, with webhook events if it is final; False if it was not in `before`."""
     instant = f"{status.value}_at"
     changed = connection.execute(
         text(f"""

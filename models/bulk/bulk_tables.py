@@ -153,10 +153,7 @@ class BulkJob(Base):
 
 
 class BulkLine(Base):
-    """A line of a bulk job: a row for each request that it became, or one with the error that kept it from that.
-
-    Only the first row has the line's `custom_id`.
-    """
+    """A line of a bulk job: a row for each request that it became, or one with its error; the first has `custom_id`."""
 
     __tablename__ = "bulk_lines"
 

@@ -1,7 +1,4 @@
-"""Files as clients handle them: upload in chunks, fetch, list, read, delete; and how old ones are deleted.
-
-No statement holds more than one chunk, so that a file of any size needs little memory.
-"""
+"""Files as clients handle them, in chunks, so that a file of any size needs little memory; deletes old ones."""
 
 import uuid
 from collections.abc import Iterator, Sequence
@@ -46,10 +43,7 @@ class StorageFull(Exception):
 
 
 def add_chunk(session: Session, tenant: str, file_id: str, first_line: int, data: bytes, most_bytes: int) -> None:
-    """Stores some whole lines of a file; `first_line` is the number of the first of them.
-
-    Raises StorageFull if the tenant's files would have more than `most_bytes` together.
-    """
+    """Stores whole lines of a file, the first of number `first_line`; raises StorageFull beyond `most_bytes`."""
     check_alone(session, tenant, "bytes of files")
     if stored_bytes(session, tenant) + len(data) > most_bytes:
         raise StorageFull
@@ -99,8 +93,7 @@ def file_page(
 ) -> FilePage | None:
     """Returns files by age, newest first unless `oldest_first`, beginning behind the file `after`.
 
-    Returns None if this tenant has no file `after`. One that was deleted meanwhile still marks a place, until upkeep
-    deletes its row.
+    Returns None if this tenant has no file `after`, not even a deleted one that upkeep has not removed.
     """
     position = tuple_(StoredFile.created_at, StoredFile.id)
     listed = _files_of(tenant)
@@ -134,10 +127,7 @@ def delete_file(session: Session, tenant: str, file_id: str) -> bool:
 
 
 def stored_bytes(session: Session, tenant: str) -> int:
-    """Returns the bytes of a tenant's uploaded files, unfinished uploads included.
-
-    A deleted file counts until the bulk jobs that were made from it have ended, because its bytes stay for them.
-    """
+    """Returns the bytes of a tenant's files, unfinished uploads and deleted files of unended bulk jobs included."""
     total = session.scalar(
         text(f"""
             select sum(coalesce(bytes, (select sum(octet_length(data)) from file_chunks where file_id = id), 0))
@@ -183,10 +173,7 @@ def _files_of(tenant: str) -> Select[StoredFile]:
 
 
 def delete_old_files(connection: Connection, retention_s: float, limit: int) -> int:
-    """Deletes up to `limit` files that are deleted, expired, old, or broken off; returns their number.
-
-    A file stays until no bulk job has to read any of its lines.
-    """
+    """Deletes up to `limit` files that are deleted, expired, old or broken off, unless a bulk job needs them."""
     return connection.execute(
         text("""
             delete from files where id in (

@@ -87,10 +87,7 @@ class BoundedConnection(psycopg.Connection[Any]):
     silence: PostgresSilence | None = None  # None: a wait without an answer counts as silence without a further try
 
     def wait(self, gen: Generator[Any, Any, T], interval: float = 0.1, timeout: float | None = None) -> T:
-        """Waits as psycopg does, until the bound or the caller's `timeout`.
-
-        Raises at the bound: DatabaseSilent, or StatementTooSlow if Postgres answers other statements.
-        """
+        """Waits as psycopg does, within the bound and `timeout`; raises DatabaseSilent or StatementTooSlow."""
         if timeout is not None:  # psycopg wakes up every `interval` for Ctrl-C, which no thread here handles
             return super().wait(gen, max(interval, timeout), timeout)
         if self.within_s is None:

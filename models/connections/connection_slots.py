@@ -13,9 +13,9 @@ FOR_COMMANDS = 3  # such as `magnus doctor` and pg_dump. Not tuned.
 
 
 def connection_shortage(connection: Connection, processes: Mapping[str, int]) -> str | None:
-    """Returns why these processes, given as their number by kind, may be refused connections; None if there are enough.
+    """Returns why Postgres may refuse these processes, given by kind, connections; None if there are enough.
 
-    Behind a pooler, the connections to Postgres are the pooler's, so there is never a shortage to be seen.
+    A pooler has connections of its own, so no shortage shows behind it.
     """
     if is_pooled(connection):
         return None

@@ -9,11 +9,9 @@ from models.sql import text
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """The name and the secret that keep an installation's messages apart in a shared Redis.
+    """The name and the secret, drawn by a migration, that keep installations apart in a shared Redis.
 
-    A migration has drawn them at random.
-
-    The name, twelve hex digits, is a part of keys and channels; whoever may read Postgres knows the secret.
+    The name, twelve hex digits, is part of keys and channels; whoever may read Postgres knows the secret.
     """
 
     name: str

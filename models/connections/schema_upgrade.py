@@ -37,10 +37,9 @@ class UnusableSchema(Exception):
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Runs the migrations that the database has not had yet; several hosts may call it at once.
+    """Runs the missing migrations, also at several calls at once; raises UnusableSchema.
 
-    Leaves a newer schema that serves this version as it is; raises UnusableSchema if it does not serve it, and if other
-    sessions keep tables locked.
+    Leaves a newer schema that serves this version as it is.
     """
 
     def change(connection: Connection) -> None:
@@ -122,10 +121,7 @@ GRANTS = (
 
 
 def grant_rights(connection: Connection, role: str) -> bool:
-    """Lets `role` run the service; returns whether it was created now, able to log in and without a password.
-
-    The caller must own the tables, and must be allowed to create roles if there is no role of this name.
-    """
+    """Lets `role` run the service, creating it without a password if there is none; returns whether it did."""
     made = connection.scalar(text("select 1 from pg_roles where rolname = :role"), {"role": role}) is None
     for statement in ("create role %1$I login", *GRANTS) if made else GRANTS:
         quoted = connection.scalar(

@@ -51,8 +51,7 @@ class Answer:
 class RowReturned:
     """An unfinished request that goes back to the queue with its generated ids; that is no failed attempt.
 
-    `outgrew`: it ran alone and exceeded its worker's memory. `logprobs` are those of the ids, in the worker's own form,
-    if they were requested.
+    `outgrew`: it ran alone and exceeded its worker's memory. `logprobs` are the ids', in the worker's own form.
     """
 
     lease: Lease
@@ -106,10 +105,7 @@ def write_started(connection: Connection, started: Sequence[BatchBegan], now: fl
 
 
 def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
-    """Write final states and answers; a request whose cancel was requested ends cancelled and keeps its text.
-
-    Adds tokens and GPU-seconds to the tenants' usage; a failed request adds only GPU-seconds.
-    """
+    """Write final states and answers, and usage; a request whose cancel was requested ends cancelled with its text."""
     run(
         connection,
         f"""
@@ -157,10 +153,7 @@ def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
 
 
 def write_returned(connection: Connection, returned: Sequence[RowReturned], now: float) -> None:
-    """Put unfinished requests back into the queue; those with a cancel requested end cancelled instead.
-
-    Adds their GPU-seconds to their tenants' usage now; requests and tokens are added when they end.
-    """
+    """Put unfinished requests back into the queue, or end them cancelled; adds their GPU-seconds to the usage."""
     run(
         connection,
         f"""

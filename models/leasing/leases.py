@@ -100,10 +100,7 @@ class Renewal:
 
 
 def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: float) -> TakenBatch | None:
-    """Lease a batch and return it with its requests; None if it was taken or lost, or belongs to another worker.
-
-    Requests with a cancel requested end cancelled instead.
-    """
+    """Lease a batch and return it with its requests, without cancelled ones; None if it cannot be taken."""
     leased = run(
         connection,
         """
@@ -167,7 +164,7 @@ def renew(
 ) -> Renewal:
     """Write the worker's heartbeat, extend its leases, write their progress; returns the leases kept and the cancels.
 
-    `progress` is the number of tokens that each row has generated, by lease. A `stopping` worker gets no further batch.
+    `progress` has each row's generated tokens by lease. A `stopping` worker gets no further batch.
     """
     (row,) = run(
         connection,
@@ -217,11 +214,7 @@ def renew(
 
 
 def _closed(connection: Connection, leases: Collection[Lease]) -> frozenset[int]:
-    """Return the batches that ended under these leases.
-
-    Needs its own statement: if the renewal waited for the transaction that ended a batch, it does not renew the batch
-    but still reads its old state.
-    """
+    """Return the batches that ended under these leases, by a statement that sees what the renewal waited for."""
     if not leases:
         return frozenset()
     rows = run(
@@ -237,10 +230,7 @@ def _closed(connection: Connection, leases: Collection[Lease]) -> frozenset[int]
 
 
 def lock_held(connection: Connection, leases: Collection[Lease], *, durable: bool = True) -> HeldLeases:
-    """Return the leases that are still valid; their batches stay locked until the transaction ends.
-
-    Unless the transaction is `durable`, its commit does not wait for the disk, as `make_engine` says.
-    """
+    """Return the valid leases and lock their batches until the commit, which awaits the disk only if `durable`."""
     rows = run(
         connection,
         """

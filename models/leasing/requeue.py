@@ -23,8 +23,7 @@ ENGINE_FAILURES = 2
 class Failure:
     """Why an engine's batches failed together; the batches of one failure have the same `first_batch`.
 
-    `error` is the class of an engine error that left the device usable; None if the worker's process ended, was silent,
-    or cannot use its device any more.
+    `error` is an engine error's class; None if the process ended, was silent or lost its device.
     """
 
     first_batch: int

@@ -18,10 +18,7 @@ MOST_COMPARED = 2000
 
 @dataclass(frozen=True, slots=True)
 class PredictedAnswer:
-    """A complete answer: true and predicted length in tokens, and the error of its ETA in seconds, if it had one.
-
-    `eta_kept` says whether the answer came within the interval of its ETA.
-    """
+    """True and predicted tokens of a complete answer; its ETA's error in seconds, and whether it kept the interval."""
 
     application: str
     tokens: int

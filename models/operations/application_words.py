@@ -13,10 +13,7 @@ CHARACTERS = 60  # of the instructions, for a line of a table; not tuned
 
 
 def first_words(session: Session, applications: Collection[str]) -> dict[str, str]:
-    """Returns the beginning of the instructions by application, for those whose name is a digest of them.
-
-    Applications that their clients named, and those whose texts are deleted, are left out.
-    """
+    """Returns the beginning of the instructions by application, for those whose name is a digest of kept texts."""
     digests = sorted({name for name in applications if DIGEST.fullmatch(name)})
     if not digests:
         return {}

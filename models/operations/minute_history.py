@@ -95,10 +95,7 @@ def close_minutes(session: Session) -> int:
 
 
 def ended_last_hour(session: Session) -> dict[str, int]:
-    """Returns the number of requests that ended within the last hour, by final state.
-
-    Counts in the closed minutes and, for the time since the last of them, in the requests themselves.
-    """
+    """Returns the number of requests that ended within the last hour, by final state."""
     row = session.execute(
         text("""
             with closed as (
@@ -133,10 +130,7 @@ def ended_totals(session: Session) -> dict[str, int]:
 
 
 def fold_totals(session: Session) -> None:
-    """Adds the minutes that were closed since the last call to the stored totals, so that reading them stays cheap.
-
-    If two calls run at once, only one of them changes the totals.
-    """
+    """Adds the minutes closed since the last call to the stored totals; of two calls at once, one changes them."""
     totals, until, stored_until = _total(session)
     if until != stored_until:
         session.execute(FOLD, {"value": {**totals, "until": until}, "stored_until": stored_until})

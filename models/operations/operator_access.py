@@ -13,10 +13,7 @@ from models.sql import text
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """The owner of a session: a key's readable characters, name, tenant and scopes; the password's digest; or a person.
-
-    A person has signed in at the provider `issuer` and has these groups there.
-    """
+    """The owner of a session: a key, the password's digest, or a person of these groups at the provider `issuer`."""
 
     prefix: str | None
     name: str | None

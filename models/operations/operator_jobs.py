@@ -44,10 +44,7 @@ def slowest_jobs(session: Session, limit: int, tenant: str | None, application: 
 
 
 def batch_mates(session: Session, view: RequestView) -> list[Row[Any]]:
-    """Returns at most MOST_MATES other requests of a job's batch: those in progress, and those answered while it ran.
-
-    The rows have `id`, `application`, `status` and `output_tokens`.
-    """
+    """Returns id, application, status and tokens of at most MOST_MATES other requests of a job's running batch."""
     if view.batch is None or view.batch.started_at is None:
         return []
     values = {"batch": view.batch.id, "id": view.request.id, "most": MOST_MATES}
@@ -122,10 +119,9 @@ def cancel_waiting(session: Session, model: str) -> list[str]:
 
 
 def move_waiting(session: Session, model: str, to: str) -> int:
-    """Lets another model, or an adapter, serve the queued requests of a model, from their beginning; returns how many.
+    """Lets another model or adapter serve a model's queued requests from their beginning; returns how many.
 
-    A predictor predicts their lengths again, and the planner fetches them again. Requests for vectors and scores stay,
-    because those of another model mean something else.
+    Their lengths are predicted again. Requests for vectors and scores stay.
     """
     moved = text("""
         update requests set model = :to,
@@ -147,10 +143,7 @@ def served_models(session: Session) -> Sequence[str]:
 
 
 def submit_again(session: Session, ids: Sequence[str]) -> list[str]:
-    """Submits the failed and cancelled ones among these jobs again, as new jobs; returns the ids of the new jobs.
-
-    The old jobs do not change. Jobs with `"store": false` have no text any more and are left out.
-    """
+    """Submits the failed and cancelled jobs among these again, if their text is kept; returns the new ids."""
     made: list[str] = []
     for chunk in _chunks(ids):
         rows = session.execute(

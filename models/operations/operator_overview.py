@@ -108,10 +108,7 @@ def workers_not_consuming(session: Session) -> list[str]:
 
 
 def fleet_findings(session: Session, worker_alive_s: float) -> list[str]:
-    """Returns the problems of workers, for a service in which at least one worker lives.
-
-    These are faulty engines, silent workers, batches that no worker began, and that no worker may get a batch.
-    """
+    """Returns the problems of workers: faulty engines, silence, batches never begun, no worker free to get one."""
     row = session.execute(
         text(f"""
             select count(*) filter (where lives and {MAY_BE_GIVEN_BATCHES}) as taking,

@@ -1,7 +1,4 @@
-"""Heartbeats of processes by the database's clock, each with the offset of its host's clock and why its steps fail.
-
-The heartbeats of workers are in the table `workers`, because leases depend on them.
-"""
+"""Heartbeats of processes other than workers by the database's clock, and why their steps fail."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,4 @@
-"""The signals by which a model's workers are scaled: reads the demand from the requests, and stores the signals.
-
-The process `chores` computes the signals and stores them, so that a scrape reads one row.
-"""
+"""Stores the signals that `chores` computes from the demand, by which a model's workers are scaled."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -92,10 +89,7 @@ def read_demands(connection: Connection) -> dict[str, Demand]:
 
 
 def read_workers(connection: Connection, alive_s: float) -> dict[str, list[Worker]]:
-    """Returns each model's workers with known costs that have a heartbeat within `alive_s`.
-
-    For a model without one, returns those of the last day, so that its speed is known after its last worker has left.
-    """
+    """Returns each model's workers of known costs with a heartbeat within `alive_s`, or else of the last day."""
     return {**costed_workers(known_workers(connection)), **costed_workers(live_workers(connection, alive_s))}
 
 

@@ -106,9 +106,9 @@ READ = """
 
 @dataclass(frozen=True, slots=True)
 class HistoryPoint:
-    """The columns of `Sample` over one or several samples or minutes that begin at `at` and cover `seconds` in all.
+    """`Sample`'s columns over `seconds` from `at`: backlog, age and response times are maxima, `tau` the newest.
 
-    Backlog, age and response times are maxima, `tau` is the newest value, the others are sums; None: not known.
+    The others are sums; None: not known.
     """
 
     at: datetime
@@ -149,10 +149,7 @@ def database_clock(session: Session) -> datetime:
 
 
 def history(session: Session, back_s: int, step_s: int) -> list[HistoryPoint]:
-    """Returns the last `back_s` in steps of `step_s`, oldest first, without steps that have no data.
-
-    Reads steps below a minute from the samples alone, which are kept for KEPT_S.
-    """
+    """Returns the last `back_s` in steps of `step_s`, oldest first; steps below a minute reach back for KEPT_S."""
     query = READ.format(
         # without the cast a sum of bigints is a numeric
         sums=", ".join(f"sum({name})::{'bigint' if name in COUNTED else 'float8'} as {name}" for name in SUMMED),

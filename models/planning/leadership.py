@@ -29,10 +29,7 @@ class Lead:
 
 
 def take(connection: Connection, name: str, lead_s: float, mine: Lead | None = None) -> Lead | None:
-    """Take the lead for `lead_s` seconds; return None while another process holds an unexpired one.
-
-    Takes a lead before it expires if it is `mine`, or if its holder was a process of this host that has ended.
-    """
+    """Take the lead for `lead_s` seconds; None while another process, unless it has ended, holds an unexpired one."""
     present = connection.execute(
         text("""
             select fence, holder, expires_at <= clock_timestamp() as expired from leaderships where name = :name
@@ -72,10 +69,7 @@ def take(connection: Connection, name: str, lead_s: float, mine: Lead | None = N
 
 
 def renew(connection: Connection, lead: Lead, lead_s: float) -> None:
-    """Extend the lead to `lead_s` seconds from now; no process can take over before the transaction ends.
-
-    Raises LeadLost.
-    """
+    """Extend the lead to `lead_s` seconds from now; no other takes it before the commit. Raises LeadLost."""
     renewed = run(
         connection,
         """

@@ -32,8 +32,7 @@ LACKS = f"""lacks || array(
 class LiveWorker:
     """A worker with a fresh heartbeat; `curves` give the seconds of its prefills and iterations (SCLS Eq. 3-4).
 
-    `row_lengths` has its own predictions of running rows, by request id. `loadable` has the models that it can load,
-    none if it always serves the same one; it changes to `wanted_model` until that is its `model`.
+    `row_lengths` has its predictions of running rows; `loadable` the models among which it can change, if any.
     """
 
     name: str
@@ -118,10 +117,7 @@ def known_workers(connection: Connection) -> list[LiveWorker]:
 
 
 def costed_workers(found: Iterable[LiveWorker]) -> dict[str, list[Worker]]:
-    """Returns the workers whose costs are known, by model, as policies see them, without their rows.
-
-    A worker that can load several models is listed under each.
-    """
+    """Returns the workers of known costs without their rows, under each model that they can load."""
     by_model = defaultdict(list)
     for one in found:
         if one.curves is not None:

@@ -55,8 +55,7 @@ REQUESTS_OF_BATCHES = f"""
 class QueuedRequest:
     """A queued request, as policies see it.
 
-    `sealed_group` is set if the request was in a batch that ran out of memory: the batch whose halves run alone.
-    `suspect_group` is set if an engine or a worker failed while it was serving the request together with this group.
+    `sealed_group`: the batch that ran out of memory with it. `suspect_group`: the group with which a worker failed.
     """
 
     request: Request
@@ -73,8 +72,7 @@ class QueuedRequest:
 def fetch_new_requests(connection: Connection, epoch: int, most: int) -> list[QueuedRequest]:
     """Returns at most `most` queued and predicted requests that this epoch has not fetched yet, in order of arrival.
 
-    Those that no planner has fetched come first. Marks them with the epoch, so that the next call does not return them
-    again. Rows that another transaction has locked, such as a predictor's, are skipped; a later call returns them.
+    Those that no planner has fetched come first. Marks them; skips rows that another transaction has locked.
     """
     rows = run(connection, FETCH_NEW_REQUESTS, {"epoch": epoch, "most": most})
     fetched = [QueuedRequest(to_request(row), row.sealed_group, row.suspect_group, row.held) for row in rows]
@@ -95,10 +93,7 @@ def queued_by_model(connection: Connection, models: Sequence[str]) -> dict[str, 
 
 
 def ends_of(connection: Connection, request_ids: Sequence[str]) -> dict[str, float | None]:
-    """Returns the times of these requests' answers by id, as Unix times; None for failed and cancelled requests.
-
-    Leaves out requests that have not ended or were deleted.
-    """
+    """Returns the Unix times of ended requests' answers by id, None for failed and cancelled ones."""
     rows = run(
         connection,
         """

@@ -1,7 +1,4 @@
-"""The inputs that a planner reads before each step, such as the policy in force and the predictor's health.
-
-Most are rows of `service_state`, each written whole. `models/planning/leadership.py` decides which process plans.
-"""
+"""The inputs that a planner reads before each step: rows of `service_state`, such as the policy in force."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -13,7 +13,7 @@ from models.tables import RequestStatus, StoredBatch, StoredRequest
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace:
-    """A request's position in the order of service (1 is next) and the expected time of its answer; None if unknown.
+    """A request's position in the order of service (1 is next), and the expected time of its answer, if known.
 
     Nine of ten answers should come between `low_at` and `high_at`.
     """
@@ -57,10 +57,7 @@ def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePl
 
 
 def _waiting_place(request: StoredRequest, snapshot: QueueSnapshot) -> QueuePlace | None:
-    """Returns a waiting request's place by the last forecast, else by its waiting batch, else behind those forecast.
-
-    None if the request came after the snapshot, or if there is no forecast for the requests behind those.
-    """
+    """Returns a waiting request's place by the last forecast, else by its waiting batch, else behind those forecast."""
     place = _forecast(request.id, snapshot)
     if place is not None and place.position is not None:
         return place

@@ -1,8 +1,4 @@
-"""Stores the seconds of a worker's steps in `workers.curves`, tagged as measured or learned, and reads them.
-
-The tag is `kind`. Rows of earlier releases have none and are read by their keys. The models that it can load are stored
-in `workers.loadable`.
-"""
+"""Stores the seconds of a worker's steps, tagged by `kind` as measured or learned, and the models that it can load."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -38,10 +34,7 @@ def curves_to_store(worker: WorkerCurves | None) -> dict[str, Any] | None:
 
 
 def curves_from_store(stored: Mapping[str, Any] | None) -> WorkerCurves | None:
-    """Returns the stored curves; None if there are none, if their kind is unknown, or if they lack keys of their kind.
-
-    Another release may have written the row: without curves the planner begins with rough default costs.
-    """
+    """Returns the stored curves, or None if this release cannot read them; the planner then has defaults."""
     if stored is None:
         return None
     learned = stored if "kind" in stored else stored.get("learned", {})
@@ -69,10 +62,7 @@ def loadable_to_store(loadable: Mapping[str, Loadable]) -> dict[str, Any]:
 
 
 def loadable_from_store(stored: Mapping[str, Any]) -> dict[str, Loadable]:
-    """Returns the models that a worker can load, without those whose seconds of a step cannot be read.
-
-    Earlier releases stored no windows.
-    """
+    """Returns the models that a worker can load, without those whose seconds of a step cannot be read."""
     found = ((model, one, curves_from_store(one["curves"])) for model, one in stored.items())
     return {
         model: Loadable(one["change_s"], KvMemory(**{name: one[name] for name in MEMORY if name in one}), curves.curves)

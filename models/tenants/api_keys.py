@@ -18,7 +18,7 @@ from models.tenants.tenant_limits import NO_LIMITS, TenantLimits
 class Scope(enum.StrEnum):
     """A right of a key: `submit` and change the tenant's own work, `read` it, or `operate`: see the whole service.
 
-    The dashboard's pages need `operate`; there, `submit` allows actions on the whole service, and `read` every text.
+    On the dashboard's pages, `submit` allows actions on the whole service, and `read` every text.
     """
 
     submit = "submit"
@@ -48,10 +48,7 @@ def create(
     scopes: Collection[Scope] = DEFAULT_SCOPES,
     expires: datetime | timedelta | None = None,
 ) -> tuple[ApiKey, str]:
-    """Stores a new key of a tenant; returns its row and the key itself, which cannot be read again.
-
-    `expires` is an instant, or a time from now on by the database's clock; None: the key is valid until it is revoked.
-    """
+    """Stores a tenant's new key; returns its row and the key. `expires` is an instant, a time from now, or None."""
     key = PREFIX + secrets.token_urlsafe(32)
     row = ApiKey(
         name=name,

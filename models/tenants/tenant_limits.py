@@ -47,10 +47,7 @@ def list_tenants(session: Session) -> Sequence[Tenant]:
 
 
 def check_alone(session: Session, tenant: str, counted: str) -> None:
-    """Locks the tenant's limit on `counted` until this session commits, so that calls check it one after another.
-
-    Begins a transaction, also under autocommit; its later statements see what the transaction before has stored.
-    """
+    """Locks the tenant's limit on `counted` until the commit, so that calls check it one after another."""
     if isinstance(session.get_bind(), Engine):  # a session bound to a connection is already in a transaction
         session.connection(execution_options={"isolation_level": "READ COMMITTED"})
     lock = text("select pg_advisory_xact_lock(hashtextextended(:counted, 0))")
@@ -87,10 +84,7 @@ def read_backlog(session: Session, tenant: str) -> TenantBacklog:
 
 
 def may_prefer(session: Session, tenant: str, most: int) -> bool:
-    """Whether a tenant, whose quota is `most` unless it has its own, may have one more request of the tier `priority`.
-
-    Its other calls wait for the answer until this session commits.
-    """
+    """Returns whether a tenant may have one more request of tier `priority`; other calls wait until the commit."""
     check_alone(session, tenant, "priority requests")
     quota = text("select coalesce((select priority_requests from tenants where name = :tenant), :most)")
     unfinished = text(f"select count(*) from requests where tenant = :tenant and {PREFERRED_UNFINISHED}")  # noqa: S608
@@ -119,9 +113,6 @@ class SharedCount:
 
 
 def count_requests(connection: Connection, tenant: str, requests: int, period_s: int) -> SharedCount:
-    """Adds requests to the count of a tenant that has a key; returns the count in the present window of `period_s`.
-
-    Windows follow each other without gaps from 1970 on.
-    """
+    """Adds requests to a tenant's count; returns the count in the present window of `period_s` seconds."""
     (row,) = run(connection, COUNT_REQUESTS, {"tenant": tenant, "requests": requests, "period_s": period_s})
     return SharedCount(row.requests, max(0.0, row.window_left_s))

@@ -59,10 +59,7 @@ def fold(session: Session, most: int) -> int:
 def used(
     session: Session, tenant: str | None, first: date, last: date, by: Sequence[str] = DIMENSIONS
 ) -> list[TenantUsage]:
-    """Returns the sums from `first` to `last`, both included, grouped by these DIMENSIONS; None means all tenants.
-
-    Counts entries that are not folded yet, too: one statement sees each entry either in its day or by itself.
-    """
+    """Returns the sums from `first` to `last`, both included, by these DIMENSIONS; None means all tenants."""
     if not set(by) <= set(DIMENSIONS):
         raise ValueError(f"usage is grouped by {', '.join(DIMENSIONS)}, not by {', '.join(by)}")
     groups = ", ".join(by)

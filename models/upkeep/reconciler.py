@@ -44,8 +44,7 @@ def lose_expired_batches(connection: Connection, lease_s: float, max_attempts: i
 def withdraw_untaken_batches(connection: Connection, resend_s: float, most_sends: int, max_attempts: int) -> list[str]:
     """Take back batches that were sent `most_sends` times and never taken; returns the workers that took none.
 
-    Such a worker reaches the database but not its queue; a worker that began a batch lately is only slow. It gets no
-    batch until it has taken a message; the batches that it has not taken are queued again without counting as attempts.
+    Such a worker reaches no queue, unless it began a batch lately; it gets none until it has taken a message.
     """
     silent = connection.execute(
         text("""
@@ -94,10 +93,9 @@ def workers_to_probe(connection: Connection, alive_s: float) -> list[str]:
 
 
 def batches_to_resend(connection: Connection, resend_s: float, on_time_s: float) -> list[tuple[int, str]]:
-    """Return batches whose message was sent over `resend_s` ago and not taken yet, as (batch id, worker's name).
+    """Return batches sent over `resend_s` ago and never taken, as (batch id, worker's name); marks them as sent.
 
-    Marks them as sent now, so that they come again only after another `resend_s`. A message is counted only if the
-    worker's last heartbeat is at most `on_time_s` old: a process that is starved of CPU takes its messages late too.
+    A message counts only if its worker's heartbeat is at most `on_time_s` old: a starved process takes it late.
     """
     rows = connection.execute(
         text("""
@@ -114,10 +112,9 @@ def batches_to_resend(connection: Connection, resend_s: float, on_time_s: float)
 
 
 def write_fallback_predictions(connection: Connection, grace_s: float) -> int:
-    """Predict requests that no predictor has predicted within `grace_s` of their arrival; returns how many.
+    """Predict requests left unpredicted for `grace_s` by their application's recent mean; returns how many.
 
-    The prediction is the mean length of the application's recent answers, or the request's limit if there are none; the
-    upper quantile is the limit.
+    Without answers the prediction is the limit, as the upper quantile always is.
     """
     return connection.execute(
         text("""
@@ -147,11 +144,7 @@ def write_fallback_predictions(connection: Connection, grace_s: float) -> int:
 def fail_too_large(
     connection: Connection, model: str, largest_tokens: int, among: Collection[str] | None = None
 ) -> list[str]:
-    """Fail the queued requests that not even the model's largest worker can serve; returns their ids.
-
-    Their prompts leave no space for a token in its KV cache, or they ran out of memory alone. Checks only these ids, or
-    all queued requests.
-    """
+    """Fail queued requests (all, or of these ids) that the model's largest worker cannot hold; returns their ids."""
     which = "id = any(cast(:ids as text[])) and" if among is not None else ""
     rows = connection.execute(
         text(f"""

@@ -1,7 +1,4 @@
-"""Deletes old requests, batches, workers and model versions, and texts that clients did not want stored.
-
-When only a request's texts are deleted, its figures stay for usage and history.
-"""
+"""Deletes old requests, batches, workers and model versions, and only the texts of requests not to be stored."""
 
 from collections.abc import Collection
 
@@ -22,9 +19,9 @@ OF_NO_JOB = "not exists (select from bulk_lines where bulk_lines.request_id = re
 
 
 def delete_old_requests(connection: Connection, retention_s: float, limit: int) -> int:
-    """Delete up to `limit` answered, and as many unanswered, requests that ended longer ago than `retention_s`.
+    """Delete `limit` answered and as many other requests that ended over `retention_s` ago; returns how many.
 
-    Lines of a bulk job stay as long as the job. Returns how many were deleted.
+    Lines of a bulk job stay as long as the job.
     """
     kinds = (f"{ended} and {OF_NO_JOB}" for ended in (ANSWERED, UNANSWERED))
     return sum(_delete_old(connection, "requests", kind, retention_s, limit) for kind in kinds)

@@ -21,10 +21,7 @@ from webapp.charts.quantities import count, duration
 
 @contextmanager
 def progress_shown(quiet: bool, begins: str) -> Iterator[Callable[[Json], None]]:
-    """Yields a function that shows a batch's state, with its failed lines and its predicted end.
-
-    On a terminal it is a bar, which until the first call shows the text `begins`. Elsewhere each change is a line.
-    """
+    """Yields a function that shows a batch's state: a bar on a terminal, else a line for each change."""
     console = Console(stderr=True)
     if not quiet and not console.is_terminal:
         yield LinesOfProgress(lambda line: click.echo(line, err=True))
@@ -70,10 +67,7 @@ def _notes(batch: Json) -> str:
 
 
 def predicted_end(batch: Json, now: float) -> str:
-    """Return when a batch will end: as the service predicts it, or at the pace of its lines until `now`.
-
-    It says so if that is after the end of the batch's window.
-    """
+    """Return the predicted end of a batch, by the service or by its lines' pace; says if that is too late."""
     counts, begun, done = batch["request_counts"], batch["in_progress_at"], _done(batch)
     left_s = batch["magnus"].get("eta_s")
     if left_s is None and done and begun and now > begun:

@@ -45,10 +45,7 @@ class Chat:
         return None if text or not re.fullmatch("/[a-z]+", word) else f"{word} is no command; /help lists them"
 
     def ask(self, text: str) -> str:
-        """Send a message, show the answer as it comes, and return its figures.
-
-        Raises CommandFailed if there is no answer. An interrupt cancels the answer on the server.
-        """
+        """Send a message and show the answer; returns its figures, raises CommandFailed. An interrupt cancels it."""
         turns = [*self._turns, {"role": "user", "content": text}]
         asked_at, first_s, request_id, response, thinks = time.monotonic(), None, None, None, False
         with closing(self._client.stream({**self._fields, "input": turns})) as events:
