@@ -1,7 +1,4 @@
-"""The Celery application of every background process: reads the settings, names the queues, configures the logs.
-
-It imports no task. A wrong setting, or a database that cannot be read, ends the process with one line.
-"""
+"""Celery's application of every background process: settings, queues, logs. A wrong setting ends it with one line."""
 
 import signal
 from typing import Any
@@ -24,9 +21,9 @@ IGNORES_SIGHUP = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 class PromptConnection(Connection):  # type: ignore[misc]  # kombu is untyped
-    """A connection to Redis that is tried again every RECONNECT_WITHIN_S and on which no message ends the process.
+    """A connection to Redis, tried again every RECONNECT_WITHIN_S (kombu's pauses grow to 30 s).
 
-    kombu's own pauses grow to 30 s, and Celery has no setting for them.
+    No message ends the process.
     """
 
     def get_transport_cls(self) -> type[TolerantTransport]:
@@ -79,10 +76,7 @@ def host(process: HostedProcess) -> None:
 
 @signals.worker_ready.connect  # type: ignore[untyped-decorator]
 def _end_at_sighup(**_: Any) -> None:
-    """Let SIGHUP end the process as SIGTERM does, unless it was started with nohup.
-
-    Celery would begin the process again with its own command line, which does not find our modules.
-    """
+    """Let SIGHUP end the process as SIGTERM does, unless under nohup: Celery's restart would not find our modules."""
     if not IGNORES_SIGHUP:
         signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
 

@@ -1,7 +1,4 @@
-"""Beat's process: Celery's beat with our scheduler, a heartbeat and a pulse.
-
-Celery has no hook in beat's loop, so our scheduler measures how long the present turn of that loop lasts.
-"""
+"""Beat's process: Celery's beat with our scheduler, which measures the loop's turns, a heartbeat and a pulse."""
 
 import atexit
 from typing import Any

@@ -28,8 +28,8 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # celery is untyped
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Send the ticks that are due; returns the seconds until the next one.
 
-        Celery's handler of SIGTERM closes the scheduler and raises SystemExit, which an error of the interrupted send
-        may replace: beat would then run on.
+        Raises SystemExit once Celery's handler of SIGTERM has closed the scheduler, which an error may otherwise
+        replace.
         """
         if self._closing:
             raise SystemExit
@@ -46,10 +46,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # celery is untyped
         return n
 
     def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
-        """Send a tick unless one still waits in its queue, so that untaken ticks do not pile up.
-
-        Expiring ticks would need a clock: a host whose clock is ahead would drop them unread.
-        """
+        """Send a tick unless one still waits in its queue; expiring ticks would be dropped where clocks differ."""
         try:
             if not self._waiting(self.app.conf.task_routes[entry.task]["queue"]):
                 self.apply_async(entry, producer=producer, advance=False)

@@ -1,7 +1,4 @@
-"""The events of beat's periodic tasks, so that Flower shows them beside the batches: at most one of each task a second.
-
-All ticks together would be sixty events a second, which Flower would have to read and to remember.
-"""
+"""The events of beat's ticks, so that Flower shows them beside the batches: one a second of each task, not thirty."""
 
 from time import monotonic
 from typing import Any, ClassVar

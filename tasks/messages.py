@@ -52,7 +52,7 @@ class Messages:
         self._send(self._clear)
 
     def send_batches(self, batches: Iterable[tuple[int, str]]) -> None:
-        """Send each batch, a pair of its id and its worker's name, as far as the broker takes them.
+        """Send the batches, pairs of id and worker's name, that the broker takes.
 
         NO_BATCH replaces everything in the worker's queue, which therefore stays short even if nobody reads it.
         """

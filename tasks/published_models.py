@@ -22,10 +22,7 @@ class PublishedModel:
 
 
 def load_active(connection: Connection, kind: str) -> PublishedModel | None:
-    """Returns the model of this kind in service, or None; sets newer ones aside that cannot be read.
-
-    A version that was set aside keeps the reason in its row, which `magnus models list` shows.
-    """
+    """Returns the model of this kind in service, or None; sets newer unreadable ones aside with the reason."""
     while (published := model_versions.active_version(connection, kind)) is not None:
         try:
             return PublishedModel(published.version, load(published.stored, published.sha256), published.until)

@@ -64,10 +64,7 @@ def read_page(
     after: str | None,
     read: Callable[[Session], Page | None],
 ) -> Page:
-    """Returns the page that `read` finds; raises InvalidRequest if the tenant has no entry with the id `after`.
-
-    An id that does not match `id_pattern` never reaches the database.
-    """
+    """Returns the page that `read` finds; raises InvalidRequest if `id` is not an id of the tenant's entries."""
     if after is None or id_pattern.fullmatch(after):
         with sessions() as session:
             page = read(session)

@@ -111,10 +111,7 @@ class MagnusApp(APIFlask):
 
 
 def create_app(settings: Settings | None = None) -> APIFlask:
-    """Returns the app, by default with the settings of the environment.
-
-    Raises NoDatabase, UnreadableModel. Without given settings it prints one line instead and ends the process.
-    """
+    """Returns the app; raises NoDatabase, UnreadableModel. Without given settings it ends the process instead."""
     if settings is None:
         try:
             app = create_app(read_settings())

@@ -1,8 +1,4 @@
-"""The errors that a client can get, and one table from the type of an error to its status code.
-
-Every error body is both OpenAI's `error` object, which existing clients read, and an RFC 9457 problem, which generic
-tools read.
-"""
+"""The errors that a client can get, as OpenAI's `error` and an RFC 9457 problem, with their status codes."""
 
 from collections.abc import Sequence
 from http import HTTPStatus

@@ -1,7 +1,4 @@
-"""/v1/models: the models that this service answers with, their adapters, and the models for vectors and scores.
-
-The first model is listed under each of its names, an adapter as vLLM lists it: with the model as its `parent`.
-"""
+"""/v1/models: the models, adapters (with their `parent`, as vLLM) and models for vectors of this service."""
 
 from typing import Literal
 

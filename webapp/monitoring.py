@@ -1,7 +1,4 @@
-"""/healthz, /readyz and /metrics for load balancers and Prometheus: they need no key and show no request's content.
-
-The other processes listen on no port: each web process reads their figures from the database when it is scraped.
-"""
+"""/healthz, /readyz and /metrics, without key, of no request's content; of all processes, by the database."""
 
 import os
 import time
@@ -78,10 +75,7 @@ def metrics() -> Response:
 
 
 def register_metrics(app: Flask, context: AppContext) -> None:
-    """Registers the service's figures, and the durations of HTTP requests by route and status.
-
-    With PROMETHEUS_MULTIPROC_DIR, which `magnus up` sets, durations are summed over all web processes of this host.
-    """
+    """Registers the service's figures, and durations by route and status, over the web processes of this host."""
     # one registry for all figures, because an exposition in OpenMetrics has one end mark
     registry = CollectorRegistry()
     registry.register(ServiceCollector(context.sessions, context.worker_alive_s))

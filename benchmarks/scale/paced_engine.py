@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from time import monotonic, perf_counter, sleep
 
+from benchmarks import published_costs
 from benchmarks.published_costs import Machine
 from inference.engine_errors import OutOfMemory
 from inference.local.cost_counters import StepLog
 from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
 from scheduling.batch_partition import groups_by_padding
-from scheduling.simulation import published_costs
 
 MACHINES: dict[str, Machine] = {
     "v100": published_costs.CHATGLM_6B_V100,  # Magnus: ChatGLM-6B on a V100

@@ -1,7 +1,4 @@
-"""The process `chores`: the task `tasks.upkeep`, the work of bulk jobs, and the webhooks; any number may run.
-
-No request waits for it, and it loads neither torch nor a learned model.
-"""
+"""The process `chores`: upkeep, bulk jobs and webhooks. Any number may run, and no request waits for it."""
 
 from functools import cache
 

@@ -1,6 +1,4 @@
-"""The progress of bulk jobs: counts ended lines, applies a job's changes to its waiting lines, ends cancelled, expired
-and completed jobs.
-"""
+"""The progress of bulk jobs: counts ended lines, applies a job's changes to its waiting lines, ends jobs."""
 
 from collections.abc import Callable
 from functools import partial

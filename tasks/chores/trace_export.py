@@ -1,8 +1,4 @@
-"""Sends an OpenTelemetry trace of each ended request to a collector, as OTLP over HTTP in JSON.
-
-A trace's id is the request's own. Its spans are made of instants that the database stores in any case, so that traces
-make no call and no batch slower.
-"""
+"""Sends an OpenTelemetry trace of each ended request, of stored instants alone, to a collector (OTLP in JSON)."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,6 +1,4 @@
-"""The work of `tasks.upkeep`: samples the service, stores each minute's figures, deletes old rows, in short
-transactions.
-"""
+"""The work of `tasks.upkeep` in short transactions: samples the service, stores each minute, deletes old rows."""
 
 from collections.abc import Callable
 from functools import partial

@@ -75,8 +75,7 @@ class FleetView:
     ) -> dict[str, list[Worker]]:
         """Returns the live workers by model, with their rows and remaining work.
 
-        A worker whose only batch should end within `lookahead_s` counts as idle, so that the next batch is sent before
-        the worker runs dry.
+        One whose only batch should end within `lookahead_s` counts as idle, so that the next batch is sent in time.
         """
         of_worker = defaultdict(list)
         for batch in self._open:
@@ -128,10 +127,9 @@ class FleetView:
         return StartedBatch(replace(known.assignment, requests=requests), batch.started_at)
 
     def _rows(self, batch: OpenBatch, lengths: Mapping[str, RowLength], now: float) -> Iterable[RunningRow]:
-        """Yields the running rows of a batch that joined, with the worker's own predictions of their `lengths`.
+        """Yields the rows of a batch that joined, with the worker's predictions of `lengths` and the tokens gained.
 
-        The last heartbeat says how many tokens each row has gained. If the batch's estimated serving time implies more
-        tokens by now, the larger number counts.
+        Tokens are the more of those in the last heartbeat and those that the estimated serving time implies.
         """
         started_at = now if batch.started_at is None else batch.started_at
         share = min(1.0, (now - started_at) / batch.estimated_s) if batch.estimated_s > 0 else 0.0
@@ -188,7 +186,7 @@ def next_due_in_s(
     now: float,
     lookahead_s: float,
 ) -> float | None:
-    """Returns the seconds until the planner should step again by itself; None if nothing calls for a step.
+    """Returns the seconds until the planner should step again by itself, or None.
 
     That is when a policy wants to be asked or, while requests wait, `lookahead_s` before a worker runs out of batches.
     """

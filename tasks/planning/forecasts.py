@@ -238,10 +238,7 @@ def _job(place: int | None, expected: Expectation) -> AnswerForecast:
 
 
 def _learn(ends_of: EndsOf, state: _ModelState, expected: Mapping[str, ExpectedAnswer]) -> None:
-    """Learns from the errors of earlier forecasts of requests that have ended.
-
-    A request that is no longer expected has ended, or waits again behind all requests that a forecast names.
-    """
+    """Learns from the errors of the forecasts of requests that have ended, which nobody expects any more."""
     gone = [request_id for request_id in state.made if request_id not in expected and request_id not in state.running]
     ends = ends_of(gone) if gone else {}
     # Learned in the order of the answers. In the order of the forecasts, the newest scores, which are kept, would all

@@ -26,8 +26,7 @@ class Leader:
     def step(self, *, broker_error: str | None = None, send: Send = leave_to_caller) -> list[tuple[int, str]]:
         """Takes one planner's step if this process leads; returns the batches to send, as (batch id, worker's name).
 
-        `broker_error` and `send` are those of `Planner.step`. After any error, which is raised again, the next step
-        begins a new term. If an unforeseen error recurs, the new term begins by searching for its cause in the queue.
+        After any error, which is raised again, a new term begins; if it recurs, by searching the queue for its cause.
         """
         try:
             planner = self._planner or self._take_the_lead()

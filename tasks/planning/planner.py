@@ -75,10 +75,9 @@ class Planner:
         self.due_in_s: float | None = None  # seconds until a policy wants to be asked again even if nothing happens
 
     def step(self, *, broker_error: str | None = None, send: Send = leave_to_caller) -> list[tuple[int, str]]:
-        """Reads the inputs and decides in one transaction; returns the batches to send, as (batch id, worker's name).
+        """Decides in one transaction; returns the batches to send again, as (batch id, worker's name). Raises LeadLost.
 
-        `broker_error` says why the broker does not take messages, None if it does. `send` gets the new ones as soon as
-        they are committed, so that workers need not wait for forecast and snapshot. Raises LeadLost.
+        `broker_error` is the broker's fault, if any. `send` gets new batches at their commit, before the forecast.
         """
         with self._connection.begin():
             began = perf_counter()
@@ -195,10 +194,7 @@ class Planner:
         return self._recovery.messages_to_send_again(inputs.now)
 
     def _feed(self, live: Sequence[LiveWorker], now: float) -> None:
-        """Gives the policies requests that came since the last step; fails those that fit no worker.
-
-        Takes back those that are held now.
-        """
+        """Gives the policies new requests, takes back those that are held now, fails those that fit no worker."""
         fetched = planner_requests.fetch_new_requests(self._connection, self._epoch, self._rules.fetched_at_once)
         self.fetched_all = len(fetched) < self._rules.fetched_at_once
         self._policies.discard(one.request.id for one in fetched if one.held)

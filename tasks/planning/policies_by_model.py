@@ -47,8 +47,7 @@ class PoliciesByModel:
     def feed(self, queued: Iterable[QueuedRequest], now: float) -> None:
         """Adds requests; one that was predicted again while it waited replaces the earlier one with its id.
 
-        The remaining requests of a batch that ran out of memory are handed over together, to be split, and so are those
-        that were served together when an engine failed.
+        Those of one batch that failed or ran out of memory are handed over together, to be split.
         """
         sealed: dict[tuple[str, str], list[Request]] = defaultdict(list)
         suspects: dict[tuple[str, str], list[Request]] = defaultdict(list)
@@ -108,10 +107,7 @@ def failing_requests(
     workers: Mapping[str, Sequence[Worker]],
     now: float,
 ) -> list[QueuedRequest]:
-    """Returns the requests with which a fresh policy fails even if no other request waits.
-
-    They are found by halving the queue. The list is empty if the policy fails only with several requests together.
-    """
+    """Returns the requests with which a fresh policy fails even alone, found by halving the queue."""
     if not policy_fails(policy, settings, queued, workers, now):
         return []
     if len(queued) == 1:

@@ -29,10 +29,9 @@ def describe_queues(
 def describe_queue(
     waiting: Iterable[WaitingBatch], total: int, workers: Sequence[Worker]
 ) -> tuple[list[BatchInQueue], float]:
-    """Describes the first waiting batches; also returns the seconds until a request behind all `total` could start.
+    """Describes the first waiting batches, and the seconds until a request behind all `total` could start.
 
-    Each batch in turn starts on the worker that is free first, as if nothing else arrived. The requests that are not
-    described are assumed to need as many seconds each as those that are.
+    Each starts on the worker that is free first; further requests need as many seconds each as those described.
     """
     free_s = [worker.busy_s for worker in workers] or [0.0]
     heapq.heapify(free_s)

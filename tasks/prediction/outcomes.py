@@ -34,10 +34,7 @@ class OutcomeCursor:
         return self._ended_at.keys()
 
     def advance(self, read: Collection[FinishedRequest], now: float) -> None:
-        """Advance after a read at `now`, monotonic seconds; call it after each read, also after an empty one.
-
-        For OVERLAP_S after an outage, `after` stays where it was before the outage.
-        """
+        """Advance after each read, at `now` monotonic seconds; after an outage `after` stays for OVERLAP_S."""
         if self._advanced_at is not None and now - self._advanced_at > OUTAGE_S:
             self._overlap_all_until = now + OVERLAP_S
         self._advanced_at = now

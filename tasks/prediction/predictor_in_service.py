@@ -130,10 +130,7 @@ class PredictorInService:
             self._version = self._outdated_before = running_version(self._answers)
 
     def _predict_again(self, outdated_before: str) -> int:
-        """Predict again some waiting requests that an older running version predicted; returns how many.
-
-        At a cold start most requests arrive before the first answers are there, and may wait for minutes.
-        """
+        """Predict again some waiting requests that an older running version predicted; returns how many."""
         with self._engine.begin() as connection:
             most = min(OUTDATED_CHUNK, self._chunk)
             chunk = request_predictions.claim_outdated(connection, outdated_before, most)

@@ -46,10 +46,7 @@ log = structlog.get_logger()
 
 
 def run_worker(name: str, device: str, kv_budget: str, models: Mapping[str, str]) -> int:
-    """Serve until SIGTERM or SIGINT; returns the process's exit status.
-
-    `models` has the directory or hub id of each model that it can load, by name; it begins with the first.
-    """
+    """Serve these models, each a directory or hub id by name, from the first, until a signal; returns the status."""
     prepare_process(name)
     device = chosen_device(device)
     if settings.torch_threads:
@@ -82,11 +79,7 @@ class MeasuredModel:
 
 
 class LocalModels:
-    """Loads models one at a time: the weights of the last one are dropped before.
-
-    Weights are read from their files again. The system keeps these in its page cache as far as memory allows, so that
-    no setting has to bound a cache of our own, and GPUs and CPUs are treated alike.
-    """
+    """Loads models one at a time, dropping the last one's weights; only the system's page cache keeps files."""
 
     def __init__(self, name: str, device: str, kv_budget: str, models: Mapping[str, str]) -> None:
         """Loads nothing yet; `models` has directories or hub ids by name."""

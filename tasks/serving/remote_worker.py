@@ -1,7 +1,4 @@
-"""A worker's process with another engine's server: waits for the server, then serves batches with it.
-
-It loads no model and no torch. Several models are served one at a time: the server loads the one that requests name.
-"""
+"""Serves with another engine's server, without model or torch of its own; of several models one at a time."""
 
 import logging
 from collections.abc import Mapping
@@ -50,10 +47,7 @@ def run_remote_worker(
     max_rows: int | None,
     models: Mapping[str, str],
 ) -> int:
-    """Serve until SIGTERM or SIGINT; returns the process's exit status.
-
-    `models` has the directory or hub id of each model to ask the server for, by name; empty: the server's only one.
-    """
+    """Serve the server's models (empty: its only one), by name, until a signal; returns the exit status."""
     prepare_process(name)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
     remote = RemoteModels(name, url, kind, capacity_tokens, max_rows, models)
@@ -197,11 +191,7 @@ class RemoteModels:
         return known
 
     def _loadable(self, model: RemoteModel) -> Loadable:
-        """Returns a model as the planner sees it while another one is loaded.
-
-        One that was never seen being loaded is assumed to take as long as the others; an order to change takes a
-        heartbeat to arrive in any case.
-        """
+        """Returns a model that can be loaded as the planner sees it; one never loaded takes as long as the others."""
         measured = [one.change_s for one in self._known.values() if one.change_s]
         change_s = model.change_s or (sum(measured) / len(measured) if measured else 0.0)
         learned = model.costs.curves(monotonic())

@@ -20,11 +20,7 @@ class NameTaken(Exception):
 def await_name(
     database: Engine, name: str, instance: str, lease_s: float, pause: Callable[[float], None] = sleep
 ) -> None:
-    """Returns once no other living process has the name; raises NameTaken if one has it for longer than a lease.
-
-    A process of this host that does not exist any more is known to have ended; one of another host that was lost has
-    no fresh heartbeat after a lease.
-    """
+    """Returns once no living process has the name; raises NameTaken if one has it for longer than a lease."""
     give_up_at = monotonic() + lease_s + MARGIN_S
     while True:
         with database.connect() as connection:

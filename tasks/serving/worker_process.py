@@ -80,9 +80,9 @@ def heartbeat_of(name: str) -> Callable[[], None]:
 
 
 def serve_until_signal(name: str, load: LoadModel, model: str = "") -> int:
-    """Load the model, announce the worker and serve its queue until SIGTERM or SIGINT; returns the exit status.
+    """Load the model, announce the worker, serve its queue until a signal; returns the exit status.
 
-    It is EX_CONFIG, 78, if another living process has the worker's name; a supervisor should not start it again then.
+    That is EX_CONFIG, 78, if another process has its name: a supervisor should not start it again then.
     """
     instance = this_process()
     database = make_engine(database_url, pool_size=7, name=f"magnus worker {name}")

@@ -1,7 +1,6 @@
 """The trainer's two jobs: each refits a learned model on the log and publishes it unless the active one is better.
 
-The length predictor's job also publishes how well recent predictions ranked the answers. Both jobs run more often in a
-new service, where each answer and each batch adds much information.
+Both run more often in a new service, where each answer adds much.
 """
 
 from collections.abc import Callable, Sequence

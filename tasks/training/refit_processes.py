@@ -1,8 +1,4 @@
-"""Runs each refit in a process of its own, whose end frees all of its memory.
-
-A fit makes and frees many arrays of all sizes, which fragments the heap: within one process it grew by tens of
-megabytes an hour although nothing was kept.
-"""
+"""Runs each refit in a process of its own, whose end frees memory that one heap would keep: tens of MB an hour."""
 
 import os
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""The trainer's process, `python -m tasks.training.trainer_process`: runs both refit jobs at their intervals.
-
-Among several trainers only the one that holds the trainer's lead runs its jobs; the others stand by.
-"""
+"""The trainer's process: runs both refit jobs at their intervals while it holds the trainer's lead."""
 
 import signal
 import sys

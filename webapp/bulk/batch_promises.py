@@ -1,7 +1,4 @@
-"""Tells clients what to expect of a batch: its tokens, its end, and whether it ends within its window.
-
-The forecast of a new batch rests on some lines of its file, checked as all lines will be when the batch reads them.
-"""
+"""Tells clients what to expect of a batch, from some lines of its file: its tokens, its end, whether in its window."""
 
 import math
 import time

@@ -44,10 +44,7 @@ class LineChunks:
         self._whole = 0  # bytes of the whole lines in `_open`
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Takes the next bytes; yields (number of its first line, bytes) of each chunk that is full.
-
-        Raises InvalidRequest for a line that is too long, not UTF-8 or has a NUL, and for too many lines.
-        """
+        """Takes the next bytes; yields (number of its first line, bytes) of each full chunk; raises InvalidRequest."""
         if not self.size_bytes:
             data = data.removeprefix(BYTE_ORDER_MARK)
         self.size_bytes += len(data)

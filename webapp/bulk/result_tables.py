@@ -43,10 +43,7 @@ def table_rows(result: dict[str, Any]) -> Iterator[Row]:
 
 
 def _answers(body: dict[str, Any]) -> list[tuple[str | None, str | None]]:
-    """Returns text and finish reason of each choice; of a response its text and state; nothing known for an error.
-
-    A vector, a score or a ranked document is a JSON object as text.
-    """
+    """Returns text and finish reason of each choice, vector, score or document; or a response's text and state."""
     if "choices" in body:
         return [
             (choice["message"].get("content") if "message" in choice else choice["text"], choice["finish_reason"])

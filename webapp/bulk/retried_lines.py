@@ -19,10 +19,7 @@ def retry_of(
     key: str | None = None,
     digest: bytes | None = None,
 ) -> NewBulkJob:
-    """Stores the lines of an ended job that failed, were not served or were not read, and returns the job to make.
-
-    Lines that their call would refuse again are left out. Raises InvalidRequest.
-    """
+    """Stores an ended job's unanswered lines, but none to be refused again; returns the new job, or InvalidRequest."""
     if parent.status not in ENDED:
         running = f"The batch is {parent.status.value}. Its lines can be retried once it has ended: wait, or cancel it."
         raise InvalidRequest(running, param="id", code="batch_not_ended")

@@ -167,8 +167,7 @@ class Scatter:
 def length_scatter(answers: Sequence[PredictedAnswer], names: Mapping[str, str]) -> Scatter:
     """Returns a point for each pair of lengths, the larger the more of the newest answers have it.
 
-    The axes are logarithmic and end at the shortest and the longest length; exact predictions lie on the diagonal.
-    `names` has the name of each application on the page.
+    The axes are logarithmic; exact predictions lie on the diagonal. `names` has each application's name.
     """
     answers = answers[:MOST_ANSWERS]
     frequent = [name for name, _ in Counter(one.application for one in answers).most_common(COLOURS)]

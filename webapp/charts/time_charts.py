@@ -92,10 +92,7 @@ def time_slots(points: Sequence[HistoryPoint], now: datetime, back_s: int, step_
 def stacked_bars(
     title: str, description: str, series: Sequence[Series], slots: Sequence[Slot], nothing: str = ""
 ) -> Chart:
-    """Returns bars on top of each other, the first series at the bottom; a step of zeros has an invisible bar.
-
-    The invisible bar only carries the tooltip. If all values are zero, the chart shows the text `nothing`.
-    """
+    """Returns bars on top of each other, the first series at the bottom; a step of zeros has an invisible one."""
     values = [[slot.value(one) or 0.0 for one in series] for slot in slots]
     top, grid = axis_scale(max((sum(column) for column in values), default=0.0))
     bars = []
@@ -118,10 +115,9 @@ def stacked_bars(
 def line_chart(
     title: str, description: str, series: Sequence[Series], slots: Sequence[Slot], top: float | None = None
 ) -> Chart:
-    """Returns a line for each series and invisible bars whose tooltips have the values; `top` is the axis's maximum.
+    """Returns a line for each series and invisible bars with tooltips; `top` is the axis's maximum.
 
-    A line breaks where there is no point; where a point has no value, as without an answer, a bridge joins its ends.
-    The first series is drawn last, so that it covers the others.
+    A line breaks where there is no point; a bridge joins its ends where a point has no value.
     """
     values = [[slot.value(one) for one in series] for slot in slots]
     highest = max((value for column in values for value in column if value is not None), default=0.0)

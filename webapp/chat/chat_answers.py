@@ -30,10 +30,7 @@ def usage_of(views: Sequence[RequestView], *, answers_a_prompt: int) -> Completi
 def completion_logprobs(
     entries: Sequence[dict[str, Any]] | None, *, begins_a_prompt: bool, offset: int = 0
 ) -> CompletionLogprobs | None:
-    """Returns stored log probabilities of a text behind `offset` characters, None if not asked for.
-
-    The first token of a prompt has none, because no token is in front of it.
-    """
+    """Returns stored log probabilities of a text behind `offset` characters, None if not asked for."""
     if entries is None:
         return None
     offsets = []

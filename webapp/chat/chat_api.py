@@ -1,7 +1,4 @@
-"""/v1/chat/completions and /v1/completions: the older calls that wait, for clients that do not poll.
-
-Each is stored, predicted and batched like any other request, and can be read under /v1/responses by its `resp_` id.
-"""
+"""/v1/chat/completions and /v1/completions, which wait; each request can be read under /v1/responses, too."""
 
 from collections.abc import Sequence
 from typing import Any

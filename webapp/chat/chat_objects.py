@@ -25,10 +25,7 @@ class CompletionUsage(ApiObject):
 
     @classmethod
     def of(cls, prompt: int, answer: int, reasoning: int | None, cached: int | None = None) -> Self:
-        """Returns the numbers with their sum.
-
-        `reasoning` is None if the model does not think, `cached` if the engine does not report it.
-        """
+        """Returns the numbers with their sum; None for `reasoning` or `cached` means unknown."""
         return cls(
             prompt_tokens=prompt,
             completion_tokens=answer,

@@ -1,7 +1,4 @@
-"""Every page of the dashboard with its address.
-
-All pages need a signed-in operator and read only Postgres.
-"""
+"""Every page of the dashboard with its address; all need a signed-in operator and read only Postgres."""
 
 from apiflask import APIBlueprint
 from flask import g, render_template

@@ -80,10 +80,7 @@ def require_own_site() -> None:
 
 
 def begin_session(secret: str) -> str | None:
-    """Begins a session by an API key with the scope `operate` or by the password; returns the cookie's value.
-
-    Returns None if neither fits.
-    """
+    """Begins a session by an API key with the scope `operate` or by the password; returns its cookie or None."""
     context, cookie = current_context(), secrets.token_urlsafe(32)
     with context.sessions() as session:
         if _is_password(secret):
@@ -97,10 +94,7 @@ def begin_session(secret: str) -> str | None:
 
 
 def begin_session_of(person: Person, issuer: str) -> str | None:
-    """Begins a session of somebody who signed in at this provider; returns the cookie's value.
-
-    Returns None if the groups lack the scope `operate`.
-    """
+    """Begins a session of somebody of this provider; returns its cookie, or None without the scope `operate`."""
     context, cookie = current_context(), secrets.token_urlsafe(32)
     if Scope.operate not in context.company.scopes_of(person.groups):
         return None

@@ -1,7 +1,4 @@
-"""The pages of the whole service: overview, workers, predictions.
-
-Drains and resumes workers, activates versions, puts a policy in force.
-"""
+"""The pages of the whole service (overview, workers, predictions) and what they change."""
 
 from operator import attrgetter
 

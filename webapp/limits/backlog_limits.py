@@ -72,10 +72,7 @@ class TokenStanding:
 
 
 def retry_after_s(queued: int, places: int, snapshot: QueueSnapshot | None) -> int:
-    """Returns the seconds, 1 to 120, until `places` of a tenant's `queued` requests or tokens should be served.
-
-    Assumes that they are spread evenly over the whole queue, whose duration the planner predicts.
-    """
+    """Returns the seconds, 1 to 120, until `places` of a tenant's `queued` requests or tokens should be served."""
     if snapshot is None:
         return RETRY_UNKNOWN_S
     share = min(1.0, max(places / max(1, queued), SHARE_TO_WAIT_FOR))
@@ -128,10 +125,7 @@ class BacklogLimit:
 
     @contextmanager
     def admit(self, tenant: str, one: TenantBacklog, now: float) -> Iterator[None]:
-        """Counts one request, which the `with` block stores; raises BacklogFull.
-
-        `now` is in monotonic seconds. If the block fails, the request counts no longer.
-        """
+        """Counts one request at `now`, monotonic seconds, while the block stores it; raises BacklogFull."""
         known = self._admitted(tenant, one, now)
         try:
             yield

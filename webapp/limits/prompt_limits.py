@@ -93,10 +93,7 @@ class PromptLimits:
         return sorted(name for name, base in self.all_adapters().items() if base == self.model_name and name not in own)
 
     def of(self, model: str) -> "PromptLimits":
-        """Returns the limits of this model or of this adapter's base.
-
-        Raises NotFound for an unknown name, InvalidRequest for a model that generates nothing.
-        """
+        """Returns the limits of this model or adapter; raises NotFound, or InvalidRequest if it generates nothing."""
         self.texts.refuse_chats(model)
         if model == self.model_name or model in self.further_names:
             return self
@@ -127,10 +124,7 @@ class PromptLimits:
             )
 
     def count_tokens(self, prompt: ModelPrompt, *, param: str, tenant: str = "") -> TokenCounts:
-        """Counts tokens as the worker will prefill them; raises InvalidRequest above Lmax, naming `param`.
-
-        The input of a long prompt has the share of its tokens that it has of its characters.
-        """
+        """Counts tokens as the worker will prefill them; raises InvalidRequest above Lmax, naming `param`."""
         ids = self.encode(prompt, param=param, tenant=tenant)
         if not ids:
             raise InvalidRequest(f"Invalid '{param}': must not be empty.", param=param)
@@ -186,10 +180,7 @@ class PromptLimits:
             )
 
     def check_template(self, body: RequestBody, *, effort: str) -> None:
-        """Raises InvalidRequest for options that the chat template lacks; `effort` is the client's field of reasoning.
-
-        The effort "none" is accepted for a template without thinking.
-        """
+        """Raises InvalidRequest for options that the chat template lacks; an `effort` of "none" is always accepted."""
         known = self.prompt_format.template_variables
         if known is None:  # a server's template, to which it is passed on
             return
@@ -232,10 +223,7 @@ class PromptLimits:
             )
 
     def check_needs(self, needs: Mapping[str, str], lacks: Collection[str]) -> None:
-        """Raises InvalidRequest for a need that the engines of all workers lack.
-
-        `needs` has the abilities that the request needs, each with the client's field that asks for it.
-        """
+        """Raises InvalidRequest for a need that all engines lack; `needs` has the client's field of each need."""
         for ability in lacking(needs, lacks):
             text = UNABLE.get(ability, f"The engine behind this model has no {ability}: leave it out.")
             raise InvalidRequest(text, param=needs[ability], code="unsupported_value")

@@ -32,8 +32,7 @@ def several(submission: Submission, answers: int) -> list[Submission]:
 def store_all(context: AppContext, submissions: Sequence[Submission]) -> list[RequestView]:
     """Stores requests in this order; stores none if one of them is refused.
 
-    If storing one fails, for example because the queue is full, it cancels those already stored, unless the call has an
-    Idempotency-Key: its retry then finds them.
+    If storing one fails, cancels those stored before, unless an Idempotency-Key says that a retry will find them.
     """
     new = accepted_requests(submissions, partial(new_request, context))
     stored: list[RequestView] = []

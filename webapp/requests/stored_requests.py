@@ -52,10 +52,7 @@ def find_and_wait(context: AppContext, tenant: str, id: str, patience: Patience)
 
 
 def wait_for_ends(context: AppContext, stored: Sequence[RequestView], patience: Patience) -> list[WaitingCall]:
-    """Waits until all these requests are final or the client's wait is over.
-
-    Returns a call for each of them: `over` says why its wait ended, `view` is the request if it is final.
-    """
+    """Waits until all these requests are final or the wait is over; returns why each wait ended, and its view."""
     calls: list[WaitingCall] = []
     with ExitStack() as begun:
         for view in stored:
@@ -96,10 +93,9 @@ def cancel_request(context: AppContext, tenant: str, id: str) -> None:
 
 
 def forget_unstored(context: AppContext, views: Iterable[RequestView]) -> None:
-    """Deletes the texts of these final requests if they have `store: false`.
+    """Deletes these final requests' texts if they have `store: false`, or leaves it to upkeep.
 
-    Upkeep does it later if the database is unreachable, and for a request with an Idempotency-Key, whose client may ask
-    again for an answer that did not arrive.
+    An Idempotency-Key keeps them for a retry, and an unreachable database postpones it.
     """
     stored = (view.request for view in views)
     ids = [one.id for one in stored if one.idempotency_key is None and not readable_body(one.body).store]

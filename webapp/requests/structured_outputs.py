@@ -46,10 +46,7 @@ class StructuredFields(SamplingFields):
     guided_choice: Choices | None = Field(default=None, description="As `structured_outputs.choice`")
 
     def format_beside(self, name: str, format: StoredFormat | None) -> tuple[str, StoredFormat | None]:
-        """Returns the field that asks for a format, and the format; `name` is the field that asked for `format`.
-
-        Raises InvalidRequest for several formats.
-        """
+        """Returns the field that asks for a format, and the format; raises InvalidRequest for several."""
         inner = self.structured_outputs or StructuredOutputs()
         asked = {
             name: format,

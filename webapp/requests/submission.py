@@ -1,7 +1,4 @@
-"""Stores the request of a valid body; every call that submits uses it.
-
-Everything that it needs comes as an argument; it reads none of Flask's globals.
-"""
+"""Stores the request of a valid body, for every call that submits; reads none of Flask's globals."""
 
 import hashlib
 import json
@@ -158,10 +155,7 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
 
 
 def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submission: Submission) -> NewRequest:
-    """Returns the row to insert; raises a ClientError for another model, too long a prompt or too high a limit.
-
-    `snapshot`, the planner's last one, names the abilities that the workers lack.
-    """
+    """Returns the row to insert; raises a ClientError for its model, its size, or needs that all workers lack."""
     body, names = submission.body, submission.names
     if body.pooling is not None:
         tokens = sum(body.pooling.tokens)  # texts and model were checked when the submission was made

@@ -170,10 +170,7 @@ def earlier_turns(context: AppContext, tenant: str, id: str) -> list[StoredTurn]
 def fitting(
     limits: PromptLimits, turns: Sequence[StoredTurn], prompt_of: Callable[[Sequence[StoredTurn]], ModelPrompt]
 ) -> list[StoredTurn]:
-    """Leaves out the oldest turns until the prompt fits; keeps opening system messages and the last turn.
-
-    If even those do not fit, it returns them, and the prompt is refused later as too long.
-    """
+    """Leaves out the oldest turns until the prompt fits, but never opening system messages or the last turn."""
     opening = opening_turns(turns)
     kept, later = list(turns[:opening]), list(turns[opening:])
 

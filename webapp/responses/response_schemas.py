@@ -1,7 +1,4 @@
-"""Bodies and queries of /v1/responses as clients send them: OpenAI's fields, and ours in one `magnus` object.
-
-An option that Magnus cannot honour is refused by name, never ignored in silence.
-"""
+"""Bodies and queries of /v1/responses: OpenAI's fields and ours in `magnus`. What cannot be honoured is refused."""
 
 from typing import Annotated, Any, Literal
 
@@ -170,10 +167,7 @@ class NoObfuscation(Body):
 
 
 def not_empty(value: str | list[InputItem]) -> str | list[InputItem]:
-    """Returns the input; raises ValueError if all of its texts are the assistant's and it has no call's result.
-
-    The last item may be an answer, which another answer then follows.
-    """
+    """Returns the input; raises ValueError if it has only the assistant's texts and no call's result."""
     if isinstance(value, str):
         if not value.strip():
             raise ValueError("must not be empty")

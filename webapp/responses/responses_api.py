@@ -154,7 +154,7 @@ def response_submission(
     earlier: Callable[[str], list[StoredTurn]] = refuse_earlier,
     referenced: ReferencedItems = refuse_references,
 ) -> Submission:
-    """Returns the submission of a body for this tenant, with its Idempotency-Key; raises InvalidRequest.
+    """Returns a body's submission; raises InvalidRequest.
 
     `earlier` returns the turns of the response that this one continues, `referenced` stored items by their ids.
     """

@@ -47,7 +47,7 @@ class AnswerStream:
         new: bool,
         changed: threading.Event | None = None,
     ) -> None:
-        """Begins the stream of a request; holds the slot until it is closed. `changed` is set when `pieces` can go on.
+        """Begins a request's stream; holds the slot until it is closed. `changed` is set when `pieces` can go on.
 
         A `new` request has no text yet. With `cancels`, it is cancelled if the client disconnects.
         """
@@ -117,10 +117,9 @@ class AnswerStream:
 def submit_and_stream_all(
     context: AppContext, submissions: Sequence[Submission], connection: Connection | None
 ) -> list[AnswerStream]:
-    """Stores the requests of one call and begins their streams; raises Busy before one is stored.
+    """Stores one call's requests and begins their streams; raises Busy before one is stored.
 
-    A request whose client disconnects is cancelled, unless it is in the background or its Idempotency-Key says that the
-    client may come back.
+    A client's leaving cancels them, unless in the background or with an Idempotency-Key.
     """
     first, changed = submissions[0], threading.Event()
     new = first.idempotency_key is None

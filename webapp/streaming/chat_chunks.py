@@ -1,7 +1,4 @@
-"""The streams of /v1/chat/completions and /v1/completions: chunks, then [DONE].
-
-Several answers are sent as they are generated, each chunk with the `index` of its answer.
-"""
+"""The streams of /v1/chat/completions and /v1/completions: chunks with their answer's `index`, then [DONE]."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

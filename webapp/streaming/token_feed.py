@@ -1,7 +1,4 @@
-"""Receives the pieces of answers that workers publish, in one thread for all streams of this process.
-
-Without a broker no pieces come, and every stream gets its text from Postgres once the answer has ended.
-"""
+"""Receives published pieces of answers, in one thread for all streams; without a broker, Postgres has the text."""
 
 import threading
 import time
@@ -38,9 +35,9 @@ class LiveText:
         self._contradicted = False
 
     def add(self, start: int, piece: str) -> None:
-        """Adds a piece that begins at character `start`; one behind a gap is dropped, known text is not added again.
+        """Adds a piece that begins at character `start`; drops one behind a gap, ignores known text.
 
-        Once a piece contradicts the text so far, nothing is added any more, and the stored answer decides.
+        After a contradiction nothing is added any more: the stored answer decides.
         """
         known = self.text[start : start + len(piece)]
         if start > len(self.text):

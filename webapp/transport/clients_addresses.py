@@ -1,7 +1,4 @@
-"""Serves the addresses of Azure's clients: `/openai/deployments/NAME/…` and `/openai/v1/…`, whatever their version.
-
-Also those under which clients of Cohere and vLLM rank and score.
-"""
+"""Serves the addresses of clients of Azure (`/openai/…`, whatever their version), Cohere and vLLM."""
 
 import re
 from collections.abc import Callable, Iterable

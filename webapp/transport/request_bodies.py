@@ -26,10 +26,7 @@ TEXTS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 def bounded_json(data: bytes) -> Any:
-    """Parses JSON; raises ValueError, whose message names line and column, and for more values than the bounds.
-
-    Pydantic's parser refuses a depth of more than 200, where Python's own raises RecursionError.
-    """
+    """Parses JSON; raises ValueError with line and column, also for more values than the bounds or depth 200."""
     if data.count(b",") >= MOST_VALUES or data.count(b":") > MOST_MEMBERS:
         bare = TEXTS.sub(b"", data, count=MOST_VALUES + MOST_MEMBERS)
         if bare.count(b",") >= MOST_VALUES or bare.count(b":") > MOST_MEMBERS:
@@ -58,10 +55,7 @@ class ApiRequest(Request):
 
 
 class Gunzipped(RawIOBase):
-    """Reads a gzip stream decompressed; raises RequestEntityTooLarge, status 413, above `most_bytes`.
-
-    Raises InvalidRequest for bytes that are no gzip stream, and for a stream that ends too early.
-    """
+    """Decompresses a gzip stream; raises RequestEntityTooLarge above `most_bytes`, else InvalidRequest."""
 
     def __init__(self, compressed: Any, most_bytes: int) -> None:
         self._compressed, self._left_bytes = compressed, most_bytes

@@ -71,8 +71,7 @@ class WebWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no types
 class TimedBody:
     """A request's body whose reading may take `within_s` seconds, and one more for each SLOWEST_BYTES_S received.
 
-    Raises RequestTimeout, status 408, and BadRequest for malformed chunks; then the connection is closed, because
-    nobody knows where its next request begins.
+    Raises RequestTimeout, and BadRequest for malformed chunks; then the connection is closed.
     """
 
     def __init__(self, body: Any, within_s: float) -> None:

@@ -78,10 +78,7 @@ def others_turn() -> Iterator[None]:
 
 
 def in_turns(app: WSGIApplication, at_once: int = AT_ONCE) -> WSGIApplication:
-    """Returns the app with a CpuTurn for each call in its WSGI environment; `take_turn` begins that turn.
-
-    The turn ends when the call ends or the first byte of its stream is sent.
-    """
+    """Returns the app with a CpuTurn for each call, from `take_turn` to the end or a stream's first byte."""
     taken_in, answered = Semaphore(at_once), Semaphore(at_once)
 
     def taken(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

@@ -1,8 +1,4 @@
-"""Calls that wait for their answers, streams among them: one thread listens for all of them.
-
-A waiting call keeps no database connection. It is woken when its request has ended, when its client has left, when the
-process is about to stop, and when a piece of its answer has come.
-"""
+"""Calls and streams that wait: one thread, and no database connection, listens for all of them."""
 
 import threading
 import time
@@ -111,10 +107,7 @@ class WaitingCalls:
         self._thread: threading.Thread | None = None
 
     def reserve_slot(self, tenant: str) -> WaitingSlot:
-        """Reserves a slot before the request is stored; raises Busy, or TooManyWaiting if the tenant has no slot left.
-
-        It is held until it is closed.
-        """
+        """Reserves a slot, held until it is closed; raises Busy, or TooManyWaiting if the tenant has no slot left."""
         with self._lock:
             if self._stopping:
                 raise Busy("This process of the service is about to stop. Try again at once.")

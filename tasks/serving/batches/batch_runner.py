@@ -117,7 +117,7 @@ class BatchRunner:
     def drain(self, within_s: float, running_on_s: float = 0.0) -> None:
         """Begin to leave: in `within_s` seconds all work has been given back and the worker is deregistered.
 
-        Rows that still run after `running_on_s` seconds go back to the queue with their tokens. Returns at once.
+        Rows go back with their tokens after `running_on_s` seconds. Returns at once.
         """
         if self._leaving is None:
             until = monotonic() + within_s
@@ -127,10 +127,7 @@ class BatchRunner:
             self._leaving.start()
 
     def leave_model(self, running_on_s: float) -> None:
-        """Give all work back, rows that still run after `running_on_s` seconds with their tokens, and end the threads.
-
-        The worker stays registered, and takes part in nothing until it registers with another model.
-        """
+        """Give all work back, running rows after `running_on_s` seconds, and end the threads; it stays registered."""
         self._heartbeat.stays_registered = True
         self.drain(running_on_s + STOP_WITHIN_S, running_on_s)
         self.stop()

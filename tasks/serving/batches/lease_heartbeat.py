@@ -151,10 +151,9 @@ class LeaseHeartbeat(Thread):
                 return self._break_off(reason)
 
     def _beat_is_due(self, offer: WorkerOffer) -> bool:
-        """Whether to write this beat: one in IDLE_BEATS of an idle worker, otherwise each.
+        """Returns whether to write this beat: of an idle worker one in IDLE_BEATS.
 
-        Each is written with open leases, with lost messages, after a change of the offer, while the engine stops, and
-        by a worker with several models, because a beat also reads the planner's order to change the model.
+        Each is written with leases, lost messages, a changed offer, a stopping engine or several models.
         """
         busy = self._jobs.any_open or self._unreachable_beats > 0 or self._engine.stopping
         busy = busy or offer != self._written_offer or bool(self._announcement.loadable)

@@ -59,10 +59,7 @@ def stored_answer(event: RowEnded | RowFailed, now: float, tokens: RequestTokens
 
 
 def reasoning_tokens(event: RowEnded, answer: str, tokens: RequestTokens) -> int:
-    """Returns how many tokens of this answer are thinking, tags included.
-
-    A server without token ids gives only text; the tokens of its thinking are counted by the tokenizer.
-    """
+    """Returns how many tokens of this answer are thinking, tags included, by the tokenizer if only text is known."""
     read, ids = read_answer(answer, event.answer_form, {}), event.ended.generated_ids
     if event.ended.text is not None:
         return min(tokens.count(answer[: read.thinking_length]), event.ended.tokens)

@@ -1,7 +1,4 @@
-"""The events that the engine's thread reports to the result writer; `at` is in monotonic seconds.
-
-Events that are written without any change are defined in `models/leasing/batch_results.py`.
-"""
+"""The events that the engine's thread reports to the result writer; `at` is in monotonic seconds."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,10 +13,7 @@ REFUSED = "refused_by_engine"  # the code of a request that its engine can never
 
 @dataclass(frozen=True, slots=True)
 class RowEnded:
-    """A request has its answer: complete, cut off at its limit, or removed on request.
-
-    `gpu_s` is its share of the device's seconds while it was in this batch.
-    """
+    """A request's answer: complete, cut off, or removed on request; `gpu_s` is its share of the batch's seconds."""
 
     lease: Lease
     ended: FinishedSequence

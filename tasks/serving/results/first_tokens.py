@@ -7,11 +7,7 @@ from inference.serving_engine import ServingEngine
 
 
 class FirstTokens:
-    """The rows that wait for their first token, and the instants of first tokens until `take` returns them.
-
-    A resumed row got its first token in an earlier batch and is not recorded. A step costs one comparison once no row
-    waits.
-    """
+    """The rows that wait for their first token, resumed ones excepted, and first tokens' instants until `take`."""
 
     def __init__(self, engine: ServingEngine) -> None:
         self._engine = engine

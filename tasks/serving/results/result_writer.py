@@ -62,10 +62,7 @@ class ResultWriter(Thread):
         on_closed: Callable[[Collection[Lease]], None],
         on_written: Callable[[], None],
     ) -> None:
-        """`on_closed` gets the leases of batches that have ended, written or lost.
-
-        `on_written` is called after each write of an answer, a returned row or a batch's end.
-        """
+        """`on_closed` gets the leases of batches written or lost; `on_written` is called after each write of an end."""
         super().__init__(name="result writer", daemon=True)
         self._database, self._tokens, self._max_attempts = database, tokens, max_attempts
         self._on_closed, self._on_written = on_closed, on_written
@@ -153,10 +150,7 @@ class ResultWriter(Thread):
                 self._write_alone(RowFailed(event.lease, request_id, NOT_STORED, said, monotonic()))
 
     def _write_with_retries(self, events: Sequence[EngineEvent]) -> bool:
-        """Write once the database is reachable, or give up when stopping; returns whether a call waits for answers.
-
-        Raises any other error.
-        """
+        """Write once the database is reachable, or give up when stopping; returns whether a call waits for answers."""
         try:
             return bool(self._retrying(self._write, events))
         except RetryError:
