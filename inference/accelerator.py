@@ -66,10 +66,7 @@ def to_device(numbers: Sequence[Any], device: torch.device, dtype: torch.dtype |
 
 
 def copied_to(on_host: Tensor, device: torch.device) -> Tensor:
-    """Returns a tensor of the host on a device; the host does not wait until the device has computed its work.
-
-    It would for a copy from ordinary memory. torch keeps pinned memory until the copy has been made.
-    """
+    """Returns a host's tensor on a device, through pinned memory, so that the host does not wait for the device."""
     if not has_own_memory(device):
         return on_host.to(device)
     return _pinned(on_host).to(device, non_blocking=True)
@@ -161,7 +158,7 @@ class GraphRecorder:
     def record(self, compute: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
         """Computes once; returns the outputs, and a function that computes them again into the same memory.
 
-        It reads what the inputs' memory holds then. So callers keep inputs and outputs for as long as the function.
+        It reads what the inputs' memory then holds, so callers keep inputs and outputs.
         """
         computing = torch.accelerator.current_stream(self._device)
         self._stream.wait_stream(computing)

@@ -1,8 +1,4 @@
-"""Splits an answer's text into thinking, text and calls, also while the answer still grows.
-
-Tags of thinking come from the chat template. Unreadable calls stay text, so that nothing of an answer is lost.
-Imports no torch.
-"""
+"""Splits an answer's text, also a growing one, into thinking, text and calls. Imports no torch."""
 
 import json
 import re
@@ -31,9 +27,9 @@ CHANNEL_MARKS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", *EN
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswer:
-    """The parts of an answer; while the answer grows, each part is the beginning of its final form.
+    """The parts of an answer; while it grows, each part is the beginning of its final form.
 
-    Thinking is the first `thinking_length` characters of the answer, tags included.
+    Thinking is the first `thinking_length` characters, tags included.
     """
 
     reasoning: str = ""
@@ -54,10 +50,7 @@ def find_answer_form(template: str) -> AnswerForm:
 
 
 def read_answer(answer: str, form: AnswerForm, tools: OfferedTools, *, ended: bool = True) -> ReadAnswer:
-    """Returns the parts of an answer in this form; without tools it has no calls.
-
-    Until an answer has `ended`, parts that may become others are held back.
-    """
+    """Returns an answer's parts; until it has `ended`, parts that may become others are held back."""
     read = _messages(answer, tools, ended) if form.channels else _behind_thinking(answer, form, ended)
     if not tools:
         return read

@@ -1,7 +1,4 @@
-"""The text of an answer: stop strings, the bytes of a token, and the text that is final while tokens still come.
-
-Imports no torch.
-"""
+"""An answer's stop strings, the bytes of a token, and the text that is final while tokens come. Imports no torch."""
 
 import re
 from collections.abc import Callable, Sequence

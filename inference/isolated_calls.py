@@ -33,10 +33,7 @@ BEGUN, ANSWERED = b".", b"+"  # sent before the text is read, and in front of th
 
 
 class IsolatedCalls:
-    """Calls one function from text to text in processes of their own.
-
-    They are forked from a template process, in which `maker` (module:name) made the function from `given`.
-    """
+    """Calls one function from text to text, which `maker` (module:name) made from `given`, in forked processes."""
 
     def __init__(self, maker: str, given: str = "", answer_within_s: float = ANSWER_WITHIN_S) -> None:
         self._maker, self._given, self._answer_within_s = maker, given, answer_within_s
@@ -46,9 +43,8 @@ class IsolatedCalls:
         self._turns: defaultdict[str, Lock] = defaultdict(Lock)
 
     def call(self, text: str, cpu_s: float, caller: str = "") -> str:
-        """Returns the function's answer; raises TooExpensive if it takes more CPU time or memory than allowed.
+        """Returns the function's answer; raises TooExpensive, or TokenizerAway on a busy machine.
 
-        Raises TokenizerAway if the machine is too busy for an answer in time; the caller may try again.
         Each caller has one call at a time, so that one with many calls delays no other.
         """
         with self._turns[caller], self._free:

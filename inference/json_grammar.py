@@ -77,7 +77,7 @@ def thinking_grammar(form: AnswerForm, vocabulary: LLTokenizer) -> str:
 class FormatChecks:
     """Checks whether answers can be held to a format, each in a process of its own, and remembers the verdicts.
 
-    `tokenizer`, a tokenizer.json as text, gives the tokens of the model; without it each byte is a token.
+    Tokens are those of `tokenizer`, a tokenizer.json as text, or else single bytes.
     """
 
     def __init__(self, tokenizer: str = "", vocabulary_size: int | None = None, eos_id: int | None = None) -> None:

@@ -21,10 +21,7 @@ CHARACTER_S = 1.5e-6
 
 @dataclass(frozen=True, slots=True)
 class ModelPrompt:
-    """The instructions and the input of a request; a conversation, functions or a raw prompt in `body` replace them.
-
-    For a conversation, `input` is its transcript.
-    """
+    """The instructions and the input of a request; a conversation, functions or a raw prompt in `body` replace them."""
 
     instructions: str
     input: str

@@ -14,10 +14,7 @@ Turn = tuple[str, str]  # role, content
 
 @dataclass(frozen=True, slots=True)
 class ChatEnding:
-    """How a chat template ends a prompt: if the answer `continues` the last message, that message stays open.
-
-    The template gets the `variables`; those that it does not know change nothing.
-    """
+    """How a chat template ends a prompt: open if the answer `continues`; it may read these `variables`."""
 
     continues: bool = False
     variables: Mapping[str, TemplateVariable] = field(default_factory=dict)

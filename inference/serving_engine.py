@@ -36,9 +36,9 @@ class ServingEngine(Protocol):
         iteration_limit: int | None = None,
         on_progress: Callable[[list[FinishedSequence]], None] = ...,
     ) -> tuple[list[FinishedSequence], RunFigures]:
-        """Serves a batch until every row finished or `iteration_limit` iterations are done.
+        """Serves a batch until its rows finished or did `iteration_limit` iterations; returns them in order.
 
-        Returns the rows in the order given. `on_progress` gets the rows that finished, and may call `remove`.
+        `on_progress` gets the rows that finished, and may call `remove`.
         """
         ...
 

@@ -88,10 +88,7 @@ def _texts(properties: Any) -> set[str]:
 
 
 def read_tool_calls(text: str, tools: OfferedTools) -> tuple[str, list[ToolCall]]:
-    """Returns an answer's text beside its calls, and its calls of these tools.
-
-    A call of another tool, or one that is damaged, is text; a text without calls is returned as it is.
-    """
+    """Returns an answer's text beside its calls of these tools; damaged and other calls stay text."""
     whole = _values(text.strip(), 0, tools)
     if whole is not None and whole[1] == len(text.strip()):
         return ("", whole[0]) if len(whole[0]) <= MOST_CALLS else (text, [])

@@ -63,10 +63,7 @@ FEWEST_OUTCOMES = 30
 
 
 def accuracy_by_application(outcomes: Sequence[Outcome]) -> dict[str, Scores]:
-    """Return the scores of each application's served predictions, which show where a model drifts.
-
-    Only answers that were predicted and not cut off count; applications with few of them are left out.
-    """
+    """Return each application's scores of served, complete answers, which show where a model drifts."""
     by_application = defaultdict(list)
     for outcome in outcomes:
         if not outcome.censored and outcome.predicted_tokens is not None:

@@ -117,10 +117,7 @@ class StepCosts:
 
 
 def typical_iteration(windows: Iterable[StepWindow]) -> tuple[float, float]:
-    """Return the median rows of these windows' iterations, and the median cached tokens of a row.
-
-    Both are at least 1, also without iterations: there the seconds of curves in service are above 0.
-    """
+    """Return the median rows of these windows' iterations and cached tokens of a row, both at least 1."""
     iterations = [one for one in windows if one.row_steps]
     rows = float(np.median([one.row_steps / one.steps for one in iterations] or [1.0]))
     tokens = float(np.median([one.row_reads / one.row_steps for one in iterations] or [1.0]))

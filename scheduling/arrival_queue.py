@@ -78,9 +78,9 @@ class ArrivalQueue:
 
 
 class WorkerQueues:
-    """The queue or queues from which workers take requests: one for all, or with `round_robin` one for each worker.
+    """The queue or queues from which workers take requests: one for all, or with `round_robin` one for each.
 
-    With `round_robin`, workers get requests in turn; requests of a worker that left are dealt out again.
+    Requests of a worker that left are dealt out again.
     """
 
     def __init__(self, round_robin: bool) -> None:

@@ -91,10 +91,7 @@ class PoolingEngine:
         iteration_limit: int | None = None,
         on_progress: Callable[[list[FinishedSequence]], None] = lambda finished: None,
     ) -> tuple[list[FinishedSequence], RunFigures]:
-        """Serves a batch to its end; `iteration_limit` is for rows that generate.
-
-        A row that wants tokens is the trial of a new engine: the device computes something before the row is refused.
-        """
+        """Serves a batch to its end, ignoring `iteration_limit`; a row that wants tokens is tried and then refused."""
         if any(one.pooling is None for one in sequences):
             self._encode([(".", ".") if self._scores_pairs else "."])
         results: dict[str, FinishedSequence] = {}
@@ -127,10 +124,7 @@ class PoolingEngine:
         self._peak_bytes = max(self._peak_bytes, self._held_tokens)
 
     def step(self) -> list[FinishedSequence]:
-        """Computes one pass; returns the rows that finished since the last step. Raises OutOfMemory.
-
-        All rows are `unfinished` if the server that encodes them is lost.
-        """
+        """Computes one pass; returns the rows that finished, `unfinished` if the server is lost. Raises OutOfMemory."""
         turns = self._turns[False] or self._turns[True]
         window = list(islice(((row, number) for row in turns for number in row.waiting), WINDOW))
         chosen: list[tuple[_TextRow, int]] = []

@@ -47,9 +47,9 @@ class Measured:
 
 
 def measure(loaded: LoadedModel, kv_budget_bytes: int, grid: Grid, within_s: float | None = None) -> Measured:
-    """Measures every batch of the grid that the budget and the model's positions allow, the smallest first.
+    """Measures the batches of the grid that fit, from the smallest, and begins none after `within_s` seconds.
 
-    After `within_s` seconds no further batch is started. No other engine may hold memory on the device meanwhile.
+    No other engine may hold memory on the device meanwhile.
     """
     engine = Engine(replace(loaded, eos_ids=frozenset()), kv_budget_bytes)
     tokens = grid.steps + 1
@@ -94,7 +94,7 @@ TURNS_WITHIN_S = 6.0  # no turn begins later, so that a worker of a slow model s
 def worthwhile_threads(loaded: LoadedModel, kv_budget_bytes: int, most: int, within_s: float = TURNS_WITHIN_S) -> int:
     """Returns the fewest threads, at most `most`, whose step takes at most a tolerated multiple of the shortest one.
 
-    No other engine may hold memory on the device meanwhile. Leaves torch's number of threads changed.
+    Changes torch's number of threads. No other engine may hold memory on the device meanwhile.
     """
     if most == 1:
         return 1

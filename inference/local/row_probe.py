@@ -57,10 +57,7 @@ class RowProbe:
         return self._probe.lengths
 
     def after_pass(self, rows: Sequence[BatchRow]) -> None:
-        """Read the rows after a decoding step's forward pass, before they get their next tokens.
-
-        Its first columns have the newest token of each row, in the order of the rows.
-        """
+        """Read the rows behind a decoding step's forward pass, whose first columns have each row's newest token."""
         self._steps += 1
         self._middle.wanted = (self._steps + 1) % READ_EVERY == 0
         if self._steps % READ_EVERY or self._middle.kept is None:

@@ -55,10 +55,7 @@ class RunningBatch:
         self._cursor: Cursor | None = None  # None: rows joined, finished or moved since the last step
 
     def prefill(self, rows: Several[BatchRow], indices: Several[int]) -> None:
-        """Adds rows at these indices and computes their first token in one padded forward pass.
-
-        The cached beginnings of rows are not computed again.
-        """
+        """Adds rows at these indices and computes their first token in one padded pass, without cached beginnings."""
         started = perf_counter()
         prompts = [row.token_ids for row in rows]
         self.reserve_joiners(rows, indices)
@@ -150,7 +147,7 @@ class RunningBatch:
     def decode(self, prompt_tokens: int = 0) -> None:
         """Computes a token for every row, or several if guesses are right; the tokens of finished rows are dropped.
 
-        It also computes the next `prompt_tokens` tokens of all joining rows' prompts together, or one of each.
+        It also computes the next `prompt_tokens` of the joiners' prompts, or one of each.
         """
         self._compute_again()
         started = perf_counter()
@@ -270,10 +267,7 @@ class RunningBatch:
         self.reserve({index: len(row.token_ids) for index, row in zip(indices, rows, strict=True)}, shared)
 
     def reserve(self, tokens: Mapping[int, int], shared: Mapping[int, Several[int]] | None = None) -> None:
-        """Reserves memory for tokens[i] tokens of row i; changes nothing if it raises BudgetExceeded.
-
-        The first of them are in the blocks shared[i] of other rows.
-        """
+        """Reserves memory for tokens[i] tokens of row i, the first in blocks shared[i]; or raises BudgetExceeded."""
         cached = dict(enumerate(row.cached_tokens if row.running else 0 for row in self.rows))
         held = {**cached, **tokens}
         if self.kv.reserve([held[index] for index in range(len(held))], [*cached.values()], shared):

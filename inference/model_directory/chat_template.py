@@ -32,10 +32,7 @@ class ChatTemplates:
 
 
 def read_chat_templates(model: str) -> ChatTemplates:
-    """Reads the templates of a model directory or hub id; raises UnreadableModel.
-
-    A template file overrides the entry of the settings, which may hold several named templates.
-    """
+    """Reads a model's templates, whose files override the settings' entry; raises UnreadableModel."""
     older, settings = read_json(model, "chat_template.json"), read_json(model, "tokenizer_config.json")
     entry = (older | settings).get("chat_template")
     file = "tokenizer_config.json" if "chat_template" in settings else "chat_template.json"

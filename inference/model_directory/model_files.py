@@ -16,11 +16,7 @@ HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def read_text(model: str, file: str, needed: bool = False) -> str | None:
-    """Returns the text of a file, or None if the model has no such file; raises UnreadableModel.
-
-    Without a connection to the hub, a file that is `needed` must be in the cache, unless the hub once said that there
-    is none.
-    """
+    """Returns a file's text, or None if the model has none; raises UnreadableModel if that cannot be told."""
     place = Path(model)
     try:
         if place.is_dir():

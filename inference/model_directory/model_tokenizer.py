@@ -74,10 +74,7 @@ class ModelTokenizer:
 
 
 def load_tokenizer(model: str) -> ModelTokenizer:
-    """Returns the tokenizer of a model directory or hub id; raises UnreadableModel.
-
-    Truncation and padding that were saved with it are off, because every token of a prompt counts.
-    """
+    """Returns a model's tokenizer without its saved truncation and padding; raises UnreadableModel."""
     stored = read_text(model, "tokenizer.json")
     if stored is None:
         raise UnreadableModel(model, "it has no tokenizer.json")

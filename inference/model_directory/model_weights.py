@@ -1,7 +1,4 @@
-"""Reads the headers of a model directory's weight files, counts the parameters, and chooses their data type on a CPU.
-
-Imports no torch, for `magnus doctor`.
-"""
+"""Reads the headers of weight files, counts parameters, chooses their type on a CPU. Imports no torch."""
 
 import json
 from math import prod
@@ -98,9 +95,6 @@ def cpu_dtype(parameters: int, cpu_info: Path = CPU_INFO) -> tuple[CpuDtype, str
 
 
 def count_parameters(directory: Path) -> int | None:
-    """Returns the number of parameters in a directory's safetensors files; None if it has no such files.
-
-    Raises UnreadableWeights, or UnreadableModel for a damaged index.
-    """
+    """Returns the number of parameters in safetensors files, None without any; raises UnreadableWeights."""
     files = [file for file in weight_files(directory) if file.is_file()]
     return sum(_count(read_header(file)) for file in files) if files else None

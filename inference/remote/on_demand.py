@@ -42,10 +42,7 @@ class OnDemandServer:
         return frozenset() if self.page is None else _loaded_in(self.url, self.key, self.page) or frozenset()
 
     def change_s(self, model: str, directory: str, clock: Callable[[], float] = perf_counter) -> float:
-        """Makes the server load a model; returns how much longer the first answer takes than the next one.
-
-        Raises ServerUnusable if it does not answer.
-        """
+        """Makes the server load a model; returns by how much its first answer is later. Raises ServerUnusable."""
         began = clock()
         self._ask(model, directory)
         first = clock()

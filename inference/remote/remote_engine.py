@@ -1,8 +1,4 @@
-"""An engine whose rows run in a server over HTTP, one connection each, with the interface of our own engine.
-
-The engine's thread calls `insert`, `step` and `remove`. The connections run in an event loop in another thread. Imports
-no torch.
-"""
+"""An engine whose rows run in a server over HTTP, one connection each, in an event loop of its own thread."""
 
 import asyncio
 import sys
@@ -40,10 +36,7 @@ class ServerLostOften(Exception):
 
 
 class RemoteEngine:
-    """Serves many rows in one server; gives up the request of a row that gets no token for `silent_s` seconds.
-
-    `detokenizer` finds stop strings that began before a row was resumed.
-    """
+    """Serves rows in one server, giving up one without a token for `silent_s` s; `detokenizer` finds stop strings."""
 
     def __init__(self, server: ProbedServer, detokenizer: Detokenizer | None = None, silent_s: float = 60.0) -> None:
         self.server = server

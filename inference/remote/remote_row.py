@@ -11,10 +11,9 @@ from inference.sequences import FinishedSequence, FinishReason, Generated, Seque
 
 @dataclass(eq=False, slots=True)
 class RemoteRow:
-    """The tokens and the state of a row; instants are those of `monotonic`.
+    """The tokens and the state of a row; instants are those of `monotonic`. It ends when `reason` is set.
 
-    The stream's thread adds tokens, the engine's thread reads them and may take the row out. A row ends when `reason`
-    is set.
+    The stream's thread adds tokens, the engine's thread reads them and may take the row out.
     """
 
     sequence: Sequence

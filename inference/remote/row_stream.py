@@ -126,10 +126,7 @@ async def serve_row(
 
 
 async def stream_once(client: httpx.AsyncClient, server: ProbedServer, row: RemoteRow, terms: StreamTerms) -> None:
-    """Sends one request and reads its stream to the end.
-
-    Raises a ServerFault or ServerBusy, or TimeoutError if no event comes for `terms.silent_s` seconds.
-    """
+    """Sends one request and reads its stream; raises a ServerFault, ServerBusy, or TimeoutError."""
     wire = WIRE_FORMATS[server.kind]
     body = wire.body(server, row.request())
     with fail_after(terms.silent_s) as silence:

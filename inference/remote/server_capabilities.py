@@ -102,10 +102,7 @@ class ServerCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class ProbedServer:
-    """A server with its address, its model and its capabilities, as probed.
-
-    Rows may take at most `capacity_tokens`, and there may be at most `max_rows`; None means unknown.
-    """
+    """A server with its address, model and capabilities; `capacity_tokens` and `max_rows` None means unknown."""
 
     url: str
     kind: ServerKind
@@ -144,9 +141,9 @@ def client_name(model: str) -> str:
 
 
 def tokenizer_source(server: ProbedServer, configured: str | None) -> str:
-    """Returns the source of the tokenizer for `server_tokens.load_request_tokens`; raises ServerUnusable.
+    """Returns the tokenizer's source: `configured`, the server's directory, or the server as KIND+URL.
 
-    It is the `configured` directory or hub id, or else the server's model directory, or else the server as KIND+URL.
+    Raises ServerUnusable.
     """
     if configured is not None:
         return configured

@@ -31,10 +31,7 @@ def connect(
     max_rows: int | None = None,
     directory: str | None = None,
 ) -> ProbedServer:
-    """Probes the server at this URL; raises ServerUnusable.
-
-    `model` chooses one of several that it serves. transformers serve knows it by its `directory` or hub id.
-    """
+    """Probes the server at this URL for its `model`, or its `directory` or hub id; raises ServerUnusable."""
     with server_client(url, key) as client:
         probe = _Probe(client, base_url(url), key, model, capacity_tokens, max_rows, directory)
         return PROBES[probe.kind() if kind == "auto" else kind](probe)

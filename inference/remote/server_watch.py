@@ -1,8 +1,4 @@
-"""Watches one server: whether it still serves the same model, and how many rows it should have.
-
-A server that does not answer, serves another model or sends unreadable answers has a `fault`. It gets no work until it
-has answered a trial.
-"""
+"""Watches one server: how many rows it should have, and the `fault` for which it gets none until a trial succeeds."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -59,9 +59,9 @@ LEAST_S, MOST_S = 0.3, 5.0
 
 @dataclass(frozen=True, slots=True)
 class StepSample:
-    """A window of time in which the server computed `steps` iterations of `rows` rows without a pause.
+    """A window of `seconds` in which a server computed `steps` iterations of `rows` rows without a pause.
 
-    Each iteration read `cached` tokens of each row; the prefills in the window computed `prefilled` tokens.
+    Each read `cached` tokens a row; prefills computed `prefilled` tokens.
     """
 
     seconds: float

@@ -1,7 +1,4 @@
-"""The request bodies of each kind of server, and the readers of the chunks that it streams.
-
-A server's chunks are untrusted: one of another shape raises ServerGarbage.
-"""
+"""Each kind of server's request bodies and readers of its chunks; other shapes raise ServerGarbage."""
 
 import json
 from collections.abc import Callable, Mapping

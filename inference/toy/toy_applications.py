@@ -1,7 +1,4 @@
-"""Six toy applications: instructions on words whose right answer, and so its length, follows from the input.
-
-The demo, the benchmarks, the tests and the training draw their requests here, by a seed. Imports no torch.
-"""
+"""Six toy applications, drawn by a seed, whose right answer follows from the words given. Imports no torch."""
 
 import math
 import random
@@ -125,10 +122,7 @@ def toy_requests(
     median_words: float = 10.0,
     applications: Sequence[str] = tuple(APPLICATIONS),
 ) -> list[ToyRequest]:
-    """Draws `n` requests of uniformly drawn applications and log-normal input lengths, clipped at `max_words`.
-
-    The same arguments give the same requests.
-    """
+    """Draws `n` requests by a seed, with log-normal input lengths of at most `max_words`."""
     rng = random.Random(seed)
     requests = []
     for _ in range(n):

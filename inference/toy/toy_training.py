@@ -49,10 +49,7 @@ def make_model(vocabulary: int) -> LlamaForCausalLM:
 
 
 def make_optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
-    """Returns Muon for the layers' matrices and AdamW for the other weights.
-
-    With Muon the model learns to copy from a third of the tokens that AdamW needs.
-    """
+    """Returns Muon for the layers' matrices, which learns from a third of the tokens, and AdamW for the others."""
     matrices = [weight for weight in model.model.layers.parameters() if weight.ndim == 2]
     others = [weight for weight in model.model.layers.parameters() if weight.ndim != 2]
     others += [*model.model.embed_tokens.parameters(), *model.model.norm.parameters()]

@@ -1,7 +1,4 @@
-"""Three regressions in closed form: a kernel ridge, a robust line, and a line between logarithms with a prior.
-
-scikit-learn's versions lack two things: leave-one-out predictions, and a prior for each term.
-"""
+"""A kernel ridge and its leave-one-out errors, a robust line, a line of logarithms with a prior for each term."""
 
 from collections import Counter
 from collections.abc import Sequence

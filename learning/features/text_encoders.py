@@ -133,8 +133,5 @@ class SentenceEncoder:
 
 @lru_cache(maxsize=2)
 def make_encoder(name: str) -> Encoder:
-    """Return the encoder of this name, loaded once a process; names but `hashing` are sentence-transformers models.
-
-    Raises UnusableEncoder.
-    """
+    """Return the encoder of this name, loaded once a process; names but `hashing` are sentence-transformers models."""
     return HashingEncoder() if name == HASHING else SentenceEncoder(name)

@@ -33,10 +33,7 @@ def bin_upper_bound(number: int, width: int = BIN_TOKENS) -> int:
 
 
 def target_bins(outcomes: Sequence[Outcome], target: Target, width: int) -> dict[Prompt, int]:
-    """Return the number of the bin of each prompt's longest answer, or of the mean of its answers.
-
-    The paper takes the longest, because a prediction that is too short costs more than one that is too long.
-    """
+    """Return the bin of each prompt's longest answer, as too short a prediction costs most, or of their mean."""
     lengths = defaultdict(list)
     for outcome in outcomes:
         lengths[outcome.prompt].append(outcome.generated_tokens)

@@ -8,10 +8,7 @@ from scheduling.policies.wrapping.row_shares import shares_of
 
 
 def work_before_end(left: Mapping[Job, Work], job: Job, weight_of: Callable[[str], float]) -> Work:
-    """Return the work that is served until `job`, one of those with work left, has ended.
-
-    Every job is served at a rate that is proportional to its share, and leaves once it has ended.
-    """
+    """Return the work served until `job` has ended; each job has a rate in proportion to its share."""
     shares, own = shares_of(left, weight_of), left[job]
     until = own.tokens / shares[job]
     total = own

@@ -76,10 +76,7 @@ class Baton(Policy):
         return [assignment for batch in batches if (assignment := batch.assignment())]
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Return the waiting requests in serving order, in batches as large as the first worker's last batch.
-
-        Requests really join one by one, which takes about as long as batches of that size.
-        """
+        """Return the waiting requests in order, in batches like the first worker's last; really they join singly."""
         costs = self._first_worker.costs if self._first_worker else None
         size = self._batch_size or max(1, len(self._first_worker.rows) if self._first_worker else 1)
         requests = self._in_order()
@@ -202,10 +199,7 @@ class BatonBatch:
         return max(cached + [request.prefill for request in self._joiners], default=0)
 
     def assignment(self) -> Assignment | None:
-        """Return which rows leave and which requests then join, or None if nothing changes.
-
-        The worker itself prefills joiners of similar length together.
-        """
+        """Return which rows leave and which requests then join, or None if nothing changes."""
         if not self._joiners and not self._preempted:
             return None
         longest = max((request.prefill for request in self._joiners), default=1)

@@ -100,10 +100,7 @@ class ConservativeContinuous(Policy):
         return self._slots or worker.memory.fixed_batch_size(self._max_length, self._max_generation_length)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Return the waiting requests in batches as large as the first worker's slots.
-
-        Requests really join one by one, which takes about as long as batches of that size.
-        """
+        """Return the waiting requests in batches of the first worker's slots; really they join one by one."""
         costs = self._first_worker.costs if self._first_worker else None
         requests = iter(self._queues)
         slots = self.slots(self._first_worker) if self._first_worker else 1

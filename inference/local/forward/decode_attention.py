@@ -56,10 +56,7 @@ def by_products(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Te
 
 
 def by_bags(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, whole_until: float = 1) -> Tensor:
-    """Computes the scores by whole blocks and the weighted values by `embedding_bag`.
-
-    Blocks of more than `whole_until` times the width are read only up to the width.
-    """
+    """Computes scores by whole blocks, up to `whole_until` times the width, and values by `embedding_bag`."""
     rows, key_heads, queries, dim = query.shape
     columns, width = keys.stride(1) // dim, keys.shape[2]
     by_head = query.reshape(-1, queries, dim)
@@ -155,10 +152,7 @@ def by_blocks(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, index: 
 
 
 def _times_shared(of_readers: Tensor, matrices: Tensor) -> Tensor:
-    """Multiplies the values of each reader of an entry, [entries * readers, heads * m], by the entry's matrices.
-
-    The matrices are [entries, key heads, m, n]. Returns [entries * readers, heads * n].
-    """
+    """Multiplies readers' values, [entries * readers, heads * m], by matrices [entries, key heads, m, n]."""
     entries, key_heads, m, _ = matrices.shape
     readers = len(of_readers) // entries
     by_head = of_readers.view(entries, readers, key_heads, -1).transpose(1, 2).reshape(entries, key_heads, -1, m)

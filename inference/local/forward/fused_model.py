@@ -71,10 +71,7 @@ class _Layer:
 
 
 def fusible(model: Any) -> bool:
-    """Returns whether `FusedModel` computes this model: its architecture is known, its linear layers are plain.
-
-    Only q, k and v may have biases.
-    """
+    """Returns whether `FusedModel` computes this architecture; only q, k and v may have biases."""
     if type(model).__name__ not in ARCHITECTURES:
         return False
     if 2 * len(model.model.rotary_emb.inv_freq) != model.model.layers[0].self_attn.head_dim:

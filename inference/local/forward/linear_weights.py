@@ -1,7 +1,6 @@
-"""The weights of linear layers in the memory layout that this CPU multiplies fastest: plain, or packed by oneDNN.
+"""The weights of linear layers in the layout that this CPU multiplies fastest, measured at loading: plain or packed.
 
-oneDNN rearranges a plain matrix at each product, and reads a packed one without that. The fastest layout is measured
-when a model loads.
+oneDNN rearranges a plain matrix at each product, and reads a packed one without that.
 """
 
 from collections.abc import Iterable

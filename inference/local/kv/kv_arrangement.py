@@ -39,11 +39,7 @@ def split_into_pieces(lengths: Sequence[int], most_hidden: float) -> list[Piece]
 def enlarged_rectangle(
     now: "Arrangement", rows: int, columns: int, budget_bytes: int, layout: KvLayout
 ) -> "Arrangement":
-    """Returns a rectangle of at least `rows` by `columns` tokens, within the budget.
-
-    Where the budget allows, it gets a quarter more columns and half as many rows again, so that the next growth comes
-    later.
-    """
+    """Returns a rectangle of at least `rows` by `columns` tokens, with space to grow if the budget allows."""
     new_columns, new_rows = now.block_tokens, max(rows, now.blocks)
     if columns > now.block_tokens:
         new_columns = -(-(columns + columns // 4) // COLUMN_STEP) * COLUMN_STEP

@@ -327,10 +327,7 @@ class KvCache(RowStates):
             new.by_block(tensor, of)[kept_at] = asides[held.shape]
 
     def _divide_anew(self, old: Arrangement, new: Arrangement, kept_at: tuple[slice, ...]) -> None:
-        """Gives each layer memory of its own size.
-
-        The more tokens rows have, the less of the budget is for layers with a window.
-        """
+        """Gives each layer memory of its own size: the more tokens rows have, the less is for layers with a window."""
         for sides in (self._keys, self._values):
             for layer, of in enumerate(self.layout.slots):
                 held = old.by_block(sides[layer], of)[kept_at]

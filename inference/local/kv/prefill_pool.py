@@ -51,10 +51,7 @@ class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
         return len(self.token_ids) - self.prefilled
 
     def prefill(self, model: Any, count: int) -> Tensor:
-        """Computes the next `count` tokens; returns the logits that follow each of them, [count, vocabulary].
-
-        Without prompt_logprobs, only those that follow the last one, [1, vocabulary].
-        """
+        """Computes the next `count` tokens; returns the last one's logits, or with prompt_logprobs those of all."""
         first, dtype, device = self.prefilled, self.layout.dtype, self.layout.device
         mask = torch.full((count, first + count), torch.finfo(dtype).min, dtype=dtype, device=device)
         positions = torch.arange(first, first + count, device=device)[None, :]
@@ -79,10 +76,7 @@ class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Writes the states [1, heads, tokens, dim] of a layer; returns the keys and values up to the newest.
-
-        A layer with a window begins with as many tokens before these as the window has.
-        """
+        """Writes the states [1, heads, tokens, dim] of a layer; returns keys and values from its window's begin on."""
         keys, values = self._layers[layer_idx]
         if most := self.layout.slots[layer_idx].most_tokens:
             keys, values = torch.cat([keys, key_states], 2), torch.cat([values, value_states], 2)

@@ -85,10 +85,7 @@ class LoadedModel:
 
     @property
     def mixes_passes(self) -> bool:
-        """Whether a pass over blocks may compute several tokens of a row, guesses or a part of its prompt.
-
-        Not with windows or longrope's two ranges.
-        """
+        """Returns whether a pass over blocks may compute several tokens of a row: not with windows or longrope."""
         return self.fused and not self.layout.windows and self.longrope is None
 
 

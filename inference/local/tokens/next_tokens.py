@@ -1,7 +1,4 @@
-"""Chooses the next token of each row: applies penalties and formats to the logits, then samples.
-
-Rows without penalties or formats cost nothing here, and get the tokens that they would get alone.
-"""
+"""Chooses each row's next token: applies penalties and formats to the logits, then samples."""
 
 from collections.abc import Collection, Sequence
 from functools import lru_cache

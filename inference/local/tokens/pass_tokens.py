@@ -8,10 +8,7 @@ from inference.local.tokens.guessed_tokens import Guessing
 
 
 def guessed_tokens(rows: Sequence[BatchRow], tables: BlockTables | None, guessing: Guessing) -> list[list[int]]:
-    """Returns guesses of each row's next tokens; its limit and its blocks have room for them and one more.
-
-    Returns an empty list if no row is guessed, as in a rectangle.
-    """
+    """Returns guesses of each row's next tokens, as far as limit and blocks allow; none in a rectangle."""
     if tables is None or not guessing.begins(sum(row.running for row in rows)):
         return []
     left = [

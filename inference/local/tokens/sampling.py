@@ -62,7 +62,7 @@ def sample(logits: Tensor, samplings: Sequence[Sampling], uniforms: Sequence[flo
 def below_the_likeliest(logits: Tensor) -> Tensor:
     """Returns the logits in float32 minus the largest of their row, so that no temperature makes them overflow.
 
-    NaN counts as minus infinity. A row without a finite logit becomes zeros.
+    NaN counts as minus infinity; a row without finite logits becomes zeros.
     """
     scores = logits.float().nan_to_num(nan=-torch.inf, posinf=HIGHEST, neginf=-torch.inf)
     return (scores - scores.amax(-1, keepdim=True)).nan_to_num_(nan=0.0, neginf=-torch.inf)

@@ -173,10 +173,7 @@ class Fusion(Policy):
         return False
 
     def _join_from(self, buckets: LengthBuckets, tenant: str, until: float, state: DecisionState) -> bool:
-        """Let requests of one tenant join, smallest key first, until its counter exceeds `until`.
-
-        Return whether any joined.
-        """
+        """Let one tenant's requests join by key until its counter exceeds `until`; return whether any joined."""
         fleet, load, counters = state.fleet, state.load, self._queues.counters
         heads = buckets.heads()
         workers = candidate_workers(fleet, heads)

@@ -190,10 +190,7 @@ def _column(waiting: WaitingRequest, by_deadline: bool) -> tuple[float, ...]:
 
 
 class TenantQueues:
-    """Each tenant's waiting requests, the tenants' counters, and the total waiting work.
-
-    A tenant's requests of the service tier `priority` count as another tenant's, of a larger weight.
-    """
+    """Each tenant's waiting requests, counters and work; requests of the tier `priority` are another tenant's."""
 
     def __init__(self) -> None:
         self.by_tenant: dict[str, LengthBuckets] = {}  # only tenants that have a request waiting
