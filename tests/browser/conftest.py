@@ -1,8 +1,9 @@
 """A real browser on the real dashboard: the app on a port of its own, Postgres behind it, Chromium in front."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
@@ -16,6 +17,9 @@ from tests.browser.chromium import FLAGS, NoChromium, find
 from tests.browser.site import PASSWORD, Site, Visitor
 from tests.integration.database_stage import Stage
 from webapp.app import create_app
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +44,28 @@ class PatientForSeconds(WSGIRequestHandler):
 
     timeout = 5
 
+    def connection_dropped(self, error: BaseException, environ: "WSGIEnvironment | None" = None) -> None:
+        """Close the answer of a browser that went away; werkzeug leaves its file open, and gunicorn does not."""
+        if environ is not None:
+            environ["close answer"]()
+
+
+def remembering_answers(app: "WSGIApplication") -> "WSGIApplication":
+    """The app, whose answers can be closed by who has their requests' environments."""
+
+    def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        answered = app(environ, start_response)
+        environ["close answer"] = getattr(answered, "close", lambda: None)
+        return answered
+
+    return answer
+
 
 @contextmanager
 def running_site(settings: Settings, port: int = 0) -> Iterator[Site]:
     """The dashboard with these settings, on an empty database."""
     app = create_app(settings)
-    server = ThreadedWSGIServer("127.0.0.1", port, app, PatientForSeconds)
+    server = ThreadedWSGIServer("127.0.0.1", port, remembering_answers(app), PatientForSeconds)
     server.daemon_threads = False  # `server_close` waits for requests that still use the database
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
