@@ -56,7 +56,7 @@ class Results:
             self.file.write_text(content + "\n", encoding="utf-8")
 
     def earlier(self) -> Any:
-        """Return the figures that the file already has; None if there is no such file."""
+        """Return the figures that the file already has, or None if there is no such file."""
         if self.file is None or not self.file.exists():
             return None
         return json.loads(self.file.read_text(encoding="utf-8"))["figures"]
@@ -136,7 +136,7 @@ def cell(row: Json, column: Column) -> str:
 
 
 def percentile(values: Sequence[float], share: float, method: Any = "linear") -> float | None:
-    """Compute the value that this share of the values does not exceed, interpolated; None without values."""
+    """Compute the value that this share of the values does not exceed, interpolated, or None without values."""
     return float(np.quantile(values, share, method=method)) if len(values) else None
 
 

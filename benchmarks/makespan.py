@@ -218,7 +218,7 @@ def behind_another(name: str, lengths: WorkloadLengths, paged: bool, seed: int) 
 
 
 def last_end(trace: Trace, prefix: str) -> float:
-    """Return the instant of the last answer of the requests whose ids begin with this; infinity if one has none."""
+    """Return the instant of the last answer of the requests whose ids begin with this, or infinity if one has none."""
     ends = [answer.finished_at for answer in trace.answers.values() if answer.id.startswith(prefix)]
     return max(ends) if ends else math.inf
 

@@ -83,7 +83,7 @@ class OneRound(PlainRule):
 
 
 def oldest(worker: Worker, fleet: ModelFleet, but: str = "") -> str | None:
-    """Return the model, other than `but`, whose oldest request waits longest; None if none waits."""
+    """Return the model, other than `but`, whose oldest request waits longest, or None if none waits."""
     waiting = {model: fleet.oldest_at(model, False) for model in worker.loadable if model != but}
     model = min(waiting, key=waiting.__getitem__)
     return model if waiting[model] < math.inf else None

@@ -30,7 +30,7 @@ def chosen_device(device: str) -> str:
 
 
 def device_problem(device: str) -> str:
-    """Returns why torch cannot compute on this device here; "" if it can."""
+    """Returns why torch cannot compute on this device here, or "" if it can."""
     try:
         torch.empty(1, device=device)
     except (AssertionError, NotImplementedError, RuntimeError) as error:
@@ -174,5 +174,5 @@ class GraphRecorder:
 
 
 def graph_recorder(device: torch.device) -> GraphRecorder | None:
-    """Returns a recorder of this device; None if it has no streams, as a CPU."""
+    """Returns a recorder of this device, or None if it has no streams, as a CPU."""
     return GraphRecorder(device) if _has_streams(device) else None

@@ -58,7 +58,7 @@ class IsolatedCalls:
         return answer.removeprefix(ANSWERED).decode()
 
     def _ask(self, text: str, cpu_s: float) -> bytes | None:
-        """Returns the answer, empty if the process was ended before it; None if the template had been killed."""
+        """Returns the answer, empty if the process was ended before it, or None if the template had been killed."""
         ours, theirs = socketpair()
         with ours:
             with theirs:

@@ -162,7 +162,7 @@ class PromptFormat:
         return self._form.model_copy(update={"opened": end.endswith(opening)})
 
     def token_bytes(self, id: int) -> bytes:
-        """Returns the bytes that this token adds to an answer; none if the vocabulary has no such token."""
+        """Returns the bytes that this token adds to an answer, or none if the vocabulary has no such token."""
         return bytes_of_token(self._tokenizer.id_to_token(id) or "", self._byte_level)
 
     def _encode_chat(

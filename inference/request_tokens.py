@@ -39,7 +39,7 @@ class RequestTokens(Protocol):
 
     @property
     def detokenizer(self) -> Detokenizer | None:
-        """Returns the tokenizer that finds stop strings in an answer's tokens; None if the server must find them."""
+        """Returns the tokenizer that finds stop strings in an answer's tokens, or None if the server must find them."""
 
     def encode_request(
         self, instructions: str, input: str, turns: Sequence[Turn], ending: ChatEnding = NEXT_TURN
@@ -48,7 +48,7 @@ class RequestTokens(Protocol):
 
     @property
     def long_prompts(self) -> IsolatedCalls | None:
-        """Returns the processes that encode long prompts (`prompt_encoding`); None if a server encodes them."""
+        """Returns the processes that encode long prompts (`prompt_encoding`), or None if a server encodes them."""
 
     @property
     def takes_tools(self) -> bool:
@@ -56,11 +56,11 @@ class RequestTokens(Protocol):
 
     @property
     def template_variables(self) -> frozenset[str] | None:
-        """Returns the variables that the chat template knows beside the chat's own; None if only a server knows."""
+        """Returns the variables that the chat template knows beside the chat's own, or None if only a server knows."""
 
     @property
     def generation(self) -> GenerationDefaults:
-        """Returns the defaults in the model's generation_config.json; none if only a server has that file."""
+        """Returns the defaults in the model's generation_config.json, or none if only a server has that file."""
 
     @property
     def thinks(self) -> bool:
@@ -71,11 +71,11 @@ class RequestTokens(Protocol):
 
     @property
     def context_tokens(self) -> int | None:
-        """Returns the most tokens that a prompt and its answer may have together; None if that is not known here."""
+        """Returns the most tokens that a prompt and its answer may have together, or None if that is not known here."""
 
     @property
     def vocabulary_size(self) -> int | None:
-        """Returns the number below which all token ids are; None if only a server knows it."""
+        """Returns the number below which all token ids are, or None if only a server knows it."""
 
     def encode_messages(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], ending: ChatEnding = NEXT_TURN

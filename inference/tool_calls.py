@@ -110,7 +110,7 @@ def read_tool_calls(text: str, tools: OfferedTools) -> tuple[str, list[ToolCall]
 
 
 def may_begin_calls(text: str) -> int | None:
-    """Returns the position in an incomplete answer at which calls begin or may begin; None if there is none."""
+    """Returns the position in an incomplete answer at which calls begin or may begin, None if there is none."""
     place = min(_next_mark(text, 0)[0], len(text) - held_back(text, MARKS))
     before = text[:place].lstrip()
     if not before or before[0] in "{[":
@@ -125,7 +125,7 @@ def _next_mark(text: str, at: int) -> tuple[int, int]:
 
 
 def _calls(text: str, at: int, tools: OfferedTools) -> tuple[list[ToolCall], int] | None:
-    """Returns the calls behind a mark that ends at `at`, and where they end; None if they cannot be read."""
+    """Returns the calls behind a mark that ends at `at`, and where they end, or None if they cannot be read."""
     readers = (_values, _named, _functions, _keyed)
     found = next((found for read in readers if (found := read(text, at, tools))), None)
     closing = found and CLOSING.match(text, found[1])

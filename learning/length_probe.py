@@ -23,7 +23,8 @@ from scheduling.request import COVERAGE, RowLength
 
 FEWEST_ROWS = 60  # ended rows before the first fit, as for the length predictor
 # Rows that end between two fits: 60, later a third of all so far, at most 256. A fit takes 1 ms with 128 values and
-# 13 with 576. Every 16 rows took 1 % of the bundled model's time; at 32 and a quarter tau was the same as now.
+# 13 with 576. A fit every 16 rows took 1 % of the bundled model's time; one every 32, later a quarter of all, gave
+# the same tau as now.
 FIT_EVERY, FIT_AFTER, MOST_UNLEARNED = 60, 1 / 3, 256
 KEEP = 0.9999  # a reading's weight once another one is learned: half after 7,000 readings. Not tuned.
 # The weight of the prior, in readings for each value of a state: 2 ranked SmolLM2's rows as well, 17 worse.

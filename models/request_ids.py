@@ -25,6 +25,6 @@ def new_id(arrived_at: datetime) -> str:
 
 
 def arrival_of(id: str) -> datetime | None:
-    """Returns the instant in a request's id; None if it has none."""
+    """Returns the instant in a request's id, or None if it has none."""
     found = TIMED_ID.fullmatch(id)
     return EPOCH + timedelta(microseconds=int(found[1], 16)) if found else None

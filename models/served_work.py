@@ -107,7 +107,7 @@ def _started_at(row: Row[Any]) -> float:
 
 
 def _engine(worker: LiveWorker) -> EngineCosts | None:
-    """Returns the costs of the engine's steps that the worker has learned; None if it has learned none yet."""
+    """Returns the costs of the engine's steps that the worker has learned, or None if it has learned none yet."""
     if worker.curves is None:
         return None
     curves = worker.curves.curves

@@ -46,7 +46,7 @@ class Channel(Generic[Message]):
         return self._subscription is not None
 
     def wait(self, within_s: float, sleep: Callable[[float], object] = time.sleep) -> list[Message] | None:
-        """Returns the messages that came, none after `within_s`; None if earlier ones may have been missed.
+        """Returns the messages that came, none after `within_s`, or None if earlier ones may have been missed.
 
         It returns None when it has just subscribed, and while it cannot subscribe: it then tries again every
         RECONNECT_S. Raises NotificationsUnavailable if a pooler keeps the notifications of Postgres away.

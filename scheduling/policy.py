@@ -172,7 +172,7 @@ class Policy(Protocol):
 
 
 def batch_shape(requests: Sequence[Request], iteration_limit: int | None = None) -> tuple[int, int, int]:
-    """Return batch size, batch length and predicted batch generation length, both in tokens; at least one request."""
+    """Return the size, length and predicted generation length of a batch of at least one request."""
     generation_length = max(request.remaining for request in requests)
     length = max(request.prefill for request in requests)
     return len(requests), length, min(generation_length, iteration_limit or generation_length)

@@ -27,7 +27,7 @@ class RankCorrelation:
 
 
 def kendall_tau(first: np.ndarray, second: np.ndarray) -> float:
-    """Return Kendall's tau-b of two arrays of numbers; 0 where it is undefined (all values of an array are equal).
+    """Return Kendall's tau-b of two arrays of numbers, or 0 where it is undefined (all values of an array are equal).
 
     (C - D) / √((P - T1)·(P - T2)) with P pairs, of which C are in the same order on both sides, D in opposite order,
     and T1 and T2 are ties of one side. Knight's method: D are the inversions of the second side once the pairs are

@@ -110,7 +110,7 @@ def add_tenant_headers(response: Response) -> Response:
 
 
 def _token_standing() -> TokenStanding | None:
-    """Returns what the tenant may still submit; None if the database is unreachable, so the answer is still sent."""
+    """Returns what the tenant may still submit, or None, and no error, if the database is unreachable."""
     try:
         return current_context().backlog_limit.standing(current_tenant())
     except SQLAlchemyError as error:

@@ -50,7 +50,7 @@ class KeyedTtlCache(Generic[Key, Value]):
         self._since = -math.inf
 
     def get(self, key: Key, now: float) -> Value | None:
-        """Returns the value at `now`, in monotonic seconds; None if there is none. Raises what `read` raises."""
+        """Returns the value at `now`, in monotonic seconds, or None if there is none. Raises what `read` raises."""
         if now - self._since > self._ttl_s:
             self._cached, self._since = {}, now
         cached = self._cached  # a slow read must not end in the dict of a later interval, where it would be too old

@@ -150,7 +150,7 @@ def device_problems(devices: str) -> Iterator[str]:
 
 
 def port_problem(host: str, port: int, setting: str) -> str | None:
-    """Returns why nobody can listen on this port, with the remedy; None if it is free."""
+    """Returns why nobody can listen on this port, with the remedy, or None if it is free."""
     try:
         bind(host, port)
     except socket.gaierror as error:
@@ -175,7 +175,7 @@ def bind(host: str, port: int) -> int:
 
 
 def broker_problem(url: str) -> str | None:
-    """Returns why the broker cannot be used, with the remedy; None if it takes writes."""
+    """Returns why the broker cannot be used, with the remedy, or None if it takes writes."""
     remedy = "check MAGNUS_REDIS_URL, and that the server runs"
     try:
         with redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as client:

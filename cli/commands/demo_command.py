@@ -134,7 +134,7 @@ def demo(
 
 
 def _served_model(model: str | None, engines: tuple[str, ...]) -> str | None:
-    """Return the directory of a real model, or what the engine servers say of theirs; None for the bundled model."""
+    """Return the directory of a real model, or what the engine servers say of theirs, or None for the bundled model."""
     if model is None and not engines:
         return None
     try:
@@ -159,7 +159,7 @@ def _service(
     real: bool,
     seed: int,
 ) -> AbstractContextManager[tuple[str, str]]:
-    """Return the running service or, in `directory`, one of the demo's own; a real model's predictor is untrained."""
+    """Return the running service, or one of the demo's own in `directory`; only the bundled model's is pretrained."""
     if directory is None:
         return nullcontext(api_address(settings))
     examples = () if real else tuple(training_examples(TRAINING_EXAMPLES, arrivals, seed))

@@ -50,7 +50,7 @@ def read_examples(data: IO[str]) -> Iterator[Example]:
 
 
 def _line_of_batch(fields: dict[str, Any]) -> Example | None:
-    """Return the example of a request and its result; None for a request that failed."""
+    """Return the example of a request and its result, or None for a request that failed."""
     if "body" not in fields or "response" not in fields:
         raise NotAnExample(f"two lines have the custom_id {fields['custom_id']!r} but are no request and its result")
     response = fields["response"]

@@ -182,7 +182,7 @@ def _prepare_schema(database_url: str) -> None:
 
 
 def _create_first_key(engine: Engine, state_dir: Path) -> str | None:
-    """Returns a new API key for this directory; None if the database knows the one that it has."""
+    """Returns a new API key for this directory, or None if the database knows the one that it has."""
     path = state_dir / "api-key"
     with make_sessions(engine).begin() as session:
         kept = read_secret(path)
@@ -242,7 +242,7 @@ def _start_in_empty_directory(supervisor: Supervisor, directory: Path, *programs
 
 
 def _own_devices(settings: Settings) -> list[str]:
-    """Returns a device for each worker of our own engine; none if there are engine servers and no MAGNUS_WORKERS."""
+    """Returns a device for each worker of our own engine, or none if there are engine servers and no MAGNUS_WORKERS."""
     requested = settings.workers if "workers" in settings.model_fields_set else None
     if settings.engines and not requested:
         return []

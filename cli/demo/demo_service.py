@@ -48,7 +48,7 @@ def empty_directory(state_dir: Path) -> Path:
 def own_service(
     console: Console, state_dir: Path, policy: str | None, service: DemoService
 ) -> Iterator[tuple[str, str]]:
-    """Start a service, teach its predictor the examples, yield URL and key, stop it. `policy` may be of VARIANTS."""
+    """Start a service, train its predictor, yield its URL and key, and stop it; `policy` is a name or a variant."""
     policy, environment = VARIANTS.get(policy or "", (policy, {}))
     keep_private(state_dir)
     console.print(

@@ -57,7 +57,7 @@ def record(file: Path, directory: Path) -> None:
 
 
 def recorded(directory: Path) -> str | None:
-    """Returns the stored fingerprint of the file from which a directory was made; None if there is no record."""
+    """Returns the stored fingerprint of the file from which a directory was made, or None if there is no record."""
     try:
         found = json.loads((directory / RECORD).read_text())
     except (OSError, ValueError):

@@ -114,7 +114,7 @@ def keep_private(state_dir: Path) -> None:
 
 
 def read_secret(path: Path) -> str | None:
-    """Returns the content of a file without the white space around it; None if there is no such file."""
+    """Returns the content of a file without the white space around it, or None if there is no such file."""
     return path.read_text().strip() if path.exists() else None
 
 

@@ -37,7 +37,7 @@ class PassCosts:
         self._sums += (1, tokens, tokens**2, several, by_tokens, seconds, seconds * tokens, seconds * several)
 
     def line(self) -> Line | None:
-        """Returns the line by least squares; None before the first pass."""
+        """Returns the line by least squares, or None before the first pass."""
         passes, tokens, squares, several, of_those, seconds, by_tokens, of_several = self._sums
         if not passes:
             return None

@@ -68,7 +68,7 @@ class RowProbe:
             self._probe.read([rows[index].sequence.id for index in running], known, states[running])
 
     def longest(self, rows: Sequence[BatchRow]) -> BatchRow | None:
-        """Return the row with the most tokens still to come; None while the probe predicts nothing.
+        """Return the row with the most tokens still to come, or None while the probe predicts nothing.
 
         Rows that it has not read yet count as predicted at their arrival. A row that was preempted before comes last,
         because rows that join later could keep a long one waiting.

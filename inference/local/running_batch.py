@@ -107,7 +107,7 @@ class RunningBatch:
         return PooledRow(self.kv, row, self.sharing.blocks(row))
 
     def prefill_piece(self, pooled: PooledRow, most: int) -> None:
-        """Prefills at most `most` further tokens of a pooled row, which joins behind the last row at its last piece."""
+        """Prefills at most `most` further tokens of a pooled row; with its last token it joins behind the last row."""
         started, row, first, index = perf_counter(), pooled.row, pooled.prefilled, len(self.rows)
         count, joins = min(most, pooled.left), most >= pooled.left
         if joins:

@@ -72,7 +72,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def native_bfloat16(cpu_info: Path = CPU_INFO) -> str | None:
-    """Returns Linux's name of the CPU flag for native bfloat16 products; None if the CPU or the system lacks it."""
+    """Returns Linux's name of the CPU flag for native bfloat16 products, or None if the CPU or the system lacks it."""
     try:
         lines = cpu_info.read_text().splitlines()
     except OSError:

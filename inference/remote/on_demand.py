@@ -73,7 +73,7 @@ def find_server(url: str, kind: EngineChoice, key: str | None) -> OnDemandServer
 
 
 def _loaded_in(url: str, key: str | None, page: str) -> frozenset[str] | None:
-    """Returns the models in one of LOADED; None if the server has no such page."""
+    """Returns the models in one of LOADED, or None if the server has no such page."""
     with server_client(url, key) as client:
         answer = client.get(page)
     try:

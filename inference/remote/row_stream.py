@@ -189,7 +189,7 @@ async def _start_of(answer: httpx.Response) -> bytes:
 
 
 def retry_after_s(value: str | None) -> float:
-    """Returns the seconds of a Retry-After header, at most LONGEST_RETRY_S; 0 for a date or no header."""
+    """Returns the seconds of a Retry-After header, at most LONGEST_RETRY_S, or 0 for a date or no header."""
     try:
         return min(LONGEST_RETRY_S, max(0.0, float(value or 0)))
     except ValueError:

@@ -125,7 +125,7 @@ def newest_jobs(session: Session, limit: int) -> Sequence[BulkJob]:
 
 
 def job_of_results(session: Session, tenant: str, file_id: str) -> BulkJob | None:
-    """Returns the bulk job whose output or errors are in this file; None if the file holds no results."""
+    """Returns the bulk job whose output or errors are in this file, or None if the file holds no results."""
     return session.scalar(
         select(BulkJob)
         .join(StoredFile, StoredFile.job_id == BulkJob.id)
@@ -134,7 +134,7 @@ def job_of_results(session: Session, tenant: str, file_id: str) -> BulkJob | Non
 
 
 def job_page(session: Session, tenant: str, *, after: str | None = None, limit: int = 20) -> BulkPage | None:
-    """Returns bulk jobs, newest first, beginning behind the job `after`; None if this tenant has no job `after`."""
+    """Returns bulk jobs, newest first, beginning behind the job `after`, or None if this tenant has no job `after`."""
     listed = select(BulkJob).where(BulkJob.tenant == tenant)
     if after is not None:
         cursor = fetch_job(session, tenant, after)

@@ -71,7 +71,7 @@ class BulkOutlook:
     now: datetime
 
     def forecast_s(self, tenant: str, job_id: str, work: Work) -> float | None:
-        """Returns the seconds until this work of a job is served; None without a worker whose costs are known."""
+        """Returns the seconds until this work of a job is served, or None without a worker whose costs are known."""
         if not self.workers or not work.requests:
             return None
         job = (tenant, job_id)

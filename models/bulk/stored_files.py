@@ -161,7 +161,7 @@ def first_lines(session: Session, file_id: str) -> list[int]:
 
 
 def next_chunk(session: Session, file_id: str, after: int) -> FileChunk | None:
-    """Returns the chunk behind the one whose first line is `after`; None behind the last chunk."""
+    """Returns the chunk behind the one whose first line is `after`, or None behind the last chunk."""
     following = select(FileChunk).where(FileChunk.file_id == file_id, FileChunk.first_line > after)
     return session.scalar(following.order_by(FileChunk.first_line).limit(1))
 

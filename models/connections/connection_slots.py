@@ -13,7 +13,7 @@ FOR_COMMANDS = 3  # such as `magnus doctor` and pg_dump. Not tuned.
 
 
 def connection_shortage(connection: Connection, processes: Mapping[str, int]) -> str | None:
-    """Returns why Postgres may refuse these processes, given by kind, connections; None if there are enough.
+    """Returns why Postgres may refuse these processes, given by kind, connections, or None if there are enough.
 
     A pooler has connections of its own, so no shortage shows behind it.
     """

@@ -85,7 +85,7 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
 
 
 def other_process(connection: Connection, name: str, instance: str, alive_s: float) -> str | None:
-    """Returns the name of the other process that had this worker's name within `alive_s`; None if none had."""
+    """Returns the name of the other process that had this worker's name within `alive_s`, or None if none had."""
     return connection.execute(
         text("""
             select instance from workers where name = :name and instance <> :instance and stopped_at is null

@@ -58,7 +58,7 @@ def begin_session(
 
 
 def find_session(session: Session, sha256: bytes) -> SignedIn | None:
-    """Returns the owner of a session; None if it is unknown or expired, or if its key is revoked or expired."""
+    """Returns the owner of a session, or None if it is unknown or expired, or if its key is revoked or expired."""
     row = session.execute(
         text("""
             select k.prefix, k.name, k.tenant, k.scopes, s.password_sha256, s.person, s.issuer, s.person_groups

@@ -1,4 +1,4 @@
-"""The figures of the overview: requests by stage, and the obstacles to serving them; pauses planning."""
+"""Reads the overview's figures, requests by stage and what keeps them from being served; pauses planning."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -178,7 +178,7 @@ def what_is_missing(session: Session, worker_alive_s: float) -> list[str]:
 
 
 def paused_since(session: Session) -> datetime | None:
-    """Returns since when planning is paused; None if it is not paused."""
+    """Returns since when planning is paused, or None if it is not paused."""
     row = session.execute(
         text("select updated_at from service_state where name = 'pause' and (value->>'paused')::bool")
     ).one_or_none()

@@ -99,7 +99,7 @@ def write_signals(connection: Connection, signals: Mapping[str, ScalingSignal]) 
 
 
 def read_signals(session: Session) -> dict[str, ScalingSignal]:
-    """Returns the last signals by model; none if they are older than STALE_S."""
+    """Returns the last signals by model, or none if they are older than STALE_S."""
     stored = session.execute(
         text("""
             select value from service_state where name = 'scaling'

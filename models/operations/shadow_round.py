@@ -51,7 +51,7 @@ def write_shadow_round(connection: Connection, played: ShadowRound) -> None:
 
 
 def read_shadow_round(session: Session, within_s: float = STALE_S) -> ShadowRound | None:
-    """Returns the last round; None if it was stored more than `within_s` seconds ago, or never."""
+    """Returns the last round, or None if it was stored more than `within_s` seconds ago, or never."""
     stored = session.execute(
         text("""
             select value from service_state where name = 'shadow'

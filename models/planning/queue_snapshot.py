@@ -92,7 +92,7 @@ class QueueSnapshot(_Value):
         return [request_id for batch in self.batches for request_id in batch.ids]
 
     def response_line(self, model: str) -> ResponseLine | None:
-        """Returns the response time of a request that arrives now, by its tokens; None if there is no forecast."""
+        """Returns the response time of a request that arrives now, by its tokens, or None if there is no forecast."""
         forecast = self.forecasts.get(model)
         return None if forecast is None or forecast.line is None else ResponseLine(*forecast.line)
 
@@ -126,7 +126,7 @@ def read_queue_snapshot(session: Session) -> QueueSnapshot | None:
 
 
 def parse_queue_snapshot(stored: Mapping[str, Any], at: datetime) -> QueueSnapshot | None:
-    """Returns the snapshot that was stored at this instant; None if another release wrote it in another form."""
+    """Returns the snapshot that was stored at this instant, or None if another release wrote it in another form."""
     try:
         return QueueSnapshot.model_validate({"version": None, **stored, "at": at})
     except ValidationError:

@@ -69,7 +69,7 @@ class ResponseTimeEstimate:
     def eta(
         self, application: str, input_tokens: int, limit_tokens: int, model: str, snapshot: QueueSnapshot | None
     ) -> SubmissionEta | None:
-        """Returns the ETA of a request that comes now; None without a worker, or without answers and snapshot."""
+        """Returns the ETA of a request that comes now, or None without a worker, or without answers and snapshot."""
         if snapshot is not None and model in snapshot.unserved:
             return None
         forecast_s = self._forecast_s(application, input_tokens, limit_tokens, model, snapshot)
@@ -79,7 +79,7 @@ class ResponseTimeEstimate:
         return SubmissionEta(forecast_s, told.seconds, told.low_s, told.high_s)
 
     def answer_tokens(self, application: str, input_tokens: int, limit_tokens: int) -> float | None:
-        """Returns the expected tokens of an answer, from recent answers by input length; None without any."""
+        """Returns the expected tokens of an answer, from recent answers by input length, or None without any."""
         lengths = self.output_tokens.get(application) or self.output_tokens.get(None)
         return None if lengths is None else min(lengths.at(input_tokens), limit_tokens)
 

@@ -17,7 +17,7 @@ LONGEST_ROW = f"""greatest(w.theta_bytes / w.delta_bytes, least({MOST_TOKENS}, c
 
 
 def curves_to_store(worker: WorkerCurves | None) -> dict[str, Any] | None:
-    """Returns the column's value; None if there are no curves."""
+    """Returns the column's value, or None if there are no curves."""
     if worker is None:
         return None
     fits = {"prefill": list(worker.curves.prefill), "decode": list(worker.curves.decode)}

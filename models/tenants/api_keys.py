@@ -74,12 +74,12 @@ class Caller:
 
 
 def find(connection: Connection, key: str) -> Caller | None:
-    """Returns the caller with this key; None if the key is unknown, revoked or expired."""
+    """Returns the caller with this key, or None if the key is unknown, revoked or expired."""
     return find_by_digest(connection, digest(key))
 
 
 def find_by_digest(connection: Connection, sha256: bytes) -> Caller | None:
-    """Returns the caller whose key has this SHA-256; None if the key is unknown, revoked or expired."""
+    """Returns the caller whose key has this SHA-256, or None if the key is unknown, revoked or expired."""
     for key_id, tenant, scopes, *limits in run(connection, FIND_KEY, {"sha256": sha256}):
         return Caller(key_id, tenant, frozenset(scopes), TenantLimits(*limits))
     return None

@@ -130,7 +130,7 @@ class Forecast:
         return expected | self._behind(played)
 
     def response_line(self) -> ResponseLine | None:
-        """Return the response time of a request that comes now; None if no request is expected to come."""
+        """Return the response time of a request that comes now, or None if no request is expected to come."""
         answers = self._simulation.answers
         points = [
             (request.remaining, self._of("waiting", answers[request.id], request, 0).seconds - self._comes_in(request))

@@ -69,7 +69,7 @@ def workers_wanted(demand: Demand, workers: Collection[Worker], target_s: float)
 
 
 def _busy_s(work: Work, workers: Collection[Worker]) -> float:
-    """Return the seconds for which the work keeps one worker busy; 0 if nothing is known of the workers."""
+    """Return the seconds for which the work keeps one worker busy, or 0 if nothing is known of the workers."""
     if not work.requests or not workers:
         return 0.0
     row = work.typical_row

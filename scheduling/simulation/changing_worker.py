@@ -30,7 +30,7 @@ class ChangingWorker(SimulatedWorker):
         self._rows_leave, self._rows_leave_at = False, now + self.instance.loadable[assignment.loads].change_s
 
     def next_at(self) -> float:
-        """Return the instant of the next event; infinity if there is none."""
+        """Return the instant of the next event, or infinity if there is none."""
         if self._wanted is None:
             return super().next_at()
         if self._loaded_at < math.inf:

@@ -21,7 +21,7 @@ class Timetable(Generic[T]):
         self._entries = deque(entries)
 
     def next_at(self) -> float:
-        """Return the instant of the next item; infinity if there is none."""
+        """Return the instant of the next item, or infinity if there is none."""
         return self._entries[0][0] if self._entries else math.inf
 
     def pop_due(self, now: float) -> Iterator[T]:
@@ -50,7 +50,7 @@ class WorkerEvents:
         del self._current[worker]
 
     def next_at(self) -> float:
-        """Return the instant of the next event; infinity if there is none."""
+        """Return the instant of the next event, or infinity if there is none."""
         while self._heap and self._current.get(self._heap[0][2]) != self._heap[0][1]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else math.inf

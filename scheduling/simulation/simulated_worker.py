@@ -52,7 +52,7 @@ class Instance:
     loadable: Mapping[str, LoadableModel] = field(default_factory=dict, hash=False)
 
     def longest_row_tokens(self, model: str) -> int:
-        """Return the tokens of the longest row that its memory holds with this model; 0 if it cannot load it."""
+        """Return the tokens of the longest row that its memory holds with this model, or 0 if it cannot load it."""
         if model == self.model:
             return self.memory.longest_row_tokens
         return self.loadable[model].memory.longest_row_tokens if model in self.loadable else 0
@@ -153,7 +153,7 @@ class SimulatedWorker:
         self._running_ends_at = max(self._running_ends_at, now)
 
     def next_at(self) -> float:
-        """Return the instant of the next event; infinity if there is none."""
+        """Return the instant of the next event, or infinity if there is none."""
         if self._running:
             return self._running_ends_at
         if self._batch.rows:

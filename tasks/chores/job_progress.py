@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 
 def next_status(job: WatchedJob, counts: LineCounts) -> BulkStatus | None:
-    """Returns the final state that a job has reached; None while a line is unfinished."""
+    """Returns the final state that a job has reached, or None while a line is unfinished."""
     if counts.unfinished:
         return None
     if job.status is BulkStatus.cancelling:

@@ -142,7 +142,7 @@ class FleetView:
 
 
 def work_after_change(workers: Iterable[Worker], model: str) -> list[PresentWork]:
-    """Returns the worker that would serve the model soonest if it began to change now; none if none can load it."""
+    """Returns the worker that would serve the model soonest if it began to change now, or none if none can load it."""
     able = [(_loads_s(worker, model), worker.name, worker) for worker in workers if model in worker.loadable]
     soonest = sorted(able, key=lambda one: one[:2])[:1]
     return [PresentWork(with_model(worker, model), loads_s=loads_s) for loads_s, _, worker in soonest]

@@ -82,7 +82,7 @@ class _Concluded:
                 yield request_id, turn
 
     def turn(self, place: int) -> Expectation | None:
-        """Returns the expectation for a request that has this place now (1 is next); None if nothing waited."""
+        """Returns the expectation for a request that has this place now (1 is next), or None if nothing waited."""
         if place <= len(self.turns):
             return self.turns[place - 1]
         return self.turns[-1].scaled(place / len(self.turns)) if self.turns else None

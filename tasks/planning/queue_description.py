@@ -63,7 +63,7 @@ def describe_queue(
 
 
 def _memory_share(batch: WaitingBatch, workers: Sequence[Worker]) -> float | None:
-    """Returns the share of the first worker's Θ that a batch may fill; None without a worker."""
+    """Returns the share of the first worker's Θ that a batch may fill, or None without a worker."""
     if not workers:
         return None
     memory, tokens = workers[0].memory, batch.length + batch.generation_length

@@ -80,7 +80,7 @@ class RecentServingTimes:
         self._ended += batch_ids
 
     def mean_s(self, connection: Connection) -> float:
-        """Returns the average in seconds; 0 before the first batch finished."""
+        """Returns the average in seconds, or 0 before the first batch finished."""
         endings = live_fleet.batch_endings(connection, self._ended) if self._ended else {}
         self._ended.clear()
         for ending in endings.values():

@@ -186,7 +186,7 @@ def _measured(loaded: LoadedModel, memory: KvMemory) -> MeasuredModel:
 
 
 def _measured_curves(loaded: LoadedModel, budget_bytes: int) -> ServingCurves | None:
-    """Returns rough curves, which learned steps or `magnus profile` replace; None if too few batches fit."""
+    """Returns rough curves, which learned steps or `magnus profile` replace, or None if too few batches fit."""
     measured = measure(loaded, budget_bytes, QUICK, PROFILE_WITHIN_S)
     if len(measured.prefills) < FEWEST_MEASURED:
         return None

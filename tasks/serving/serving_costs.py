@@ -59,7 +59,7 @@ class LearnedCosts:
         self._fit_at = 0.0
 
     def curves(self, now: float) -> LearnedCurves | None:
-        """Return the curves in service; None until some are better than the profile."""
+        """Return the curves in service, or None until some are better than the profile."""
         if now >= self._fit_at:
             self._fit_at = now + FIT_EVERY_S
             self._costs.add(self._take(now))

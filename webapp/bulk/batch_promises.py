@@ -117,7 +117,7 @@ def _told(expected: Expectation | None, left_s: float, spent_s: float, outlook: 
 
 
 def window_of(seconds: float) -> str | None:
-    """Returns the shortest completion window of at least these seconds; None if it would be too long."""
+    """Returns the shortest completion window of at least these seconds, or None if it would be too long."""
     unit, letter = (MINUTE_S, "m") if seconds <= 2 * HOUR_S else (HOUR_S, "h")
     window = max(1, math.ceil(seconds / unit))
     return f"{window}{letter}" if window * unit <= LONGEST_WINDOW_S else None

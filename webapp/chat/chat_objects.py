@@ -25,7 +25,7 @@ class CompletionUsage(ApiObject):
 
     @classmethod
     def of(cls, prompt: int, answer: int, reasoning: int | None, cached: int | None = None) -> Self:
-        """Returns the numbers with their sum; None for `reasoning` or `cached` means unknown."""
+        """Returns the numbers with their sum; if `reasoning` or `cached` is None, that number is unknown."""
         return cls(
             prompt_tokens=prompt,
             completion_tokens=answer,

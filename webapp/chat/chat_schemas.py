@@ -170,7 +170,7 @@ class CreateChatCompletion(CommonFields):
 
     @property
     def asked_logprobs(self) -> int | None:
-        """Returns how many of the likeliest tokens are wanted at each place; None without log probabilities."""
+        """Returns how many of the likeliest tokens are wanted at each place, or None without log probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
 

@@ -54,7 +54,7 @@ class TrustedProxy:
     groups_header: str | None
 
     def person(self, peer: str | None, headers: Headers) -> Person | None:
-        """Returns the person of a call from the address `peer`; None without the header or from another address."""
+        """Returns the person of a call from the address `peer`, or None without the header or from another address."""
         user = _text(headers.get(self.user_header, ""))
         if not user:
             return None

@@ -57,7 +57,7 @@ class TenantCount:
         return self.counted + self.admitted + self.stored
 
     def exceeded(self, one: TenantBacklog, most: TenantBacklog) -> str | None:
-        """Returns the name of the limit that one more request would exceed; None if it fits."""
+        """Returns the name of the limit that one more request would exceed, or None if it fits."""
         then = self.all + one
         return next((name for name in LIMITS if getattr(then, name) > getattr(most, name)), None)
 
@@ -107,7 +107,7 @@ class BacklogLimit:
         self._limits[tenant] = limits
 
     def standing(self, tenant: str) -> TokenStanding | None:
-        """Returns what a tenant may still submit; None if it has submitted nothing to this process."""
+        """Returns what a tenant may still submit, or None if it has submitted nothing to this process."""
         with self._lock:
             if (known := self._tenants.get(tenant)) is None:
                 return None

@@ -53,7 +53,7 @@ def prompt_of_turns(
 
 
 def opening_turns(turns: Sequence[StoredTurn]) -> int:
-    """Returns the number of system messages with which a conversation begins; 0 if it has no other messages."""
+    """Returns the number of system messages with which a conversation begins, or 0 if it has no other messages."""
     return next((n for n, turn in enumerate(turns) if turn.role not in SYSTEM_ROLES), 0)
 
 

@@ -205,7 +205,7 @@ ResponseFormat = Annotated[
 def stored_format(
     format: TextFormat | JsonObjectFormat | JsonSchemaFormat | TextSchemaFormat | None,
 ) -> StoredFormat | None:
-    """Returns the format as it is stored, whichever call asked for it; None for plain text."""
+    """Returns the format as it is stored, whichever call asked for it, or None for plain text."""
     if format is None or isinstance(format, TextFormat):
         return None
     named = format.json_schema.model_dump(by_alias=True) if isinstance(format, JsonSchemaFormat) else {}

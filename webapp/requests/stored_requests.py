@@ -52,7 +52,7 @@ def find_and_wait(context: AppContext, tenant: str, id: str, patience: Patience)
 
 
 def wait_for_ends(context: AppContext, stored: Sequence[RequestView], patience: Patience) -> list[WaitingCall]:
-    """Waits until all these requests are final or the wait is over; returns why each wait ended, and its view."""
+    """Waits until all requests are final or the wait is over; returns each one's view and why its wait ended."""
     calls: list[WaitingCall] = []
     with ExitStack() as begun:
         for view in stored:

@@ -81,7 +81,7 @@ OutputItem = ReasoningOutput | OutputMessage | CalledFunction
 
 
 def output_items(view: RequestView, body: RequestBody) -> list[OutputItem]:
-    """Returns the items of an answer; none if there is no answer yet."""
+    """Returns the items of an answer, or none if there is no answer yet."""
     request = view.request
     if request.output_text is None:
         return []

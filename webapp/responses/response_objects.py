@@ -161,7 +161,7 @@ def response_of(view: RequestView, place: QueuePlace) -> Response:
 
 
 def retry_after_s(view: RequestView, place: QueuePlace) -> int | None:
-    """Returns the seconds until the client should poll again; None once the request is final.
+    """Returns the seconds until the client should poll again, or None once the request is final.
 
     They end halfway between the ETA, which half of the answers miss, and the interval's upper bound, which one in
     twenty misses, so that about four of five clients find their answer when they come back.

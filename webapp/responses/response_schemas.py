@@ -237,7 +237,7 @@ class CreateResponse(SamplingFields):
 
     @property
     def asked_logprobs(self) -> int | None:
-        """Returns how many of the likeliest tokens are wanted at each place; None without log probabilities."""
+        """Returns how many of the likeliest tokens are wanted at each place, or None without log probabilities."""
         asked = "message.output_text.logprobs" in (self.include or ()) or self.top_logprobs
         return (self.top_logprobs or 0) if asked else None
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-OURS = re.compile(r"/openai/(?:deployments/[^/]+/|v1/)?(?=.)")  # what stands for `/v1/` at the beginning of an address
+OURS = re.compile(r"/openai/(?:deployments/[^/]+/|v1/)?(?=.)")  # beginnings of addresses that are replaced by `/v1/`
 
 OTHERS = {"/v2/rerank": "/v1/rerank", "/rerank": "/v1/rerank", "/score": "/v1/score"}
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]

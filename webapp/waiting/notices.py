@@ -61,7 +61,7 @@ class EndedNotices:
         self._pooled = False
 
     def wait(self, within_s: float) -> set[str] | None:
-        """Returns the ids of requests that may have ended, after at most `within_s`; None if any may have ended."""
+        """Returns the ids of requests that may have ended, after at most `within_s`, or None if any may have ended."""
         if not self._pooled:
             try:
                 payloads = self._channel.wait(within_s)

@@ -105,7 +105,7 @@ class Connection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How many seconds a call waits, its turn, and the client's connection where the server tells when it closes."""
+    """The seconds that a call waits, its turn of the CPU, and the connection if the server reports that it closes."""
 
     wait_s: float
     turn: CpuTurn
@@ -113,7 +113,7 @@ class Patience:
 
 
 def preferred_wait_s(request: Request) -> int | None:
-    """Returns the seconds of the header `Prefer: wait=N`; None if the client has no preference."""
+    """Returns the seconds of the header `Prefer: wait=N`, or None if the client has no preference."""
     found = WAIT.search(request.headers.get("Prefer", ""))
     return int(found[1]) if found else None
 

@@ -28,7 +28,7 @@ class Notices(Protocol):
     """The source from which the thread hears which requests have ended."""
 
     def wait(self, within_s: float) -> set[str] | None:
-        """Returns the ids heard within that time; None if any request may have ended."""
+        """Returns the ids heard within that time, or None if any request may have ended."""
 
     def close(self) -> None:
         """Stops listening until the next `wait`."""

@@ -124,7 +124,7 @@ class KvCache(RowStates):
         return self._carry_out(changes) or self.arrangement.rewinds(lengths)
 
     def clear(self, in_blocks: bool) -> None:
-        """Frees all rows; later rows are stored in blocks, where prefixes may be kept already, or in a rectangle."""
+        """Frees all rows; later rows are stored `in_blocks`, which keep prefixes, or in a rectangle."""
         now = self.arrangement
         if now.tables is not None:
             self._carry_out(now.tables.clear_all(keep_prefixes=in_blocks))

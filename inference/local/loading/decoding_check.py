@@ -27,7 +27,7 @@ ELSEWHERE = "another server may serve it, such as vLLM: magnus up --engine URL"
 
 
 def row_dependence(config: Any, max_positions: int) -> str:
-    """Returns in words why rows of this architecture depend on their neighbours; "" if none is known."""
+    """Returns in words why rows of this architecture depend on their neighbours, or "" if none is known."""
     window = getattr(config, "window_size", max_positions)
     if "local" in getattr(config, "attention_layers", ()) and window < max_positions:  # GPT-Neo
         return f"its window of {window} tokens is counted from the end of the batch's longest row; {ELSEWHERE}"

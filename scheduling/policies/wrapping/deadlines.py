@@ -77,7 +77,7 @@ class Work:
 
 
 def needed_s(work: Work, workers: Collection[Worker]) -> float:
-    """Return the seconds in which these workers would serve this work and nothing else; infinity without workers.
+    """Return the seconds in which these workers would serve this work and nothing else, or infinity without workers.
 
     The workers are full of typical rows all the time, and then serve the longest answer to its end.
     """

@@ -115,7 +115,7 @@ class ModelChanges(WrappingPolicy):
                     yield worker, model
 
     def next_model(self, worker: Worker, fleet: ModelFleet, now: float) -> str | None:
-        """Return the model that this worker should change to; None if it should keep its own."""
+        """Return the model that this worker should change to, or None if it should keep its own."""
         loaded_at = self.loaded_at(worker)
         stays_s = now - loaded_at if fleet.has_work(worker) else math.inf
         best, best_rate, instants = None, fleet.present_rate(worker), list[float]()
@@ -160,7 +160,7 @@ class ModelChanges(WrappingPolicy):
 
 
 def _overdue_at(worker: Worker, model: str, fleet: ModelFleet) -> float:
-    """Return when the oldest request for a model has waited for too long; infinity if none waits."""
+    """Return when the oldest request for a model has waited for too long, or infinity if none waits."""
     patience_s = PATIENCE * worker.loadable[model].change_s
     oldest_at = fleet.oldest_at(model, False), fleet.oldest_at(model, True)
     return min(oldest_at[0] + patience_s, oldest_at[1] + BACKGROUND_PATIENCE * patience_s)

@@ -42,7 +42,7 @@ class ModelQueue:
         return others.together(self._work[True]) if background else others
 
     def oldest_at(self, background: bool) -> float:
-        """Return when the oldest of the background requests, or of the others, arrived; infinity without any."""
+        """Return when the oldest of the background requests, or of the others, arrived, or infinity without any."""
         heap = self._arrivals[background]
         while heap and heap[0][1] not in self._requests:
             heapq.heappop(heap)

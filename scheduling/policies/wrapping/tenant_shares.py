@@ -110,7 +110,7 @@ class TenantShares(WrappingPolicy):
             most = min(most, self._limit_for_others(tenant, workers.values(), now))
 
     def _limit_for_others(self, tenant: str, workers: Iterable[Worker], now: float) -> float:
-        """Return the counter limit for other tenants; infinity if no worker could take this tenant's requests."""
+        """Return the counter limit for other tenants, or infinity if no worker could take this tenant's requests."""
         largest_tokens = max((worker.memory.longest_row_tokens for worker in workers), default=0)
         batch = next(iter(self._policies[tenant].waiting(now)), None)
         if batch is None or batch.requests[0].prefill >= largest_tokens:

@@ -161,7 +161,7 @@ class LeaseHeartbeat(Thread):
         return self._idle_beats == 0
 
     def _fault(self) -> str | None:
-        """Returns the fault of the engine's or the result writer's thread; None if both work."""
+        """Returns the fault of the engine's or the result writer's thread, or None if both work."""
         if not self._writer.is_alive() and not self._engine.stopping:
             return "the result writer's thread ended"
         last_step_at = self._engine.last_step_at

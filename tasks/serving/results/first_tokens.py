@@ -27,6 +27,6 @@ class FirstTokens:
             self._at |= dict.fromkeys(came, at)
 
     def take(self, row_id: str) -> float | None:
-        """Return the instant of a leaving row's first token; None if it got none here."""
+        """Return the instant of a leaving row's first token, or None if it got none here."""
         self._awaited.discard(row_id)
         return self._at.pop(row_id, None)
