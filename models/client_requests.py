@@ -124,7 +124,7 @@ class Page:
 def submit(
     connection: Connection, new: NewRequest, *, idempotency_key: str | None = None, digest: bytes | None = None
 ) -> RequestView:
-    """Stores a request as queued and returns it; of two with one idempotency key and digest, the first.
+    """Stores a request as queued and returns it; a second call with its idempotency key returns the first request.
 
     Raises IdempotencyKeyReused if the digests differ.
     """

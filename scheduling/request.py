@@ -101,7 +101,7 @@ class Request:
 
 
 class RowLength(NamedTuple):
-    """A running row's generation length, predicted when it had `at` tokens: median and upper quantile, in all."""
+    """A running row's total generation length as predicted when it had `at` tokens: median and upper quantile."""
 
     at: int
     median: int

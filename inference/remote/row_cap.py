@@ -31,7 +31,7 @@ class CapSigns:
 
 
 class RowCap:
-    """The cap as `value`, at most `most`; found `by_throughput` if the server does not report its queue."""
+    """Finds the cap, `value`, at most `most`; `by_throughput` if the server does not report its queue."""
 
     def __init__(self, most: int | None, by_throughput: bool) -> None:
         self._most, self._by_throughput = most, by_throughput

@@ -9,7 +9,7 @@ from scheduling.simulation.worker_outcomes import ModelLoaded, Outcome, Requeued
 
 
 class ChangingWorker(SimulatedWorker):
-    """While a model is wanted it takes no work; its rows run on until they are to leave, and then it loads it."""
+    """Changes its model: takes no more work, lets its rows run on until they must leave, then loads the wanted one."""
 
     _wanted: str | None = None
     _rows_leave_at = _began_at = 0.0

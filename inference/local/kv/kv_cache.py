@@ -249,7 +249,7 @@ class KvCache(RowStates):
         return gathered(self._keys[layer], of, blocks), gathered(self._values[layer], of, blocks)
 
     def row_copy(self, row: int, length: int) -> RowCopy:
-        """Returns a copy of a row's first `length` tokens, as far as the token behind them attends."""
+        """Returns a copy of a row's first `length` tokens, without those to which its next token does not attend."""
         slots, copy = self.arrangement.token_slots([row], [0], [length]), RowCopy()
         for layer, of in enumerate(self.layout.slots):
             if of.heads:

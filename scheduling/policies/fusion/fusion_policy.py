@@ -75,7 +75,7 @@ class Fusion(Policy):
         return len(self._queues) + len(self._join_buffer)
 
     def add(self, request: Request, now: float) -> None:
-        """Add a request to its bucket; no waiting work counts as ahead of one that comes back unfinished."""
+        """Add a request to its bucket; if it comes back unfinished, no waiting work counts as ahead of it."""
         self._in_background = request.background
         work_ahead = self._queues.backlog.total() if request.generated == 0 else NO_WORK
         self._queues.add(WaitingRequest(request, work_ahead))
