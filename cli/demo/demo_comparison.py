@@ -23,7 +23,7 @@ from cli.demo.demo_workload import (
 )
 from cli.demo.run_report import WHOLE, WHOLE_OR_CUT_OFF
 
-# The load of the first table of docs/results/live.md: over twice what `vs` serves on two cores, so that there is a
+# The load of the bundled model in docs/results/live.md: over twice what `vs` serves on two cores, so that there is a
 # queue to order, and a KV cache of six rows of Eq. (1), about as many as on the paper's GPUs. There `vs`, `magnus` and
 # `fusion` took 13, 8 and 7 s for these requests; with fewer the last, smaller batches would weigh more in the result.
 REQUESTS, RATE, MEDIAN_WORDS, KV_BUDGET = 1000, 180.0, 30.0, "40MiB"

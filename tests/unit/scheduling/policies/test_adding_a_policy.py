@@ -14,10 +14,11 @@ import pytest
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[4]
 GUIDE = (ROOT / "docs" / "adding-a-policy.md").read_text()
-POLICY, SIMULATION = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
+POLICY, SIMULATION, UNIT_TESTS = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
 (ENTRY,) = re.findall(r"```text\n(.*?)```", GUIDE, flags=re.DOTALL)
 MODULE = "scheduling/policies/shortest_first.py"
 TESTS = "tests/unit/scheduling/policies/test_every_policy.py"
+OWN_TESTS = "tests/unit/scheduling/policies/test_shortest_first.py"
 PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
 
 
@@ -39,6 +40,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def add_policy(tree: Path) -> None:
     """Adds the guide's policy as the guide says."""
     (tree / MODULE).write_text(POLICY)
+    (tree / OWN_TESTS).write_text(UNIT_TESTS)
     factory = tree / "scheduling/policies/policy_factory.py"
     imported = factory.read_text().replace(
         "from scheduling.policies.vanilla",
@@ -68,7 +70,8 @@ def run_in(tree: Path, *command: str) -> str:
 
 def test_it_is_formatted_and_linted(tree: Path) -> None:
     changed = (MODULE, "scheduling/policies/policy_factory.py", "settings.py")
-    run_in(tree, "ruff", "check", MODULE)
+    run_in(tree, "ruff", "check", MODULE, OWN_TESTS)
+    run_in(tree, "ruff", "format", "--check", OWN_TESTS)
     run_in(tree, "ruff", "check", "--fix", *changed)  # `make fmt` puts the import into its place
     run_in(tree, "ruff", "format", "--check", *changed)
 
@@ -85,6 +88,11 @@ def test_it_passes_the_tests_of_every_policy(tree: Path) -> None:
     ran = run_in(tree, "pytest", TESTS, "-k", "shortest", "-p", "no:cacheprovider", "-p", "no:xdist")
     tests = len(re.findall("^@EVERY_POLICY$", (ROOT / TESTS).read_text(), flags=re.MULTILINE))
     assert f"{tests} passed" in ran
+
+
+def test_its_own_tests_and_those_of_every_policy_reach_each_of_its_branches(tree: Path) -> None:
+    covered = ("--cov", "scheduling.policies.shortest_first", "--cov-branch", "--cov-fail-under", "100")
+    run_in(tree, "pytest", OWN_TESTS, TESTS, "-k", "shortest", *covered, "-p", "no:cacheprovider", "-p", "no:xdist")
 
 
 def test_its_simulation_serves_every_request(tree: Path) -> None:
