@@ -1,4 +1,4 @@
-"""The tables of requests, batches, workers and keys. Every instant is a time of the database's own clock."""
+"""The tables of requests, batches and workers. Every instant is a time of the database's own clock."""
 
 import enum
 from datetime import datetime
@@ -66,24 +66,6 @@ class Base(DeclarativeBase):
 
 # A planner draws the next epoch when it becomes the leader and when the policy changes.
 PLANNER_EPOCHS = Sequence("planner_epochs", metadata=Base.metadata)
-
-
-class ApiKey(Base):
-    """A client's API key; only its SHA-256 is stored."""
-
-    __tablename__ = "api_keys"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    name: Mapped[str]
-    tenant: Mapped[str]
-    prefix: Mapped[str]  # its first characters, by which people recognise the key in lists
-    sha256: Mapped[bytes] = mapped_column(LargeBinary, unique=True)
-    scopes: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{submit,read}")
-    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    expires_at: Mapped[datetime | None]
-    revoked_at: Mapped[datetime | None]
-
-    __table_args__ = (Index("api_keys_of_tenant", "tenant", "id"),)
 
 
 class StoredRequest(Base):

@@ -164,8 +164,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     ):
         app.register_blueprint(blueprint)
     app.after_request(auth.add_tenant_headers)
-    app.after_request(add_security_headers)
-    app.after_request(add_request_name)
+    app.after_request(add_headers)
     app.teardown_request(forget_request_name)
     app.spec_processor(partial(openapi_reference.describe, model=context.prompt_limits.model_name))
     return app
@@ -288,14 +287,9 @@ def forget_request_name(error: BaseException | None) -> None:
     structlog.contextvars.unbind_contextvars("http_request")
 
 
-def add_request_name(response: Response) -> Response:
-    """Adds the header x-request-id."""
+def add_headers(response: Response) -> Response:
+    """Adds x-request-id and SECURITY_HEADERS, and forbids caches to keep the answer."""
     response.headers["x-request-id"] = g.request_name
-    return response
-
-
-def add_security_headers(response: Response) -> Response:
-    """Adds SECURITY_HEADERS, and forbids caches to keep the answer."""
     for name, value in SECURITY_HEADERS.items():
         response.headers.setdefault(name, value)
     response.headers.setdefault("Cache-Control", "no-store")

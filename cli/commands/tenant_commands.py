@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 
 from cli.output import CommandFailed, printed, table
 from cli.service_access import session, state_dir_option, with_session
-from models.tables import ApiKey
 from models.tenants import api_keys, tenant_limits
 from models.tenants.api_keys import DEFAULT_SCOPES, Scope
+from models.tenants.tenant_tables import ApiKey
 from models.tenants.tenant_tables import Tenant as StoredTenant
 
 UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

@@ -11,8 +11,8 @@ from sqlalchemy import Connection, func, select, update
 from sqlalchemy.orm import Session
 
 from models.sql import run, text
-from models.tables import ApiKey
 from models.tenants.tenant_limits import NO_LIMITS, TenantLimits
+from models.tenants.tenant_tables import ApiKey
 
 
 class Scope(enum.StrEnum):

@@ -8,8 +8,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from models.sql import run, text
-from models.tables import PREFERRED_UNFINISHED, ApiKey, RequestStatus, StoredRequest
-from models.tenants.tenant_tables import Tenant
+from models.tables import PREFERRED_UNFINISHED, RequestStatus, StoredRequest
+from models.tenants.tenant_tables import ApiKey, Tenant
 
 
 @dataclass(frozen=True, slots=True)

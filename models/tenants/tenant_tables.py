@@ -1,8 +1,8 @@
-"""The tables of tenants: their settings and their usage."""
+"""The tables of tenants: their settings, their keys and their usage."""
 
 from datetime import date, datetime
 
-from sqlalchemy import BigInteger, Float
+from sqlalchemy import ARRAY, BigInteger, Float, Index, LargeBinary, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.tables import NOW, Base
@@ -20,6 +20,24 @@ class Tenant(Base):
     queued_tokens: Mapped[int | None] = mapped_column(BigInteger)  # the sum over the prompts of its queued requests
     priority_requests: Mapped[int | None]  # most unfinished requests of the service tier `priority`
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
+
+
+class ApiKey(Base):
+    """A client's API key; only its SHA-256 is stored."""
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    tenant: Mapped[str]
+    prefix: Mapped[str]  # its first characters, by which people recognise the key in lists
+    sha256: Mapped[bytes] = mapped_column(LargeBinary, unique=True)
+    scopes: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{submit,read}")
+    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+
+    __table_args__ = (Index("api_keys_of_tenant", "tenant", "id"),)
 
 
 class UsageEntry(Base):
