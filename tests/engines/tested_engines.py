@@ -20,8 +20,11 @@ from inference.toy.toy_applications import toy_requests
 from settings import BUNDLED_MODEL
 from tests.engines.stub_answers import AnsweringStub
 
-# Engines that compute in this process, made of a model and the bytes of its KV cache.
-ENGINES: dict[str, Callable[[LoadedModel, int], ServingEngine]] = {"ours": Engine}
+# Engines that compute in this process, made of a model and the bytes of its KV cache. One a line, as
+# docs/adding-an-engine.md adds another.
+ENGINES: dict[str, Callable[[LoadedModel, int], ServingEngine]] = {
+    "ours": Engine,
+}
 SERVERS: tuple[EngineKind, ...] = get_args(EngineKind)
 KINDS = (*ENGINES, "stub", *SERVERS)
 REQUESTS, SEED = 200, 5
