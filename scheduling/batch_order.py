@@ -20,7 +20,7 @@ SHORTEST_S = 1e-9  # least divisor of a response ratio; any value far below the 
 class NextBatch:
     """The batch that a worker of one kind would serve next; of two workers' batches the greater `priority` goes first.
 
-    `priority` is (response ratio or waiting time, estimated serving time with a minus sign).
+    `priority` is (response ratio, serving time or waiting time, estimated serving time with a minus sign).
     """
 
     batch: AdaptiveBatch
@@ -39,8 +39,9 @@ class ServingTimeColumn:
 class BatchScheduler:
     """Magnus's batch scheduler: a table of the waiting batches. An unused row has an infinite arrival time."""
 
-    def __init__(self, by_response_ratio: bool) -> None:
-        self._by_response_ratio = by_response_ratio
+    def __init__(self, by_response_ratio: bool, longest_first: bool = False) -> None:
+        """Serve batches by response ratio, the longest first, or in order of arrival."""
+        self._by_response_ratio, self._longest_first = by_response_ratio, longest_first
         self._batches: dict[int, AdaptiveBatch] = {}  # by row, as in every column
         self._row_of: dict[int, int] = {}
         self._free: list[int] = []
@@ -111,6 +112,8 @@ class BatchScheduler:
     def _priorities(self, costs: ServingTime, now: float) -> Floats:
         serve_s = self._estimate(costs)
         waited_s = now - self._arrived_at
+        if self._longest_first:
+            return np.asarray(np.where(np.isfinite(self._arrived_at), serve_s, -np.inf), np.float64)
         return waited_s / np.maximum(SHORTEST_S, serve_s) if self._by_response_ratio else waited_s
 
     def _estimate(self, costs: ServingTime) -> Floats:

@@ -16,10 +16,13 @@ from functools import partial
 from itertools import accumulate
 from operator import add, attrgetter
 
+import numpy as np
+
 from scheduling.adaptive_batching import AdaptiveBatch, AdaptiveBatcher
 from scheduling.batch_order import BatchScheduler, NextBatch
 from scheduling.costs import ServingTime
 from scheduling.kv_memory import KvMemory
+from scheduling.length_distributions import conditional_totals
 from scheduling.policies.chosen_parameters import PUBLISHED_THRESHOLD, cheapest_threshold, chosen_threshold
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, batch_shape
 from scheduling.request import Request, split
@@ -64,13 +67,17 @@ class MagnusPolicy(Policy):
         fixed_size: FixedSize = FixedSize(),
         by_response_ratio: bool = True,
         reserves_upper: bool = True,
+        longest_first: bool = False,
     ) -> None:
-        """Reserve memory for the upper quantile of each prediction or, as in the paper, for the prediction itself."""
+        """Reserve memory for the upper quantile of each prediction or, as in the paper, for the prediction itself.
+
+        With `longest_first` batches go in that order, so that all of them together end soonest.
+        """
         self._reserves_upper = reserves_upper
         self._fixed_size = fixed_size
         self._threshold = chosen_threshold() if wma_threshold is None else None
         self._batcher = AdaptiveBatcher(PUBLISHED_THRESHOLD if wma_threshold is None else wma_threshold)
-        self._table = BatchScheduler(by_response_ratio)
+        self._table = BatchScheduler(by_response_ratio, longest_first)
         self.why_first = BY_RESPONSE_RATIO if by_response_ratio else BY_CREATION
         self._costs: ServingTime | None = None  # costs on the first worker of the last decision, for estimates
 
@@ -134,6 +141,7 @@ class MagnusPolicy(Policy):
         return (_described(*row) for row in self._table.serving_order(self._costs, now))
 
     def _with_reservation(self, request: Request) -> Request:
+        request = _predicted_again(request) if request.generated else request
         return request if self._reserves_upper else replace(request, predicted_upper=request.predicted)
 
     def _idle_by_kind(self, workers: Sequence[Worker]) -> dict[WorkerKind, deque[Worker]]:
@@ -175,6 +183,14 @@ class MagnusPolicy(Policy):
     def _changed(self) -> set[int]:
         changed, self._batcher.changed = self._batcher.changed, set()
         return changed
+
+
+def _predicted_again(request: Request) -> Request:
+    """Return a request that comes back unfinished, predicted to be longer than what it has generated."""
+    known = (request.predicted, request.predicted_upper, request.generated, request.predicted_at)
+    totals = conditional_totals(*(np.array([tokens], np.float64) for tokens in known))
+    median, upper = (round(total.item()) for total in totals)
+    return replace(request, predicted=median, predicted_upper=max(median, upper))
 
 
 def _part_that_fits(batch: AdaptiveBatch, memory: KvMemory) -> tuple[Request, ...]:

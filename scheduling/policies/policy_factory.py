@@ -15,6 +15,7 @@ from scheduling.policies.sequence import BIN_TOKENS, SequenceScheduling
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policies.wrapping.ability_groups import AbilityGroups
 from scheduling.policies.wrapping.background_part import BACKGROUND_SHARE
+from scheduling.policies.wrapping.bounded_batches import BoundedBatches
 from scheduling.policies.wrapping.held_batches import HeldBatches
 from scheduling.policies.wrapping.isolation import IsolatingPolicy
 from scheduling.policies.wrapping.spare_capacity import SpareCapacity
@@ -43,9 +44,11 @@ class UnknownPolicy(Exception):
         super().__init__(f"unknown policy {name}; there are {', '.join(sorted(POLICIES))}")
 
 
-def _magnus(settings: PolicySettings, caps: bool = False, by_response_ratio: bool = True) -> MagnusPolicy:
+def _magnus(
+    settings: PolicySettings, caps: bool = False, by_response_ratio: bool = True, longest_first: bool = False
+) -> MagnusPolicy:
     fixed_size = FixedSize(settings.max_prompt_tokens, settings.max_output_tokens, caps)
-    return MagnusPolicy(settings.wma_threshold, fixed_size, by_response_ratio, settings.reserves_upper)
+    return MagnusPolicy(settings.wma_threshold, fixed_size, by_response_ratio, settings.reserves_upper, longest_first)
 
 
 POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
@@ -92,5 +95,10 @@ def _with_job_shares(name: str, settings: PolicySettings) -> Policy:
     mode = plain().mode
     if mode == "continuous":
         return _with_shares(name, settings)
-    held = partial(HeldBatches, plain) if mode == "queue" else plain
-    return TenantShares(partial(TenantShares, held, attrgetter("job")))
+    make = partial(HeldBatches, plain) if mode == "queue" else partial(BoundedBatches, partial(_of_job, name, settings))
+    return TenantShares(partial(TenantShares, make, attrgetter("job")))
+
+
+def _of_job(name: str, settings: PolicySettings) -> Policy:
+    """Return the policy for a job's lines: they should end soonest together, so `magnus` serves long batches first."""
+    return _magnus(settings, longest_first=True) if name == "magnus" else _plain(name, settings)

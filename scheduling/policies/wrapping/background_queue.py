@@ -4,10 +4,10 @@ Tenants take turns by their weights, and the jobs of a tenant by equal weights, 
 of a new tenant or job begins where those of the others would be without the tokens that their running rows still have
 to generate. So a small job goes first as rows end, however many rows of another job run and wait.
 
-Within a job the longest lines go first, prompt and predicted answer together, so that the job does not end with a few
-long rows on an empty fleet (longest processing time first), and rows that run together are alike, which leaves least
-padding. Starvation: a line goes ahead of one that came before it only by as many seconds as it is predicted to be
-longer in tokens; and each job's turn comes.
+Within a job the longest answers go first, so that the job does not end with a few long rows on an empty fleet (longest
+processing time first). Of answers that differ by less than a factor of two the longest prompts go first, so that rows
+that run together are alike, which leaves least padding. Starvation: a line goes ahead of one that came before it only
+by `AGE_S` for each token by which it may be longer; and each job's turn comes.
 """
 
 from collections import defaultdict
@@ -22,8 +22,9 @@ from scheduling.request import Request
 
 Job = tuple[str, str]  # tenant, id of the bulk job; the id is empty for requests that belong to none
 # Seconds of waiting that make up for a token of predicted length. A job's lines come within seconds to minutes, so that
-# any value far above 0.1 orders them by length; with 1 none is overtaken by lines that come a quarter of an hour later.
-AGE_S = 1.0
+# any value far above 1 orders them by length; with 10 none is overtaken by lines that come some hours later. Not tuned.
+AGE_S = 10.0
+LONG_PROMPT = 512  # tokens of a prompt that is neither short nor long; any typical length does
 # The most waiting requests in a copy of the queue. Copies are made for forecasts, which play at most 400 answers;
 # copying a million requests would keep a planner from deciding for nine seconds. Not tuned.
 COPIED = 2048
@@ -161,7 +162,17 @@ def job_of(request: Request) -> Job:
 
 def longest_first(request: Request) -> tuple[float, ...]:
     """Return the sort key of a line within its job: the highest priority first, then the longest, aged."""
-    return -request.priority, request.arrived_at - AGE_S * (request.length + min(request.predicted, request.limit))
+    return -request.priority, request.arrived_at - AGE_S * _ordered_tokens(request)
+
+
+def _ordered_tokens(request: Request) -> float:
+    """Return a number of tokens that orders lines by their answers' powers of two, and between these by their prompts.
+
+    With prompt and answer summed, 1,000 lines took 1.35 times as long in rectangular memory as with answers alone,
+    where long prompts have short answers; with answers alone 1.14 times as long as with sums, where they have any.
+    """
+    power = 1 << max(1, min(request.predicted, request.limit)).bit_length() - 1
+    return power * (1 + request.length / (request.length + LONG_PROMPT))
 
 
 def unserved_tokens(rows: Iterable[RunningRow]) -> dict[Job, int]:

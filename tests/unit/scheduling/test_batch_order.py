@@ -44,6 +44,18 @@ def test_without_response_ratios_the_earliest_goes_first() -> None:
     assert chosen(a_table(batcher, by_response_ratio=False), 6.0) is long
 
 
+def test_where_all_should_end_soonest_the_longest_goes_first_and_no_row_of_a_batch_that_is_gone() -> None:
+    batcher = AdaptiveBatcher(0)
+    short = batcher.add(a_request("short", at=0.0, predicted=10))
+    long = batcher.add(a_request("long", at=5.0, predicted=100))
+    table = BatchScheduler(False, longest_first=True)
+    update(table, batcher)
+    assert chosen(table, 6.0) is long
+    batcher.take(long)
+    update(table, batcher)
+    assert chosen(table, 6.0) is short
+
+
 def test_equal_priorities_go_by_arrival_then_by_creation() -> None:
     batcher = AdaptiveBatcher(0)
     first = batcher.add(a_request("b"))

@@ -128,3 +128,11 @@ def test_as_published_memory_is_reserved_for_the_prediction_itself() -> None:
     policy.assign([worker], 0.0)
     add_all(policy, [a_request(name, predicted=10, upper=40) for name in "abcdef"])  # 20 tokens each
     assert [len(batch.requests) for batch in policy.waiting(0.0)] == [5, 1]
+
+
+def test_a_request_that_comes_back_unfinished_counts_as_longer_than_it_was_predicted() -> None:
+    policy = MagnusPolicy()
+    policy.add(a_request("r", predicted=50, upper=100, generated=80), 0.0)
+    (batch,) = policy.waiting(0.0)
+    (request,) = batch.requests
+    assert 90 < request.predicted < request.predicted_upper < 400

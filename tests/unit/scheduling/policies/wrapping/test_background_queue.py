@@ -28,15 +28,15 @@ def taken(queue: BackgroundQueue, at_once: int = 1) -> list[str]:
     return order
 
 
-def test_the_line_with_most_tokens_goes_first_after_those_of_higher_priority() -> None:
-    lines = [a_line("short", 5), a_line("long", 500), a_line("first", 1, priority=1), a_line("middle", 50)]
-    queue = with_lines(*lines, a_line("text", 50, length=600))
-    assert [request.id for request in queue] == ["first", "text", "long", "middle", "short"]
-    assert taken(queue) == ["first", "text", "long", "middle", "short"]
+def test_the_longest_answers_go_first_after_lines_of_higher_priority_and_of_similar_ones_the_longest_prompts() -> None:
+    lines = [a_line("short", 5), a_line("long", 500), a_line("first", 1, priority=1), a_line("middle", 60)]
+    queue = with_lines(*lines, a_line("text", 40, length=600))  # 32 to 63 tokens are similar
+    assert [request.id for request in queue] == ["first", "long", "text", "middle", "short"]
+    assert taken(queue) == ["first", "long", "text", "middle", "short"]
 
 
 def test_a_line_that_has_waited_long_enough_goes_before_longer_ones() -> None:
-    queue = with_lines(a_line("old", 5), a_line("long", 500, at=490 * AGE_S), a_line("later", 500, at=500 * AGE_S))
+    queue = with_lines(a_line("old", 5), a_line("long", 500, at=250 * AGE_S), a_line("later", 500, at=510 * AGE_S))
     assert taken(queue) == ["long", "old", "later"]
 
 

@@ -326,6 +326,17 @@ def test_tenants_share_by_their_weights_in_front_and_in_the_background() -> None
     assert 14 <= sum(name.startswith("heavy") for name in order[40:60]) <= 16
 
 
+def test_a_tenants_own_bulk_job_does_not_count_against_its_other_requests() -> None:
+    policy = SpareCapacity(lambda: TenantShares(lambda: Vanilla(5_000, 5_000)))
+    for n in range(20):
+        policy.add(a_line(f"line {n}", 500, tenant="a"), 0.0)
+    served(policy)
+    for n in range(10):
+        for tenant in "ab":
+            policy.add(a_request(f"{tenant} {n}", tenant=tenant), 1.0)
+    assert sum(name.startswith("a") for name in served(policy, 1.0)[:10]) == 5
+
+
 def a_job(tenant: str, count: int, at: float = 0.0, seed: int = 1) -> list[Arrival]:
     """Lines of mixed lengths that come together."""
     lengths = [5 + 97 * (n + seed) % 400 for n in range(count)]
