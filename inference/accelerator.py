@@ -7,7 +7,7 @@ host's memory.
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, TypeVar
 
 import torch
@@ -41,6 +41,14 @@ def device_problem(device: str) -> str:
 def has_own_memory(device: torch.device) -> bool:
     """Returns whether tensors are copied to and from this device."""
     return device.type not in OF_THE_HOST
+
+
+def clock_of(device: torch.device) -> Callable[[], float]:
+    """Returns the clock that tells what a pass costs on this device, whatever else the machine computes.
+
+    On a CPU that is the time for which this thread computed; for any other device the thread waits.
+    """
+    return thread_time if device.type == "cpu" else perf_counter
 
 
 def free_bytes(device: torch.device) -> int:

@@ -13,7 +13,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from inference.accelerator import of_rows, to_host
+from inference.accelerator import clock_of, of_rows, to_host
 from inference.local.batch_rows import BatchRow
 from inference.local.cost_counters import RunTally, StepLog
 from inference.local.forward.adapters import AdaptedPass
@@ -47,7 +47,7 @@ class RunningBatch:
     ) -> None:
         self.sharing = PrefixSharing(kv, shares_prefixes)
         self.loaded, self.kv, self._step_log, self._thread_trials = loaded, kv, step_log or StepLog(), thread_trials
-        self._probe = probe
+        self._probe, self._clock = probe, clock_of(loaded.device)
         self._guessing = guessing if guessing and loaded.mixes_passes else Guessing(0)
         self.rows: list[BatchRow] = []
         self.tally = RunTally()
@@ -150,7 +150,7 @@ class RunningBatch:
         It also computes the next `prompt_tokens` of the joiners' prompts, or one of each.
         """
         self._compute_again()
-        started = perf_counter()
+        started, began = perf_counter(), self._clock()
         self.reserve({index: row.cached_tokens + 1 for index, row in enumerate(self.rows)})
         if self._cursor is None:
             self.kv.close_gaps()
@@ -167,14 +167,14 @@ class RunningBatch:
                 self._probe.after_pass(self.rows)
             cursor.tokens = self._next_tokens(logits, self.rows)[:, None]
             running, width = self._retire(self.rows, cursor.tokens[:, 0]), cursor.width
-        ended = perf_counter()
+        ended, computed_s = perf_counter(), self._clock() - began
         # rows that are still joining are not decoded
         rows, seconds = sum(row.joined is None for row in self.rows), ended - started
         self.tally.count_decode(rows, running, seconds, guessed, right)
         tokens, computed = 1 + right / running if right else 1, len(self.rows) - len(parts) + guessed + joining
         self._step_log.count_decode(rows, self._read_tokens(width), started, ended, tokens, [*parts.values()])
         if self.kv.in_blocks:
-            self._guessing.count(computed, guessed + joining, seconds)
+            self._guessing.count(computed, guessed + joining, computed_s)
             self._guessing.verified(guessed, right)
         if parts:
             self.tally.count_joining(joining, seconds * self._guessing.costs.share(joining, computed))

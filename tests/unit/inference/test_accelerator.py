@@ -1,9 +1,20 @@
 """Copies beside a device's computing, with a stream that only notes what it is told."""
 
+from time import perf_counter, thread_time
+
 import pytest
 import torch
 
-from inference.accelerator import HostCopies, chosen_device, copies_beside, device_problem, of_rows, to_device, to_host
+from inference.accelerator import (
+    HostCopies,
+    chosen_device,
+    clock_of,
+    copies_beside,
+    device_problem,
+    of_rows,
+    to_device,
+    to_host,
+)
 
 CPU = torch.device("cpu")
 
@@ -82,3 +93,8 @@ def test_a_device_that_is_not_there_is_named_in_one_line(device):
 def test_a_named_device_is_taken_as_it_is():
     assert chosen_device("cuda:3") == "cuda:3"
     assert device_problem("cpu") == ""
+
+
+@pytest.mark.parametrize(("device", "clock"), [("cpu", thread_time), ("mps", perf_counter), ("cuda", perf_counter)])
+def test_what_else_the_machine_computes_does_not_count_on_a_cpu(device, clock):
+    assert clock_of(torch.device(device)) is clock
