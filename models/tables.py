@@ -280,6 +280,8 @@ class StoredWorker(Base):
     max_rows: Mapped[int | None]  # the most rows that it takes at once, however large its memory
     fault: Mapped[str | None]  # why its engine cannot serve now; until it can, the worker gets no batch
     row_lengths: Mapped[dict[str, Any]] = mapped_column(server_default="{}")  # a `RowLength` by the id of the request
+    # tokens that its running rows share with others, which its memory holds once
+    shared_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     # tokens that its engine has guessed and verified since it started, and those of them that were right
     guessed_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     right_guesses: Mapped[int] = mapped_column(BigInteger, server_default="0")

@@ -1,7 +1,7 @@
 """Memory of the KV cache: Magnus Eq. (1) and (5), SCLS Eq. (5)-(9); rectangular as in the papers, or paged."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -54,6 +54,13 @@ class KvMemory:
     def capacity_tokens(self) -> int:
         """Tokens that fit at once, padding included, if all layers hold them."""
         return self.theta_bytes // self.delta_bytes
+
+    def sharing(self, tokens: int) -> "KvMemory":
+        """Return the memory as policies see it while its rows share `tokens` tokens, each of which it holds once.
+
+        Policies count every row with all of its tokens, so those that need no memory of their own are added to Θ.
+        """
+        return replace(self, theta_bytes=self.theta_bytes + tokens * self.delta_bytes) if tokens else self
 
     @property
     def windowed_share(self) -> float:

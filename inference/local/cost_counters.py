@@ -114,10 +114,11 @@ class StepLog:
     """Sums of steps over windows of time, from which costs are learned; instants are those of `perf_counter`.
 
     A window begins at the end of the previous step, so that it includes the time between two steps. The engine's thread
-    counts; another thread may call `take`.
+    counts; another thread may call `take` and read `shared_tokens`.
     """
 
     def __init__(self) -> None:
+        self.shared_tokens = 0  # tokens that rows shared with others at the last step: the cache holds each once
         self._closed: deque[StepSums] = deque(maxlen=KEPT)
         self._window: StepSums | None = None
         self._rows = 0  # rows of each iteration in the window
@@ -158,7 +159,7 @@ class StepLog:
     def pause(self) -> None:
         """Ends the window because no row is running; the time until the next step belongs to no window."""
         self._close()
-        self._last_end = None
+        self._last_end, self.shared_tokens = None, 0
 
     def take(self) -> list[StepSums]:
         """Removes and returns the windows that ended since the last call."""

@@ -173,7 +173,9 @@ class RunningBatch:
         self.tally.count_decode(rows, running, seconds, guessed, right)
         tokens, computed = 1 + right / running if right else 1, len(self.rows) - len(parts) + guessed + joining
         self._step_log.count_decode(rows, self._read_tokens(width), started, ended, tokens, [*parts.values()])
-        if self.kv.in_blocks:
+        tables = self.kv.arrangement.tables
+        if tables is not None:
+            self._step_log.shared_tokens = tables.shared_tokens
             self._guessing.count(computed, guessed + joining, computed_s)
             self._guessing.verified(guessed, right)
         if parts:

@@ -25,7 +25,7 @@ class WorkerOffer:
 
     `curves` are those learned since it registered; None: nothing new. `row_lengths` has the predictions of running rows
     that are better than those made at their arrival, by request id. `guesses` are the tokens that its engine has
-    guessed since it started, and those of them that were right.
+    guessed since it started, and those of them that were right. Running rows share `shared_tokens` with others.
     """
 
     max_rows: int | None = None
@@ -33,6 +33,7 @@ class WorkerOffer:
     curves: LearnedCurves | None = None
     row_lengths: Mapping[str, RowLength] = field(default_factory=dict)
     guesses: tuple[int, int] = (0, 0)
+    shared_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,7 @@ def renew(
                 update workers set heartbeat_at = clock_timestamp(),
                     stopping = stopping or :stopping, max_rows = :max_rows, fault = :fault,
                     curves = coalesce(cast(:curves as jsonb), curves), row_lengths = cast(:row_lengths as jsonb),
-                    guessed_tokens = :guessed_tokens, right_guesses = :right_guesses
+                    guessed_tokens = :guessed_tokens, right_guesses = :right_guesses, shared_tokens = :shared_tokens
                 where name = :name and extract(epoch from started_at)::float8 = :incarnation
                 returning not_consuming_since is not null as unreachable, wanted_model
             ), locked as (
@@ -203,6 +204,7 @@ def renew(
             "row_lengths": json.dumps(offer.row_lengths),
             "guessed_tokens": offer.guesses[0],
             "right_guesses": offer.guesses[1],
+            "shared_tokens": offer.shared_tokens,
             "ids": [lease.batch_id for lease in progress],
             "fences": [lease.fence for lease in progress],
             "tokens": list(progress.values()),

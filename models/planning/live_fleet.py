@@ -32,7 +32,8 @@ LACKS = f"""lacks || array(
 class LiveWorker:
     """A worker with a fresh heartbeat; `curves` give the seconds of its prefills and iterations (SCLS Eq. 3-4).
 
-    `row_lengths` has its predictions of running rows; `loadable` the models among which it can change, if any.
+    `row_lengths` has its predictions of running rows, which share `shared_tokens`; `loadable` the models among which
+    it can change, if any.
     """
 
     name: str
@@ -48,6 +49,7 @@ class LiveWorker:
     windowed_bytes: int = 0
     window_tokens: int = 0
     row_lengths: Mapping[str, RowLength] = field(default_factory=dict)
+    shared_tokens: int = 0
     loadable: Mapping[str, Loadable] = field(default_factory=dict)
     wanted_model: str | None = None
 
@@ -130,7 +132,7 @@ def costed_workers(found: Iterable[LiveWorker]) -> dict[str, list[Worker]]:
 
 def _workers(connection: Connection, condition: str, **parameters: float) -> list[LiveWorker]:
     columns = f"""name, model, theta_bytes, delta_bytes, curves, paged, block_tokens, max_rows, prefix_cache,
-        windowed_bytes, window_tokens, row_lengths, loadable, wanted_model, {LACKS}"""
+        windowed_bytes, window_tokens, row_lengths, shared_tokens, loadable, wanted_model, {LACKS}"""
     select = f"select {columns} from workers where {condition} order by name"  # noqa: S608  # constants
     return [
         LiveWorker(

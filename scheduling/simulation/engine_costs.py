@@ -22,7 +22,7 @@ class EngineCosts:
     headroom: float = 0.0  # memory beyond Θ, as a share of Θ: Magnus keeps 30 % of the memory for fragmentation
     jitter: float = 0.0  # relative standard deviation of durations
     # by application: tokens with which all its prompts begin, computed once for as long as the engine has memory for
-    # them beside its rows; empty: the engine has no prefix cache
+    # them beside its rows, and held once by paged memory; empty: the engine has no prefix cache
     shared_tokens: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:

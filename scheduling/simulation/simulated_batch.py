@@ -58,6 +58,7 @@ class ContinuousBatch:
         self._offset_sum = 0  # sum of the cached offsets of the decoding rows
         self._next_event: int | None = None  # cached until rows change
         self._prefixes: dict[str, int] = {}  # tokens of cached beginnings by application, the one read last comes last
+        self.shared_tokens = 0  # tokens that rows share in paged memory, which holds each of them once
 
     @property
     def size(self) -> int:
@@ -80,7 +81,8 @@ class ContinuousBatch:
         longest = max([request.prefill for request in requests], default=0)
         if self.size:
             longest = max(longest, self.length)
-        total = self._cached() + sum(request.prefill for request in requests)
+        total = self._cached() + self.shared_tokens + sum(request.prefill for request in requests)
+        total -= self._shared([*(row.request for row in self.rows_in_memory()), *requests])
         tokens = self.memory.rows_tokens(size, longest + 1, total + size)
         return tokens <= self.memory.capacity_tokens and size <= self.memory.most_rows
 
@@ -102,6 +104,7 @@ class ContinuousBatch:
         for request, stop in zip(requests, stops_at, strict=True):
             self.prefilling[request.id] = SimulatedRow(request, stop, now, request.generated - self.iteration)
         self._update_lengths()
+        self._evict()
         self.tokens.pad += max(0, self._padding() - padding)
         if chunks:
             self._chunks_end = self.iteration + chunks
@@ -111,20 +114,34 @@ class ContinuousBatch:
             self._start_decoding()
 
     def _without_prefix(self, request: Request) -> Request:
-        """Return the request without the cached beginning of its prompt, and cache that beginning for later requests.
-
-        Rows take the memory of their whole prompts. Cached beginnings get the memory that rows leave free; the least
-        recently used ones are evicted.
-        """
-        shared = min(self.costs.shared_tokens.get(request.application, 0), request.length - 1)
+        """Return the request without the cached beginning of its prompt, which is cached for later requests from now on."""
+        shared = self._beginning(request)
         if not shared:
             return request
         held = self._prefixes.pop(request.application, 0)
         self._prefixes[request.application] = shared
-        free = self.memory.capacity_tokens - self._cached()
-        while self._prefixes and sum(self._prefixes.values()) > free:
-            del self._prefixes[next(iter(self._prefixes))]
         return replace(request, length=request.length - min(shared, held))
+
+    def _evict(self) -> None:
+        """Evict the beginnings that were used least recently until rows leave memory for those that no row has."""
+        read = {row.request.application for row in self.rows_in_memory()}
+        unread = [application for application in self._prefixes if application not in read]
+        free = self.memory.capacity_tokens - self._cached()
+        while sum(self._prefixes[application] for application in unread) > free:
+            del self._prefixes[unread.pop(0)]
+
+    def _beginning(self, request: Request) -> int:
+        """Return the tokens with which all prompts of the request's application begin; its last token is its own."""
+        return min(self.costs.shared_tokens.get(request.application, 0), request.length - 1)
+
+    def _shared(self, requests: Sequence[Request]) -> int:
+        """Return the tokens that these requests share, beyond those that the first request of an application holds."""
+        if not self.costs.shared_tokens or not self.memory.paged:
+            return 0
+        beginnings, held = [(request.application, self._beginning(request)) for request in requests], dict[str, int]()
+        for application, tokens in beginnings:
+            held[application] = max(tokens, held.get(application, 0))
+        return sum(tokens for _, tokens in beginnings) - sum(held.values())
 
     def resume(self, rows: Sequence[RunningRow], stops_at: Sequence[int], now: float) -> None:
         """Start with rows that are already running."""
@@ -222,7 +239,7 @@ class ContinuousBatch:
     def _cached(self) -> int:
         """Return the tokens in memory without padding."""
         decoding = self._offset_sum + len(self.rows) * self.iteration
-        return decoding + sum(row.request.prefill for row in self.prefilling.values())
+        return decoding + sum(row.request.prefill for row in self.prefilling.values()) - self.shared_tokens
 
     def _slope_and_base(self) -> tuple[float, float]:
         """Return a and b: without events, the k-th iteration from now takes a · k + b seconds."""
@@ -251,6 +268,7 @@ class ContinuousBatch:
         self._next_event = None
         self._largest_offset = max((row.cached_offset for row in self.rows_in_memory()), default=-self.iteration)
         self._offset_sum = sum(row.cached_offset for row in self.rows.values())
+        self.shared_tokens = self._shared([row.request for row in self.rows_in_memory()])
 
     def _advance_clock(self, seconds: float) -> None:
         self.at += seconds

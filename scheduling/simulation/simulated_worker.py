@@ -115,7 +115,7 @@ class SimulatedWorker:
         rows = self._describe_rows(iteration, now)
         self._description = Worker(
             instance.name,
-            instance.memory,
+            instance.memory.sharing(self._batch.shared_tokens),
             self._estimated_costs,
             rows,
             busy_s,

@@ -90,7 +90,7 @@ class FleetView:
             by_model[seen.model].append(
                 Worker(
                     name=worker.name,
-                    memory=seen.memory,
+                    memory=seen.memory.sharing(worker.shared_tokens if joined else 0),
                     costs=serving_time_of(seen),
                     rows=tuple(row for batch in joined for row in self._rows(batch, worker.row_lengths, now)),
                     busy_s=max([static_s, *(_remaining_s(batch, now) for batch in joined)]),

@@ -166,7 +166,12 @@ class LocalModels:
             load_prompt_format(self._models[model]),
             announcement,
             offer=lambda: WorkerOffer(
-                memory.max_rows, None, known.costs.curves(monotonic()), probe.lengths if probe else {}, self._guesses()
+                memory.max_rows,
+                None,
+                known.costs.curves(monotonic()),
+                probe.lengths if probe else {},
+                self._guesses(),
+                known.steps.shared_tokens,
             ),
             prepare_format=loaded.format_masks.prepare if loaded.format_masks else take_any_format,
         )

@@ -124,6 +124,11 @@ class BlockTables:
         return self.blocks - len(self._unread)
 
     @property
+    def shared_tokens(self) -> int:
+        """The tokens that rows share with other rows: so much more memory would hold each row's own copy."""
+        return self.block_tokens * self._saved()
+
+    @property
     def columns(self) -> int:
         """The number of tokens that fit in the blocks of the longest row."""
         return max(map(len, self.rows), default=0) * self.block_tokens
@@ -133,7 +138,7 @@ class BlockTables:
 
         They share blocks as now, and rows that join share the blocks `shared`.
         """
-        saved = sum(map(len, self.rows)) - self.taken
+        saved = self._saved()
         saved += sum(map(len, shared)) - len(set(chain(*shared)) - self._readers.keys())
         return self.block_tokens * (sum(self._wanted(lengths)) - saved)
 
@@ -204,6 +209,9 @@ class BlockTables:
     def room(self, row: int) -> int:
         """Returns the number of tokens that fit in a row's blocks."""
         return len(self.rows[row]) * self.block_tokens
+
+    def _saved(self) -> int:
+        return sum(map(len, self.rows)) - self.taken
 
     def _wanted(self, lengths: Sequence[int]) -> list[int]:
         return [min(blocks_for(tokens, self.block_tokens), self.most_blocks) for tokens in lengths]

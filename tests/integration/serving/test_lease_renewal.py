@@ -45,6 +45,16 @@ def test_a_workers_predictions_of_its_rows_reach_the_planner_and_its_next_proces
             assert live.row_lengths == lengths
 
 
+def test_the_planner_knows_how_many_tokens_a_workers_rows_share(stage: Stage):
+    worker = worker_registration.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
+    with stage.database.begin() as connection:
+        incarnation = worker_registration.register(connection, worker, max_attempts=3)
+        for shared in (512, 0):
+            leases.renew(connection, "w1", incarnation, {}, 10.0, offer=WorkerOffer(shared_tokens=shared))
+            (live,) = live_workers(connection, alive_s=30.0)
+            assert (live.shared_tokens, live.memory.capacity_tokens) == (shared, 10_000)
+
+
 def test_a_workers_guesses_are_stored_as_its_process_has_counted_them(stage: Stage):
     worker = worker_registration.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
     with stage.database.begin() as connection:

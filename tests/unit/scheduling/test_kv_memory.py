@@ -21,6 +21,12 @@ def test_paged_memory_is_the_sum_over_rows_and_half_a_block_for_each() -> None:
     assert KvMemory(1000, 1, paged=True, block_tokens=17).rows_tokens(3, 50, 90) == 90 + 3 * 8
 
 
+def test_what_rows_share_is_memory_for_other_rows() -> None:
+    memory = KvMemory(1000, 10, paged=True)
+    assert memory.sharing(25).capacity_tokens == 125
+    assert memory.sharing(0) is memory
+
+
 def test_a_worker_may_take_fewer_rows_than_its_memory_holds() -> None:
     memory = KvMemory(1000, 1, max_rows=4)
     assert (memory.fits(4, 10, 10), memory.fits(5, 10, 10)) == (True, False)

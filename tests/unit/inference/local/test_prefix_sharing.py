@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from inference.engine_errors import OutOfMemory
 from inference.local.batch_rows import BatchRow
+from inference.local.cost_counters import StepLog
 from inference.local.engine import Engine
 from inference.local.kv.kv_cache import KvCache
 from inference.local.prefix_sharing import MOST_GATHERED, PrefixSharing, shares_prefixes
@@ -180,6 +181,18 @@ def test_rows_that_share_a_prefix_fit_a_budget_that_holds_it_once():
     assert len(engine.rows) == 5
     alone = Engine(here.loaded, AMPLE).run([Sequence("4", (*prompt, 54), 4)])[0][0]
     assert drain(engine)["4"].generated_ids == alone.generated_ids
+
+
+def test_what_running_rows_share_is_told_until_they_have_ended():
+    steps = StepLog()
+    engine, _ = sharing_engine(instructed(), step_log=steps)
+    prompt = tuple(range(9, 49))
+    engine.insert([Sequence("0", prompt, 9)])
+    engine.insert([Sequence(str(number), (*prompt, 50 + number), 4) for number in range(1, 5)])
+    engine.step()
+    assert steps.shared_tokens == 4 * 40  # five rows read what one holds
+    drain(engine)
+    assert steps.shared_tokens == 0
 
 
 def test_a_row_that_joins_running_ones_begins_behind_its_cached_prefix():

@@ -3,6 +3,7 @@
 from collections import deque
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -11,10 +12,11 @@ from scheduling.batch_partition import prefill_groups
 from scheduling.kv_memory import KvMemory
 from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policy import Assignment
-from scheduling.request import reserve_limit
+from scheduling.request import Request, reserve_limit
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.event_queue import ROUNDING_S
-from scheduling.simulation.simulated_worker import Instance
+from scheduling.simulation.simulated_batch import ContinuousBatch
+from scheduling.simulation.simulated_worker import Instance, SimulatedWorker
 from scheduling.simulation.simulator import Arrival, simulate
 from tests.unit.scheduling.scheduling_builders import FLAT, SLOPED, a_memory, a_request, examples
 from tests.unit.scheduling.simulation.test_simulator import COSTS, Scripted, a_fleet, an_arrival, finished
@@ -58,6 +60,39 @@ def test_a_beginning_that_is_cached_is_not_prefilled_again(
     # 10 tokens take 0.01 s, and an iteration 0.1 s
     ends = finished(simulate(Scripted("continuous", script), arrivals, fleet, costs, seed=0))
     assert ends == {"a": 0.11, "b": 1.11, "c": c_ends_at}
+
+
+def of_application(name: str, application: str) -> Request:
+    return replace(a_request(name, length=10), application=application)
+
+
+def test_paged_memory_holds_once_what_rows_share_and_rectangles_hold_it_for_each() -> None:
+    one, other = ([of_application(f"{name}{n}", name) for n in range(3)] for name in ("one", "other"))
+    costs = EngineCosts(FLAT, shared_tokens={"one": 6})
+    paged, rectangle = (ContinuousBatch(costs, replace(a_memory(21), paged=paged)) for paged in (True, False))
+    # each row grows by a token: 10 + 4 + 4 + 3 of 21
+    assert (paged.fits(one), paged.fits(other), rectangle.fits(one)) == (True, False, False)
+    paged.join(one, [5, 5, 5], now=0.0)
+    assert paged.shared_tokens == 12
+    assert not paged.fits([of_application("one3", "one")])
+    assert paged.next_event() == 1  # three more tokens, then memory is full
+    paged.leave("one2")
+    assert paged.shared_tokens == 6
+    assert paged.next_event() == 3  # 21 - 14 tokens for two rows
+
+
+def test_a_policy_sees_the_memory_that_sharing_saves() -> None:
+    worker = SimulatedWorker(
+        Instance("w0", replace(a_memory(40), paged=True)),
+        EngineCosts(FLAT, shared_tokens={"one": 6}),
+        {"a": 5, "b": 5},
+        np.random.default_rng(0),
+    )
+    worker.accept(Assignment("w0", (of_application("a", "one"), of_application("b", "one")), joins=True), 0.0)
+    worker.advance(0.0)
+    assert worker.describe(0.0).memory.capacity_tokens == 46
+    worker.advance(10.0)
+    assert worker.describe(10.0).memory.capacity_tokens == 40
 
 
 def test_joiners_of_different_length_are_prefilled_apart() -> None:

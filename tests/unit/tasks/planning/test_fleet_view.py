@@ -66,6 +66,14 @@ def test_an_answer_waits_for_the_change_to_its_model_and_for_what_runs_before_it
     assert work_after_change([worker], "unknown") == []
 
 
+def test_what_running_rows_share_counts_as_memory_until_they_have_ended():
+    sharing = replace(LIVE, shared_tokens=30)
+    for open_batches, tokens in (((open_batch(1, "a", joins=True),), 1030), ((), 1000)):
+        fleet = fleet_with(*open_batches, requests=(request("a"),))
+        (worker,) = fleet.workers([sharing], lambda worker: CURVES, 0.0, 0.0)["small"]
+        assert worker.memory.capacity_tokens == tokens
+
+
 def test_a_worker_without_batches_is_idle():
     assert described(FleetView(), 0.0).idle
 

@@ -178,8 +178,10 @@ def test_rows_that_share_a_prefix_take_its_memory_once():
     assert tables.grow([16, 17, 17], {1: shared, 2: shared}) is not None
     assert tables.taken == 6
     assert tables.needed_tokens([16, 17, 17]) == 24
+    assert tables.shared_tokens == 32
     tables.clear(0)
     assert tables.taken == 6
+    assert tables.shared_tokens == 16
 
 
 def test_the_indices_lead_from_rows_to_blocks_and_back():
