@@ -2,7 +2,8 @@
 
 The papers' tasks on V100s, where all prompts of an application begin with an instruction of `--instruction` tokens, at
 multiples of what `fusion` serves without a cache. With it, an engine computes the instruction once for as long as it
-has memory for it beside its rows. Rows join and leave in blocks of memory. DIR has requests/*.jsonl.
+has memory for it beside its rows, which hold it once. `uncounted`: policies count the instruction for each row. Rows
+join and leave in blocks of memory. DIR has requests/*.jsonl.
 """
 
 from dataclasses import replace
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import click
 
+from benchmarks.fusion_variants import Patch, replaced
 from benchmarks.harness import Json, Results, json_option, print_table, say
 from benchmarks.inputs.simulated_workloads import Limits, WorkloadLengths, arrivals, read_requests
 from benchmarks.published_costs import CHATGLM_6B_V100 as MACHINE
 from cli.option_types import CommaSeparated
+from scheduling.kv_memory import KvMemory
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
@@ -23,6 +26,8 @@ from scheduling.simulation.simulator import simulate
 POLICIES = ("ccb", "baton", "fusion")  # whose rows join and leave
 RATE, SECONDS = 12.0, 60.0  # arrivals a second for each worker, more than any serves, and for how long
 ANSWER = 1024  # most tokens
+CACHES = ("off", "uncounted", "on")
+UNCOUNTED: list[Patch] = [(KvMemory, "sharing", lambda memory, tokens: memory)]
 COLUMNS = {
     "load": "load:.1f",
     "policy": "policy",
@@ -30,6 +35,7 @@ COLUMNS = {
     "requests/s": "requests_per_s:.2f",
     "mean s": "mean_s:.2f",
     "P99 s": "p99_s:.1f",
+    "rows": "rows:.1f",
 }
 
 
@@ -41,15 +47,16 @@ COLUMNS = {
 @click.option("--seed", default=1, show_default=True)
 @json_option
 def main(data: Path, instruction: int, loads: list[float], workers: int, seed: int, results: Results) -> None:
-    """Simulate every policy at every load, without the cache and with it."""
+    """Simulate every policy at every load, without the cache, with it uncounted, and with it."""
     lengths = read_requests(data, "forest")["mixed"]
     lengths = replace(lengths, prompt=lengths.prompt + instruction)
     shared = dict.fromkeys(lengths.application, instruction)
     saturation = float(simulated("fusion", lengths, {}, RATE * workers, workers, seed)["requests_per_s"])
     rows: list[Json] = []
-    for load, policy, cache in product(loads, POLICIES, ("off", "on")):
+    for load, policy, cache in product(loads, POLICIES, CACHES):
         say(f"{policy}, {load} of {saturation:.1f} requests/s, cache {cache}")
-        found = simulated(policy, lengths, shared if cache == "on" else {}, load * saturation, workers, seed)
+        with replaced(UNCOUNTED if cache == "uncounted" else []):
+            found = simulated(policy, lengths, {} if cache == "off" else shared, load * saturation, workers, seed)
         rows.append({"load": load, "policy": policy, "cache": cache, **found})
         results.write(rows)
     print_table(rows, COLUMNS, f"{workers} workers, instructions of {instruction} tokens")
@@ -65,7 +72,12 @@ def simulated(
     costs = EngineCosts(MACHINE.curves, shared_tokens=shared)
     trace = simulate(make_policy(policy, PolicySettings(limits.prompt, limits.answer)), made, fleet, costs, seed=seed)
     response_s = trace.response_s
-    return {"requests_per_s": trace.requests_per_s, "mean_s": response_s.mean, "p99_s": response_s.p99}
+    return {
+        "requests_per_s": trace.requests_per_s,
+        "mean_s": response_s.mean,
+        "p99_s": response_s.p99,
+        "rows": trace.batch_size_mean,
+    }
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ class ContinuousBatch:
             self._start_decoding()
 
     def _without_prefix(self, request: Request) -> Request:
-        """Return the request without the cached beginning of its prompt, which is cached for later requests from now on."""
+        """Return the request without the cached beginning of its prompt, which later requests find in the cache."""
         shared = self._beginning(request)
         if not shared:
             return request
