@@ -26,6 +26,7 @@ from cli.api_client import Client, Json
 from inference.toy.toy_applications import toy_requests
 from models.bulk.bulk_outlook import SPREAD, BulkOutlook
 from scheduling.forecast.expectations import IntervalCalibration
+from scheduling.forecast.kept_windows import KeptWindows
 from scheduling.policies.wrapping.deadlines import Work
 from scheduling.policy import Worker
 from scheduling.simulation.simulator import Arrival
@@ -70,16 +71,16 @@ class WindowedJob:
 
 @dataclass(frozen=True)
 class JudgedJob:
-    """Whether a job's window was called feasible, and the seconds that it took and was expected to take at most."""
+    """A job's window, the shortest one that was called feasible at its creation, and the seconds that it took."""
 
     window_s: float
-    high_s: float
+    feasible_s: float
     took_s: float
 
     @property
     def feasible(self) -> bool:
         """Whether the window was called feasible."""
-        return self.high_s <= self.window_s
+        return self.feasible_s <= self.window_s
 
     @property
     def kept(self) -> bool:
@@ -115,21 +116,26 @@ def windowed_jobs(count: int, lines_per_s: float, seed: int) -> list[WindowedJob
 def judged(jobs: Sequence[WindowedJob], trace: Trace) -> Iterator[JudgedJob]:
     """Yield the judgement of each job, in the order of their creation, by what was known then."""
     workers = [Worker(f"w{number}", MACHINE.memory, MACHINE.curves) for number in range(WORKERS)]
-    calibration = IntervalCalibration()
+    calibration, windows = IntervalCalibration(), KeptWindows()
     unended: list[tuple[float, int, float, WindowedJob]] = []  # end, number, forecast, job
+    unknown: list[tuple[float, int, float, WindowedJob]] = []  # when the window is known to be kept or not, the same
     for number, job in enumerate(jobs):
         while unended and unended[0][0] <= job.at:
             ended_at, _, forecast_s, ended = heapq.heappop(unended)
             calibration.learn("waiting", forecast_s, SPREAD, ended.took_s(trace), ended_at)
+        while unknown and unknown[0][0] <= job.at:
+            _, _, forecast_s, known = heapq.heappop(unknown)
+            windows.learn(forecast_s, known.window_s, known.took_s(trace) <= known.window_s)
         left = {(one.tenant, one.id): one.work_left(trace, job.at) for _, _, _, one in unended}
-        outlook = BulkOutlook(workers, left, {}, calibration, datetime.fromtimestamp(job.at, UTC))
+        outlook = BulkOutlook(workers, left, {}, calibration, windows, datetime.fromtimestamp(job.at, UTC))
         own_s = outlook.forecast_s(job.tenant, job.id, job.work_left(trace, job.at))
-        expected = outlook.of_new(own_s)
-        if own_s is None or expected is None:
+        told = outlook.of_new(own_s)
+        if own_s is None or told is None:
             raise AssertionError(f"{job.id}: no forecast")
         took_s = job.took_s(trace)
         heapq.heappush(unended, (job.at + took_s, number, own_s, job))
-        yield JudgedJob(job.window_s, expected.high_s, took_s)
+        heapq.heappush(unknown, (job.at + min(took_s, job.window_s), number, own_s, job))
+        yield JudgedJob(job.window_s, told.feasible_s, took_s)
 
 
 def share_kept(jobs: Sequence[JudgedJob]) -> Json:
@@ -141,7 +147,7 @@ def share_kept(jobs: Sequence[JudgedJob]) -> Json:
         "feasible_kept": sum(job.kept for job in feasible),
         "share_kept": sum(job.kept for job in feasible) / len(feasible) if feasible else None,
         "others_kept": sum(job.kept for job in jobs if not job.feasible),
-        "took_over_high": float(np.median([job.took_s / job.high_s for job in jobs])),
+        "took_over_feasible": float(np.median([job.took_s / job.feasible_s for job in jobs])),
     }
 
 

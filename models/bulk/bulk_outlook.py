@@ -3,7 +3,7 @@
 Jobs share the workers as in `scheduling.forecast.bulk_forecast`. The workers' time for other requests is not computed:
 it shows in the errors of earlier forecasts, because jobs that ended are compared with the forecasts at their creation.
 These errors correct the expectation and give its interval. Once a job has served a twentieth of its tokens, its pace so
-far is used instead.
+far is used instead. Whether a window is feasible is also told by which windows of ended jobs were kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,9 @@ from models.planning.live_fleet import costed_workers, live_workers
 from models.sql import text
 from scheduling.forecast.bulk_forecast import work_before_end
 from scheduling.forecast.expectations import OTHER_SPREAD, Expectation, IntervalCalibration
+from scheduling.forecast.kept_windows import KeptWindows
 from scheduling.policies.wrapping.background_queue import Job
-from scheduling.policies.wrapping.deadlines import MARGIN_S, Work, needed_s
+from scheduling.policies.wrapping.deadlines import MARGIN_S, Work, needed_s, used_s
 from scheduling.policy import Worker
 
 PACE_FROM = 0.05  # the share of a job's tokens that must be served before its pace counts. Not tuned
@@ -34,11 +35,19 @@ UNENDED_WORK = text(f"""
     from bulk_jobs
     where {UNENDED} and status <> 'cancelling' and left_work is not null and paused_at is null
 """)  # noqa: S608  # a constant
+# An expired job took at least its window. Not those that were paused: nobody forecast that.
 ENDED_JOBS = text("""
-    select forecast_s, extract(epoch from completed_at - created_at)::float8 as real_s,
-        extract(epoch from completed_at)::float8 as completed_at
-    from bulk_jobs
-    where completed_at is not null and forecast_s is not null order by completed_at desc limit :most
+    with lately as (
+        (select * from bulk_jobs where completed_at is not null and forecast_s is not null
+            order by completed_at desc limit :most)
+        union all (select * from bulk_jobs where completed_at is null and expired_at is not null
+            and forecast_s is not null and paused_at is null order by expired_at desc limit :most)
+    )
+    select forecast_s, completed_at is not null as kept,
+        extract(epoch from coalesce(completed_at, expired_at) - created_at)::float8 as real_s,
+        extract(epoch from expires_at - created_at)::float8 as window_s,
+        extract(epoch from coalesce(completed_at, expired_at))::float8 as ended_at
+    from lately order by ended_at desc limit :most
 """)
 
 
@@ -60,14 +69,23 @@ def unended_work(connection: Connection) -> list[UnendedWork]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class JobOutlook:
+    """The expected seconds until a job ends, and the shortest window from now on that is called feasible."""
+
+    expected: Expectation
+    feasible_s: float
+
+
 @dataclass(frozen=True)
 class BulkOutlook:
-    """The workers of a model, the remaining work of its bulk jobs, and the errors of earlier forecasts."""
+    """The workers of a model, the remaining work of its bulk jobs, the errors of earlier forecasts, kept windows."""
 
     workers: Sequence[Worker]
     left: Mapping[Job, Work]
     weights: Mapping[str, float]
     calibration: IntervalCalibration
+    windows: KeptWindows
     now: datetime
 
     def forecast_s(self, tenant: str, job_id: str, work: Work) -> float | None:
@@ -78,33 +96,43 @@ class BulkOutlook:
         before = work_before_end({**self.left, job: work}, job, lambda name: self.weights.get(name, 1.0))
         return needed_s(before, self.workers) + MARGIN_S
 
-    def of_new(self, forecast_s: float | None) -> Expectation | None:
-        """Returns the expectation for a new job with this forecast."""
-        return None if forecast_s is None else self.calibration.around("waiting", forecast_s, SPREAD)
+    def used_s(self, work: Work | None) -> float | None:
+        """Returns the seconds of workers' time that this work takes; None if it or the workers' costs are unknown."""
+        return used_s(work, self.workers) if work and work.requests and self.workers else None
 
-    def of_job(self, job: BulkJob) -> Expectation | None:
-        """Returns the expectation for a stored job; None if the job has ended or is paused, or its work is unknown."""
+    def of_new(self, forecast_s: float | None) -> JobOutlook | None:
+        """Returns the outlook for a new job with this forecast."""
+        if forecast_s is None:
+            return None
+        expected = self.calibration.around("waiting", forecast_s, SPREAD)
+        return JobOutlook(expected, min(expected.high_s, self.windows.shortest_s(forecast_s)))
+
+    def of_job(self, job: BulkJob) -> JobOutlook | None:
+        """Returns the outlook for a stored job; None if the job has ended or is paused, or its work is unknown."""
         if job.status not in (BulkStatus.validating, BulkStatus.in_progress) or job.paused_at or not job.left_work:
             return None
         work = Work(**job.left_work)
+        forecast_s = None if job.endpoint in POOLING_ENDPOINTS else self.forecast_s(job.tenant, job.id, work)
+        told = self.of_new(forecast_s)
         if job.in_progress_at is not None and job.done_tokens > PACE_FROM * (job.done_tokens + work.tokens):
             spent_s = max(0.0, (self.now - job.in_progress_at).total_seconds())
             left_s = spent_s * work.tokens / job.done_tokens
-            return IntervalCalibration().around("running", left_s, OTHER_SPREAD)
-        if job.endpoint in POOLING_ENDPOINTS:
-            return None
-        return self.of_new(self.forecast_s(job.tenant, job.id, work))
+            expected = IntervalCalibration().around("running", left_s, OTHER_SPREAD)
+            # a job far from its deadline is served slowly, and sooner as it nears
+            return JobOutlook(expected, min(expected.high_s, told.feasible_s if told else expected.high_s))
+        return told
 
 
 def read_bulk_outlook(session: Session, model: str, alive_s: float) -> BulkOutlook:
     """Reads the workers of this model with a heartbeat within `alive_s`, and its jobs."""
     connection = session.connection()
-    calibration = IntervalCalibration()
+    calibration, windows = IntervalCalibration(), KeptWindows()
     for row in reversed(connection.execute(ENDED_JOBS, {"most": RECENT_JOBS}).all()):
-        calibration.learn("waiting", row.forecast_s, SPREAD, row.real_s, row.completed_at)
+        calibration.learn("waiting", row.forecast_s, SPREAD, row.real_s, row.ended_at)
+        windows.learn(row.forecast_s, row.window_s, row.kept)
     workers = costed_workers(live_workers(connection, alive_s)).get(model, ())
     # a job whose lines are still being read may be of any model
     left = {one.job: one.work for one in unended_work(connection) if one.model in (None, model)}
     weights = connection.execute(text("select name, weight from tenants where weight <> 1"))
     now = connection.execute(text("select clock_timestamp()")).scalar_one()
-    return BulkOutlook(workers, left, {row.name: row.weight for row in weights}, calibration, now)
+    return BulkOutlook(workers, left, {row.name: row.weight for row in weights}, calibration, windows, now)

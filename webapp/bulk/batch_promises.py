@@ -4,18 +4,18 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy.orm import Session
 
 from inference.engine_errors import TokenizerAway
 from models.bulk import stored_files
 from models.bulk.bulk_feed import NewLine
-from models.bulk.bulk_outlook import BulkOutlook
+from models.bulk.bulk_outlook import BulkOutlook, JobOutlook
 from models.bulk.bulk_tables import BulkJob, StoredFile
 from models.client_requests import NewRequest
 from models.planning.response_time_estimate import ResponseTimeEstimate
 from models.request_predictions import scoped_application
-from scheduling.forecast.expectations import Expectation
 from scheduling.policies.wrapping.deadlines import Work
 from webapp.bulk.bulk_schemas import LONGEST_WINDOW_S, BatchMagnus
 from webapp.bulk.request_lines import LineReader
@@ -73,8 +73,8 @@ def promise_of(job: BulkJob, outlook: BulkOutlook) -> BatchMagnus:
     """Returns the `magnus` object of a stored batch."""
     left = Work(**job.left_work) if job.left_work else None
     left_s = (job.expires_at - outlook.now).total_seconds()
-    expected = outlook.of_job(job)
-    told = _told(expected, left_s, (outlook.now - job.created_at).total_seconds(), outlook)
+    spent_s = (outlook.now - job.created_at).total_seconds()
+    told = _told(outlook.of_job(job), left_s, spent_s, outlook.now)
     return told.model_copy(
         update={
             "paused_at": None if job.paused_at is None else int(job.paused_at.timestamp()),
@@ -82,6 +82,7 @@ def promise_of(job: BulkJob, outlook: BulkOutlook) -> BatchMagnus:
             "service_tier": job.service_tier,
             "done_tokens": job.done_tokens,
             "predicted_tokens": None if left is None else job.done_tokens + left.tokens,
+            "left_gpu_s": _seconds(outlook.used_s(left)),
         }
     )
 
@@ -90,26 +91,35 @@ def promise_of_sample(
     sampled: CheckedLines, window_s: float, outlook: BulkOutlook, forecast_s: float | None
 ) -> BatchMagnus:
     """Returns the `magnus` object of a dry run."""
-    told = _told(outlook.of_new(forecast_s), window_s, 0.0, outlook)
+    told = _told(outlook.of_new(forecast_s), window_s, 0.0, outlook.now)
     return told.model_copy(
-        update={"dry_run": True, "predicted_tokens": sampled.work.tokens, "checked_lines": len(sampled.checked)}
+        update={
+            "dry_run": True,
+            "predicted_tokens": sampled.work.tokens,
+            "left_gpu_s": _seconds(outlook.used_s(sampled.work)),
+            "checked_lines": len(sampled.checked),
+        }
     )
 
 
-def _told(expected: Expectation | None, left_s: float, spent_s: float, outlook: BulkOutlook) -> BatchMagnus:
+def _seconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def _told(job: JobOutlook | None, left_s: float, spent_s: float, now: datetime) -> BatchMagnus:
     """Returns the forecast of a batch that was created `spent_s` ago and whose window ends in `left_s`."""
-    if expected is None:
+    if job is None:
         return BatchMagnus()
-    feasible, earliest, warnings = expected.high_s <= left_s, None, list[str]()
+    expected, feasible, earliest, warnings = job.expected, job.feasible_s <= left_s, None, list[str]()
     if not feasible:
-        earliest = window_of(spent_s + expected.high_s)
+        earliest = window_of(spent_s + job.feasible_s)
         remedy = f"; {earliest} is the earliest window that it should meet" if earliest else ""
         warnings.append(f"This batch is unlikely to be done when its completion window ends{remedy}.")
     return BatchMagnus(
         eta_s=round(expected.seconds, 1),
         eta_low_s=round(expected.low_s, 1),
         eta_high_s=round(expected.high_s, 1),
-        eta_at=round(outlook.now.timestamp() + expected.seconds, 1),
+        eta_at=round(now.timestamp() + expected.seconds, 1),
         feasible=feasible,
         earliest_window=earliest,
         warnings=warnings,

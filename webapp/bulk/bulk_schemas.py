@@ -147,12 +147,15 @@ class BatchMagnus(ApiObject):
     service_tier: str = Field(default="flex", description="Of its lines: flex, or default once it was changed")
     done_tokens: int = Field(default=0, description="Tokens of its ended lines, prompts and answers")
     predicted_tokens: int | None = Field(default=None, description="Tokens of all its lines, as far as predicted")
+    left_gpu_s: float | None = Field(
+        default=None, description="Workers' seconds that its lines without an answer should take, as usage counts them"
+    )
     eta_s: float | None = Field(default=None, description="Seconds until it should have ended; null if unknown")
     eta_low_s: float | None = Field(default=None, description="Lower bound: nine of ten end between both bounds")
     eta_high_s: float | None = Field(default=None, description="Upper bound of eta_s")
     eta_at: float | None = Field(default=None, description="eta_s as a Unix time of the database's clock")
-    feasible: bool | None = Field(default=None, description="Whether eta_high_s is within the window; null if unknown")
-    earliest_window: str | None = Field(default=None, description="If not: the shortest window that would be")
+    feasible: bool | None = Field(default=None, description="Whether its window should be kept; null if unknown")
+    earliest_window: str | None = Field(default=None, description="If not: the shortest window that should")
     warnings: list[str] = Field(default=[], description="What its client should know")
     dry_run: bool = Field(default=False, description="Whether it was only estimated, not created")
     checked_lines: int | None = Field(

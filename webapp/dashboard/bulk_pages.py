@@ -31,8 +31,8 @@ def bulk_job(id: str) -> str:
     reads = current_context().page_reads
     job, now = _job(id), reads.clock.get()
     figures = reads.bulk_figures(id).get()
-    expected = current_context().bulk_outlook.get().of_job(job)
-    end = None if expected is None else now + timedelta(seconds=expected.seconds)
+    told = current_context().bulk_outlook.get().of_job(job)
+    end = None if told is None else now + timedelta(seconds=told.expected.seconds)
     return render_template(
         "bulk_job.html",
         as_of=now,

@@ -156,6 +156,10 @@ def _estimate(batch: Json) -> Table:
         ("lines", count(batch["request_counts"]["total"])),
         ("checked", count(magnus["checked_lines"])),
         ("predicted tokens", count(magnus["predicted_tokens"])),
+        (
+            "predicted cost",
+            "not known" if magnus["left_gpu_s"] is None else f"{magnus['left_gpu_s']:,.1f} s of a worker",
+        ),
         ("predicted end", end if magnus["eta_s"] is not None else "not known before a worker has served requests"),
         *(("warning", warning) for warning in magnus["warnings"]),
     ]

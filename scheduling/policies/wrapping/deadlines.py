@@ -84,12 +84,16 @@ def needed_s(work: Work, workers: Collection[Worker]) -> float:
     if not work.requests:
         return 0.0
     row = work.typical_row
-    rates, longest_s = 0.0, math.inf
-    for worker in workers:
-        size = most_rows(worker, row, work.requests)
-        rates += rows_per_s(worker, row, size)
-        longest_s = min(longest_s, worker.costs.serve_s(size, row.length, work.longest))
-    return work.requests / rates + longest_s if rates else math.inf
+    sizes = ((worker, most_rows(worker, row, work.requests)) for worker in workers)
+    longest_s = (worker.costs.serve_s(size, row.length, work.longest) for worker, size in sizes)
+    return used_s(work, workers) / max(1, len(workers)) + min(longest_s, default=math.inf)
+
+
+def used_s(work: Work, workers: Collection[Worker]) -> float:
+    """Return the seconds of all these workers together that this work takes if they are full; infinity without any."""
+    row = work.typical_row
+    rates = sum(rows_per_s(worker, row, most_rows(worker, row, work.requests)) for worker in workers)
+    return len(workers) * work.requests / rates if rates else math.inf
 
 
 def most_rows(worker: Worker, row: TypicalRow, rows: int) -> int:

@@ -41,6 +41,7 @@ def test_a_batch_says_its_tokens_and_when_it_should_have_ended_until_it_has(clie
     # forty answers of at most 50 tokens; ten rows of 55 tokens fit, so four rounds of 50 s, and the longest once more
     prompt = told["predicted_tokens"] // 40 - 50
     assert told["eta_low_s"] < 200 < told["eta_s"] < 320 < told["eta_high_s"]
+    assert 200 < told["left_gpu_s"] < 210  # four rounds, and the pauses between them
     assert (told["feasible"], told["earliest_window"], told["warnings"]) == (True, None, [])
     bulk.feed()
     bulk.answer(20)
@@ -52,7 +53,7 @@ def test_a_batch_says_its_tokens_and_when_it_should_have_ended_until_it_has(clie
     bulk.finish()
     ended = magnus(client.batches.retrieve(batch.id))
     assert ended["done_tokens"] == ended["predicted_tokens"] == 40 * (prompt + 2)
-    assert (ended["eta_s"], ended["feasible"]) == (None, None)
+    assert (ended["eta_s"], ended["feasible"], ended["left_gpu_s"]) == (None, None, None)
 
 
 @pytest.mark.usefixtures("worker")
@@ -65,6 +66,27 @@ def test_a_window_that_cannot_be_met_is_said_with_the_earliest_that_can(client: 
 
 
 @pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_window_is_feasible_if_earlier_batches_kept_windows_as_short_for_their_work(
+    client: OpenAI, api: Api, kept: bool
+) -> None:
+    # half had time and took nine times as long as forecast; half had less time than that and ended in it, or expired
+    for ended, window, took in (("completed", 1000, 900), ("completed" if kept else "expired", 90, 80)):
+        api.sql(
+            f"""insert into bulk_jobs (id, tenant, endpoint, input_file_id, completion_window, status, lines, last_line,
+                forecast_s, created_at, expires_at, {ended}_at)
+            select 'batch_{window}_' || n, 'any', '/v1/chat/completions', 'file', '1h', '{ended}', 1, 1, 100,
+                ago, ago + interval '{window} s', ago + interval '{took} s'
+            from generate_series(1, 40) as n, lateral (select now() - interval '1 h' - n * interval '1 s' as ago) as at
+            """  # constants
+        )
+    told = magnus(create(client, LINES, completion_window="4m"))  # some 255 s of work
+    assert told["eta_high_s"] > 600
+    assert told["feasible"] is kept
+    assert (told["earliest_window"] is None) is kept
+
+
+@pytest.mark.usefixtures("worker")
 def test_a_dry_run_estimates_and_stores_nothing(client: OpenAI, api: Api) -> None:
     file = upload(
         client, [*LINES, chat_line("bad", "eins", service_tier="priority"), b"{", chat_line("long", "a " * 999)]
@@ -73,6 +95,7 @@ def test_a_dry_run_estimates_and_stores_nothing(client: OpenAI, api: Api) -> Non
     tried = client.batches.create(**asked, **DRY)
     told = magnus(tried)
     assert (told["dry_run"], told["checked_lines"], told["feasible"]) == (True, 43, False)
+    assert told["left_gpu_s"] > 200
     assert told["earliest_window"] in told["warnings"][0]
     assert counts(tried) == (43, 0, 3)
     assert [error.line for error in (tried.errors and tried.errors.data) or ()] == [41, 42, 43]

@@ -25,12 +25,15 @@ def test_jobs_have_their_own_lines_with_their_deadline() -> None:
 def test_jobs_that_still_run_make_a_job_late() -> None:
     first, *_, last = judged(JOBS, trace_of(JOBS, 1e6))
     alone = next(judged([JOBS[-1]], trace_of(JOBS, 1e6)))
-    assert last.high_s > alone.high_s
+    assert last.feasible_s > alone.feasible_s
     assert first.took_s == last.took_s == 1e6
 
 
 def test_only_feasible_jobs_count_as_kept_or_lost() -> None:
-    jobs = [JudgedJob(10.0, high_s, took_s) for high_s, took_s in ((9.0, 8.0), (10.0, 11.0), (11.0, 9.0), (12.0, 13.0))]
+    jobs = [
+        JudgedJob(10.0, feasible_s, took_s)
+        for feasible_s, took_s in ((9.0, 8.0), (10.0, 11.0), (11.0, 9.0), (12.0, 13.0))
+    ]
     figures = share_kept(jobs)
     assert (figures["jobs"], figures["feasible"], figures["feasible_kept"], figures["others_kept"]) == (4, 2, 1, 1)
     assert figures["share_kept"] == 0.5

@@ -77,13 +77,14 @@ def test_a_run_without_a_file_for_the_answers_is_refused_before_anything_is_sent
 @pytest.mark.parametrize(
     ("magnus", "end", "warning"),
     [
+        ({"left_gpu_s": 1234.5, "warnings": []}, "1,234.5 s of a worker", "none"),
         ({"eta_s": 90.0, "eta_low_s": 30.0, "eta_high_s": 7200.0}, "in 1 m 30 s; nine of ten end in 30.0 s to", "none"),
         ({"warnings": ["This batch is late; 3h is the earliest."]}, "not known", "3h is the earliest"),
     ],
 )
-def test_a_dry_run_says_lines_tokens_end_and_warnings(magnus: Json, end: str, warning: str) -> None:
+def test_a_dry_run_says_lines_tokens_cost_end_and_warnings(magnus: Json, end: str, warning: str) -> None:
     known: dict[str, Any] = dict.fromkeys(("eta_s", "eta_low_s", "eta_high_s")) | {"warnings": []}
-    known |= {"checked_lines": 100, "predicted_tokens": 84000}
+    known |= {"checked_lines": 100, "predicted_tokens": 84000, "left_gpu_s": None}
     batch = {"request_counts": {"total": 2000, "completed": 0, "failed": 0}, "magnus": known | magnus}
     console = Console(width=120)
     with console.capture() as shown:

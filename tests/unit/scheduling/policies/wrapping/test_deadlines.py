@@ -16,6 +16,7 @@ from scheduling.policies.wrapping.deadlines import (
     goes_ahead,
     needed_s,
     urgency,
+    used_s,
 )
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
@@ -40,6 +41,8 @@ def test_the_seconds_of_a_work_are_those_of_full_workers_and_of_its_longest_answ
     assert needed_s(work_of(*[10] * 500), WORKERS) == pytest.approx(500 / rows_per_s + 1.1)
     assert needed_s(Work(), WORKERS) == 0.0
     assert needed_s(work_of(10), []) == math.inf
+    assert used_s(work_of(*[10] * 500), WORKERS) == pytest.approx(2 * 500 / rows_per_s)
+    assert used_s(work_of(10), []) == math.inf
 
 
 @given(needed=SECONDS, left=SECONDS, later=SECONDS)
