@@ -5,13 +5,16 @@ answers a group of calls after each group of this one's, on the same Postgres: f
 differ by more than what is compared. On a machine that other programs keep busy, all figures are about twice as high.
 """
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import click
 import psutil
@@ -24,6 +27,7 @@ from models.session import make_engine, make_sessions
 from models.tenants import api_keys
 
 HERE = Path(__file__).parents[1]
+ANSWERS = ("-m", "gevent.monkey", str(HERE / "benchmarks" / "answered_calls.py"))
 KINDS = ("submission", "poll")
 WARM = 60  # calls before the measurement, which fill caches and prepare statements; not tuned
 NO_LIMITS = {f"MAGNUS_TENANT_QUEUED_{of}": str(10**9) for of in ("REQUESTS", "TOKENS", "BYTES")} | NO_RATE_LIMIT
@@ -40,8 +44,8 @@ COLUMNS = {
 class AnsweringProcess:
     """A process with the code of one checkout that answers calls."""
 
-    def __init__(self, checkout: Path, environment: dict[str, str]) -> None:
-        command = [sys.executable, "-P", "-m", "gevent.monkey", str(HERE / "benchmarks" / "answered_calls.py")]
+    def __init__(self, checkout: Path, environment: dict[str, str], program: Sequence[str] = ANSWERS) -> None:
+        command = [sys.executable, "-P", *program]
         given = os.environ | environment | {"PYTHONPATH": str(checkout)}
         self._process = subprocess.Popen(
             command, cwd=checkout, env=given, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -53,13 +57,13 @@ class AnsweringProcess:
     def __exit__(self, *_: object) -> None:
         self._process.communicate()
 
-    def cpu_ms(self, kind: str, calls: int) -> float:
-        """Answer these calls; returns the CPU milliseconds of each."""
+    def cpu_ms(self, kind: str, calls: int) -> Any:
+        """Answer these calls; returns the CPU milliseconds of each, as its program measures them."""
         if self._process.stdin is None or self._process.stdout is None:
             raise AssertionError("it has no pipes")
         self._process.stdin.write(f"{kind} {calls}\n")
         self._process.stdin.flush()
-        return float(self._process.stdout.readline())
+        return json.loads(self._process.stdout.readline())
 
 
 def cpu_ms_of(postgres: int) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic_core import to_json
 from sqlalchemy import Connection
 
@@ -52,7 +53,7 @@ def set_policy(connection: Connection, name: str) -> None:
     write_service_state(connection, "policy", {"name": name})
 
 
-def write_service_state(connection: Connection, name: str, value: dict[str, Any]) -> None:
+def write_service_state(connection: Connection, name: str, value: Mapping[str, Any] | BaseModel) -> None:
     """Insert or replace the row `name` of `service_state`, with the database's time."""
     run(
         connection,

@@ -110,7 +110,7 @@ class QueueSnapshot(_Value):
 
 def write_queue_snapshot(connection: Connection, snapshot: QueueSnapshot) -> None:
     """Replaces the stored snapshot."""
-    write_service_state(connection, "planner", snapshot.model_dump(mode="json"))
+    write_service_state(connection, "planner", snapshot)
 
 
 def read_queue_snapshot(session: Session) -> QueueSnapshot | None:

@@ -51,6 +51,11 @@ class Leader:
         return self._planner is not None and self._planner.all_joinable
 
     @property
+    def serves_background(self) -> bool:
+        """Whether this process leads and a worker had rows of bulk jobs at its last step."""
+        return self._planner is not None and self._planner.serves_background
+
+    @property
     def has_work(self) -> bool:
         """Whether this process leads and anything waited or was in flight at its last step."""
         return self._planner is not None and self._planner.has_work

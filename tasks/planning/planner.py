@@ -72,6 +72,7 @@ class Planner:
         self.fetched_all = True  # whether no queued request was left to be fetched at the last step
         self.has_work = False  # whether anything waited or was in flight at the last step
         self.all_joinable = False  # whether every worker had rows that others may join at the last step
+        self.serves_background = False  # whether a worker had rows of bulk jobs at the last step
         self.due_in_s: float | None = None  # seconds until a policy wants to be asked again even if nothing happens
 
     def step(self, *, broker_error: str | None = None, send: Send = leave_to_caller) -> list[tuple[int, str]]:
@@ -114,7 +115,9 @@ class Planner:
         claims = [] if inputs.paused else self._assign(workers, now)
         self._live = live
         self.has_work = len(self._policies) > 0 or self._fleet.busy
-        self.all_joinable = bool(workers) and all(worker.rows for some in workers.values() for worker in some)
+        every = [*chain.from_iterable(workers.values())]
+        self.all_joinable = bool(workers) and all(worker.rows for worker in every)
+        self.serves_background = any(row.request.background for worker in every for row in worker.rows)
         due_in_s = next_due_in_s(self._policies, workers, claims, now, self._rules.lookahead_s)
         self.due_in_s = 0.0 if not self.fetched_all else None if inputs.paused else due_in_s
         return resent + [(claim.batch_id, claim.assignment.worker) for claim in claims]

@@ -3,15 +3,16 @@
 A stand-by does not consume the queue `plan`, so that every tick reaches the planner that leads.
 """
 
-from collections.abc import Callable
-from time import monotonic, sleep, thread_time
+from collections.abc import Callable, Collection
+from threading import Event
+from time import monotonic, thread_time
 from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from models.planning.leadership import LeadLost
 from processes.loop import Loop
-from tasks.messages import Messages
+from tasks.messages import SOON, Messages
 from tasks.planning.leader import Leader
 
 # A kick waits at most this long for its step, or STEP_SPACING times the CPU time of the last decision. So kicks that
@@ -59,22 +60,37 @@ class StepPacer:
     """Makes steps begin at least `interval_s` seconds after each other, also after a step that failed."""
 
     def __init__(
-        self, interval_s: float, clock: Callable[[], float] = monotonic, sleep: Callable[[float], None] = sleep
+        self,
+        interval_s: float,
+        clock: Callable[[], float] = monotonic,
+        sleep: Callable[[float], object] | None = None,
     ) -> None:
-        self._interval_s, self._clock, self._sleep = interval_s, clock, sleep
+        self._woken = Event()
+        self._interval_s, self._clock, self._sleep = interval_s, clock, sleep or self._woken.wait
         self._began_at = self._next_at = 0.0
+        self._hurries, self._may_hurry = False, True  # it may after a whole pause
 
     def wait(self) -> None:
         """Returns when the next step may begin."""
-        now = self._clock()
-        if now < self._next_at:
-            self._sleep(self._next_at - now)
-        self._began_at = max(now, self._next_at)
+        while (left_s := self._begins_at - self._clock()) > 0:
+            self._sleep(left_s)
+            self._woken.clear()
+        self._began_at = self._clock()
+        self._hurries, self._may_hurry = False, self._began_at >= self._next_at
         self._next_at = self._began_at + self._interval_s
 
     def lengthen(self, interval_s: float) -> None:
         """Delays the next step, and only that one, until `interval_s` after the last one began."""
         self._next_at = max(self._next_at, self._began_at + interval_s)
+
+    def hurry(self) -> None:
+        """Lets the next step begin `interval_s` after the last one, unless that one was hurried, too."""
+        self._hurries = True
+        self._woken.set()
+
+    @property
+    def _begins_at(self) -> float:
+        return self._began_at + self._interval_s if self._hurries and self._may_hurry else self._next_at
 
 
 class PlannerLoop:
@@ -120,7 +136,13 @@ class PlannerLoop:
         if due_in_s is None and self._leader.all_joinable:
             self._pacer.lengthen(JOINING_INTERVAL_S)
 
-    def on_kick(self) -> None:
-        """Steps, unless this process stands by: the planner that leads gets the same kick."""
+    def on_kick(self, kicks: Collection[bytes] = ()) -> None:
+        """Lets the loop's thread step, unless this process stands by: the planner that leads gets the same kick.
+
+        The pauses beside a bulk job are as long as its decisions are costly, and would delay other requests as much. So
+        one of these ends every other pause: a planner then works for at most a fifth of the time.
+        """
         if self._queue.consumes:
-            self.loop.step()
+            if SOON in kicks and self._leader.serves_background:
+                self._pacer.hurry()
+            self.loop.step_within(0.0)

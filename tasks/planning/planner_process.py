@@ -40,7 +40,7 @@ host(
     HostedProcess(
         [
             planner.loop,
-            Listener("kicks", kicks, lambda _: planner.on_kick(), wait_s=PING_AFTER_S),
+            Listener("kicks", kicks, planner.on_kick, wait_s=PING_AFTER_S),
             Heartbeat("planner", database_url, [planner.loop]),
         ],
         on_stopped=leader.resign,

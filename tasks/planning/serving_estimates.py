@@ -14,7 +14,7 @@ from learning.serving_time import ServingTimes
 from learning.step_costs import pooled_curves
 from models.planning import live_fleet
 from models.planning.live_fleet import LiveWorker
-from scheduling.costs import LearnedCurves, ServingCurves, ServingTime
+from scheduling.costs import LearnedCurves, ServingCurves, ServingTime, WorkerCurves
 from tasks.published_models import load_active
 
 # Weight of the newest batch in the moving average: about the last ten batches count. Not tuned.
@@ -27,7 +27,7 @@ class ServingEstimates:
     def __init__(self) -> None:
         self._version: str | None = None
         self._times = ServingTimes()
-        self._of_worker: dict[tuple[str, str, str, bool], ServingTime] = {}
+        self._of_worker: dict[tuple[str, str, WorkerCurves | None, bool], ServingTime] = {}
         self._learned: dict[tuple[str, str], LearnedCurves] = {}  # by model and worker's name
         self._pooled: dict[tuple[str, str], ServingCurves] = {}
 
@@ -58,7 +58,7 @@ class ServingEstimates:
         """Returns the worker's estimator; for rows that join and leave (`joins`), its learned curves if it has any."""
         if joins and (pooled := self._pooled.get((worker.model, worker.name))):
             return pooled
-        key = (worker.name, worker.model, repr(worker.curves), joins)
+        key = (worker.name, worker.model, worker.curves, joins)
         if key not in self._of_worker:
             # a worker's learned curves may change every few seconds
             self._of_worker = {other: times for other, times in self._of_worker.items() if other[0] != worker.name}

@@ -77,8 +77,11 @@ class PredictorInService:
         self._outcomes = OutcomeCursor()
         self._check_at = 0.0
 
-    def run(self, on_predicted: Callable[[], None]) -> int:
-        """Predict every request that has no prediction; returns how many. Calls `on_predicted` after each commit."""
+    def run(self, on_predicted: Callable[[bool], None]) -> int:
+        """Predict every request that has no prediction; returns how many.
+
+        Calls `on_predicted` after each commit, with whether others than lines of bulk jobs were predicted.
+        """
         total = 0
         while True:
             with self._engine.begin() as connection:
@@ -93,12 +96,12 @@ class PredictorInService:
                     request_predictions.write_predictor_heartbeat(connection, self._version)
                     self._check_at = monotonic() + self._check_every_s
             if chunk:
-                on_predicted()
+                on_predicted(not is_background(chunk[0].priority))
             total += len(chunk)
             if len(chunk) == len(claimed) < self._chunk:
                 break
         if self._outdated_before is not None and self._predict_again(self._outdated_before):
-            on_predicted()
+            on_predicted(False)
         return total
 
     def _adopt_active_version(self, connection: Connection) -> None:

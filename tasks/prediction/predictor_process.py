@@ -48,9 +48,9 @@ def look() -> None:
     predictor().run(on_predicted=on_predicted)
 
 
-def on_predicted() -> None:
+def on_predicted(others: bool) -> None:
     """Kick the planner, and report progress, so that predicting 50,000 lines does not look like a hang."""
-    messages.kick_planner()
+    messages.kick_planner(soon=others)
     loop.report_progress()
 
 

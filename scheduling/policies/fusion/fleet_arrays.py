@@ -117,7 +117,9 @@ def peak_tokens(cached: Floats, remaining: Floats, memory: KvMemory) -> float:
         tokens = np.cumsum(cached) + count * (remaining + memory.row_overhead_tokens)
     else:
         tokens = count * (np.maximum.accumulate(cached) + remaining)
-    return float(np.max(MemoryRules.of([memory]).held(tokens[None], count)))
+    if memory.windowed_bytes:
+        tokens = MemoryRules.of([memory]).held(tokens[None], count)
+    return float(tokens.max())
 
 
 class FleetArrays:
@@ -193,8 +195,16 @@ class FleetArrays:
         return np.asarray((self.size - self.joiners) * (self.p4 + self.p3 * self.read_length), np.float64)
 
     def fits_one_more(self, worker: int, prefill: float) -> bool:
-        """Return whether a row of this length fits beside the worker's rows now, without regard to their growth."""
-        return bool(self.fits_beside(np.array([worker]), np.array([[prefill]]))[0, 0])
+        """Return `fits_beside` for one worker and length: ten times as fast, for the joins of a decision one by one."""
+        memory, size = self.workers[worker].memory, int(self.size[worker])
+        if not size:
+            return memory.held(prefill) < memory.capacity_tokens
+        if memory.paged:
+            own = float(self.total[worker]) + prefill
+            tokens = own + (size + 1) * (ROW_GROWTH_TOKENS + memory.row_overhead_tokens)
+        else:
+            tokens = (size + 1) * (max(float(self.longest[worker]), prefill) + ROW_GROWTH_TOKENS)
+        return memory.held(tokens, size + 1) <= memory.capacity_tokens and size < float(self.most_rows[worker])
 
     def fits_beside(self, workers: Ints, prefill: Floats) -> NDArray[np.bool_]:
         """Return whether rows of `prefill` tokens, (workers, n) or (1, n), fit now beside the rows of these workers."""

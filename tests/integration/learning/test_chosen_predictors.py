@@ -61,7 +61,7 @@ def fitted(stage: Stage, tmp_path: Path, name: str, **others: Any) -> str:
 def predicted_by(stage: Stage) -> str:
     """The version that a predictor in service writes beside a new request's length."""
     stage.request("new", input="red green", limit_tokens=LIMIT, predicted_tokens=None, predicted_upper_tokens=None)
-    PredictorInService(stage.database, chunk=16, most_observed=16).run(lambda: None)
+    PredictorInService(stage.database, chunk=16, most_observed=16).run(lambda _: None)
     columns = stage.requests("predicted_tokens", "predicted_upper_tokens", "predictor_version")
     tokens, upper, version = columns["new"]
     assert 1 <= tokens <= upper <= LIMIT

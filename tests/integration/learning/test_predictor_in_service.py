@@ -39,14 +39,14 @@ def wait_for_prediction(stage: Stage, *ids: str) -> None:
 def test_without_a_published_version_the_user_input_length_is_predicted(stage: Stage):
     wait_for_prediction(stage, "r1")
     kicks: list[bool] = []
-    assert PredictorInService(stage.database, untrained()).run(lambda: kicks.append(True)) == 1
+    assert PredictorInService(stage.database, untrained()).run(kicks.append) == 1
     assert stage.requests("predicted_tokens", "predictor_version") == {"r1": (3, "usin")}
     assert kicks == [True]
 
 
 def test_the_planner_is_not_kicked_when_there_was_nothing_to_predict(stage: Stage):
     kicks: list[bool] = []
-    assert PredictorInService(stage.database, untrained()).run(lambda: kicks.append(True)) == 0
+    assert PredictorInService(stage.database, untrained()).run(kicks.append) == 0
     assert kicks == []
 
 
@@ -54,7 +54,7 @@ def test_a_request_that_generates_nothing_has_a_known_length_and_teaches_nothing
     stage.request("vector", limit_tokens=1, predicted_tokens=None, predicted_upper_tokens=None)
     wait_for_prediction(stage, "chat")
     kicks: list[bool] = []
-    assert PredictorInService(stage.database, untrained()).run(lambda: kicks.append(True)) == 2
+    assert PredictorInService(stage.database, untrained()).run(kicks.append) == 2
     assert stage.requests("predicted_tokens", "predicted_upper_tokens")["vector"] == (1, 1)
     assert (stage.requests("predicted_tokens")["chat"], kicks) == (3, [True])
     stage.sql("update requests set status = 'completed', output_tokens = 2, finished_at = clock_timestamp()")
@@ -65,30 +65,30 @@ def test_a_request_that_generates_nothing_has_a_known_length_and_teaches_nothing
 
 def test_more_than_a_chunk_is_predicted_in_one_run(stage: Stage):
     wait_for_prediction(stage, *(f"r{n}" for n in range(CHUNK + 1)))
-    assert PredictorInService(stage.database, untrained()).run(lambda: None) == CHUNK + 1
+    assert PredictorInService(stage.database, untrained()).run(lambda _: None) == CHUNK + 1
     assert set(stage.requests("predicted_tokens").values()) == {3}
 
 
 def test_lines_of_bulk_jobs_are_predicted_after_all_others_and_in_transactions_of_their_own(stage: Stage):
     wait_for_prediction(stage, "line", "other1", "other2")
     stage.sql(f"update requests set priority = {BACKGROUND_PRIORITY} where id = 'line'")
-    predicted: list[set[str]] = []
+    predicted: list[tuple[set[str], bool]] = []
 
-    def note() -> None:
+    def note(others: bool) -> None:
         lengths = stage.requests("predicted_tokens")
-        predicted.append({one for one, tokens in lengths.items() if tokens is not None})
+        predicted.append(({one for one, tokens in lengths.items() if tokens is not None}, others))
 
     assert PredictorInService(stage.database, untrained()).run(note) == 3
-    assert predicted == [{"other1", "other2"}, {"line", "other1", "other2"}]
+    assert predicted == [({"other1", "other2"}, True), ({"line", "other1", "other2"}, False)]
 
 
 def test_a_published_version_is_adopted_without_a_restart(stage: Stage):
     predictor = PredictorInService(stage.database, untrained(), check_every_s=0.0)
-    predictor.run(lambda: None)
+    predictor.run(lambda _: None)
     model = dump(trained(40))
     version = publish(stage, model, digest(model))
     wait_for_prediction(stage, "r1")
-    predictor.run(lambda: None)
+    predictor.run(lambda _: None)
     assert stage.requests("predicted_tokens", "predictor_version") == {"r1": (40, version)}
 
 
@@ -112,7 +112,7 @@ def test_the_version_in_service_is_corrected_by_outcomes_since_it_was_fitted(sta
     stage.request(
         "new", application="copy", input="abc", limit_tokens=200, predicted_tokens=None, predicted_upper_tokens=None
     )
-    predictor.run(lambda: None)
+    predictor.run(lambda _: None)
     assert stage.requests("predicted_tokens")["new"] == 120
 
 
@@ -120,7 +120,7 @@ def test_a_version_whose_bytes_are_not_what_was_published_is_not_adopted(stage: 
     predictor = PredictorInService(stage.database, untrained(), check_every_s=0.0)
     publish(stage, dump(trained(40)), digest(b"something else"))
     wait_for_prediction(stage, "r1")
-    predictor.run(lambda: None)
+    predictor.run(lambda _: None)
     assert stage.requests("predicted_tokens", "predictor_version") == {"r1": (3, "usin")}
 
 
@@ -134,7 +134,7 @@ def test_a_few_answers_are_enough_to_predict_by_before_anything_was_fitted(stage
     predictor = PredictorInService(stage.database, check_every_s=0.0)
     answers(stage, "old", 3, length=12)
     wait_for_prediction(stage, "r1")
-    predictor.run(lambda: None)
+    predictor.run(lambda _: None)
     assert stage.requests("predicted_tokens")["r1"] == 12
 
 
@@ -143,38 +143,38 @@ def test_requests_that_still_wait_are_predicted_again_once_answers_are_there_and
 ):
     predictor = PredictorInService(stage.database, check_every_s=0.0)
     wait_for_prediction(stage, "waits", "runs")
-    predictor.run(lambda: None)
+    predictor.run(lambda _: None)
     stage.sql("update requests set planner_epoch = 7")
     stage.sql("update requests set generated_ids = '{1, 2}' where id = 'runs'")
     answers(stage, "old", 4, length=12)
     kicks: list[bool] = []
-    predictor.run(lambda: kicks.append(True))
+    predictor.run(kicks.append)
     found = stage.requests("predicted_tokens", "planner_epoch")
     assert found["waits"] == (12, 0)
     assert found["runs"] == (3, 7)  # it has a cache and a place among running rows: only its own progress matters now
-    assert kicks == [True]
+    assert kicks == [False]
 
 
 def test_a_published_version_predicts_the_waiting_requests_of_the_cold_start_again(stage: Stage):
     predictor = PredictorInService(stage.database, check_every_s=0.0)
     wait_for_prediction(stage, "r1")
-    predictor.run(lambda: None)
+    predictor.run(lambda _: None)
     model = dump(trained(40))
     version = publish(stage, model, digest(model))
-    predictor.run(lambda: None)
+    predictor.run(lambda _: None)
     assert stage.requests("predicted_tokens", "predictor_version") == {"r1": (40, version)}
     newer = dump(trained(50))
     publish(stage, newer, digest(newer))
-    predictor.run(lambda: None)
+    predictor.run(lambda _: None)
     assert stage.requests("predicted_tokens")["r1"] == 40  # a fitted prediction stays
 
 
 def test_a_predictor_that_saw_less_does_not_overwrite_what_another_predicts_better(stage: Stage):
     answers(stage, "old", 40, length=12)
     wait_for_prediction(stage, "r1")
-    PredictorInService(stage.database, check_every_s=0.0).run(lambda: None)
+    PredictorInService(stage.database, check_every_s=0.0).run(lambda _: None)
     stage.sql("delete from requests where id <> 'r1' and id > 'old2'")
-    PredictorInService(stage.database, check_every_s=0.0).run(lambda: None)
+    PredictorInService(stage.database, check_every_s=0.0).run(lambda _: None)
     assert stage.requests("predictor_version")["r1"] == running_version(40)
 
 
@@ -190,7 +190,7 @@ def test_predictors_side_by_side_share_the_work_and_predict_nothing_twice(stage:
 
     def predict(_: int) -> int:
         together.wait()
-        return PredictorInService(stage.database, untrained()).run(lambda: None)
+        return PredictorInService(stage.database, untrained()).run(lambda _: None)
 
     with ThreadPoolExecutor(3) as pool:
         assert sum(pool.map(predict, range(3))) == 3 * CHUNK
@@ -198,7 +198,7 @@ def test_predictors_side_by_side_share_the_work_and_predict_nothing_twice(stage:
 
 
 def test_a_working_predictor_writes_that_it_is_alive(stage: Stage):
-    PredictorInService(stage.database, untrained()).run(lambda: None)
+    PredictorInService(stage.database, untrained()).run(lambda _: None)
     assert stage.sql("select value from service_state where name = 'predictor'") == [({"version": "usin"},)]
 
 

@@ -61,12 +61,12 @@ def test_the_predictor_goes_back_and_predicts(stage: Stage):
     last_good = publish(stage, "length", dump(predictor))
     publish(stage, "length", SPOILED["half of one"])
     stage.request("r1", predicted_tokens=None, predicted_upper_tokens=None)
-    assert PredictorInService(stage.database).run(on_predicted=lambda: None) == 1
+    assert PredictorInService(stage.database).run(on_predicted=lambda _: None) == 1
     assert stage.requests("predictor_version") == {"r1": last_good}
 
 
 def test_if_none_can_be_read_it_predicts_as_before_the_first(stage: Stage):
     publish(stage, "length", b"")
     stage.request("r1", predicted_tokens=None, predicted_upper_tokens=None)
-    assert PredictorInService(stage.database).run(on_predicted=lambda: None) == 1
+    assert PredictorInService(stage.database).run(on_predicted=lambda _: None) == 1
     assert stage.sql("select 1 from model_versions where active") == []

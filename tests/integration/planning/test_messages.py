@@ -1,5 +1,7 @@
 """Messages on a real broker: kicks become one, batches reach their worker's queue, a dead broker blocks no sender."""
 
+import base64
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -8,8 +10,9 @@ from time import monotonic
 
 import redis
 from celery import Celery
+from kombu import Queue
 
-from celery_config import celery_config, gpu_queue
+from celery_config import EXCHANGE, celery_config, gpu_queue
 from processes.broker import BrokerSubscription
 from processes.listening import Channel, Listener
 from tasks.messages import NO_BATCH, Messages
@@ -64,6 +67,18 @@ def test_a_kick_after_a_step_began_is_another_message(redis_url: str):
         assert kicks_heard() == 2
 
 
+def test_a_kick_for_a_request_that_should_not_wait_is_not_held_up_by_another(redis_url: str):
+    kicks = messages(redis_url)
+    with heard(redis_url) as kicks_heard:
+        kicks.kick_planner()
+        kicks.kick_planner(soon=True)
+        kicks.kick_planner(soon=True)
+        assert kicks_heard() == 2
+        kicks.clear_kick()
+        kicks.kick_planner(soon=True)
+        assert kicks_heard() == 3
+
+
 def kick_listener(redis_url: str, kicks: Messages, steps: SimpleQueue[None]) -> Listener[bytes]:
     """A listener for kicks as the planner makes it."""
     subscribe = partial(BrokerSubscription, redis_url, kicks.kick_channel)
@@ -99,6 +114,23 @@ def test_a_planner_that_the_broker_dropped_listens_again(redis_url: str):
 def test_each_batch_goes_to_its_workers_own_queue(redis_url: str):
     messages(redis_url).send_batches([(1, "w1"), (2, "w2"), (3, "w1")])
     assert (queued(redis_url, gpu_queue("w1")), queued(redis_url, gpu_queue("w2"))) == (2, 1)
+
+
+def test_a_batchs_message_is_the_one_that_celery_would_send(redis_url: str):
+    app, queue = Celery("test"), gpu_queue("w1")
+    app.conf.update(celery_config(redis_url, tick_s=0.1, installation=INSTALLATION))
+    app.send_task("tasks.serve", args=[7], queue=Queue(queue, EXCHANGE, routing_key=queue))
+    Messages(app, redis_url).send_batches([(7, "w1")])
+    with redis.Redis.from_url(redis_url) as client:
+        ours, celerys = (json.loads(one) for one in client.lrange(f"magnus-{INSTALLATION}:{queue}", 0, -1))
+    for one in (ours, celerys):
+        assert one["properties"].pop("delivery_tag")
+        assert one["headers"]["id"] == one["headers"]["root_id"] == one["properties"].pop("correlation_id")
+        one["body"] = json.loads(base64.b64decode(one["body"]))
+        for drawn in ("id", "root_id", "argsrepr", "origin", "ignore_result"):
+            one["headers"].pop(drawn)
+        one["properties"].pop("reply_to")
+    assert ours == celerys
 
 
 def test_a_wiped_broker_takes_messages_as_before(redis_url: str):

@@ -1,3 +1,5 @@
+from threading import Event, Thread
+
 from tasks.planning.planner_loop import StepPacer
 
 
@@ -60,5 +62,58 @@ def test_of_several_longer_intervals_the_longest_holds():
     paced.lengthen(6.0)
     paced.lengthen(4.0)
     paced.lengthen(1.0)
+    paced.wait()
+    assert clock.now == 106.0
+
+
+def test_a_hurried_step_begins_a_shortest_interval_after_the_last_one():
+    clock = Clock()
+    paced = pacer(clock)
+    paced.wait()
+    paced.lengthen(6.0)
+    paced.hurry()
+    paced.wait()
+    assert clock.now == 102.0
+
+
+def test_a_pause_that_goes_on_ends_when_a_step_is_hurried():
+    began, hurried = Event(), Event()
+
+    def sleep(seconds: float) -> None:
+        began.set()
+        assert hurried.wait(20)
+        clock.now += 3.0
+
+    clock = Clock()
+    paced = StepPacer(2.0, clock, sleep)
+    paced.wait()
+    paced.lengthen(60.0)
+    waiting = Thread(target=paced.wait)
+    waiting.start()
+    assert began.wait(20)
+    paced.hurry()
+    hurried.set()
+    waiting.join(20)
+    assert clock.now == 103.0
+
+
+def test_of_two_pauses_one_is_a_whole_one_however_often_steps_are_hurried():
+    clock = Clock()
+    paced = pacer(clock)
+    began = []
+    for _ in range(5):
+        paced.wait()
+        paced.lengthen(6.0)
+        paced.hurry()
+        began.append(clock.now)
+    assert began == [100.0, 102.0, 108.0, 110.0, 116.0]
+
+
+def test_a_step_is_not_hurried_by_what_came_before_the_last_one():
+    clock = Clock()
+    paced = pacer(clock)
+    paced.hurry()
+    paced.wait()
+    paced.lengthen(6.0)
     paced.wait()
     assert clock.now == 106.0

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -95,6 +97,18 @@ def test_a_row_predicted_again_reserves_what_that_prediction_leaves() -> None:
     row = RunningRow(RowLength(30, 70, 90).of(a_request("again", length=5, predicted=10)), 30, 0.0)
     fleet = FleetArrays([a_worker(rows=[row])])
     assert fleet.remaining[0, 0] == pytest.approx(reserved(70.0 - 30, 90.0 - 30, 1))
+
+
+@examples(100)
+@given(ROWS, st.integers(1, 90), st.integers(0, 400), MEMORIES, st.sampled_from([None, 1, 4]))
+def test_one_row_fits_by_itself_as_it_does_among_many(
+    rows: list[tuple[int, int]], prefill: int, tokens: int, memory: KvMemory, max_rows: int | None
+) -> None:
+    memory = replace(memory, theta_bytes=tokens * memory.delta_bytes, max_rows=max_rows)
+    running = [a_row(str(n), length, predicted=left) for n, (length, left) in enumerate(rows)]
+    fleet = FleetArrays([replace(a_worker(rows=running), memory=memory)])
+    among = fleet.fits_beside(np.array([0]), np.array([[float(prefill), 1.0]]))
+    assert fleet.fits_one_more(0, prefill) == among[0, 0]
 
 
 def test_a_joiner_counts_among_the_rows_of_its_worker_at_once() -> None:
