@@ -204,7 +204,7 @@ TemplateVariable = bool | int | float | str
 class RequestBody(_Part):
     """The options of one request; the defaults ask for nothing special."""
 
-    metadata: dict[str, str] = {}
+    metadata: dict[str, str] = Field(default_factory=dict)  # not {}, of which pydantic makes a deep copy at each use
     background: bool = True
     stream: bool = False  # a client reads the answer while it is generated
     sampling: Sampling = GREEDY
@@ -218,7 +218,7 @@ class RequestBody(_Part):
     pooling: Pooling | None = None  # nothing is generated, and the answer is vectors or scores
     continues: bool = False  # the answer goes on with the conversation's last message
     reasoning: Effort | None = None  # what the chat template is told of thinking; "none": there shall be none
-    template_variables: dict[str, TemplateVariable] = {}  # further variables of the chat template
+    template_variables: dict[str, TemplateVariable] = Field(default_factory=dict)  # of the chat template
     answer_form: AnswerForm = PLAIN
     echo: bool = False  # the client wants the prompt in front of the answer
     tools: tuple[StoredTool, ...] = ()

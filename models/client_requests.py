@@ -1,14 +1,12 @@
-"""Requests as clients handle them: submit, fetch, list, cancel, delete. A call is seldom more than one statement."""
+"""Requests as clients handle them: fetch, list, cancel, delete. A call is seldom more than one statement."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pydantic_core import to_json
 from sqlalchemy import (
     ColumnElement,
-    Connection,
     Integer,
     Select,
     Text,
@@ -27,19 +25,10 @@ from sqlalchemy.dialects.postgresql import JSONB, array
 from sqlalchemy.orm import Session, defer
 
 from models import notifications
-from models.request_ids import arrival_of, random_part
-from models.sql import run
+from models.request_ids import arrival_of
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 
 UNFINISHED = (RequestStatus.queued, RequestStatus.in_progress)
-
-
-class IdempotencyKeyReused(Exception):
-    """The Idempotency-Key was used before with a different body."""
-
-    def __init__(self, id: str) -> None:
-        self.id = id
-        super().__init__(f"This Idempotency-Key belongs to {id}, which was made from a different body.")
 
 
 class StillInProgress(Exception):
@@ -48,57 +37,6 @@ class StillInProgress(Exception):
     def __init__(self, id: str) -> None:
         self.id = id
         super().__init__(f"{id} is in progress; cancel it before you delete it.")
-
-
-@dataclass(frozen=True, slots=True)
-class NewRequest:
-    """A validated request on its way into the database; lengths in tokens, `body` as `StoredRequest.body`."""
-
-    tenant: str
-    model: str
-    application: str
-    instructions: str
-    input: str
-    body: dict[str, Any]
-    prompt_tokens: int
-    input_tokens: int
-    limit_tokens: int
-    priority: int = 0
-    deadline_s: float | None = None
-    eta_s: float | None = None
-    eta_low_s: float | None = None
-    eta_high_s: float | None = None
-    forecast_s: float | None = None
-    needs: tuple[str, ...] = ()  # abilities that its engine needs, by the names of the request's fields
-    base: str | None = None  # if `model` is an adapter: the model whose workers serve it
-
-    @property
-    def served_by(self) -> str:
-        """Returns the model whose workers serve it."""
-        return self.base or self.model
-
-    @property
-    def size_bytes(self) -> int:
-        """Returns the bytes of its texts and of its body as JSON."""
-        return len(self.instructions.encode()) + len(self.input.encode()) + len(to_json(self.body))
-
-
-DURATIONS = ("deadline_s", "eta_s", "eta_low_s", "eta_high_s", "forecast_s")
-# Fields of NewRequest that are columns of the same name; its durations become instants.
-INSERTED_AS_GIVEN = tuple(field.name for field in fields(NewRequest) if field.name not in DURATIONS)
-SUBMIT = """
-    insert into requests (id, arrived_at, idempotency_key, idempotency_sha256, tenant, model, base, application,
-        instructions, input, body, prompt_tokens, input_tokens, limit_tokens, priority, needs, deadline_at, eta_at,
-        eta_low_at, eta_high_at, forecast_s)
-    values ('resp_' || lpad(to_hex((extract(epoch from statement_timestamp()) * 1000000)::bigint), 14, '0')
-        || cast(:random as text), statement_timestamp(), :idempotency_key, :idempotency_sha256, :tenant, :model,
-        cast(:base as text), :application, :instructions, :input, cast(:body as jsonb), :prompt_tokens, :input_tokens,
-        :limit_tokens, :priority, :needs, clock_timestamp() + make_interval(secs => :deadline_s),
-        clock_timestamp() + make_interval(secs => :eta_s), clock_timestamp() + make_interval(secs => :eta_low_s),
-        clock_timestamp() + make_interval(secs => :eta_high_s), :forecast_s)
-    on conflict (tenant, idempotency_key) where idempotency_key is not null do nothing
-    returning id, arrived_at, deadline_at, eta_at, eta_low_at, eta_high_at, forecast_s
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,29 +57,6 @@ class Page:
 
     views: list[RequestView]
     more: bool
-
-
-def submit(
-    connection: Connection, new: NewRequest, *, idempotency_key: str | None = None, digest: bytes | None = None
-) -> RequestView:
-    """Stores a request as queued and returns it; a second call with its idempotency key returns the first request.
-
-    Raises IdempotencyKeyReused if the digests differ.
-    """
-    given = {name: getattr(new, name) for name in INSERTED_AS_GIVEN}
-    given |= {"idempotency_key": idempotency_key, "needs": list(new.needs)}
-    others = {name: getattr(new, name) for name in DURATIONS} | {"idempotency_sha256": digest, "random": random_part()}
-    for row in run(connection, SUBMIT, given | others | {"body": to_json(new.body).decode()}):
-        stored = StoredRequest(**given, **row._asdict(), status=RequestStatus.queued, attempts=0)
-        return RequestView(stored, None, 0, row.arrived_at)
-    same_key = (StoredRequest.tenant == new.tenant, StoredRequest.idempotency_key == idempotency_key)
-    with Session(connection, expire_on_commit=False) as session:
-        earlier = next(read_views(session, select_views(texts=True).where(*same_key)), None)
-    if earlier is None:  # deleted between the two statements, so the key is free again
-        return submit(connection, new, idempotency_key=idempotency_key, digest=digest)
-    if earlier.request.idempotency_sha256 != digest:
-        raise IdempotencyKeyReused(earlier.request.id)
-    return earlier
 
 
 View = Select[StoredRequest, StoredBatch, int, datetime, Any]

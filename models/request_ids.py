@@ -1,7 +1,7 @@
 """Ids of requests: `resp_` and 32 hex digits, as OpenAI's ids look.
 
 The first 14 digits are the microseconds of `arrived_at` since 1970. With them a list can continue behind a request that
-was deleted meanwhile. `client_requests.SUBMIT` makes the same in SQL. The other 18 are random, but their third is 0:
+was deleted meanwhile. `new_requests.INSERT` makes the same in SQL. The other 18 are random, but their third is 0:
 the ids of release 1.0 are random and have another digit there.
 """
 
@@ -10,6 +10,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+RANDOM_DIGITS = 18
 TIMED_ID = re.compile(r"resp_([0-9a-f]{14})[0-9a-f]{2}0[0-9a-f]{15}")
 
 

@@ -1,14 +1,16 @@
 """The base classes of the API's queries, answers and lists, shared by all calls."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self, TypeVar
 
+from flask import Response
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session, sessionmaker
 
 from webapp.client_errors import InvalidRequest
 from webapp.requests.field_types import Text
+from webapp.transport.one_line_json import one_line_json
 
 Page = TypeVar("Page")
 
@@ -30,6 +32,11 @@ class ApiObject(BaseModel):
     """A JSON object, or a part of one, that this service answers with."""
 
     model_config = ConfigDict(frozen=True)
+
+
+def json_answer(body: ApiObject, headers: Mapping[str, str]) -> Response:
+    """Returns an object as an answer, made into JSON at once: APIFlask makes it into a dict first."""
+    return Response(one_line_json(body), headers=dict(headers), mimetype="application/json")
 
 
 class ListPage(ApiObject):

@@ -15,7 +15,7 @@ from sqlalchemy.exc import NotSupportedError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from inference.engine_errors import UnreadableModel
-from models import ended_requests, notifications
+from models import ended_requests, new_requests, notifications
 from models.bulk.bulk_outlook import read_bulk_outlook
 from models.connections.database_errors import explain
 from models.connections.installation import Installation, read_installation
@@ -50,6 +50,7 @@ from webapp.dashboard.page_reads import PageReads
 from webapp.limits.backlog_limits import BacklogLimit
 from webapp.limits.prompt_limits import prompt_limits_of
 from webapp.limits.rate_limits import RateLimit
+from webapp.requests.grouped_inserts import GroupedInserts
 from webapp.responses import input_api, responses_api
 from webapp.streaming.token_feed import TokenFeed
 from webapp.texts import texts_api
@@ -81,7 +82,8 @@ KEYS_TTL_S = 1.0
 SNAPSHOT_TTL_S = 0.5  # the planner writes its snapshot at most twice a second
 RESPONSE_TIMES_TTL_S = 1.0  # a second changes few of the 200 answers that they are estimated from; not tuned
 
-# A browser loads and runs only what this service serves, and no other site can embed its pages or read its answers.
+# A browser loads and runs only what this service serves, no other site can embed its pages or read its answers, and no
+# cache keeps them.
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
@@ -89,6 +91,7 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
 }
 
 
@@ -104,6 +107,10 @@ class MagnusApp(APIFlask):
 
     request_class = ApiRequest
     json_provider_class = StrictJson
+
+    def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the function: none here is asynchronous, and Flask would inspect a dozen of them at every call."""
+        return func
 
     def log_exception(self, exc_info: Any) -> None:
         """Logs an exception that is answered with status 500."""
@@ -238,6 +245,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         rate_limit=RateLimit(settings.rate_limit, in_connection(engine, tenant_limits.count_requests)),
         backlog_limit=backlog_limit,
         announcer=announcer,
+        inserts=GroupedInserts(in_connection(engine, new_requests.insert)),
         priority_requests=settings.tenant_priority_requests,
         wait_s=settings.wait_s,
         dashboard_password=password.get_secret_value() if password else None,
@@ -288,9 +296,10 @@ def forget_request_name(error: BaseException | None) -> None:
 
 
 def add_headers(response: Response) -> Response:
-    """Adds x-request-id and SECURITY_HEADERS, and forbids caches to keep the answer."""
-    response.headers["x-request-id"] = g.request_name
+    """Adds x-request-id, and those of SECURITY_HEADERS that the answer has not."""
+    response.headers.add("x-request-id", g.request_name)
+    given = {name.lower() for name, _ in response.headers}  # looked up at once: `setdefault` reads all each time
     for name, value in SECURITY_HEADERS.items():
-        response.headers.setdefault(name, value)
-    response.headers.setdefault("Cache-Control", "no-store")
+        if name.lower() not in given:
+            response.headers.add(name, value)
     return response

@@ -17,6 +17,7 @@ from webapp.dashboard.page_reads import PageReads
 from webapp.limits.backlog_limits import BacklogLimit
 from webapp.limits.prompt_limits import PromptLimits
 from webapp.limits.rate_limits import RateLimit
+from webapp.requests.grouped_inserts import GroupedInserts
 from webapp.streaming.token_feed import TokenFeed
 from webapp.ttl_cache import KeyedTtlCache, TtlCache
 from webapp.waiting.notices import Announcer
@@ -41,6 +42,7 @@ class AppContext:
     rate_limit: RateLimit
     backlog_limit: BacklogLimit
     announcer: Announcer
+    inserts: GroupedInserts
     priority_requests: int  # unfinished requests of the tier `priority` of a tenant without a quota of its own
     wait_s: float  # longest time in seconds that a call waits for its answer
     dashboard_password: str | None

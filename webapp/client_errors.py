@@ -14,8 +14,9 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 from werkzeug.exceptions import HTTPException
 
 from inference.engine_errors import TokenizerAway
-from models.client_requests import IdempotencyKeyReused, StillInProgress
+from models.client_requests import StillInProgress
 from models.connections.database_errors import UNFIT
+from models.new_requests import IdempotencyKeyReused
 from webapp.transport.one_line_json import one_line_json
 
 log = structlog.get_logger()

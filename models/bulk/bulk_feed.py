@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
 
-from models.client_requests import INSERTED_AS_GIVEN, NewRequest
+from models.new_requests import INSERTED_AS_GIVEN, NewRequest
 from models.request_ids import new_id
 from models.sql import text
 from scheduling.request import BACKGROUND_PRIORITY, SERVICE_TIERS, ServiceTier

@@ -10,7 +10,8 @@ from sqlalchemy import ColumnElement, Connection, func, insert, select, tuple_, 
 from sqlalchemy.orm import Session
 
 from models.bulk.bulk_tables import UNENDED, BulkJob, BulkStatus, FilePurpose, StoredFile
-from models.client_requests import IdempotencyKeyReused, RequestView, select_whole_views
+from models.client_requests import RequestView, select_whole_views
+from models.new_requests import IdempotencyKeyReused
 from models.sql import text
 from models.tables import StoredRequest
 from models.tenants.tenant_limits import check_alone

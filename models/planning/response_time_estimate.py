@@ -50,7 +50,7 @@ class RecentAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionEta:
-    """Seconds until the answer: forecast, corrected ETA and its interval, named as in `client_requests.NewRequest`."""
+    """Seconds until the answer: forecast, corrected ETA and its interval, named as in `new_requests.NewRequest`."""
 
     forecast_s: float
     eta_s: float

@@ -21,7 +21,7 @@ from inference.engine_errors import TokenizerAway
 from models import notifications
 from models.bulk import bulk_feed
 from models.bulk.bulk_feed import ClaimedJob, NewLine
-from models.client_requests import NewRequest
+from models.new_requests import NewRequest
 from models.planning.live_fleet import served_adapters
 from models.planning.queue_snapshot import read_queue_snapshot
 from models.tenants import tenant_limits

@@ -13,7 +13,7 @@ from models.bulk import stored_files
 from models.bulk.bulk_feed import NewLine
 from models.bulk.bulk_outlook import BulkOutlook, JobOutlook
 from models.bulk.bulk_tables import BulkJob, StoredFile
-from models.client_requests import NewRequest
+from models.new_requests import NewRequest
 from models.planning.response_time_estimate import ResponseTimeEstimate
 from models.request_predictions import scoped_application
 from scheduling.policies.wrapping.deadlines import Work

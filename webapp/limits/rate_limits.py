@@ -137,6 +137,6 @@ def add_limit_headers(response: Response, requests: RateStanding | None, tokens:
     """Adds the x-ratelimit headers for requests and for tokens; None: without these headers."""
     for name, standing in (("requests", requests), ("tokens", tokens)):
         if standing is not None:
-            response.headers[f"x-ratelimit-limit-{name}"] = str(standing.limit)
-            response.headers[f"x-ratelimit-remaining-{name}"] = str(standing.remaining)
-            response.headers[f"x-ratelimit-reset-{name}"] = go_duration(standing.reset_s)
+            response.headers.add(f"x-ratelimit-limit-{name}", str(standing.limit))
+            response.headers.add(f"x-ratelimit-remaining-{name}", str(standing.remaining))
+            response.headers.add(f"x-ratelimit-reset-{name}", go_duration(standing.reset_s))

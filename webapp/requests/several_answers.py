@@ -7,7 +7,8 @@ from functools import partial
 
 from flask import request
 
-from models.client_requests import NewRequest, RequestView
+from models.client_requests import RequestView
+from models.new_requests import NewRequest
 from webapp.app_context import AppContext, current_context
 from webapp.client_errors import InvalidRequest, NotInTime
 from webapp.requests.stored_requests import cancel_request, find_request, forget_unstored, require_answer, wait_for_ends

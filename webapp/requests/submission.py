@@ -12,8 +12,9 @@ from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from inference.model_prompt import ModelPrompt
-from models import client_requests
-from models.client_requests import NewRequest, RequestView
+from models import new_requests
+from models.client_requests import RequestView
+from models.new_requests import NewRequest
 from models.planning.queue_snapshot import QueueSnapshot
 from models.request_predictions import scoped_application
 from models.tenants import tenant_limits
@@ -105,11 +106,13 @@ def store(context: AppContext, submission: Submission, new: NewRequest, part: st
 
 def _insert(context: AppContext, new: NewRequest, key: str | None, digest: bytes | None) -> RequestView:
     if service_tier(new.priority) != "priority":
+        if key is None:
+            return context.inserts.store(new)
         with context.database.connect() as connection:
-            return client_requests.submit(connection, new, idempotency_key=key, digest=digest)
+            return new_requests.submit(connection, new, idempotency_key=key, digest=digest)
     with context.sessions() as session:
         admitted = within_quota(session, new, context.priority_requests)
-        view = client_requests.submit(session.connection(), admitted, idempotency_key=key, digest=digest)
+        view = new_requests.submit(session.connection(), admitted, idempotency_key=key, digest=digest)
         session.commit()
     return view
 

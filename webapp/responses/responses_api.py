@@ -11,7 +11,7 @@ from models import client_requests, notifications
 from models.client_requests import RequestView
 from models.planning.queue_position import place_in_queue
 from request_body import StoredTurn
-from webapp.api_objects import read_page
+from webapp.api_objects import json_answer, read_page
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.client_errors import InvalidRequest
@@ -51,7 +51,7 @@ api = APIBlueprint("responses", __name__, url_prefix="/v1/responses", tag="Respo
 @api.input(CreateResponse)
 @api.output(Response)
 @api.doc(summary="Submit a request", security="ApiKey", responses=[400, 401, 403, 404, 413, 422, 429, 503])
-def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]] | FlaskResponse:
+def create(json_data: CreateResponse) -> FlaskResponse:
     """Store a request; it is in the database before the answer leaves.
 
     With `background: true` the answer comes at once, with an id to poll. Otherwise it comes when the response is final,
@@ -66,9 +66,9 @@ def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]] | Flask
         (stream,) = submit_and_stream_all(context, [submission], connection_of(request))
         return event_stream([stream], lambda: response_events(stream, answer_of(stream.view)[0]))
     if submission.body.background:
-        return answer_of(submit(context, submission))
+        return json_answer(*answer_of(submit(context, submission)))
     (view,) = submit_all_and_wait(context, [submission], patience_of(request, context.wait_s))
-    answer = answer_of(view)
+    answer = json_answer(*answer_of(view))
     if view.request.status.final:
         forget_unstored(context, [view])
     return answer
@@ -101,7 +101,7 @@ def list_(query_data: ListQuery) -> ResponseList:
 @api.input(RetrieveQuery, location="query")
 @api.output(Response)
 @api.doc(summary="Retrieve a response", security="ApiKey", responses=[400, 401, 403, 404, 429, 503])
-def retrieve(id: str, query_data: RetrieveQuery) -> tuple[Response, dict[str, str]] | FlaskResponse:
+def retrieve(id: str, query_data: RetrieveQuery) -> FlaskResponse:
     """Returns status, prediction, position and estimated completion; Retry-After says when it pays to ask again.
 
     `Prefer: wait=N` waits up to N seconds for its end, at most as long as the service allows.
@@ -112,10 +112,10 @@ def retrieve(id: str, query_data: RetrieveQuery) -> tuple[Response, dict[str, st
         return event_stream([stream], lambda: response_events(stream, answer_of(stream.view)[0], after))
     wait_s = preferred_wait_s(request)
     if not wait_s:
-        return answer_of(find_request(context, tenant, id))
+        return json_answer(*answer_of(find_request(context, tenant, id)))
     patience = patience_of(request, context.wait_s)
     answer, headers = answer_of(find_and_wait(context, tenant, id, patience))
-    return answer, headers | {"Preference-Applied": f"wait={wait_s}"}
+    return json_answer(answer, headers | {"Preference-Applied": f"wait={wait_s}"})
 
 
 @api.post("/<id>/cancel")

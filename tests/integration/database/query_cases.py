@@ -9,14 +9,22 @@ from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
 
 from benchmarks.inputs.filled_database import REQUESTS_A_BATCH
-from models import client_requests, ended_requests, model_versions, notifications, request_predictions, training_log
-from models.client_requests import NewRequest
+from models import (
+    client_requests,
+    ended_requests,
+    model_versions,
+    new_requests,
+    notifications,
+    request_predictions,
+    training_log,
+)
 from models.connections import schema_state
 from models.leasing import batch_results, leases, requeue, worker_registration
 from models.leasing.batch_results import Answer, BatchBegan, BatchEnded, Figures, RowReturned
 from models.leasing.leases import Lease
 from models.leasing.requeue import UnfinishedBatch
 from models.leasing.worker_registration import WorkerRegistration
+from models.new_requests import NewRequest
 from models.planning import batch_claims, leadership, live_fleet, planner_requests, planner_state, queue_snapshot
 from models.planning.leadership import Lead
 from models.planning.queue_snapshot import QueueSnapshot
@@ -179,7 +187,7 @@ def a_new_request() -> NewRequest:
 
 def submit_twice(connection: Connection) -> None:
     for _ in range(2):
-        client_requests.submit(connection, a_new_request(), idempotency_key="a key", digest=b"")
+        new_requests.submit(connection, a_new_request(), idempotency_key="a key", digest=b"")
 
 
 def predict(connection: Connection) -> None:
@@ -209,7 +217,8 @@ CASES = [
     Case("batch_results.write_answers", answer, REQUEUED),
     Case("batch_results.write_returned", give_back, REQUEUED),
     Case("batch_results.write_closed", close, REQUEUED),
-    Case("client_requests.submit", submit_twice),
+    Case("new_requests.submit", submit_twice),
+    Case("new_requests.insert", lambda c: new_requests.insert(c, [a_new_request(), a_new_request()])),
     Case("client_requests.fetch", on_session(client_requests.fetch, "tenant-0", ENDED_ID)),
     *page_cases(),
     Case("client_requests.page", a_page_behind, 2 * EVERY_STATUS * 21 + 2 * 21, "from the middle"),

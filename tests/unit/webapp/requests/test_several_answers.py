@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from inference.model_prompt import ModelPrompt
-from models.client_requests import NewRequest
+from models.new_requests import NewRequest
 from request_body import RequestBody
 from webapp.client_errors import InvalidRequest
 from webapp.requests.several_answers import MOST_LOGPROBS, check_logprobs

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from inference.embedding.vectors import packed
 from inference.prompt_format import PromptFormat
-from models.client_requests import NewRequest, RequestView
+from models.client_requests import RequestView
+from models.new_requests import NewRequest
 from models.tables import StoredRequest
 from scheduling.request import BACKGROUND_PRIORITY
 from settings import Settings
