@@ -91,7 +91,7 @@ class PoolingEngine:
         iteration_limit: int | None = None,
         on_progress: Callable[[list[FinishedSequence]], None] = lambda finished: None,
     ) -> tuple[list[FinishedSequence], RunFigures]:
-        """Serves a batch to its end, ignoring `iteration_limit`; a row that wants tokens is tried and then refused."""
+        """Serves a batch to its end, without `iteration_limit`; refuses rows that want tokens, after a trial pass."""
         if any(one.pooling is None for one in sequences):
             self._encode([(".", ".") if self._scores_pairs else "."])
         results: dict[str, FinishedSequence] = {}

@@ -57,7 +57,7 @@ def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePl
 
 
 def _waiting_place(request: StoredRequest, snapshot: QueueSnapshot) -> QueuePlace | None:
-    """Returns a waiting request's place by the last forecast, else by its waiting batch, else behind those forecast."""
+    """Returns a waiting request's place by its forecast, else by its waiting batch, else behind all that have one."""
     place = _forecast(request.id, snapshot)
     if place is not None and place.position is not None:
         return place

@@ -116,7 +116,7 @@ class WatchedConnection:
         gevent.socket.wait_read(self._client.fileno())
         try:
             if self._client.recv(1, MSG_PEEK):
-                return  # the client sent its next request ahead; a later close is not seen
+                return  # the client sent its next request ahead, behind which a close is not seen
         except OSError:  # the connection was reset
             pass
         callback()
