@@ -13,11 +13,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cli.api_client import Client, output_text
 from inference.local.engine import Engine
-from inference.local.loading.model_loading import load_model
+from inference.local.loading.model_loading import LoadedModel, load_model
 from inference.prompt_format import load_prompt_format
 from inference.sequences import Sequence
 from tests.e2e.whole_service import MAGNUS, Up, running_up
 from tests.real_model.instructions import INSTRUCTIONS
+from tests.unit.inference.foreseen_tokens import Foreseen
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -61,8 +62,7 @@ def test_prompts_are_those_of_the_chat_template_with_and_without_a_system_prompt
         assert ours.encode(system, user) == list(expected)
 
 
-def test_it_ends_on_its_own_eos_and_knows_its_positions(smollm2: Path) -> None:
-    loaded = load_model(str(smollm2), dtype="float32")
+def test_it_ends_on_its_own_eos_and_knows_its_positions(loaded: LoadedModel) -> None:
     assert loaded.eos_ids == {2}
     assert loaded.max_positions == 8192
     assert loaded.weight_bytes < 545_000_000  # the tied embedding counts once
@@ -83,20 +83,37 @@ def test_answers_are_those_of_generate_under(policy: str, up: Up, said_alone: li
     assert answers == said_alone
 
 
-def test_joiners_that_are_prefilled_in_pieces_behind_cached_beginnings_say_the_same(
-    smollm2: Path, said_alone: list[tuple[str, int]]
-) -> None:
-    loaded, encode = load_model(str(smollm2), dtype="float32"), load_prompt_format(str(smollm2)).encode
-    engine = Engine(loaded, 2**29, prefill_tokens=16, prefix_cache=True)
-    answers: dict[str, tuple[str, int]] = {}
-    waiting = [Sequence(str(n), tuple(encode(*turns)), LIMIT) for n, turns in enumerate(INSTRUCTIONS)]
+@pytest.fixture(scope="module")
+def loaded(smollm2: Path) -> LoadedModel:
+    """The model in float32."""
+    return load_model(str(smollm2), dtype="float32")
+
+
+def served(loaded: LoadedModel, sequences: list[Sequence], **options: Any) -> tuple[dict[str, tuple[int, ...]], Engine]:
+    """The answers' tokens, from an engine in which a row joins the running ones at every step."""
+    engine, waiting, answers = Engine(loaded, 2**29, **options), list(sequences), dict[str, tuple[int, ...]]()
     while waiting or engine.rows:
         if waiting:
             engine.insert([waiting.pop(0)])
-        for row in engine.step():
-            text = loaded.tokenizer.decode(row.generated_ids, skip_special_tokens=True)
-            answers[row.id] = text, len(row.generated_ids)
-    assert [answers[str(n)] for n in range(len(INSTRUCTIONS))] == said_alone
+        answers |= {row.id: row.generated_ids for row in engine.step()}
+    return answers, engine
+
+
+@pytest.mark.parametrize("guessed", [False, True], ids=["not guessed", "guessed"])
+@pytest.mark.parametrize("prefix_cache", [False, True], ids=["cache off", "cache on"])
+def test_joiners_that_are_prefilled_in_pieces_say_the_same(
+    prefix_cache: bool, guessed: bool, smollm2: Path, loaded: LoadedModel, said_alone: list[tuple[str, int]]
+) -> None:
+    encode = load_prompt_format(str(smollm2)).encode
+    asked = [Sequence(str(n), tuple(encode(*turns)), LIMIT) for n, turns in enumerate(INSTRUCTIONS)]
+    options: dict[str, Any] = {"prefill_tokens": 16, "prefix_cache": prefix_cache}
+    answers, _ = served(loaded, asked, **options)
+    if guessed:  # of five guesses one is wrong
+        guessing = Foreseen([(*one.prompt_ids, *answers[one.id]) for one in asked])
+        answers, engine = served(loaded, asked, guessing=guessing, **options)
+        assert engine.figures.right_guesses > LIMIT
+    texts = [loaded.tokenizer.decode(answers[one.id], skip_special_tokens=True) for one in asked]
+    assert [(text, len(answers[one.id])) for text, one in zip(texts, asked, strict=True)] == said_alone
 
 
 def test_chat_completions_say_the_same(up: Up, said_alone: list[tuple[str, int]]) -> None:
