@@ -126,7 +126,8 @@ class ContinuousBatch:
         """Evict the beginnings that were used least recently until rows leave memory for those that no row has."""
         read = {row.request.application for row in self.rows_in_memory()}
         unread = [application for application in self._prefixes if application not in read]
-        free = self.memory.capacity_tokens - self._cached()
+        # where windows let layers hold less than the rows' tokens, those may be more than the capacity
+        free = max(0, self.memory.capacity_tokens - self._cached())
         while sum(self._prefixes[application] for application in unread) > free:
             del self._prefixes[unread.pop(0)]
 
