@@ -244,8 +244,10 @@ def test_a_trainer_killed_while_it_publishes_leaves_the_old_version_active(stage
         process = start()
         waiting = "select 1 from pg_locks where locktype = 'advisory' and objid = 7 and not granted"
         eventually(lambda: stage.sql(waiting), within_s=60)
+        refits = psutil.Process(process.pid).children(recursive=True)
         process.kill()  # the old version is marked as out of service, and the new one is inserted but not committed
         process.wait()
+        psutil.wait_procs(refits, timeout=30)  # with the lock released first, a refit could commit before it ends
         holder.invalidate()  # ends the session and its lock
     eventually(lambda: trainers(stage) == 0 and not stage.sql(waiting))
     assert active_version(stage) == good
