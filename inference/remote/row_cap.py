@@ -31,10 +31,16 @@ class CapSigns:
 
 
 class RowCap:
-    """Finds the cap, `value`, at most `most`; `by_throughput` if the server does not report its queue."""
+    """Finds the cap, `value`, at most `most`; `by_throughput` if the server does not report its queue.
 
-    def __init__(self, most: int | None, by_throughput: bool) -> None:
-        self._most, self._by_throughput = most, by_throughput
+    With `known_memory` the planner fills the server's memory by predicted lengths. A preemption then says that some
+    answer outgrew its prediction, not that the server has too many rows, and rows that wait soon after it wait for
+    memory. If each of them lowered the cap, vLLM would have six rows where its memory holds eight.
+    """
+
+    def __init__(self, most: int | None, by_throughput: bool, known_memory: bool = False) -> None:
+        self._most, self._by_throughput, self._known_memory = most, by_throughput, known_memory
+        self._memory_full_until = 0.0
         self.value = START_ROWS if most is None else min(START_ROWS, most)
         self._settled = False
         self._waited_before = False
@@ -45,7 +51,9 @@ class RowCap:
 
     def update(self, signs: CapSigns, now: float) -> None:
         """Changes the cap after an observation of the server."""
-        overloaded = signs.preempted or signs.refused or (signs.waiting > 0 and self._waited_before)
+        if self._known_memory and signs.preempted:
+            self._memory_full_until = now + HOLD_S
+        overloaded = signs.refused or (now >= self._memory_full_until and self._is_overloaded(signs))
         self._waited_before = signs.waiting > 0
         if overloaded:
             excess = max(1, signs.waiting)
@@ -57,6 +65,9 @@ class RowCap:
             self._measure(signs, now)
         else:
             self._grow()
+
+    def _is_overloaded(self, signs: CapSigns) -> bool:
+        return signs.preempted or (signs.waiting > 0 and self._waited_before)
 
     def _grow(self) -> None:
         self.value = self.value + 1 if self._settled else 2 * self.value

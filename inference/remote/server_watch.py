@@ -47,7 +47,9 @@ class ServerWatch:
     def __init__(self, server: ProbedServer, client: httpx.AsyncClient, terms: StreamTerms) -> None:
         self._server, self._client, self._terms = server, client, terms
         able = server.capabilities
-        self._cap = RowCap(server.max_rows, by_throughput=not able.reports_waiting and server.capacity_tokens is None)
+        known_memory = server.capacity_tokens is not None
+        by_throughput = not able.reports_waiting and not known_memory
+        self._cap = RowCap(server.max_rows, by_throughput, known_memory)
         self._soon = asyncio.Event()
         self._fault: str | None = None
         self._refused = False

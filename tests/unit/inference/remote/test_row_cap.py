@@ -40,6 +40,23 @@ def test_a_preemption_or_a_refusal_takes_one_off_what_the_server_holds() -> None
         assert cap.value == 4
 
 
+def test_where_the_memory_is_known_a_preemption_and_the_rows_that_wait_after_it_leave_it_as_it_is() -> None:
+    cap = RowCap(None, by_throughput=False, known_memory=True)
+    cap.update(CapSigns(rows=6, waiting=1, tokens=0, preempted=True), 1.0)
+    for now in (2.0, 3.0, HOLD_S):
+        cap.update(CapSigns(rows=6, waiting=2, tokens=0), now)
+    assert cap.value == START_ROWS
+
+
+def test_where_the_memory_is_known_a_refusal_and_rows_that_wait_for_long_lower_it() -> None:
+    cap = RowCap(None, by_throughput=False, known_memory=True)
+    cap.update(CapSigns(rows=6, waiting=0, tokens=0, preempted=True, refused=True), 1.0)
+    assert cap.value == 5
+    for now in (1.0, 2.0):
+        cap.update(CapSigns(rows=5, waiting=1, tokens=0), now + HOLD_S)
+    assert cap.value == 4
+
+
 def test_it_is_never_below_one_row_nor_above_what_was_configured() -> None:
     cap = RowCap(12, by_throughput=False)
     for now in range(3):
