@@ -1,4 +1,7 @@
-"""One batch from a file: uploads, creates, follows it, saves its answers, and continues an interrupted run."""
+"""A file of request lines as one batch: uploaded, created, followed to its end, and its answers saved.
+
+A file beside the output holds what a run has done, so that the same command continues an interrupted run.
+"""
 
 import hashlib
 import json

@@ -74,7 +74,10 @@ def to_device(numbers: Sequence[Any], device: torch.device, dtype: torch.dtype |
 
 
 def copied_to(on_host: Tensor, device: torch.device) -> Tensor:
-    """Returns a host's tensor on a device, through pinned memory, so that the host does not wait for the device."""
+    """Returns a tensor of the host on a device; the host does not wait until the device has computed its work.
+
+    It would for a copy from ordinary memory. torch keeps pinned memory until the copy has been made.
+    """
     if not has_own_memory(device):
         return on_host.to(device)
     return _pinned(on_host).to(device, non_blocking=True)

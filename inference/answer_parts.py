@@ -1,4 +1,8 @@
-"""Splits an answer's text, also a growing one, into thinking, text and calls. Imports no torch."""
+"""Splits an answer's text into thinking, text and calls, also while the answer still grows.
+
+Tags of thinking come from the chat template. Unreadable calls stay text, so that nothing of an answer is lost.
+Imports no torch.
+"""
 
 import json
 import re

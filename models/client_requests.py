@@ -153,7 +153,10 @@ def page(
 
 
 def cancel(session: Session, tenant: str | None, ids: Sequence[str]) -> list[str]:
-    """Cancels queued requests at once and asks running ones to end; returns both; `tenant` None means all."""
+    """Cancels queued requests at once and requests the cancel of running ones; returns the ids of both.
+
+    Ignores final and unknown ids. Notifies waiting calls. `tenant` None means all tenants.
+    """
     now, is_queued = func.clock_timestamp(), StoredRequest.status == RequestStatus.queued
     chosen = select(StoredRequest.id).where(
         StoredRequest.id.in_(ids), *_of_tenant(tenant), StoredRequest.status.in_(UNFINISHED)

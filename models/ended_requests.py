@@ -74,9 +74,10 @@ class TracedRequest:
 
 
 def take_traced(connection: Connection, limit: int) -> list[TracedRequest]:
-    """Returns the requests that ended next after the stored mark and moves the mark, with the transaction.
+    """Returns the requests that ended next after the stored mark, oldest first, and moves the mark behind them.
 
-    The first call only sets the mark.
+    The first call only sets the mark. The transaction holds the mark's lock: if it fails, the next one returns the same
+    requests again.
     """
     mark = connection.execute(text("select value from service_state where name = 'traced' for update")).scalar()
     if mark is None:

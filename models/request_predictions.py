@@ -86,5 +86,9 @@ def write_predictor_heartbeat(connection: Connection, version: str) -> None:
 
 
 def scoped_application(tenant: str, application: str) -> str:
-    """Returns `tenant/application`, as queries do, so that no tenant learns from another's answers."""
+    """Returns the name under which an application's answers are remembered, for each tenant by itself.
+
+    Two tenants may use one name, and neither may learn the other's lengths or times. Queries make the same name by
+    `tenant || '/' || application`.
+    """
     return f"{tenant}/{application}"

@@ -1,4 +1,7 @@
-"""Listens to a channel of Postgres or the broker, subscribing again after errors; messages between are lost."""
+"""Listening to a channel of Postgres or of the broker: one loop that subscribes again after an error.
+
+Messages sent while nobody listens are lost; a listener therefore checks for missed work when it subscribes.
+"""
 
 import time
 from collections.abc import Callable
@@ -73,7 +76,10 @@ class Channel(Generic[Message]):
 
 
 class Listener(Thread, Generic[Message]):
-    """Calls `on_messages` with the messages that came together, and with none after each subscription."""
+    """A thread that calls `on_messages` with the messages that came together.
+
+    It also calls it, without messages, after it has subscribed, because earlier messages may be lost.
+    """
 
     def __init__(
         self,

@@ -76,7 +76,10 @@ def host(process: HostedProcess) -> None:
 
 @signals.worker_ready.connect  # type: ignore[untyped-decorator]
 def _end_at_sighup(**_: Any) -> None:
-    """Let SIGHUP end the process as SIGTERM does, unless under nohup: Celery's restart would not find our modules."""
+    """Let SIGHUP end the process as SIGTERM does, unless it was started with nohup.
+
+    Celery would begin the process again with its own command line, which does not find our modules.
+    """
     if not IGNORES_SIGHUP:
         signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
 

@@ -46,7 +46,10 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # celery is untyped
         return n
 
     def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
-        """Send a tick unless one still waits in its queue; expiring ticks would be dropped where clocks differ."""
+        """Send a tick unless one still waits in its queue, so that untaken ticks do not pile up.
+
+        Expiring ticks would need a clock: a host whose clock is ahead would drop them unread.
+        """
         try:
             if not self._waiting(self.app.conf.task_routes[entry.task]["queue"]):
                 self.apply_async(entry, producer=producer, advance=False)

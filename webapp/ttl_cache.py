@@ -14,7 +14,10 @@ MOST_SPACED_S = 15.0
 
 
 class TtlCache(Generic[Value]):
-    """The result of `read`, at most `ttl_s` seconds old, or `spacing` times its duration; concurrent calls share it."""
+    """The result of `read`, at most `ttl_s` seconds old; calls that come while it is read wait for the same result.
+
+    A value that took long to read is kept longer: `spacing` times the duration of its read, at most MOST_SPACED_S.
+    """
 
     def __init__(self, read: Callable[[], Value], ttl_s: float, spacing: float = 0.0) -> None:
         self._read = read
@@ -42,7 +45,10 @@ class TtlCache(Generic[Value]):
 
 
 class KeyedTtlCache(Generic[Key, Value]):
-    """The found results of `read` by its argument; all are dropped every `ttl_s` seconds."""
+    """The results of `read` by its argument, each at most `ttl_s` seconds old; what is not found is not cached.
+
+    All results are dropped together every `ttl_s` seconds, so that those of keys that come no more take no memory.
+    """
 
     def __init__(self, read: Callable[[Key], Value | None], ttl_s: float) -> None:
         self._read, self._ttl_s = read, ttl_s

@@ -159,7 +159,10 @@ def _service(
     real: bool,
     seed: int,
 ) -> AbstractContextManager[tuple[str, str]]:
-    """Return the running service, or one of the demo's own in `directory`; only the bundled model's is pretrained."""
+    """Return the running service, or one of the demo's own, in `directory`.
+
+    With a real model the length predictor is not pretrained, because its answers are not known in advance.
+    """
     if directory is None:
         return nullcontext(api_address(settings))
     examples = () if real else tuple(training_examples(TRAINING_EXAMPLES, arrivals, seed))

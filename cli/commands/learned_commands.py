@@ -51,10 +51,10 @@ def pretrain(
     tenant: str,
     force: bool,
 ) -> Candidate:
-    """Fit the configured predictor; publish it unless the version in service is better or `force` is given.
+    """Fit the configured predictor, and publish it unless the version in service is better or `force` is given.
 
-    The examples are requests of `tenant`. The fit may outlast the server's bound on idle transactions, so none is open.
-    Raises TooFewExamples.
+    The examples count as requests of `tenant`, because an application's lengths are learned for each tenant apart. No
+    transaction is open during the fit, which may take longer than the server allows an idle one. Raises TooFewExamples.
     """
     prompt_format = load_request_tokens(settings.model, settings.engine_key_text)
     outcomes = [_outcome(example, tenant, prompt_format, settings.max_output_tokens) for example in examples]

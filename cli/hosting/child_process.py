@@ -119,7 +119,10 @@ def running(program: ChildProgram, log: Path) -> Iterator[subprocess.Popen[bytes
 
 
 def stop(*programs: tuple[ChildProgram, subprocess.Popen[bytes]]) -> None:
-    """Send each program its stop signal (frozen ones are resumed), kill the late ones and what any of them started."""
+    """Send each program its stop signal, kill programs that do not end in time, and kill what any of them started.
+
+    Frozen processes are resumed, so that the signal reaches them.
+    """
     descendants = {child for _, process in programs for child in _descendants(process.pid)}
     for program, process in programs:
         if process.poll() is None:

@@ -43,7 +43,10 @@ def running_server(server: EmbeddedServer, log: Path) -> Iterator[str]:
 
 
 def wheel_directory(package: str) -> Path:
-    """Returns a package's directory without importing it, which would do work; raises ModuleNotFoundError."""
+    """Returns the directory of an installed package without importing it, because these packages do work at import.
+
+    Raises ModuleNotFoundError.
+    """
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"{package} is not installed")
@@ -111,7 +114,10 @@ def embedded_postgres(directory: Path, *, durable: bool = True) -> EmbeddedServe
 
 
 def _remove_stale_lock(data: Path) -> None:
-    """Remove a killed Postgres's lock if its process id is another program's now, which Postgres does not check."""
+    """Remove the lock that a killed Postgres left, if its process id now belongs to another program.
+
+    Postgres itself only asks whether such a process exists, and would not start.
+    """
     lock = data / "postmaster.pid"
     if not lock.exists():
         return

@@ -50,7 +50,8 @@ class Question:
 def postgres_question(socket_path: str) -> Question:
     """Returns the question whether a session can begin.
 
-    After SIGTERM Postgres waits for all sessions, which pools never end, and refuses new ones: only a restart helps.
+    After a SIGTERM Postgres waits for the last session to end and refuses new ones; pools never end theirs, so only a
+    restart helps.
     """
     parameters = b"user\0postgres\0database\0postgres\0\0"
     startup = struct.pack("!ii", 8 + len(parameters), 196608) + parameters

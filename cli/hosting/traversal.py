@@ -1,4 +1,7 @@
-"""Lets the embedded Postgres's user pass through the directories above a path, by an access control list (Linux)."""
+"""Lets one other user pass through the directories above a path, by an access control list (Linux).
+
+The embedded Postgres refuses to run as root, so root starts it as another user, who must reach its files.
+"""
 
 import errno
 import os

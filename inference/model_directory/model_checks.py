@@ -24,7 +24,10 @@ PLACER = "accelerate"  # with which transformers places quantised weights of any
 
 
 def check_model(model: str) -> None:
-    """Raises UnsupportedModel or UnreadableModel for a directory whose files cannot be loaded; asks no hub."""
+    """Raises UnsupportedModel or UnreadableModel if a model directory cannot be loaded according to its files.
+
+    The weights of a hub id are not looked at, because that would fetch them.
+    """
     if read_json(model, "adapter_config.json"):
         raise UnsupportedModel(
             model, "it is an adapter (adapter_config.json): merge it into its base model with peft's merge_and_unload()"

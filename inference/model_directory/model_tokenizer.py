@@ -74,7 +74,10 @@ class ModelTokenizer:
 
 
 def load_tokenizer(model: str) -> ModelTokenizer:
-    """Returns a model's tokenizer without its saved truncation and padding; raises UnreadableModel."""
+    """Returns the tokenizer of a model directory or hub id; raises UnreadableModel.
+
+    Truncation and padding that were saved with it are off, because every token of a prompt counts.
+    """
     stored = read_text(model, "tokenizer.json")
     if stored is None:
         raise UnreadableModel(model, "it has no tokenizer.json")

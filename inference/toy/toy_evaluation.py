@@ -1,4 +1,7 @@
-"""Evaluates the bundled model by `model.generate`: how often answers end, have the right length, are right."""
+"""Evaluates the bundled model on new inputs: how often its answers end on EOS, have the right length and are right.
+
+The model answers with `model.generate`, so that the figures do not depend on our own engine.
+"""
 
 import random
 from collections import defaultdict

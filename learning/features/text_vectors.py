@@ -100,7 +100,10 @@ class TextVectors:
 
 
 def read_texts(prompts: Sequence[Prompt], encoder: Encoder, wanted: npt.NDArray[np.bool_]) -> TextVectors:
-    """Return vectors of prompts' inputs, each with its application as a word; only `wanted` ones are encoded."""
+    """Return vectors of these prompts' inputs; only `wanted` ones are encoded, the others' encoded vectors are 0.
+
+    The application counts as a word, so that it has its own weight even with too few answers for its own model.
+    """
     texts = [prompt.input for prompt in prompts]
     hashed = hash_texts(texts, [group_key(prompt.application) for prompt in prompts])
     if encoder.name == HASHING:

@@ -28,7 +28,10 @@ MOST_PROMPT_TOKENS = 1024  # only the end of a longer prompt is read, which boun
 
 
 class LanguageModel:
-    """A model and its tokenizer of a directory or hub id, on the CPU, which caches a text's states and numbers."""
+    """A model with its tokenizer, loaded from a directory or a hub id, on the CPU.
+
+    States and numbers of a text are cached, because predictor and trainer ask for the same requests again.
+    """
 
     def __init__(self, source: str | Path) -> None:
         self.source = str(source)

@@ -33,7 +33,10 @@ def bin_upper_bound(number: int, width: int = BIN_TOKENS) -> int:
 
 
 def target_bins(outcomes: Sequence[Outcome], target: Target, width: int) -> dict[Prompt, int]:
-    """Return the bin of each prompt's longest answer, as too short a prediction costs most, or of their mean."""
+    """Return the number of the bin of each prompt's longest answer, or of the mean of its answers.
+
+    The paper takes the longest, because a prediction that is too short costs more than one that is too long.
+    """
     lengths = defaultdict(list)
     for outcome in outcomes:
         lengths[outcome.prompt].append(outcome.generated_tokens)

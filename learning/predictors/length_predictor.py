@@ -69,7 +69,10 @@ class LengthPredictor(Protocol):
 
 
 def group_key(*parts: str) -> str:
-    """Return the key of an application, or of an application and an instruction: a digest, as texts are private."""
+    """Return the key of an application, or of an application and an instruction.
+
+    The key is a digest, because instructions may be long and private.
+    """
     return hashlib.sha256("\x1f".join(parts).encode("utf-8", "replace")).hexdigest()[:16]
 
 

@@ -105,7 +105,10 @@ def write_started(connection: Connection, started: Sequence[BatchBegan], now: fl
 
 
 def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
-    """Write final states and answers, and usage; a request whose cancel was requested ends cancelled with its text."""
+    """Write final states and answers; a request whose cancel was requested ends cancelled and keeps its text.
+
+    Adds tokens and GPU-seconds to the tenants' usage; a failed request adds only GPU-seconds.
+    """
     run(
         connection,
         f"""

@@ -216,7 +216,11 @@ def renew(
 
 
 def _closed(connection: Connection, leases: Collection[Lease]) -> frozenset[int]:
-    """Return the batches that ended under these leases, by a statement that sees what the renewal waited for."""
+    """Return the batches that ended under these leases.
+
+    Needs its own statement: if the renewal waited for the transaction that ended a batch, it does not renew the batch
+    but still reads its old state.
+    """
     if not leases:
         return frozenset()
     rows = run(
@@ -232,7 +236,10 @@ def _closed(connection: Connection, leases: Collection[Lease]) -> frozenset[int]
 
 
 def lock_held(connection: Connection, leases: Collection[Lease], *, durable: bool = True) -> HeldLeases:
-    """Return the valid leases and lock their batches until the commit, which awaits the disk only if `durable`."""
+    """Return the leases that are still valid; their batches stay locked until the transaction ends.
+
+    Unless the transaction is `durable`, its commit does not wait for the disk, as `make_engine` says.
+    """
     rows = run(
         connection,
         """

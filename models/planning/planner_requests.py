@@ -72,7 +72,8 @@ class QueuedRequest:
 def fetch_new_requests(connection: Connection, epoch: int, most: int) -> list[QueuedRequest]:
     """Returns at most `most` queued and predicted requests that this epoch has not fetched yet, in order of arrival.
 
-    Those that no planner has fetched come first. Marks them; skips rows that another transaction has locked.
+    Those that no planner has fetched come first. Marks them with the epoch, so that the next call does not return them
+    again. Rows that another transaction has locked, such as a predictor's, are skipped; a later call returns them.
     """
     rows = run(connection, FETCH_NEW_REQUESTS, {"epoch": epoch, "most": most})
     fetched = [QueuedRequest(to_request(row), row.sealed_group, row.suspect_group, row.held) for row in rows]

@@ -47,7 +47,10 @@ def list_tenants(session: Session) -> Sequence[Tenant]:
 
 
 def check_alone(session: Session, tenant: str, counted: str) -> None:
-    """Locks the tenant's limit on `counted` until the commit, so that calls check it one after another."""
+    """Locks the tenant's limit on `counted` until this session commits, so that calls check it one after another.
+
+    Begins a transaction, also under autocommit; its later statements see what the transaction before has stored.
+    """
     if isinstance(session.get_bind(), Engine):  # a session bound to a connection is already in a transaction
         session.connection(execution_options={"isolation_level": "READ COMMITTED"})
     lock = text("select pg_advisory_xact_lock(hashtextextended(:counted, 0))")
@@ -84,7 +87,10 @@ def read_backlog(session: Session, tenant: str) -> TenantBacklog:
 
 
 def may_prefer(session: Session, tenant: str, most: int) -> bool:
-    """Returns whether a tenant may have one more request of tier `priority`; other calls wait until the commit."""
+    """Whether a tenant, whose quota is `most` unless it has its own, may have one more request of the tier `priority`.
+
+    Its other calls wait for the answer until this session commits.
+    """
     check_alone(session, tenant, "priority requests")
     quota = text("select coalesce((select priority_requests from tenants where name = :tenant), :most)")
     unfinished = text(f"select count(*) from requests where tenant = :tenant and {PREFERRED_UNFINISHED}")  # noqa: S608

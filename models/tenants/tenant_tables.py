@@ -41,7 +41,10 @@ class ApiKey(Base):
 
 
 class UsageEntry(Base):
-    """The usage that one transaction adds to a tenant; rows are only inserted and deleted, so no worker waits."""
+    """The usage that one transaction of a worker adds to a tenant; `models.tenants.usage.fold` sums the entries by day.
+
+    Entries are only inserted and deleted: if all workers updated one row a day, they would wait for each other.
+    """
 
     __tablename__ = "usage_entries"
 

@@ -44,7 +44,8 @@ def lose_expired_batches(connection: Connection, lease_s: float, max_attempts: i
 def withdraw_untaken_batches(connection: Connection, resend_s: float, most_sends: int, max_attempts: int) -> list[str]:
     """Take back batches that were sent `most_sends` times and never taken; returns the workers that took none.
 
-    Such a worker reaches no queue, unless it began a batch lately; it gets none until it has taken a message.
+    Such a worker reaches the database but not its queue; a worker that began a batch lately is only slow. It gets no
+    batch until it has taken a message; the batches that it has not taken are queued again without counting as attempts.
     """
     silent = connection.execute(
         text("""

@@ -1,4 +1,7 @@
-"""Deletes old requests, batches, workers and model versions, and only the texts of requests not to be stored."""
+"""Deletes old requests, batches, workers and model versions, and texts that clients did not want stored.
+
+When only a request's texts are deleted, its figures stay for usage and history.
+"""
 
 from collections.abc import Collection
 

@@ -107,7 +107,10 @@ def failing_requests(
     workers: Mapping[str, Sequence[Worker]],
     now: float,
 ) -> list[QueuedRequest]:
-    """Returns the requests with which a fresh policy fails even alone, found by halving the queue."""
+    """Returns the requests with which a fresh policy fails even if no other request waits.
+
+    They are found by halving the queue. The list is empty if the policy fails only with several requests together.
+    """
     if not policy_fails(policy, settings, queued, workers, now):
         return []
     if len(queued) == 1:

@@ -79,7 +79,11 @@ class MeasuredModel:
 
 
 class LocalModels:
-    """Loads models one at a time, dropping the last one's weights; only the system's page cache keeps files."""
+    """Loads models one at a time: the weights of the last one are dropped before.
+
+    Weights are read from their files again. The system keeps these in its page cache as far as memory allows, so that
+    no setting has to bound a cache of our own, and GPUs and CPUs are treated alike.
+    """
 
     def __init__(self, name: str, device: str, kv_budget: str, models: Mapping[str, str]) -> None:
         """Loads nothing yet; `models` has directories or hub ids by name."""

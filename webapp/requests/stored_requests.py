@@ -93,9 +93,10 @@ def cancel_request(context: AppContext, tenant: str, id: str) -> None:
 
 
 def forget_unstored(context: AppContext, views: Iterable[RequestView]) -> None:
-    """Deletes these final requests' texts if they have `store: false`, or leaves it to upkeep.
+    """Deletes the texts of these final requests if they have `store: false`.
 
-    An Idempotency-Key keeps them for a retry, and an unreachable database postpones it.
+    Upkeep does it later if the database is unreachable, and for a request with an Idempotency-Key, whose client may ask
+    again for an answer that did not arrive.
     """
     stored = (view.request for view in views)
     ids = [one.id for one in stored if one.idempotency_key is None and not readable_body(one.body).store]

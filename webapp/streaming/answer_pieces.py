@@ -16,9 +16,10 @@ Piece = tuple[PieceKind, str, Entries]
 
 
 def shown_pieces(stream: AnswerStream, body: RequestBody, *, waits: bool) -> Iterator[Piece]:
-    """Yields the stream's pieces with their kinds and log probabilities, but holds back what may become a call.
+    """Yields what `stream.pieces` yields, each piece with its kind and its tokens' log probabilities.
 
-    With log probabilities, which are stored with the answer, the text comes at its end.
+    Text that may become a call is held back. Log probabilities are stored with the answer, so the text of a request
+    that asks for them comes at its end.
     """
     shown = _ShownParts(body)
     for piece in stream.pieces(waits=waits):

@@ -1,4 +1,7 @@
-"""Lets pages of the origins in MAGNUS_CORS_ORIGINS use the API from a browser, with a key and no cookie."""
+"""Lets pages of the origins in MAGNUS_CORS_ORIGINS use the API from a browser.
+
+A page sends its key in a header, never in a cookie, so that no answer depends on who is logged in to the browser.
+"""
 
 from collections.abc import Collection
 from functools import partial

@@ -1,4 +1,8 @@
-"""JSON without U+0085, U+2028 and U+2029, at which Python's and httpx's readers of lines would split."""
+"""JSON without the characters at which some programs end a line.
+
+JSON may hold U+0085, U+2028 and U+2029 as they are, but Python's `str.splitlines` and `httpx.iter_lines` split there,
+which would break an event of a stream or a line of a result file in two.
+"""
 
 from typing import Any
 

@@ -96,7 +96,10 @@ def let_repeat(
     prompts: list[list[int]],
     own: list[torch.Tensor],
 ) -> None:
-    """Lets a decoder repeat recorded parts of its passes, if that gives the model's own logits of each prompt."""
+    """Lets a decoder repeat recorded parts of its passes, if that gives the model's own logits of each prompt.
+
+    Prompts change places between the two checks, so that the repeated parts get other inputs than the recorded ones.
+    """
     decoder.graphs = StepGraphs(recorder)
     try:
         faults = [decoding_fault(decoder, layout, longrope, prompts, own)]

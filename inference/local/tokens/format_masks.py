@@ -33,9 +33,9 @@ class RowFormat:
         self._check()
 
     def allowed_tokens(self, vocabulary_size: int) -> Tensor:
-        """Returns a mask of the tokens that may come next, [vocabulary] of bool; a failure sets `error`.
+        """Returns a mask of the tokens that may come next, [vocabulary] of bool on the CPU; sets `error`.
 
-        A matcher that fails allows only the end of sequence: check `error` before the row ends.
+        A matcher that fails allows only the end of sequence, so the caller must check `error` before it ends the row.
         """
         began = thread_time()
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)

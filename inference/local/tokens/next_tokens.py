@@ -1,4 +1,7 @@
-"""Chooses each row's next token: applies penalties and formats to the logits, then samples."""
+"""Chooses the next token of each row: applies penalties and formats to the logits, then samples.
+
+Rows without penalties or formats cost nothing here, and get the tokens that they would get alone.
+"""
 
 from collections.abc import Collection, Sequence
 from functools import lru_cache

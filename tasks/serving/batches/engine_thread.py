@@ -195,9 +195,10 @@ class EngineThread(Thread):
             self._changed.notify()
 
     def give_back_late(self) -> None:
-        """Give back the running rows beside a step that takes too long, with the tokens from before it.
+        """Give back the running rows beside a step that takes too long, with the tokens that they had before it.
 
-        Leaves out each row's newest token, which may have ended it, and those without their log probabilities.
+        What the step still records comes too late, because their batches have ended. A row's newest token is left out,
+        since the step may just have ended the row with it, and so are tokens without their log probabilities.
         """
         running = list(self._running)
         generated = self._engine.generated({row.id: 0 for job in running for row in job.sequences})
