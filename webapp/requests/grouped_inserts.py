@@ -27,7 +27,7 @@ class _Call:
     woken: Event
     leads: bool = False
     view: RequestView | None = None
-    error: OperationalError | None = None
+    error: BaseException | None = None
 
 
 class GroupedInserts:
@@ -81,12 +81,13 @@ class GroupedInserts:
         try:
             for call, view in zip(group, self._insert([call.new for call in group]), strict=True):
                 call.view = view
-        except OperationalError as error:  # it may have been stored all the same, so nothing is tried again
-            for call in group:
-                call.error = error
-        except Exception:  # nothing was stored
-            if len(group) == 1:
-                raise
+        except BaseException as error:
+            # a refused group stored nothing, so each call tries by itself; after a lost connection, or if this call was
+            # ended, it may be stored all the same
+            refused = isinstance(error, Exception) and not isinstance(error, OperationalError)
+            if not refused or len(group) == 1:
+                for call in group:
+                    call.error = error
         finally:
             self._pass_on(group)
 

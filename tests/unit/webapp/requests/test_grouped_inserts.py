@@ -23,7 +23,7 @@ def request(name: str, size: int = 1) -> NewRequest:
 class Database:
     """Stores requests; each insert waits for `proceed`, and fails with `error` if it has the request `bad`."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: BaseException | None = None) -> None:
         self.groups: list[list[str]] = []
         self.began, self.proceed = SimpleQueue[None](), Event()
         self._error = error
@@ -97,6 +97,14 @@ def test_if_the_database_is_lost_no_call_tries_again_because_its_request_may_be_
     database = Database(OperationalError(None, None, Exception("lost")))
     for answer in stored_together(database, request("good"), request("bad")):
         with pytest.raises(OperationalError):
+            answer.result(20)
+    assert database.groups == [["first"], ["good", "bad"]]
+
+
+def test_if_the_call_that_inserts_ends_meanwhile_no_call_tries_again():
+    database = Database(SystemExit())
+    for answer in stored_together(database, request("good"), request("bad")):
+        with pytest.raises(SystemExit):
             answer.result(20)
     assert database.groups == [["first"], ["good", "bad"]]
 
