@@ -69,7 +69,7 @@ PRIORITY_UNKNOWN = 10_000  # lower priority than every predicted length
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparedSystems:
     """Runs systems against one server; the figures of each run are written as it ends."""
 
     compared: ComparedRequests
@@ -165,7 +165,7 @@ def main(
             "server_cores": len(cores),
         }
         found: Json = {"conditions": conditions, "saturation_per_s": saturation, "rows": []}
-        comparison = Comparison(compared, server, found, results)
+        comparison = ComparedSystems(compared, server, found, results)
         for number, share in product(range(1, rounds + 1), rates):
             arrivals = compared.arrivals(requests, share * saturation, 0)
             comparison.run_round({"round": number, "rate": share}, arrivals, systems, caps)

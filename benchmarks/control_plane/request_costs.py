@@ -1,4 +1,6 @@
-"""CPU of a submission and of a poll, in the web process and in Postgres: `python -m benchmarks.request_costs --json F`.
+"""CPU of a submission and of a poll, in the web process and in Postgres.
+
+`python -m benchmarks.control_plane.request_costs --json F`
 
 Without gunicorn and its parsing of HTTP, one call after the other. With `--beside DIR`, the code of another checkout
 answers a group of calls after each group of this one's, on the same Postgres: figures of two runs one after the other
@@ -26,8 +28,8 @@ from cli.hosting.process_commands import ONE_THREAD
 from models.session import make_engine, make_sessions
 from models.tenants import api_keys
 
-HERE = Path(__file__).parents[1]
-ANSWERS = ("-m", "gevent.monkey", str(HERE / "benchmarks" / "answered_calls.py"))
+HERE = Path(__file__).parents[2]
+ANSWERS = ("-m", "gevent.monkey", str(Path(__file__).with_name("answered_calls.py")))
 KINDS = ("submission", "poll")
 WARM = 60  # calls before the measurement, which fill caches and prepare statements; not tuned
 NO_LIMITS = {f"MAGNUS_TENANT_QUEUED_{of}": str(10**9) for of in ("REQUESTS", "TOKENS", "BYTES")} | NO_RATE_LIMIT

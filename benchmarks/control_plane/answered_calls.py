@@ -1,4 +1,4 @@
-"""Answers calls of the API in this process, without a server: the other side of `benchmarks.request_costs`.
+"""Answers calls of the API in this process, without a server: the other side of `request_costs`.
 
 Reads `KIND NUMBER` from its input and writes the CPU milliseconds a call that its thread took. Started by `python -m
 gevent.monkey`, as gunicorn's worker patches its process; database and key come by the environment.

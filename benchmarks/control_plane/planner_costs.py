@@ -1,6 +1,8 @@
-"""CPU of a planner's step, in its process and in Postgres: `python -m benchmarks.planner_costs --json F`.
+"""CPU of a planner's step, in its process and in Postgres.
 
-Steps of 0.06 s each beside a fleet that exists in the database only, under `fusion` (`benchmarks/planned_steps.py`).
+`python -m benchmarks.control_plane.planner_costs --json F`
+
+Steps of 0.06 s each beside a fleet that exists in the database only, under `fusion` (`planned_steps`).
 With `--beside DIR`, the code of another checkout takes a group of steps after each group of this one's, on a database
 of its own with the same requests. On a machine that other programs keep busy, all figures are about twice as high.
 """
@@ -13,9 +15,9 @@ from statistics import median
 import click
 from sqlalchemy import make_url
 
+from benchmarks.control_plane.request_costs import HERE, AnsweringProcess
 from benchmarks.harness import Json, Results, json_option, percentile, print_table
 from benchmarks.live.fresh_service import roomy_postgres
-from benchmarks.request_costs import HERE, AnsweringProcess
 from cli.hosting.embedded_servers import create_database, embedded_broker, running_server
 from cli.hosting.process_commands import ONE_THREAD
 from models.connections.schema_upgrade import upgrade
@@ -59,7 +61,7 @@ def main(groups: int, steps: int, rate: int, workers: int, beside: Path | None, 
                 "BENCHMARK_WORKERS": str(workers),
                 **ONE_THREAD,
             }
-            program = [str(HERE / "benchmarks" / "planned_steps.py")]
+            program = [str(Path(__file__).with_name("planned_steps.py"))]
             processes[name] = stack.enter_context(AnsweringProcess(path, environment, program))
         taken: dict[str, list[tuple[float, float]]] = {name: [] for name in processes}
         for process in processes.values():

@@ -1,0 +1,1 @@
+"""What decisions, requests and steps cost outside of the engine, in CPU seconds."""
