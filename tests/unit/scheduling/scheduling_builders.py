@@ -9,6 +9,7 @@ from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policy import Assignment, Policy, RunningRow, Worker
 from scheduling.request import BACKGROUND_PRIORITY, Request
+from scheduling.simulation.simulator import Arrival
 
 # Prefill takes 1 ms a row and token; an iteration takes 100 ms, whatever the batch: easy to add up in one's head.
 FLAT = ServingCurves(prefill=(0.001, 0.0, 0.0, 0.0), decode=(0.0, 0.0, 0.0, 0.1))
@@ -42,6 +43,15 @@ def a_line(
     """A line of a bulk job."""
     priority += BACKGROUND_PRIORITY
     return a_request(id, at, predicted=predicted, priority=priority, tenant=tenant, job=job, **fields)
+
+
+def a_job(tenant: str, count: int, at: float = 0.0, seed: int = 1) -> list[Arrival]:
+    """Lines of mixed lengths that come together."""
+    lengths = [5 + 97 * (n + seed) % 400 for n in range(count)]
+    return [
+        Arrival(a_line(f"{tenant}{n:04}", length, at, tenant=tenant, job=f"job of {tenant}"), length)
+        for n, length in enumerate(lengths)
+    ]
 
 
 def a_row(id: str = "row", length: int = 10, generated: int = 1, predicted: int = 10, priority: int = 0) -> RunningRow:

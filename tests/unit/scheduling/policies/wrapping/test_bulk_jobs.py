@@ -1,0 +1,83 @@
+"""Bulk jobs in the spare capacity: a small one ends soon behind a large one, batches are made from a whole job."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.published_costs import CHATGLM_6B_V100
+from scheduling.costs import ServingCurves
+from scheduling.policies.fusion.fusion_policy import Fusion
+from scheduling.policies.policy_factory import PolicySettings, make_policy
+from scheduling.policies.wrapping.spare_capacity import FED_AT_ONCE, SEEN_AT_ONCE, SEEN_OF_A_JOB, SpareCapacity
+from scheduling.policy import RunningRow
+from scheduling.simulation.engine_costs import EngineCosts
+from scheduling.simulation.simulated_worker import Instance
+from scheduling.simulation.simulator import Arrival, simulate
+from tests.unit.scheduling.scheduling_builders import SLOPED, a_job, a_line, a_memory, a_worker
+
+
+def takes_s(policy: str, jobs: list[Arrival], engine: EngineCosts) -> float:
+    """The seconds until the last answer of tenant b, whose job comes after 5 s; one worker serves all jobs."""
+    trace = simulate(make_policy(policy, PolicySettings()), jobs, [Instance("w", a_memory(15_000))], engine, seed=0)
+    assert len(trace.answers) == len(jobs)
+    return max(answer.finished_at for answer in trace.answers.values() if answer.id.startswith("b")) - 5.0
+
+
+@pytest.mark.parametrize("policy", ["fusion", "baton", "magnus", "scls", "sequence"])
+def test_a_small_job_behind_a_large_one_of_another_tenant_ends_soon(policy: str) -> None:
+    small, large, engine = a_job("b", 5, at=5.0), a_job("a", 200), EngineCosts(SLOPED)
+    # where rows do not join, it also waits for the batch that runs
+    most = 2.0 if policy in ("fusion", "baton") else 3.0
+    assert takes_s(policy, [*small, *large], engine) <= most * takes_s(policy, small, engine)
+
+
+@pytest.mark.parametrize("policy", ["fusion", "baton"])
+def test_a_small_job_behind_lines_with_long_prompts_and_short_answers_ends_soon(policy: str) -> None:
+    """Their prefills stop its rows again and again, and their rows pad its own."""
+    small, engine = a_job("b", 10, at=5.0), EngineCosts(CHATGLM_6B_V100.curves)
+    lines = (a_line(f"a{n:04}", 15, tenant="a", job="job of a", length=1000) for n in range(150))
+    large = [Arrival(line, 15) for line in lines]
+    # as it comes, fourteen of these are being prefilled, which takes 2.9 of 20 s
+    assert takes_s(policy, [*small, *large], engine) <= 2.15 * takes_s(policy, small, engine)
+
+
+def test_where_the_next_lines_would_slow_a_small_job_down_its_own_lines_go_first() -> None:
+    # an iteration takes 1 s and an eighth of a second more for each row
+    costs = ServingCurves(prefill=(0.0, 0.0, 0.0, 0.0), decode=(0.0, 0.125, 0.0, 1.0))
+    policy = SpareCapacity(Fusion)
+    for n in range(40):
+        policy.add(a_line(f"a{n}", 90, tenant="a", job="large"), 0.0)
+    joined = policy.assign([a_worker(tokens=2_000, costs=costs)], 0.0)
+    for n in range(4):
+        policy.add(a_line(f"b{n}", 90, tenant="b", job="small"), 1.0)
+    policy._queue.tenants.charge("b", 3_000)  # so that it is the turn of the other tenant
+    large = [request for one in joined for request in one.requests][:8]
+    rows = [RunningRow(line, 1, 0.0) for line in (*large, a_line("b", 90, tenant="b", job="small"))]
+    joins, _ = policy.assign([a_worker(tokens=3_000, costs=costs, rows=rows)], 2.0)
+    assert {request.id for request in joins.requests} == {"b0", "b1", "b2", "b3"}
+
+
+@pytest.mark.parametrize("policy", ["magnus", "scls", "sequence", "vs"])
+def test_batches_that_run_to_completion_are_made_from_a_whole_job(policy: str) -> None:
+    fleet = [Instance(f"w{n}", a_memory(15_000)) for n in range(2)]
+    bulk = a_job("a", 300)
+    others = [replace(one, request=replace(one.request, priority=0)) for one in bulk]
+    made, all_seen = (
+        simulate(make_policy(policy, PolicySettings()), some, fleet, EngineCosts(SLOPED), seed=0).makespan_s
+        for some in (bulk, others)
+    )
+    assert made <= 1.05 * all_seen
+
+
+def test_a_policy_sees_a_bounded_number_of_lines() -> None:
+    lines = [a_line(f"{number:05}", job="large") for number in range(2 * SEEN_OF_A_JOB)]
+    lines += [a_line(f"{number:05}x", job=f"{number}") for number in range(SEEN_AT_ONCE // SEEN_OF_A_JOB)]
+    for name, most in (("magnus", 0), ("fusion", FED_AT_ONCE)):
+        made = make_policy(name, PolicySettings())
+        for line in lines:
+            made.add(line, 0.0)
+        given = sum(len(assignment.requests) for assignment in made.assign([a_worker(tokens=1000)], 0.0))
+        assert len(made) == len(lines) - given
+        (spare,) = made._inner()
+        assert isinstance(spare, SpareCapacity)
+        assert len(spare._background) <= (most or SEEN_OF_A_JOB + len(lines) - 2 * SEEN_OF_A_JOB)
