@@ -202,7 +202,7 @@ def _log_uncaught(
         structlog.get_logger().error("uncaught", exc_info=error)
 
 
-def end_unstarted(why: str, level: str) -> NoReturn:
+def refuse_to_start(why: str, level: str) -> NoReturn:
     """End a process that cannot start, because a server is away; its log says why."""
     configure(level)
     structlog.get_logger().critical("not started", why=why)

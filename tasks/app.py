@@ -55,7 +55,7 @@ def installation_of(url: str) -> Installation:
         with engine.connect() as connection:
             return read_installation(connection)
     except SQLAlchemyError as error:
-        json_logs.end_unstarted(explain(error), settings.log_level)
+        json_logs.refuse_to_start(explain(error), settings.log_level)
     finally:
         engine.dispose()
 

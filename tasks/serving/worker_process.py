@@ -124,7 +124,7 @@ def serve_until_signal(name: str, load: LoadModel, model: str = "") -> int:
         log.critical("worker not started", why=str(error))
         return os.EX_CONFIG
     except SQLAlchemyError as error:  # the database went away since `tasks.app` read it
-        json_logs.end_unstarted(explain(error), settings.log_level)
+        json_logs.refuse_to_start(explain(error), settings.log_level)
     process = HostedProcess([publisher, asks, service], works=lambda: service.works)
     process.start()
     try:
