@@ -11,9 +11,9 @@ from unittest.mock import patch
 import numpy as np
 
 from scheduling.costs import Floats, Ints
-from scheduling.policies.fusion import fleet_arrays, fusion_policy, matching
+from scheduling.policies.fusion import fusion_policy
 from scheduling.policies.fusion.delay_cost import UPPER_EDGES, DelayedRequests, delay_s, seconds_per_feature
-from scheduling.policies.fusion.fleet_arrays import FleetArrays, reserved
+from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.join_buffer import JoinBuffer
 from scheduling.policies.fusion.length_buckets import WaitingRequest
 
@@ -47,20 +47,6 @@ def by_rows(fleet: FleetArrays, _: DelayedRequests, workers: Ints, prefill: Floa
     return np.asarray((1 + fleet.size[workers, None] / 1000) * (seconds_per_feature(fleet) @ work), np.float64)
 
 
-def spread(times: float) -> list[Patch]:
-    """Reserve this many times what `fusion` reserves above the median."""
-
-    def shared(median: Floats, upper: Floats, size: Ints) -> Floats:
-        return np.asarray(median + times * (reserved(median, upper, size) - median), np.float64)
-
-    return [(module, "reserved", shared) for module in (fleet_arrays, matching)]
-
-
-def whole_quantile(median: Floats, upper: Floats, size: Ints) -> Floats:
-    """Reserve the upper quantile of every row."""
-    return upper
-
-
 FUSION_VARIANTS: dict[str, list[Patch]] = {
     "no-row-limit": [(FleetArrays, "limit_rows", lambda fleet: None)],
     "joins-at-once": [(JoinBuffer, "release", at_once)],
@@ -68,10 +54,6 @@ FUSION_VARIANTS: dict[str, list[Patch]] = {
     "arrival-order": [(fusion_policy, "delay_s", by_arrival)],
     "fewest-rows": [(fusion_policy, "delay_s", by_rows)],
     "predictions-in-full": [(fusion_policy, "prediction_weight", lambda tau: 1.0)],
-    "reserves-median": spread(0.0),
-    "reserves-half": spread(2.0),
-    "reserves-spread": spread(4.0),
-    "reserves-quantile": [(module, "reserved", whole_quantile) for module in (fleet_arrays, matching)],
 }
 
 

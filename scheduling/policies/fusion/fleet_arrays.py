@@ -15,7 +15,6 @@ Layers with a window hold at most k windows of tokens for k rows (`KvMemory.held
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +32,6 @@ from scheduling.request import Request
 # this limit is reached.
 BUSY_SHARE = 7 / 8
 LEAST_ROWS = 16  # always allowed, because fitted costs may be wrong
-# The share of a row's spread above its median that is reserved. Simulated (docs/results/paper.md): with useless
-# predictions the whole spread leaves so much memory unused that `baton` is ahead; otherwise both serve alike.
-RESERVED_SPREAD = 0.25
 TINY_S = 1e-12  # least divisor, for fitted costs in which a further row costs nothing
 
 
@@ -146,7 +142,7 @@ class FleetArrays:
         return len(self.workers)
 
     def _read_rows(self) -> None:
-        """Set the cached and the reserved remaining tokens of every row, (workers, rows); -inf where no row is."""
+        """Set the cached and the remaining tokens of every row, (workers, rows); -inf where no row is."""
         rows = [row for worker in self.workers for row in worker.rows]
         requests = [row.request for row in rows]
         shape = len(self), int(self.size.max()) + 1
@@ -155,11 +151,10 @@ class FleetArrays:
         names = ("length", "predicted", "predicted_upper", "predicted_at", "limit")
         columns = (np.fromiter(map(attrgetter(name), requests), np.float64, len(rows)) for name in names)
         prompt, predicted, upper, predicted_at, limit = columns
-        median, upper = conditional_totals(predicted, upper, generated, predicted_at)
-        median, upper = np.minimum(median, limit) - generated, np.minimum(upper, limit) - generated
+        median, _ = conditional_totals(predicted, upper, generated, predicted_at)
         is_row = np.arange(shape[1]) < self.size[:, None]
         self.cached[is_row] = prompt + generated
-        self.remaining[is_row] = reserved(median, upper, np.repeat(self.size, self.size))
+        self.remaining[is_row] = np.minimum(median, limit) - generated
         self.longest, self.total = self.cached.max(axis=1), self.cached.sum(axis=1)
         self._future: FutureMemory | None = None
 
@@ -239,28 +234,12 @@ class FleetArrays:
     def join(self, worker: int, request: Request) -> None:
         """Add a request to the worker's rows."""
         row, prefill = int(self.size[worker]), request.prefill
-        remaining = reserved(request.remaining, request.remaining_upper, row + 1)
         if row == self.cached.shape[1]:
             self.cached = np.pad(self.cached, ((0, 0), (0, row)))
             self.remaining = np.pad(self.remaining, ((0, 0), (0, row)), constant_values=-np.inf)
-        self.cached[worker, row], self.remaining[worker, row] = prefill, remaining
+        self.cached[worker, row], self.remaining[worker, row] = prefill, request.remaining
         self.longest[worker] = max(self.longest[worker], prefill)
         self.total[worker] += prefill
         self.size[worker] += 1
         self.joiners[worker] += 1
         self._future = None
-
-
-@overload
-def reserved(median: float, upper: float, size: int) -> float: ...
-@overload
-def reserved(median: Floats, upper: Floats, size: Ints) -> Floats: ...
-def reserved(median: float | Floats, upper: float | Floats, size: int | Ints) -> float | Floats:
-    """Return the tokens to reserve for each of `size` rows: median + RESERVED_SPREAD · (upper - median) / √size.
-
-    The rows' prediction errors are independent, so their sum spreads √size times as far as a single error, and each row
-    needs 1/√size of its own spread. Memory that stays unused costs more than the preemption of a row, so the reserve is
-    smaller than the upper quantile.
-    """
-    share: float | Floats = RESERVED_SPREAD / np.sqrt(size)
-    return median + (upper - median) * share

@@ -1,8 +1,8 @@
 """Our policy: continuous batching by predicted length (the paper's future work) with later findings of the field.
 
 - Order: by arrival plus the logarithm of the delay that a request causes; priorities, deadlines (`priority_key`).
-- Admission: as many rows as keep a worker busy and fit their predicted future (`matching`), reserved by an upper
-  quantile (`fleet_arrays`), predicted again for rows that outlive their prediction.
+- Admission: as many rows as keep a worker busy and fit their predicted future (`matching`), predicted again for rows
+  that outlive their prediction (`fleet_arrays`).
 - Placement: where a row delays all requests least, rows of similar length together (`delay_cost`).
 - Joins: in groups, once they are worth the stop of the running rows (`join_buffer`), prefilled by similar length.
 - Fairness: the tenant served least for its weight goes first (`length_buckets`); while none of its requests fits,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.costs import Floats, Ints
-from scheduling.policies.fusion.fleet_arrays import FleetArrays, reserved
+from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.length_buckets import BucketHeads, LengthBuckets, WaitingRequest
 from scheduling.request import Request
 
@@ -93,10 +93,9 @@ fleet). Returns whether the round may go on."""
 
 def candidate_workers(fleet: FleetArrays, heads: BucketHeads) -> Ints:
     """Return the workers that could admit a request with the shortest prefill and the shortest answer of all heads."""
-    count, size = len(fleet), fleet.size + 1
-    least = (float(column.min()) for column in (heads.prefill, heads.remaining, heads.remaining_upper))
-    prefill, remaining, upper = (np.full(count, value) for value in least)
-    peaks = fleet.future.peaks_with(np.arange(count), prefill, reserved(remaining, upper, size))
+    count = len(fleet)
+    prefill, remaining = (np.full(count, float(column.min())) for column in (heads.prefill, heads.remaining))
+    peaks = fleet.future.peaks_with(np.arange(count), prefill, remaining)
     fits_at_once = fleet.fits_beside(np.arange(count), prefill[:, None])[:, 0]
     return np.flatnonzero(fits_at_once & ((fleet.size == 0) | (peaks <= fleet.capacity)))
 
@@ -188,8 +187,8 @@ def fits_to_the_end(fleet: FleetArrays, heads: BucketHeads, workers: Ints, candi
     A pair is an index into `workers` and the column of a head.
     """
     size, capacity = fleet.size[workers][candidates], fleet.capacity[workers][candidates]
-    remaining = reserved(heads.remaining[columns], heads.remaining_upper[columns], size + 1)
-    peaks = fleet.future_memory(workers).peaks_with(candidates, heads.prefill[columns], remaining)
+    future, prefill = fleet.future_memory(workers), heads.prefill[columns]
+    peaks = future.peaks_with(candidates, prefill, heads.remaining[columns])
     return np.asarray((peaks <= capacity) | (size == 0), np.bool_)
 
 
@@ -201,5 +200,4 @@ def admits(fleet: FleetArrays, worker: int, request: Request) -> bool:
     if not size:
         held = fleet.workers[worker].memory.held(request.prefill + request.remaining_upper)
         return bool(held <= capacity or capacity == fleet.capacity.max())
-    remaining = reserved(request.remaining, request.remaining_upper, size + 1)
-    return fleet.peak_with(worker, request.prefill, remaining) <= float(capacity)
+    return fleet.peak_with(worker, request.prefill, request.remaining) <= float(capacity)

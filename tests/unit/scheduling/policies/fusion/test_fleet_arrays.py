@@ -12,7 +12,6 @@ from scheduling.policies.fusion.fleet_arrays import (
     FutureMemory,
     MemoryRules,
     peak_tokens,
-    reserved,
 )
 from scheduling.policy import RunningRow
 from scheduling.request import RowLength
@@ -78,10 +77,6 @@ def test_rows_are_reserved_in_tokens_of_the_padded_batch() -> None:
     assert pytest.approx(future.peaks_with(np.array([0]), np.array([5.0]), np.array([50.0]))) == [220]
 
 
-def test_a_row_reserves_less_above_its_median_the_more_rows_share_the_risk() -> None:
-    assert [reserved(100.0, 160.0, size) for size in (1, 4, 9)] == pytest.approx([115, 107.5, 105])
-
-
 def test_running_rows_are_predicted_from_what_they_have_generated_and_never_beyond_their_limit() -> None:
     outlived = RunningRow(a_request("outlived", length=5, predicted=10, limit=1024), 40, 0.0)
     limited = RunningRow(a_request("limited", length=5, predicted=50, limit=45), 40, 0.0)
@@ -93,10 +88,10 @@ def test_running_rows_are_predicted_from_what_they_have_generated_and_never_beyo
     assert np.isneginf(fleet.remaining[1]).all()
 
 
-def test_a_row_predicted_again_reserves_what_that_prediction_leaves() -> None:
+def test_a_row_predicted_again_takes_what_that_prediction_leaves() -> None:
     row = RunningRow(RowLength(30, 70, 90).of(a_request("again", length=5, predicted=10)), 30, 0.0)
     fleet = FleetArrays([a_worker(rows=[row])])
-    assert fleet.remaining[0, 0] == pytest.approx(reserved(70.0 - 30, 90.0 - 30, 1))
+    assert fleet.remaining[0, 0] == pytest.approx(70 - 30)
 
 
 @examples(100)

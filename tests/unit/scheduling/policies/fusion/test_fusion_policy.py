@@ -101,8 +101,8 @@ def test_predictions_change_the_order_only_if_they_rank_requests_rightly(tau: fl
     [
         # the row ends after one iteration; then the joiner alone needs 10 + 60 tokens
         (RunningRow(a_request("row", length=49, predicted=2), 1, 0.0), True),
-        # 40 tokens of 10 predicted: 53 more are reserved, so that two rows need 2 · (50 + 53)
-        (RunningRow(a_request("row", length=10, predicted=10, upper=40), 40, 0.0), False),
+        # 40 tokens of 10 predicted: 24 more are predicted, so that two rows need 2 · (55 + 24)
+        (RunningRow(a_request("row", length=15, predicted=10, upper=40), 40, 0.0), False),
     ],
 )
 def test_a_row_that_outlives_its_prediction_is_predicted_again(row: RunningRow, joins: bool) -> None:
