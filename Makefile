@@ -9,8 +9,8 @@ SHELL := /bin/bash
 LANES := -n 3 --dist loadfile --no-loadscope-reorder
 ORDER :=
 PYTEST = $(BIN)/python -m pytest $(LANES) $(ORDER)
-# What `make test` leaves to `make test-all`: the real models and the clients of others need downloads of their own.
-TESTS := tests --ignore tests/real_model --ignore tests/clients --ignore tests/kubernetes
+# What `make test` leaves to `make test-all`: the real models, the clients of others and Triton need downloads of their own.
+TESTS := tests --ignore tests/real_model --ignore tests/clients --ignore tests/kubernetes --ignore tests/gpu_kernels
 
 .DEFAULT_GOAL := help
 
@@ -75,12 +75,13 @@ test-model: install ## fetch the real models and test with them (175 MB are down
 	$(BIN)/magnus model fetch minilm
 	$(BIN)/python -m pytest tests/real_model
 
-engines: install ## build the environments of vLLM and llama.cpp under .magnus/engines (2.5 GB, minutes)
+engines: install ## build the environments of vLLM, llama.cpp and Triton under .magnus/engines (3.5 GB, minutes)
 	$(BIN)/python -m benchmarks.outside_engines.engine_environments
 
-test-engines: engines ## one suite over our engine, transformers serve, vLLM and llama.cpp
+test-engines: engines ## one suite over our engine, transformers serve, vLLM and llama.cpp; GPU kernels in Triton's interpreter
 	$(BIN)/magnus model fetch minilm
 	$(BIN)/python -m pytest tests/engines --engines all
+	TRITON_INTERPRET=1 PYTHONPATH=$$(echo .magnus/engines/triton/lib/python*/site-packages) $(BIN)/python -m pytest tests/gpu_kernels
 
 test-clients: install ## the tools of docs/clients.md, each in an environment of its own under .magnus/clients (3 GB, minutes)
 	$(BIN)/python -m pytest tests/clients

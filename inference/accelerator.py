@@ -164,24 +164,29 @@ class GraphRecorder:
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, torch.Stream(device=device)
-        self._pool: tuple[int, int] | None = None  # memory that all graphs share
+        self._kept: Any = None  # a graph that is never dropped, so that the memory that all graphs share stays
+        self._kept = self._recorded(lambda: torch.zeros(1, device=device))[1]
 
     def record(self, compute: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
         """Computes once; returns the outputs, and a function that computes them again into the same memory.
 
         It reads what the inputs' memory then holds, so callers keep inputs and outputs.
         """
+        outputs, graph = self._recorded(compute)
+        graph.replay()  # while it was recorded, nothing was computed
+        return outputs, graph.replay
+
+    def _recorded(self, compute: Callable[[], Outputs]) -> tuple[Outputs, Any]:
         computing = torch.accelerator.current_stream(self._device)
         self._stream.wait_stream(computing)
         with self._stream:
             compute()  # allocates memory and chooses kernels, which cannot be recorded
-        graph = torch.accelerator.Graph(pool=self._pool, capture_error_mode="thread_local")
+        shared = self._kept.pool() if self._kept else None
+        graph = torch.accelerator.Graph(pool=shared, capture_error_mode="thread_local")
         with self._stream, graph:
             outputs = compute()
-        self._pool = self._pool or graph.pool()
         computing.wait_stream(self._stream)
-        graph.replay()  # while it was recorded, nothing was computed
-        return outputs, graph.replay
+        return outputs, graph
 
 
 def graph_recorder(device: torch.device) -> GraphRecorder | None:

@@ -37,9 +37,23 @@ def bandwidth(device: torch.device, clock: Callable[[], float]) -> float:
     return numbers.nbytes / min(seconds)
 
 
-@torch.inference_mode()
 def floor_share(loaded: LoadedModel, batch: int, bytes_per_s: float, clock: Callable[[], float]) -> float:
     """Measure the share of a decoding step that reading weights and cache at full bandwidth would take."""
+    return floor_s(loaded, batch, bytes_per_s) / step_s(loaded, batch, clock)
+
+
+def floor_s(loaded: LoadedModel, batch: int, bytes_per_s: float) -> float:
+    """Compute the seconds in which a decoding step's weights and cache are read at full bandwidth."""
+    looked_up = loaded.model.get_input_embeddings().weight
+    tied = looked_up is loaded.model.get_output_embeddings().weight
+    weights = loaded.weight_bytes - (0 if tied else looked_up.nbytes)
+    cached = batch * (FLOOR_TOKENS + FLOOR_WARM_UP + FLOOR_STEPS // 2) * loaded.delta_bytes
+    return (weights + cached) / bytes_per_s
+
+
+@torch.inference_mode()
+def step_s(loaded: LoadedModel, batch: int, clock: Callable[[], float]) -> float:
+    """Measure a decoding step of this many rows: the median of several."""
     longest = FLOOR_TOKENS + FLOOR_WARM_UP + FLOOR_STEPS + 2
     now, engine = synchronized(clock), Engine(loaded, kv_budget_bytes(loaded, batch, longest))
     engine.insert([Sequence(str(row), (1 + row,) * FLOOR_TOKENS, longest - FLOOR_TOKENS) for row in range(batch)])
@@ -50,9 +64,4 @@ def floor_share(loaded: LoadedModel, batch: int, bytes_per_s: float, clock: Call
         started = now()
         engine.step()
         seconds.append(now() - started)
-    model = loaded.model
-    looked_up = model.get_input_embeddings().weight
-    tied = looked_up is model.get_output_embeddings().weight
-    weights = loaded.weight_bytes - (0 if tied else looked_up.nbytes)
-    cached = batch * (FLOOR_TOKENS + FLOOR_WARM_UP + FLOOR_STEPS // 2) * loaded.delta_bytes
-    return (weights + cached) / bytes_per_s / median(seconds)
+    return median(seconds)

@@ -10,11 +10,12 @@ import subprocess
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as Several
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
@@ -112,12 +113,19 @@ class WithoutGraphs(Continuous):
 
     def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
         """Serve all sequences."""
-        decoder = self._engine.loaded.decoder
-        graphs, decoder.graphs = decoder.graphs, None
-        try:
+        with without(self._engine.loaded, "graphs"):
             return super().serve(sequences, batch)
-        finally:
-            decoder.graphs = graphs
+
+
+@contextmanager
+def without(loaded: LoadedModel, part: Literal["graphs", "kernels"]) -> Iterator[None]:
+    """Let a model's decoding steps, of an engine made meanwhile, do without one part of those of a device."""
+    kept = getattr(loaded.decoder, part)
+    setattr(loaded.decoder, part, None)
+    try:
+        yield
+    finally:
+        setattr(loaded.decoder, part, kept)
 
 
 # With BATCH_TOKENS one of the fastest pairs on a CPU, among page sizes of 16, 32, 64 and 256 and batches of 64, 256 and

@@ -4,9 +4,9 @@
     python -m benchmarks.engines --device cpu --size tiny --dtype float32 --batch 1 --batch 8 --repeats 1
 
 In each data type and with each number of rows: our engine, with and without graphs where the device has some, beside
-`model.generate`, `generate_batch` and vLLM, if it is installed. Then what our engine's parts gain: the prefix cache,
-prompts that join with the rows' passes, and guesses of copied text. Answers have BATON's mix of lengths. What has been
-measured is written after each step, so that a run that ends early has figures, too.
+`model.generate`, `generate_batch` and vLLM, if it is installed. Then what our engine's parts gain: the device's graphs
+and kernels, the prefix cache, prompts that join with the rows' passes, and guesses of copied text. Answers have BATON's
+mix of lengths. What has been measured is written after each step, so that a run that ends early has figures, too.
 """
 
 import sys
@@ -24,7 +24,8 @@ import click
 import torch
 
 from benchmarks.engines import guessed_copies, join_gaps, shared_prefixes
-from benchmarks.engines.compared_engines import VllmEngine
+from benchmarks.engines.bandwidth_floor import bandwidth, floor_s, step_s
+from benchmarks.engines.compared_engines import VllmEngine, without
 from benchmarks.engines.engine_workload import (
     SHAPES,
     load_for_serving,
@@ -74,6 +75,14 @@ TABLES: dict[str, dict[str, Column]] = {
         "× generate_batch": "times_generate_batch:.2f",
         "× vLLM": "times_vllm:.2f",
         "identical": "identical",
+    },
+    "decoding steps": {
+        "data type": "dtype",
+        "rows": "rows",
+        "step ms": "step_ms:.2f",
+        "without graphs ms": "without_graphs_ms:.2f",
+        "without kernels ms": "without_kernels_ms:.2f",
+        "reading ms": "reading_ms:.2f",
     },
     "prefix cache": {"data type": "dtype", **shared_prefixes.COLUMNS},
     "joiners": {"data type": "dtype", **join_gaps.COLUMNS},
@@ -163,6 +172,7 @@ class Comparison:
             trial = Trial(work, batch, self.repeats, checked, perf_counter, inside=False)
             with self._vllm(trial, dtype) as vllm:
                 yield "engines", _compared(causal_lm, loaded, trial, vllm)
+        yield "decoding steps", decoding_steps(loaded, self.batches)
         yield "prefix cache", prefixes_shared(loaded)
         yield "joiners", prompts_joining(loaded)
         yield "guesses", copies_guessed(self.device, dtype, self.repeats)
@@ -191,6 +201,21 @@ def _compared(causal_lm: torch.nn.Module, loaded: LoadedModel, trial: Trial, vll
     except Exception as error:  # `generate_batch` may lack a kernel for a device
         say(f"{GENERATE_BATCH} is left out, because one engine failed with it: {type(error).__name__}: {error}")
     return compare(causal_lm, loaded, trial, names, vllm)
+
+
+def decoding_steps(loaded: LoadedModel, batches: tuple[int, ...]) -> list[Json]:
+    """Measure steps with and without the device's graphs and kernels, and what reading the memory would take."""
+    bytes_per_s, lines = bandwidth(loaded.device, perf_counter), list[Json]()
+    for rows in batches:
+        line: Json = {"rows": rows, "step_ms": 1000 * step_s(loaded, rows, perf_counter)}
+        if loaded.repeats_passes:
+            with without(loaded, "graphs"):
+                line["without_graphs_ms"] = 1000 * step_s(loaded, rows, perf_counter)
+        if loaded.by_pages:
+            with without(loaded, "graphs"), without(loaded, "kernels"):
+                line["without_kernels_ms"] = 1000 * step_s(loaded, rows, perf_counter)
+        lines.append(line | {"reading_ms": 1000 * floor_s(loaded, rows, bytes_per_s)})
+    return lines
 
 
 def prefixes_shared(loaded: LoadedModel) -> list[Json]:

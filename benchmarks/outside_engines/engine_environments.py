@@ -1,8 +1,9 @@
-"""Builds the virtual environments of vLLM and llama.cpp, whose packages conflict with ours: `make engines`.
+"""Builds the environments of vLLM and llama.cpp, whose packages conflict with ours, and of Triton: `make engines`.
 
-The files `vllm.txt` and `llamacpp.txt` beside this one pin every package. torchvision, torchaudio and torchcodec are
-left out: the versions that vLLM asks for do not fit its torch, and text does not need them. An environment that was
-built from the same pins is kept; an incomplete one is built again.
+The files `vllm.txt`, `llamacpp.txt` and `triton.txt` beside this one pin every package. torchvision, torchaudio and
+torchcodec are left out: the versions that vLLM asks for do not fit its torch, and text does not need them. Triton comes
+with torch for GPUs; beside the torch of CPUs its interpreter computes the kernels of GPUs, for tests. An environment
+that was built from the same pins is kept; an incomplete one is built again.
 """
 
 import hashlib
@@ -19,7 +20,11 @@ from cli.output import CommandFailed
 HERE = Path(__file__).parent
 ENGINES_DIR = HERE.parents[1] / ".magnus" / "engines"
 RECORD = "magnus-engine.sha256"  # written last: an environment without it is not complete
-NEEDED_BYTES = {"vllm": 6 * 10**9, "llamacpp": 5 * 10**8}  # 2.3 and 0.2 GB, and what pip unpacks temporarily
+NEEDED_BYTES = {
+    "vllm": 6 * 10**9,
+    "llamacpp": 5 * 10**8,
+    "triton": 2 * 10**9,
+}  # 2.3, 0.2 and 1 GB, and what pip unpacks temporarily
 
 
 def engine_python(engine: str, engines_dir: Path = ENGINES_DIR) -> Path:

@@ -64,7 +64,7 @@ class Engine:
         over blocks verify guesses of the rows' next tokens.
         """
         self.loaded, self.kv_budget_bytes = loaded, kv_budget_bytes
-        self._kv = KvCache(loaded.layout, kv_budget_bytes, block_tokens=block_tokens)
+        self._kv = KvCache(loaded.layout, kv_budget_bytes, block_tokens=block_tokens, by_pages=loaded.by_pages)
         shares = prefix_cache and shares_prefixes(loaded)
         self._batch = RunningBatch(loaded, self._kv, step_log, thread_trials, probe, shares, guessing)
         self._probe = probe

@@ -104,7 +104,13 @@ class LocalModels:
             raise
         seconds = perf_counter() - began
         known.change_s = mean_change_s(known.change_s, seconds)
-        log.info("model loaded", model=model, seconds=round(seconds, 2), graphs=loaded.repeats_passes)
+        log.info(
+            "model loaded",
+            model=model,
+            seconds=round(seconds, 2),
+            graphs=loaded.repeats_passes,
+            slowed_by=loaded.slowed_by or None,
+        )
         return self._served(model, loaded, known)
 
     def _guesses(self) -> tuple[int, int]:

@@ -20,7 +20,10 @@ NOT_IMPORTED = {
     "accelerate": "transformers loads quantised weights with it",
     "mkdocs": "`make docs` runs it as a command",
 }
-NOT_DECLARED = {"setuptools": "the build system, which pip provides while it builds"}
+NOT_DECLARED = {
+    "setuptools": "the build system, which pip provides while it builds",
+    "triton": "comes with torch for GPUs, which alone compile kernels",
+}
 
 
 def distribution_name(requirement: str) -> str:

@@ -8,7 +8,6 @@ both forward passes give the same logits.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -20,8 +19,9 @@ from inference.local.forward.adapters import AdaptedWeight, Adapters, LowRank
 from inference.local.forward.attention_windows import Window, Windows
 from inference.local.forward.decode_attention import DecodeAttention, by_groups, by_kernel
 from inference.local.forward.linear_weights import LinearWeight, PackedWeight, PlainWeight
-from inference.local.forward.step_graphs import MOST_TOKENS, StepGraphs
+from inference.local.forward.step_graphs import MOST_TOKENS, PassInputs, StepGraphs
 from inference.local.kv.kv_arrangement import Piece
+from inference.local.kv.pages import PageKernels, Pages
 
 # `forward` computes Llama, and architectures that differ from it only by biases on q, k and v (Qwen2) or by norms of q
 # and k (Qwen3).
@@ -117,9 +117,11 @@ class FusedModel(nn.Module):
         self._sign[: self._dim // 2] = -1  # the half that rotation subtracts
         self._windows: Windows = windows or {"": None}
         of_layers = kinds if windows else [""] * len(stack.layers)
+        self._divided = [self._heads + self._key_heads, self._key_heads]  # heads that are rotated, and others
         self._layers = [_fuse(layer, kind, packed) for layer, kind in zip(stack.layers, of_layers, strict=True)]
         self._adapters: Adapters | None = None
-        self.graphs: StepGraphs | None = None  # repeats passes of few tokens
+        self.kernels: PageKernels | None = None  # compute the passes of rows in pages, if the device has some
+        self.graphs: StepGraphs | None = None  # repeats those of few tokens
         self._middle = int(MIDDLE * len(self._layers))
         self.middle_states = MiddleStates()
 
@@ -150,43 +152,12 @@ class FusedModel(nn.Module):
         step has one mask for all layers, or one for each kind; a prefill has none.
         """
         rows, length = tokens.shape
-        x = functional.embedding(tokens.view(-1), self._embedding)  # [rows * length, hidden]
-        cos, sin = (each.unsqueeze(2) for each in self._rotation(x, position_ids))
-        sin = sin * self._sign
-        masks = attention_mask if isinstance(attention_mask, dict) else dict.fromkeys(self._windows, attention_mask)
-        if attention_mask is None:
-            masks = {kind: _prefill_mask(window, length, x.device) for kind, window in self._windows.items()}
-        # the rows that attention reads in one call, and their mask, for each kind of layer
-        pieces = {kind: _pieces(mask, past_key_values.pieces) for kind, mask in masks.items()}
-        groups, shared = past_key_values.query_groups, self._heads // self._key_heads
-        of_groups = {kind: groups.masks(mask, shared) for kind, mask in masks.items() if groups and mask is not None}
-        adapted = self._adapters is not None and self._adapters.present is not None
-        graphs = self.graphs if length == 1 and rows <= MOST_TOKENS and not adapted else None
-        if graphs is not None:
-            x, cos, sin = graphs.keep("inputs", (x, cos, sin))
-        attended: tuple[Tensor, ...] = ()  # the attention of the layer before
-        for index, layer in enumerate([*self._layers, None]):
-            if graphs is None:
-                x, *heads = self._between_attentions(index, x, cos, sin, *attended)
-            else:  # for a fixed number of rows; those behind `rows` are unused
-                x, *heads = graphs.compute(index, partial(self._between_attentions, index), x, cos, sin, *attended)
-                heads = [each[:rows] for each in heads]
-            if index == self._middle + 1 and self.middle_states.wanted:
-                self.middle_states.kept = x[: rows * length].view(rows, length, -1)[:, 0].clone()
-            if layer is None:
-                break
-            query, key, value = heads
-            mask, of_rows = masks[layer.kind], pieces[layer.kind]
-            keys, values = past_key_values.update(key.transpose(1, 2), value.transpose(1, 2), index)
-            if len(of_rows) > 1:
-                read = zip(of_rows, past_key_values.piece_views(index), strict=True)
-                found = torch.cat([self._attend(query[rows_read], k, v, hides) for (rows_read, hides), (k, v) in read])
-            elif groups:
-                grouped = query.reshape(rows, self._key_heads, -1, self._dim)
-                found = by_groups(grouped, keys, values, groups, of_groups[layer.kind])
-            else:
-                found = self._attend(query, keys, values, mask)
-            attended = (found,) if graphs is None else (*graphs.keep("attended", [found]),)
+        if self.kernels is None or past_key_values.pages is None:
+            x, middle = self._through_cache(tokens, position_ids, past_key_values, attention_mask)
+        else:
+            x, middle = self._through_pages(self.kernels, tokens, position_ids, past_key_values)
+        if self.middle_states.wanted:
+            self.middle_states.kept = middle[: rows * length].view(rows, length, -1)[:, 0].clone()
         x = x[: rows * length]
         if logits_to_keep is not None and logits_to_keep.dim() == 1:
             x, rows = x.index_select(0, logits_to_keep), len(logits_to_keep)
@@ -196,32 +167,87 @@ class FusedModel(nn.Module):
         logits = self._head(functional.rms_norm(x, self._norm.shape, self._norm, self._epsilon))
         return Logits(logits.view(rows, -1, logits.shape[-1]))
 
-    def _between_attentions(
-        self, index: int, x: Tensor, cos: Tensor, sin: Tensor, attended: Tensor | None = None
-    ) -> tuple[Tensor, ...]:
-        """Returns the residual behind layer index - 1, and queries, keys and values of layer `index` unless it ended.
+    def _through_cache(
+        self, tokens: Tensor, position_ids: Tensor, kv: Any, attention_mask: Tensor | dict[str, Tensor] | None
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the last and the middle layer's states, [rows * length, hidden]; the cache hands out what is read."""
+        rows, length = tokens.shape
+        x, cos, sin = self._begin(tokens, position_ids)
+        cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)
+        masks = attention_mask if isinstance(attention_mask, dict) else dict.fromkeys(self._windows, attention_mask)
+        if attention_mask is None:
+            masks = {kind: _prefill_mask(window, length, x.device) for kind, window in self._windows.items()}
+        # the rows that attention reads in one call, and their mask, for each kind of layer
+        pieces = {kind: _pieces(mask, kv.pieces) for kind, mask in masks.items()}
+        groups, shared = kv.query_groups, self._heads // self._key_heads
+        of_groups = {kind: groups.masks(mask, shared) for kind, mask in masks.items() if groups and mask is not None}
+        middle = x
+        for index, layer in enumerate(self._layers):
+            qk, value = torch.split(self._queries_to_values(layer, x), self._divided, 1)
+            qk = qk.view(rows, length, -1, self._dim)
+            qk = torch.addcmul(qk * cos, qk.roll(self._dim // 2, -1), sin)
+            query, key = torch.split(qk, [self._heads, self._key_heads], 2)
+            value = value.view(rows, length, self._key_heads, self._dim)
+            mask, of_rows = masks[layer.kind], pieces[layer.kind]
+            keys, values = kv.update(key.transpose(1, 2), value.transpose(1, 2), index)
+            if len(of_rows) > 1:
+                read = zip(of_rows, kv.piece_views(index), strict=True)
+                found = torch.cat([self._attend(query[rows_read], k, v, hides) for (rows_read, hides), (k, v) in read])
+            elif groups:
+                grouped = query.reshape(rows, self._key_heads, -1, self._dim)
+                found = by_groups(grouped, keys, values, groups, of_groups[layer.kind])
+            else:
+                found = self._attend(query, keys, values, mask)
+            x = self._behind_attention(layer, x, found)
+            middle = x if index == self._middle else middle
+        return x, middle
 
-        `x` is the residual before the attention of layer index - 1, [rows * length, hidden].
-        """
-        if attended is not None:
-            before = self._layers[index - 1]
-            x = before.output.add_to(x, attended)
-            normed = functional.rms_norm(x, self._norm.shape, before.mlp_norm, self._epsilon)
-            gate, up = before.gate_up(normed).chunk(2, -1)
-            x = before.down.add_to(x, self._activate(gate).mul_(up))
-        if index == len(self._layers):
-            return (x,)
-        layer, heads, key_heads = self._layers[index], self._heads, self._key_heads
+    def _through_pages(
+        self, kernels: PageKernels, tokens: Tensor, position_ids: Tensor, kv: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the last and the middle layer's states, [tokens, hidden] or longer, until the next call."""
+        pages: Pages = kv.pages
+        adapted = self._adapters is not None and self._adapters.present is not None
+
+        def compute(tokens: Tensor, positions: Tensor, table: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+            x, cos, sin = self._begin(tokens[:, None], positions[:, None])
+            middle, at = x, replace(pages, table=table, sizes=sizes)
+            for index, layer in enumerate(self._layers):
+                keys, values = kv.of_layer(index)
+                queries = kernels.write(self._queries_to_values(layer, x), cos, sin, keys, values, at, positions)
+                found = kernels.attend(queries, keys, values, at, positions)
+                x = self._behind_attention(layer, x, found)
+                middle = x if index == self._middle else middle
+            return x, middle
+
+        given = PassInputs(tokens.view(-1), position_ids.view(-1), pages.table, pages.sizes)
+        if self.graphs is None or adapted or len(tokens) > MOST_TOKENS:
+            return compute(*given)
+        return self.graphs.compute(kv, compute, given)
+
+    def _begin(self, tokens: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the embeddings [rows * length, hidden], and the rotation's cosines and signed sines."""
+        x = functional.embedding(tokens.view(-1), self._embedding)
+        cos, sin = self._rotation(x, position_ids)
+        return x, cos, sin * self._sign
+
+    def _queries_to_values(self, layer: _Layer, x: Tensor) -> Tensor:
+        """Returns a layer's queries, keys and values, [rows * length, heads + 2 key heads, dim], not yet rotated."""
         normed = functional.rms_norm(x, self._norm.shape, layer.attention_norm, self._epsilon)
-        qkv = layer.qkv(normed).view(-1, cos.shape[1], heads + 2 * key_heads, self._dim)
-        qk, value = torch.split(qkv, [heads + key_heads, key_heads], 2)
-        if layer.query_norm is not None:
-            query, key = torch.split(qk, [heads, key_heads], 2)
-            query = functional.rms_norm(query, layer.query_norm.shape, layer.query_norm, self._epsilon)
-            key = functional.rms_norm(key, layer.query_norm.shape, layer.key_norm, self._epsilon)
-            qk = torch.cat([query, key], 2)
-        qk = torch.addcmul(qk * cos, qk.roll(self._dim // 2, -1), sin)
-        return x, *torch.split(qk, [heads, key_heads], 2), value
+        states = layer.qkv(normed).view(len(x), -1, self._dim)
+        if layer.query_norm is None:
+            return states
+        query, key, value = torch.split(states, [self._heads, self._key_heads, self._key_heads], 1)
+        query = functional.rms_norm(query, layer.query_norm.shape, layer.query_norm, self._epsilon)
+        key = functional.rms_norm(key, layer.query_norm.shape, layer.key_norm, self._epsilon)
+        return torch.cat([query, key, value], 1)
+
+    def _behind_attention(self, layer: _Layer, x: Tensor, attended: Tensor) -> Tensor:
+        """Returns the residual [rows * length, hidden] behind a layer; `x` is that before its attention."""
+        x = layer.output.add_to(x, attended)
+        normed = functional.rms_norm(x, self._norm.shape, layer.mlp_norm, self._epsilon)
+        gate, up = layer.gate_up(normed).chunk(2, -1)
+        return layer.down.add_to(x, self._activate(gate).mul_(up))
 
     def _attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Returns attention [rows * length, heads * dim].

@@ -1,60 +1,96 @@
-"""Repeats the parts of a forward pass that depend on nothing but their inputs, each as one graph of the device.
+"""Repeats whole passes of few tokens over pages, each as one graph of the device.
 
-A pass of few tokens launches a dozen kernels between the attentions of two layers, and the host takes longer to launch
-them than the device to compute them. A graph launches them all at once. Attention itself has other shapes at each step
-and is not recorded.
+A pass of few tokens launches a dozen kernels a layer, and the host takes longer to launch them than the device to
+compute them. A graph launches them all at once. It reads and writes the same memory each time: inputs are copied to
+where they were when it was recorded, and outputs are valid until its next call. The table of pages is one of the
+inputs, so that one graph serves rows of any lengths.
 
-A graph reads and writes the same memory each time: inputs are copied to where they were when it was recorded, and
-outputs are valid until its next call. Numbers of tokens are rounded up, so that few graphs serve all of them; the
-results of the additional tokens are never read.
+Numbers of tokens are rounded up, so that few graphs serve all of them. The tokens added have no position: they read and
+write no page, and their results are never read.
 """
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
-# The most tokens of a pass that is repeated: with more, the device computes longer than the host launches. Not tuned.
-MOST_TOKENS = 64
-STEP = 8  # numbers of tokens are rounded up to a multiple of it; smaller steps take more graphs. Not tuned
+from inference.local.kv.kv_cache import KvCache
 
-Part = Callable[..., tuple[Tensor, ...]]
+# The most tokens of a pass that is repeated: with more, the device computes longer than the host launches. Not tuned.
+MOST_TOKENS = 256
+NO_POSITION = -1
+
+States = tuple[Tensor, Tensor]
+
+
+class PassInputs(NamedTuple):
+    """The inputs of a pass over pages, each with one entry for each token."""
+
+    tokens: Tensor  # [tokens]
+    positions: Tensor  # [tokens]
+    table: Tensor  # [tokens, most], as in `Pages`
+    sizes: Tensor  # [tokens]
+
+
+Pass = Callable[[Tensor, Tensor, Tensor, Tensor], States]
 
 
 class Recorder(Protocol):
     """Records a function; `inference/accelerator.py` has that of a device."""
 
-    def record(self, compute: Callable[[], tuple[Tensor, ...]]) -> tuple[tuple[Tensor, ...], Callable[[], None]]:
+    def record(self, compute: Callable[[], States]) -> tuple[States, Callable[[], None]]:
         """Computes once; returns the outputs, and a function that computes them again into the same memory."""
         ...
 
 
+class _Graph(NamedTuple):
+    inputs: PassInputs
+    outputs: States
+    repeat: Callable[[], None]
+
+
+class _OfCache:
+    """The graphs over one cache's memory, by the sizes of their tables."""
+
+    def __init__(self, allocations: int) -> None:
+        self.allocations = allocations
+        self.graphs: dict[tuple[int, int], _Graph] = {}
+
+
 class StepGraphs:
-    """The recorded parts by key and number of tokens."""
+    """The recorded passes over each cache, by their rounded numbers of tokens."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._kept: dict[tuple[Hashable, int], list[Tensor]] = {}
-        self._parts: dict[tuple[Hashable, int], tuple[tuple[Tensor, ...], Callable[[], None]]] = {}
+        self._caches: WeakKeyDictionary[KvCache, _OfCache] = WeakKeyDictionary()
 
-    def keep(self, key: Hashable, given: Sequence[Tensor]) -> list[Tensor]:
-        """Returns copies in memory that stays the same for this key, the first dimension of each rounded up."""
-        tokens = len(given[0])
-        wanted = -(-tokens // STEP) * STEP
-        held = self._kept.get((key, wanted))
-        if held is None:
-            held = self._kept[key, wanted] = [one.new_zeros(wanted, *one.shape[1:]) for one in given]
-        for memory, one in zip(held, given, strict=True):
-            memory[:tokens].copy_(one)
-        return held
-
-    def compute(self, key: Hashable, part: Part, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Returns the outputs of `part`, always in the same memory; its inputs must come from `keep` or `compute`."""
-        known = self._parts.get((key, len(inputs[0])))
-        if known is None:
-            known = self._recorder.record(lambda: part(*inputs))
-            self._parts[key, len(inputs[0])] = known
-            return known[0]
-        outputs, repeat = known
-        repeat()
+    def compute(self, kv: KvCache, compute: Pass, given: PassInputs) -> States:
+        """Returns the outputs of a pass over this cache: those of the given tokens, and others behind them."""
+        of_cache = self._caches.get(kv)
+        if of_cache is None or of_cache.allocations != kv.allocations:  # graphs know the addresses of the memory
+            of_cache = self._caches[kv] = _OfCache(kv.allocations)
+        key = rounded(len(given.tokens)), given.table.shape[1]
+        graph = of_cache.graphs.get(key)
+        if graph is not None:
+            _fill(graph.inputs, given)
+            graph.repeat()
+            return graph.outputs
+        inputs = PassInputs(*(one.new_zeros(key[0], *one.shape[1:]) for one in given))
+        _fill(inputs, given)
+        outputs, repeat = self._recorder.record(lambda: compute(*inputs))
+        of_cache.graphs[key] = _Graph(inputs, outputs, repeat)
         return outputs
+
+
+def rounded(tokens: int) -> int:
+    """Returns the tokens of the smallest graph for this many: 1, 2, 3, 4, 6, 8, 12, 16, 24, ..."""
+    power = 1 << (tokens - 1).bit_length()
+    return power * 3 // 4 if 4 * tokens <= 3 * power else power
+
+
+def _fill(memory: PassInputs, given: PassInputs) -> None:
+    tokens = len(given.tokens)
+    for held, one in zip(memory, given, strict=True):
+        held[:tokens].copy_(one)
+    memory.positions[tokens:].fill_(NO_POSITION)

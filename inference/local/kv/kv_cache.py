@@ -30,6 +30,7 @@ from inference.local.forward.attention_windows import in_turns
 from inference.local.kv.block_tables import BlockChanges, BlockTables
 from inference.local.kv.kv_arrangement import Arrangement, Piece, enlarged_rectangle, split_into_pieces
 from inference.local.kv.kv_budget import KvLayout, LayerSlots, zeroed_memory
+from inference.local.kv.pages import Pages, pages_of
 from inference.local.kv.query_groups import QueryGroups, query_groups
 from inference.local.kv.row_states import RowStates
 
@@ -67,20 +68,25 @@ class KvCache(RowStates):
         piece_bytes: int = PIECE_BYTES,
         block_tokens: int = BLOCK_TOKENS,
         in_blocks: bool = False,
+        by_pages: bool = False,
     ) -> None:
+        """Decoding steps read whatever arrangement there is `by_pages` if the model's kernels do."""
         super().__init__()
         self.layout, self.budget_bytes, self.piece_bytes = layout, budget_bytes, piece_bytes
-        self._tokens_of_a_block = block_tokens
+        self._tokens_of_a_block, self._by_pages = block_tokens, by_pages
         self.arrangement = self._empty_arrangement(in_blocks)
         self._keys, self._values = list[Tensor](), list[Tensor]()
+        self.allocations = 0  # how often the memory has been allocated, each time at other addresses
         self._read_columns = 0  # the columns that the next decoding step reads; 0 in a prefill
         self._slots: dict[LayerSlots, Tensor] = {}  # the slots that the next forward pass writes
         self._unpadded: dict[LayerSlots, Tensor] = {}  # the indices of its states that are written; none: all
         self._prefixes: Tensor | None = None  # [rows, n] the blocks in front of what a prefill computes; None: nothing
         self._views: list[tuple[Tensor, Tensor]] = []  # the keys and values that decoding reads; empty in a prefill
-        # lengths and width for which the views were made; in blocks the rows' numbers of tokens, and 0
+        # lengths and width for which the views were made; in blocks the rows' numbers of tokens, and 0; by pages those
+        # and the tokens of a page
         self._viewed_for: tuple[Sequence[int], int] = (), 0
-        self.query_groups: QueryGroups | None = None  # how decoding reads blocks
+        self.pages: Pages | None = None  # where decoding reads by pages
+        self.query_groups: QueryGroups | None = None  # how decoding reads blocks otherwise
         self.pieces: list[Piece] = []  # how decoding divides the rows of a rectangle
         self._piece_views: list[list[tuple[Tensor, Tensor]]] = []
 
@@ -189,8 +195,15 @@ class KvCache(RowStates):
         self._slots, self._unpadded, self._prefixes = slots, {}, None
         self.continue_states(len(lengths))
         columns, tables = self.arrangement.columns, self.arrangement.tables
+        counts = counts or [1] * len(lengths)
+        if self._by_pages:
+            if (counts, self.arrangement.block_tokens) != self._viewed_for:
+                self.pages, self._viewed_for = (
+                    pages_of(self.arrangement, counts),
+                    (counts, self.arrangement.block_tokens),
+                )
+            return columns
         if tables is not None:
-            counts = counts or [1] * len(lengths)
             if (counts, 0) != self._viewed_for:
                 self.query_groups = query_groups(tables, counts, self.layout.device)
                 self._views = self._layer_views(Piece(0, self.arrangement.blocks, tables.block_tokens))
@@ -222,6 +235,10 @@ class KvCache(RowStates):
     def piece_views(self, layer_idx: int) -> list[tuple[Tensor, Tensor]]:
         """Returns the keys and values that attention reads for each piece, [rows, heads, columns, dim]."""
         return [views[layer_idx] for views in self._piece_views]
+
+    def of_layer(self, layer_idx: int) -> tuple[Tensor, Tensor]:
+        """Returns the memory of a layer's keys and values, [slots, dim]."""
+        return self._keys[layer_idx], self._values[layer_idx]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -286,6 +303,7 @@ class KvCache(RowStates):
     def _allocate(self) -> None:
         """Allocates the whole budget the first time; nothing if layers differ, because growing allocates for each."""
         if not self._keys:
+            self.allocations += 1
             tokens = self._budget_tokens if self.layout.alike else 0
             for shape in self.layout.shapes:
                 self._keys.append(self._zeros(tokens * shape.heads, shape.key_dim))
@@ -344,7 +362,7 @@ class KvCache(RowStates):
 
     def _drop_views(self) -> None:
         self._prefixes, self._views, self._viewed_for = None, [], ((), 0)
-        self.pieces, self._piece_views, self.query_groups = [], [], None
+        self.pieces, self._piece_views, self.query_groups, self.pages = [], [], None, None
 
     def _layer_views(self, piece: Piece) -> list[tuple[Tensor, Tensor]]:
         read = slice(piece.start, piece.stop), slice(None), slice(piece.width)

@@ -43,7 +43,7 @@ class PooledRow(Cache):  # type: ignore[misc]  # transformers is untyped
                     side[:, :, : self.found] = cached
         # how FusedModel reads this cache: whole, not in blocks
         self.pieces: list[Any] = []
-        self.query_groups = None
+        self.query_groups = self.pages = None
 
     @property
     def left(self) -> int:

@@ -15,6 +15,8 @@ from inference.local.forward.longrope import Longrope, prefill_of
 from inference.local.forward.step_graphs import Recorder, StepGraphs
 from inference.local.kv.kv_budget import KvLayout
 from inference.local.kv.kv_cache import KvCache
+from inference.local.kv.pages import PageKernels
+from inference.local.loading.checkpoint import one_line
 
 SHORT = (3, 6)  # lengths of two rows that are shorter than any window and threshold
 PAST = 3  # a row passes a threshold by this many tokens, so that the prefill and the decoding step are beyond it
@@ -88,26 +90,49 @@ def adapters_fault(decoder: Any, layout: KvLayout, longrope: Longrope | None, ad
     return decoding_fault(decoder, layout, longrope, prompts, own, adapters.serve(names))
 
 
-def let_repeat(
+def let_read_pages(
     decoder: FusedModel,
-    recorder: Recorder,
+    kernels: PageKernels,
+    recorder: Recorder | None,
     layout: KvLayout,
     longrope: Longrope | None,
     prompts: list[list[int]],
     own: list[torch.Tensor],
-) -> None:
-    """Lets a decoder repeat recorded parts of its passes, if that gives the model's own logits of each prompt.
+) -> str:
+    """Lets a decoder use a device's kernels, and repeat recorded passes, if that gives the model's own logits.
 
-    Prompts change places between the two checks, so that the repeated parts get other inputs than the recorded ones.
+    Returns in words why it does not, or "".
     """
-    decoder.graphs = StepGraphs(recorder)
+    checked = decoder, layout, longrope, prompts, own
+    decoder.kernels = kernels
+    if fault := _fault_of_steps(*checked):
+        decoder.kernels = None
+        return f"without kernels: {fault}"
+    if recorder is not None:
+        decoder.graphs = StepGraphs(recorder)
+        if fault := _fault_of_steps(*checked):
+            decoder.graphs = None
+            return f"without graphs: {fault}"
+    return ""
+
+
+def reads_pages(decoder: Any) -> bool:
+    """Returns whether a model's decoding steps read the KV cache by pages."""
+    return isinstance(decoder, FusedModel) and decoder.kernels is not None
+
+
+def _fault_of_steps(
+    decoder: FusedModel,
+    layout: KvLayout,
+    longrope: Longrope | None,
+    prompts: list[list[int]],
+    own: list[torch.Tensor],
+) -> str:
+    """Returns the fault of two steps, in the first of which a graph is recorded, in the second repeated."""
     try:
-        faults = [decoding_fault(decoder, layout, longrope, prompts, own)]
-        faults.append(decoding_fault(decoder, layout, longrope, prompts[::-1], own[::-1]))
-    except RuntimeError as error:  # some operation cannot be recorded
-        faults = [str(error)]
-    if any(faults):
-        decoder.graphs = None
+        return decoding_fault(decoder, layout, longrope, prompts, own, steps=2)
+    except Exception as error:  # the device may lack what a kernel needs, and some operation may not be recordable
+        return one_line(error)
 
 
 @torch.inference_mode()
@@ -125,8 +150,9 @@ def decoding_fault(
     prompts: list[list[int]],
     own: list[torch.Tensor],
     adapted: AdaptedPass = PLAIN_PASS,
+    steps: int = 1,
 ) -> str:
-    """Compares a padded prefill and a cached decoding step with the model's own logits of each prompt.
+    """Compares a padded prefill and cached decoding steps, two in all, with the model's own logits of each prompt.
 
     Returns in words that they differ by more than 0.001 of the largest logit in float32, or by a tenth of it in half
     precision; otherwise "". Rounding causes smaller differences; a wrong mask or wrong positions cause larger ones.
@@ -135,17 +161,19 @@ def decoding_fault(
     lengths = [*map(len, prompts)]
     budget_bytes = len(prompts) * (max(lengths) + 2) * layout.token_bytes
     for in_blocks in (False, True) if isinstance(decoder, FusedModel) and layout.alike else (False,):
-        kv = KvCache(layout, budget_bytes, block_tokens=2, in_blocks=in_blocks)
+        kv = KvCache(layout, budget_bytes, block_tokens=2, in_blocks=in_blocks, by_pages=reads_pages(decoder))
         kv.reserve(lengths)
-        begun = [length - 1 for length in lengths]
+        begun = [length - steps for length in lengths]
         with prefill_of(longrope, begun, begun):
-            all_but_last = [prompt[:-1] for prompt in prompts]
-            ours = [prefill(decoder, kv, range(len(prompts)), all_but_last, pad_id=0, adapted=adapted)]
-        cursor = Cursor.from_host(kv, [prompt[-1] for prompt in prompts], begun, [True] * len(prompts))
-        with adapted:
-            ours.append(decode_one_token(decoder, kv, cursor))
+            first = [prompt[:-steps] for prompt in prompts]
+            ours = [prefill(decoder, kv, range(len(prompts)), first, pad_id=0, adapted=adapted)]
+        cursor = Cursor.from_host(kv, [0] * len(prompts), begun, [True] * len(prompts))
+        for step in range(steps):
+            cursor.tokens = to_device([[prompt[step - steps]] for prompt in prompts], layout.device)
+            with adapted:
+                ours.append(decode_one_token(decoder, kv, cursor).clone())
         for row, expected in enumerate(own):
-            for step, logits in enumerate(ours):
+            for step, logits in enumerate(ours[-2:]):
                 off = (logits[row].float() - expected[step]).abs().max() / expected[step].abs().max().clamp(min=1e-6)
                 if not off < (1e-3 if layout.dtype == torch.float32 else 0.1):
                     of_what = f"of a row of {len(prompts[row])} tokens beside one of {lengths[row - 1]}"

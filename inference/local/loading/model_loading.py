@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from inference.accelerator import graph_recorder
+from inference.accelerator import graph_recorder, has_own_memory
 from inference.engine_errors import InferenceError, UnsupportedModel
 from inference.local.forward.adapters import NO_ADAPTERS, Adapters
 from inference.local.forward.decode_attention import fastest_attention
@@ -15,6 +16,7 @@ from inference.local.forward.fused_model import FusedModel, fusible
 from inference.local.forward.linear_weights import WeightForm, fastest_form, store_column_major
 from inference.local.forward.longrope import Longrope, rotate_by_row
 from inference.local.kv.kv_budget import KvLayout
+from inference.local.kv.pages import PageKernels
 from inference.local.loading.adapter_loading import load_adapters
 from inference.local.loading.cache_layout import served_layout
 from inference.local.loading.checkpoint import Quantize, one_line, read_checkpoint
@@ -23,8 +25,9 @@ from inference.local.loading.decoding_check import (
     adapters_fault,
     checked_batches,
     decoding_fault,
-    let_repeat,
+    let_read_pages,
     own_logits,
+    reads_pages,
     unless_memory_lacks,
 )
 from inference.local.tokens.format_masks import FormatMasks, load_format_masks
@@ -57,6 +60,7 @@ class LoadedModel:
     format_masks: FormatMasks | None = None  # None: answers cannot be constrained to a format
     longrope: Longrope | None = None  # how rows of a model with longrope are prefilled
     adapters: Adapters = NO_ADAPTERS
+    slowed_by: str = ""  # why a GPU's kernels or graphs do not compute decoding steps; "": they do, or there are none
 
     @property
     def delta_bytes(self) -> int:
@@ -79,8 +83,13 @@ class LoadedModel:
         return self.fused and self.layout.alike
 
     @property
+    def by_pages(self) -> bool:
+        """Whether decoding steps read the KV cache by pages, with kernels of the device."""
+        return reads_pages(self.decoder)
+
+    @property
     def repeats_passes(self) -> bool:
-        """Whether parts of decoding steps are repeated by graphs of the device."""
+        """Whether decoding steps are repeated by graphs of the device."""
         return self.fused and self.decoder.graphs is not None
 
     @property
@@ -185,9 +194,20 @@ def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel
         with unless_memory_lacks(batch):
             if fault := decoding_fault(decoder, layout, loaded.longrope, batch, logits):
                 raise UnsupportedModel(name, fault)
-    if loaded.fused and (recorder := graph_recorder(loaded.device)):
-        let_repeat(decoder, recorder, layout, loaded.longrope, *own[0])
+    if loaded.fused and (kernels := page_kernels(layout)):
+        recorder = graph_recorder(loaded.device)
+        return replace(loaded, slowed_by=let_read_pages(decoder, kernels, recorder, layout, loaded.longrope, *own[0]))
     return loaded
+
+
+def page_kernels(layout: KvLayout) -> PageKernels | None:
+    """Returns the kernels that read this layout by pages; None on a CPU, without Triton, or for layers with windows."""
+    alike = len({*layout.shapes}) == 1 and not layout.windows
+    if not alike or not has_own_memory(layout.device) or find_spec("triton") is None:
+        return None
+    from inference.local.forward.page_kernels import TritonKernels  # imports Triton
+
+    return TritonKernels()
 
 
 def untied_linears(model: Any) -> list[torch.nn.Linear]:

@@ -1,4 +1,4 @@
-"""Parts of passes that are repeated instead of computed anew; a graph is a function that writes over its outputs."""
+"""Passes over pages that are repeated instead of computed anew; a graph is a function that writes over its outputs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from inference.local.engine import Engine
-from inference.local.forward.step_graphs import MOST_TOKENS, STEP, StepGraphs
-from inference.local.loading.decoding_check import let_repeat, own_logits
+from inference.local.forward.step_graphs import MOST_TOKENS, StepGraphs, rounded
+from inference.local.loading.decoding_check import let_read_pages, own_logits
 from inference.local.loading.model_loading import LoadedModel
 from inference.sequences import FinishedSequence
 from tests.unit.inference.foreseen_tokens import Foreseen
+from tests.unit.inference.local.forward.torch_page_kernels import TorchKernels
 from tests.unit.inference.tiny_models import AMPLE, ANSWER, drain, known
 
 
@@ -37,18 +38,18 @@ class Repeating:
 @contextmanager
 def repeating(loaded: LoadedModel) -> Iterator[Repeating]:
     recorder = Repeating()
-    loaded.decoder.graphs = StepGraphs(recorder)
+    loaded.decoder.kernels, loaded.decoder.graphs = TorchKernels(), StepGraphs(recorder)
     try:
         yield recorder
     finally:
-        loaded.decoder.graphs = None
+        loaded.decoder.kernels = loaded.decoder.graphs = None
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
-def test_repeated_parts_change_no_answer_while_rows_join_and_leave(architecture):
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def test_repeated_passes_change_no_answer_while_rows_join_and_leave(architecture):
     here = known(architecture)
     with repeating(here.loaded) as recorder:
-        engine = Engine(here.loaded, AMPLE, block_tokens=4)
+        engine = Engine(here.loaded, AMPLE, block_tokens=4, prefix_cache=True)
         done: dict[str, FinishedSequence] = {}
         for number, answered in enumerate(here.pool):
             engine.insert([answered.sequence(str(number), limit=ANSWER - 2 * number)])
@@ -56,8 +57,18 @@ def test_repeated_parts_change_no_answer_while_rows_join_and_leave(architecture)
         done |= drain(engine)
     for number, answered in enumerate(here.pool):
         assert done[str(number)].generated_ids == answered.up_to(ANSWER - 2 * number)
-    sizes = MOST_TOKENS // STEP
-    assert recorder.recorded <= sizes * (1 + len(here.loaded.layout.shapes)) < recorder.repeated
+    assert recorder.recorded <= len({rounded(tokens) for tokens in range(1, MOST_TOKENS + 1)})
+    assert recorder.repeated > recorder.recorded
+
+
+def test_nor_those_of_a_static_batch_whose_rectangle_grows(llama):
+    with repeating(llama.loaded) as recorder:
+        engine = Engine(llama.loaded, AMPLE)
+        done, _ = engine.run([answered.sequence(str(number)) for number, answered in enumerate(llama.pool)])
+        more, _ = engine.run([answered.sequence(str(number)) for number, answered in enumerate(llama.pool[:2])])
+    assert [row.generated_ids for row in done] == [answered.answer for answered in llama.pool]
+    assert [row.generated_ids for row in more] == [answered.answer for answered in llama.pool[:2]]
+    assert recorder.repeated > recorder.recorded
 
 
 def test_nor_do_they_where_guesses_are_verified(llama):
@@ -72,20 +83,66 @@ def test_nor_do_they_where_guesses_are_verified(llama):
     assert recorder.repeated
 
 
-def test_neighbouring_numbers_of_tokens_share_a_graph():
-    recorder = Repeating()
-    graphs = StepGraphs(recorder)
-    for tokens in (STEP, 1, STEP - 1, STEP + 1):
-        (held,) = graphs.keep("inputs", [torch.full((tokens, 2), float(tokens))])
-        (doubled,) = graphs.compute("double", lambda given: (2 * given,), held)
-        assert torch.equal(doubled[:tokens], torch.full((tokens, 2), 2.0 * tokens))
-    assert (recorder.recorded, recorder.repeated) == (2, 2)
+def test_nor_do_they_once_the_memory_has_been_given_back_and_taken_again(llama):
+    with repeating(llama.loaded) as recorder:
+        engine = Engine(llama.loaded, AMPLE, block_tokens=4)
+        for _ in range(2):
+            engine.insert([llama.pool[0].sequence("0")])
+            recorded, done = recorder.recorded, drain(engine)
+            assert done["0"].generated_ids == llama.pool[0].answer
+            assert recorder.recorded > recorded, "a graph knows the addresses of the old memory"
+            engine._batch.release_cache()
+
+
+def test_numbers_of_tokens_are_rounded_up_by_a_third_at_most():
+    assert [rounded(tokens) for tokens in (1, 2, 3, 4, 5, 7, 9, 13, 17, 256)] == [1, 2, 3, 4, 6, 8, 12, 16, 24, 256]
+    assert all(tokens <= rounded(tokens) < 1.5 * tokens for tokens in range(1, MOST_TOKENS + 1))
 
 
 @pytest.mark.parametrize("forgets", [False, True])
 def test_a_device_whose_graphs_give_other_logits_computes_each_pass_anew(llama, forgets):
+    decoder, layout = llama.loaded.decoder, llama.loaded.layout
+    prompts = [[1, 2, 3], [9, 8, 7, 6, 5]]
+    own = [own_logits(llama.loaded.model, prompt) for prompt in prompts]
+    let_read_pages(decoder, TorchKernels(), Repeating(forgets), layout, None, prompts, own)
+    kernels, graphs = decoder.kernels, decoder.graphs
+    decoder.kernels = decoder.graphs = None
+    assert kernels is not None
+    assert (graphs is None) is forgets
+
+
+class Wrong(TorchKernels):
+    def attend(self, queries, *others):
+        return super().attend(queries, *others) * 2
+
+
+class Failing(TorchKernels):
+    def attend(self, queries, *others):
+        raise RuntimeError("this device cannot compile it")
+
+
+@pytest.mark.parametrize("kernels", [Wrong(), Failing()])
+def test_a_device_whose_kernels_fail_or_give_other_logits_does_not_use_them(llama, kernels):
     decoder, prompts = llama.loaded.decoder, [[1, 2, 3], [9, 8, 7, 6, 5]]
     own = [own_logits(llama.loaded.model, prompt) for prompt in prompts]
-    let_repeat(decoder, Repeating(forgets), llama.loaded.layout, None, prompts, own)
-    repeats, decoder.graphs = decoder.graphs is not None, None
-    assert repeats is not forgets
+    let_read_pages(decoder, kernels, Repeating(), llama.loaded.layout, None, prompts, own)
+    assert decoder.kernels is None
+    assert decoder.graphs is None
+
+
+def test_the_middle_states_are_those_of_a_pass_without_pages(llama):
+    def middle_after(step: int) -> torch.Tensor:
+        engine = Engine(llama.loaded, AMPLE)
+        engine.insert([answered.sequence(str(number)) for number, answered in enumerate(llama.pool[:3])])
+        for _ in range(step):
+            engine.step()
+        states = llama.loaded.decoder.middle_states
+        states.wanted = True
+        engine.step()
+        states.wanted = False
+        kept: torch.Tensor = states.kept
+        return kept
+
+    expected = middle_after(2)
+    with repeating(llama.loaded):
+        torch.testing.assert_close(middle_after(2), expected)

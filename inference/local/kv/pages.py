@@ -1,0 +1,58 @@
+"""The pages in which each token of a decoding step finds its row's keys and values."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from inference.accelerator import to_device
+from inference.local.kv.kv_arrangement import Arrangement
+from inference.local.kv.query_groups import token_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """A table of the pages of each token's row, in the order of the row's tokens."""
+
+    table: Tensor  # [tokens, most] int32
+    sizes: Tensor  # [tokens] int32, the tokens of a page, the same for all
+    heads: int  # the key heads of a page
+
+
+class PageKernels(Protocol):
+    """What a device computes over pages; see `inference/local/forward/page_kernels.py`."""
+
+    def write(
+        self, states: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, pages: Pages, positions: Tensor
+    ) -> Tensor:
+        """Rotates queries and keys of `states`, and writes keys and values to their pages; returns the queries.
+
+        `states` are [tokens, query heads + 2 key heads, dim], contiguous. `cos`, and `sin` with a rotation's signs,
+        have `dim` entries a token. `keys` and `values` are [slots, dim]. A token of a negative position is left out.
+        """
+        ...
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, pages: Pages, positions: Tensor) -> Tensor:
+        """Returns the attention, [tokens, heads * dim], of queries [tokens, heads, dim] up to their own positions.
+
+        A token of a negative position gets 0.
+        """
+        ...
+
+
+def pages_of(arrangement: Arrangement, counts: Sequence[int]) -> Pages:
+    """Returns the pages of a pass in which row i has counts[i] tokens, numbered as in `token_rows`.
+
+    The table has as many columns for any rows of the same cache, so that a graph can read all of them.
+    """
+    (of,), tables, device = arrangement.slots, arrangement.tables, arrangement.device
+    of_tokens = [row for row, _ in token_rows(counts)]
+    held = [[row] for row in range(len(counts))] if tables is None else tables.rows
+    most = max(len(held[row]) for row in of_tokens)
+    padded = [[*held[row], *[0] * (most - len(held[row]))] for row in of_tokens]
+    table = torch.zeros(len(padded), 1 if tables is None else tables.blocks, dtype=torch.int32, device=device)
+    table[:, :most] = to_device(padded, device, torch.int32)
+    sizes = torch.full((len(padded),), arrangement.block_tokens, dtype=torch.int32, device=device)
+    return Pages(table, sizes, of.heads)

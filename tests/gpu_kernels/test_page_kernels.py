@@ -1,0 +1,73 @@
+"""The kernels over pages in Triton's interpreter: `make test-engines` installs it and sets TRITON_INTERPRET."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inference.local.engine import Engine
+from inference.local.forward import page_kernels
+from inference.local.forward.page_kernels import TritonKernels
+from inference.local.kv.pages import Pages
+from tests.unit.inference.local.forward.torch_page_kernels import TorchKernels
+from tests.unit.inference.tiny_models import AMPLE, drain, known
+
+DIM, PAGES, NAN = 8, 24, float("nan")
+
+
+class Case:
+    """Rows in pages of a cache whose unused memory is NaN, and the states of their newest tokens."""
+
+    def __init__(self, positions, size, heads, of_key_head, seed):
+        random = torch.Generator().manual_seed(seed)
+        order = iter(torch.randperm(PAGES, generator=random).tolist())
+        rows = [[next(order) for _ in range(max(position, 0) // size + 1)] for position in positions]
+        table = torch.full((len(rows), PAGES), 10**6, dtype=torch.int32)
+        for row, pages in enumerate(rows):
+            table[row, : len(pages)] = torch.tensor(pages)
+        self.pages = Pages(table, torch.full((len(rows),), size, dtype=torch.int32), heads)
+        self.positions = torch.tensor(positions)
+        self.keys, self.values = (torch.full((PAGES * heads * size, DIM), NAN) for _ in range(2))
+        for row, pages in enumerate(rows):
+            for at in range(positions[row]):
+                slots = (pages[at // size] * heads + torch.arange(heads)) * size + at % size
+                self.keys[slots] = torch.randn(heads, DIM, generator=random)
+                self.values[slots] = torch.randn(heads, DIM, generator=random)
+        self.states = torch.randn(len(rows), heads * (of_key_head + 2), DIM, generator=random)
+        self.cos, self.sin = (torch.randn(len(rows), 1, DIM, generator=random) for _ in range(2))
+
+    def computed(self, kernels):
+        keys, values = self.keys.clone(), self.values.clone()
+        queries = kernels.write(self.states, self.cos, self.sin, keys, values, self.pages, self.positions)
+        attended = kernels.attend(queries, keys, values, self.pages, self.positions)
+        return keys, values, attended
+
+
+@given(
+    st.lists(st.integers(-1, 20), min_size=1, max_size=4),
+    st.sampled_from([1, 3, 8, 32]),
+    st.integers(1, 2),
+    st.sampled_from([1, 3]),
+    st.integers(0, 99),
+    st.sampled_from([1, 8, 64]),
+)
+@settings(max_examples=25, deadline=None)
+def test_kernels_write_and_read_what_torch_does(positions, size, heads, of_key_head, seed, programs):
+    if sum(max(position, 0) // size + 1 for position in positions) > PAGES:
+        positions = [min(position, 3) for position in positions]
+    case = Case(positions, size, heads, of_key_head, seed)
+    with pytest.MonkeyPatch.context() as patched:  # several parts of a row, or one
+        patched.setattr(page_kernels, "PROGRAMS", programs)
+        patched.setattr(page_kernels, "TILE", 16)
+        ours = case.computed(TritonKernels())
+    for one, expected in zip(ours, case.computed(TorchKernels()), strict=True):
+        torch.testing.assert_close(one, expected, equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_in_pages_answer_as_alone():
+    here = known("llama")
+    here.loaded.decoder.kernels = TritonKernels()
+    engine = Engine(here.loaded, AMPLE, block_tokens=4)
+    engine.insert([answered.sequence(str(number), limit=5) for number, answered in enumerate(here.pool[:3])])
+    done = drain(engine)
+    assert [done[str(number)].generated_ids for number in range(3)] == [one.up_to(5) for one in here.pool[:3]]
