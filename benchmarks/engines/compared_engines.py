@@ -20,6 +20,7 @@ from typing import Any, Literal, Self, TypeVar
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
+from benchmarks.harness import Json
 from benchmarks.outside_engines.server_processes import OFFLINE, Dtype, family_of, signal_all
 from cli.output import CommandFailed
 from inference.local.engine import Engine
@@ -206,6 +207,8 @@ class GenerateBatch:
 
 
 VLLM_SHARE = 0.4  # of a GPU's memory, in which our model is loaded, too; enough for the rows compared here
+# The lengths of n-grams that it looks up, the longest first: ours begins with one token, too.
+NGRAMS = {"prompt_lookup_max": 4, "prompt_lookup_min": 1}
 PROGRAM = Path(__file__).parent / "vllm_rows.py"
 
 
@@ -222,10 +225,12 @@ class VllmEngine:
         threads: int,
         log: Path,
         on_cpu: bool = True,
+        guess: int = 0,
     ) -> None:
         """Start it in its environment and wait until it is ready.
 
-        `batch` is the most rows at once, `longest` the most tokens of a prompt with its answer.
+        `batch` is the most rows at once, `longest` the most tokens of a prompt with its answer. It guesses at most
+        `guess` tokens at once by the n-grams of prompt and answer.
         """
         of_cpu = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(threads)}
         with log.open("a") as messages:
@@ -239,7 +244,9 @@ class VllmEngine:
             )
         self._log = log
         # on a CPU vLLM has no graphs, and counts its memory otherwise
-        options = {"enforce_eager": True} if on_cpu else {"gpu_memory_utilization": VLLM_SHARE}
+        options: Json = {"enforce_eager": True} if on_cpu else {"gpu_memory_utilization": VLLM_SHARE}
+        if guess:
+            options["speculative_config"] = {"method": "ngram", "num_speculative_tokens": guess, **NGRAMS}
         self._ask({"model": str(model), "dtype": dtype, "rows": batch, "longest": longest, "options": options})
         signal_all(family_of(self._process.pid), signal.SIGSTOP)
 
