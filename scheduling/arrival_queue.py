@@ -33,6 +33,13 @@ class ArrivalQueue:
         # entries of discarded requests stay until they come first
         self._heap: list[tuple[tuple[float, ...], str]] = []
 
+    def sort_by(self, key: Callable[[Request], tuple[float, ...]]) -> None:
+        """Order the requests by this key from now on; takes O(n) if it is another one."""
+        if key is not self._key:
+            self._key = key
+            self._heap = [(key(request), request.id) for request in self._waiting.values()]
+            heapq.heapify(self._heap)
+
     def __len__(self) -> int:
         return len(self._waiting)
 

@@ -63,6 +63,10 @@ class BackgroundPart:
     filled_bytes: Mapping[str, int]
 
 
+# Where batches run to completion, no policy gives a busy worker more, so that its memory needs no parts.
+NO_PART = BackgroundPart(frozenset(), {})
+
+
 class ChangingPart:
     """The background's part from decision to decision; `share` is explained at BACKGROUND_SHARE."""
 

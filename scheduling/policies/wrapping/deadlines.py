@@ -132,6 +132,10 @@ class Judgement:
     ahead: bool
     was_ahead: bool
 
+    def is_of(self, request: Request) -> bool:
+        """Return whether it is about this request."""
+        return (job_of(request), request.deadline_at) == (self.job, self.deadline_at)
+
 
 @dataclass(slots=True)
 class _Watched:

@@ -6,6 +6,8 @@ prefills. Their number is limited so that the small job takes about 1 / share ti
 job of another tenant (share 1/2) about twice as long. One row of others is always allowed, however slow, so that no job
 waits for a stream of small ones.
 
+Rows join in groups of a few seconds of prefills, so that nobody waits long for a large job's first rows.
+
 A row leaves only once it has generated a token, and again only after `PROGRESS_TOKENS` more, so that each one ends.
 """
 
@@ -27,6 +29,11 @@ OF_ITERATIONS = 0.8
 # Tokens that a row generates between two departures. Few would make rows prefill again and again; many would keep small
 # jobs waiting for them. Not tuned.
 PROGRESS_TOKENS = 64
+# Background rows stop joining a worker while prefills of this length are ahead of it, since nobody can join meanwhile.
+# Without it the first 137 rows of a simulated job were prefilled for 9 s, and ten lines that came took 2.2 times as
+# long as alone, now 1.6 times; a job of 1,000 lines takes 0.82 to 1.04 times as long as before.
+JOIN_S = 2.0
+ASKED_AGAIN_S = 0.25  # seconds until it is looked whether these prefills are over; a few iterations
 
 
 def shares_of(jobs: Iterable[Job], weight_of: Callable[[str], float]) -> dict[Job, float]:
@@ -157,6 +164,19 @@ def rows_above(worker: Worker, limits: Mapping[Job, int], shares: Mapping[Job, f
     largest = max(held.keys() - {job}, key=lambda other: (len(held[other]) / shares[other], other), default=job)
     may_leave = [row for row in newest_first(held[largest]) if _may_leave(row)]
     return may_leave[: max(0, len(worker.rows) - most)]
+
+
+def is_prefilling(worker: Worker) -> bool:
+    """Return whether prefills of at least `JOIN_S` are ahead of the worker, for background rows without a new token."""
+    joined = [row.request for row in background_rows([worker]) if row.generated <= row.request.generated]
+    if not joined:
+        return False
+    return len(joined) * linearized(worker.costs).prefill_s(1, typical_row(joined).length) >= JOIN_S
+
+
+def joined_at(workers: Iterable[Worker], now: float) -> float | None:
+    """Return when more background rows may join a worker that is prefilling, or None if none is."""
+    return now + ASKED_AGAIN_S if any(map(is_prefilling, workers)) else None
 
 
 def background_rows(workers: Iterable[Worker]) -> list[RunningRow]:

@@ -18,12 +18,14 @@ from dataclasses import replace
 from itertools import chain, islice
 
 from scheduling.costs import ServingTime
-from scheduling.policies.wrapping.background_part import BACKGROUND_SHARE, BackgroundPart, ChangingPart
+from scheduling.policies.wrapping.background_part import BACKGROUND_SHARE, NO_PART, BackgroundPart, ChangingPart
 from scheduling.policies.wrapping.background_queue import BackgroundQueue, Job, job_of
 from scheduling.policies.wrapping.deadlines import Deadlines
 from scheduling.policies.wrapping.parking import park, with_these, without_background
 from scheduling.policies.wrapping.row_shares import (
     background_rows,
+    is_prefilling,
+    joined_at,
     leaving_rows,
     limited_beside_small_jobs,
     limiting_jobs,
@@ -40,8 +42,6 @@ FED_AT_ONCE = 16
 # Lines of all jobs that their policies see where batches run to completion, and the least of one job. A job is shown
 # more once half of these are gone. They bound the time of a decision, however many lines wait. Not tuned.
 SEEN_AT_ONCE, SEEN_OF_A_JOB = 16_384, 256
-# Where batches run to completion, no policy gives a busy worker more, so that its memory needs no parts.
-NO_PART = BackgroundPart(frozenset(), {})
 
 
 class SpareCapacity(WrappingPolicy):
@@ -66,6 +66,7 @@ class SpareCapacity(WrappingPolicy):
         self._deadlines = Deadlines()
         self._ahead: dict[str, Request] = {}  # background requests that wait among the others, as they came
         self._costs: ServingTime | None = None
+        self._joined_at: float | None = None  # when rows that keep others from joining may have been prefilled
 
     def __len__(self) -> int:
         return super().__len__() + len(self._queue)
@@ -108,6 +109,11 @@ class SpareCapacity(WrappingPolicy):
                 del self._seen[job]
         return request
 
+    def set_rank_correlation(self, tau: float | None) -> None:
+        """Order background requests by their predictions only while these rank answers."""
+        self._queue.set_rank_correlation(tau)
+        super().set_rank_correlation(tau)
+
     def set_weights(self, weights: Mapping[str, float]) -> None:
         """Share the fleet and the spare capacity among tenants by these weights."""
         self._queue.tenants.set_weights(weights)
@@ -137,6 +143,7 @@ class SpareCapacity(WrappingPolicy):
         for request in chain.from_iterable(assignment.requests for assignment in assignments):
             if (came := self._ahead.pop(request.id, None)) is not None:
                 self._deadlines.remove(came)
+        self._joined_at = None
         if not waiting:
             return assignments
         left = with_these(workers, assignments, now)
@@ -177,6 +184,7 @@ class SpareCapacity(WrappingPolicy):
                 yield assignment
             if not assignments or len(self._background):
                 break
+        self._joined_at = joined_at(left.values(), now)
         if self.mode == "continuous" and not len(self._others):
             yield from self._make_way(list(left.values()), now)
 
@@ -187,7 +195,7 @@ class SpareCapacity(WrappingPolicy):
         return [
             replace(worker, memory=replace(worker.memory, theta_bytes=filled_bytes[worker.name]))
             for worker in workers
-            if worker.name in filled_bytes
+            if worker.name in filled_bytes and not is_prefilling(worker)
         ]
 
     def _fed_for(self, parts: list[Worker], now: float) -> list[Worker]:
@@ -257,19 +265,17 @@ class SpareCapacity(WrappingPolicy):
             if judged.job[1]:  # requests that belong to no job have no weight of their own among each other
                 self._queue.set_weight(judged.job, judged.weight)
             if judged.ahead and not judged.was_ahead:
-                for request in [*self._queue.waiting_of(judged.job), *self._fed.values()]:
-                    if (job_of(request), request.deadline_at) == (judged.job, judged.deadline_at):
-                        self._queue.discard(request.id)
-                        if self._forget(request.id) is not None:
-                            self._background.discard(request.id)
-                        self._go_ahead(request, now)
+                for request in filter(judged.is_of, [*self._queue.waiting_of(judged.job), *self._fed.values()]):
+                    self._queue.discard(request.id)
+                    if self._forget(request.id) is not None:
+                        self._background.discard(request.id)
+                    self._go_ahead(request, now)
             elif judged.was_ahead and not judged.ahead:
-                for request in list(self._ahead.values()):
-                    if (job_of(request), request.deadline_at) == (judged.job, judged.deadline_at):
-                        del self._ahead[request.id]
-                        self._others.discard(request.id)
-                        self._begin(judged.job)
-                        self._queue.add(request)
+                for request in list(filter(judged.is_of, self._ahead.values())):
+                    del self._ahead[request.id]
+                    self._others.discard(request.id)
+                    self._begin(judged.job)
+                    self._queue.add(request)
 
     def _go_ahead(self, request: Request, now: float) -> None:
         """Let a background request wait among the others."""
@@ -289,8 +295,8 @@ class SpareCapacity(WrappingPolicy):
             self._others.out_of_memory(assignment, now)
 
     def wake_at(self, now: float) -> float | None:
-        """Return when a policy wants to be asked again, or a deadline may change the order."""
-        instants = (super().wake_at(now), self._deadlines.wake_at(now))
+        """Return when a policy wants to be asked again, more rows may join, or a deadline may change the order."""
+        instants = (super().wake_at(now), self._deadlines.wake_at(now), self._joined_at)
         return min((at for at in instants if at is not None), default=None)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:

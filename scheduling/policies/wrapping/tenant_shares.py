@@ -46,7 +46,8 @@ class TenantShares(WrappingPolicy):
         self._make_policy, self._share_of = make_policy, share_of
         self._counters = VirtualTokenCounters()
         self._tau: float | None = None
-        self._last = make_policy()  # the policy of the tenant that was asked last
+        self._asked = ""  # the tenant that was asked last
+        self._last = make_policy()  # its policy
         self._policies: dict[str, Policy] = {}
         self.mode = self._last.mode
 
@@ -77,8 +78,10 @@ class TenantShares(WrappingPolicy):
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """Let the least served tenants assign: to one idle worker at a time, or as many joining rows as fit."""
-        if len(self._policies) <= 1:
+        if not self._policies:
             return self._last.assign(workers, now)
+        if len(self._policies) == 1:
+            return self._ask(next(iter(self._policies)), workers, now)
         if self.mode == "batch":
             return list(self._batches(workers, now))
         return list(self._joins({worker.name: worker for worker in workers}, now))
@@ -119,7 +122,7 @@ class TenantShares(WrappingPolicy):
         return self._counters.served(tenant) + self._counters.weighted(tenant, tokens)
 
     def _ask(self, tenant: str, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        self._last = self._policies[tenant]
+        self._asked, self._last = tenant, self._policies[tenant]
         assignments = self._last.assign(workers, now)
         for assignment in assignments:
             tokens = sum(service_tokens(request, assignment.iteration_limit) for request in assignment.requests)
@@ -130,7 +133,10 @@ class TenantShares(WrappingPolicy):
         return [tenant for tenant, policy in self._policies.items() if len(policy)]
 
     def _next_tenants(self) -> list[str]:
-        return self._counters.least_served(self._waiting_tenants())[:TENANTS_TRIED]
+        """Return the least served tenants; of equal ones the one asked last is last, so one that comes goes first."""
+        in_order = self._counters.least_served(self._waiting_tenants())
+        in_order.sort(key=lambda tenant: (self._counters.served(tenant), tenant == self._asked))
+        return in_order[:TENANTS_TRIED]
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
         """Give the requests of a batch that did not fit back to their tenants' policies.

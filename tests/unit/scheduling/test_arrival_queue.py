@@ -21,6 +21,16 @@ def test_another_key_decides_and_one_that_comes_back_with_another_key_has_a_new_
     assert [request.id for request in queue.take(3)] == ["long", "changed", "short"]
 
 
+def test_a_new_key_orders_those_that_wait_and_those_that_come() -> None:
+    queue = ArrivalQueue()
+    for name, predicted in [("long", 50), ("gone", 1), ("short", 5)]:
+        queue.add(a_request(name, predicted=predicted))
+    queue.discard("gone")
+    queue.sort_by(lambda request: (request.predicted,))
+    queue.add(a_request("middle", predicted=20))
+    assert [request.id for request in queue.take(5)] == ["short", "middle", "long"]
+
+
 def test_one_that_comes_back_keeps_its_place() -> None:
     queue = ArrivalQueue()
     queue.add(a_request("early", 1.0))

@@ -40,6 +40,19 @@ def test_a_line_that_has_waited_long_enough_goes_before_longer_ones() -> None:
     assert taken(queue) == ["long", "old", "later"]
 
 
+def test_while_predictions_do_not_rank_answers_the_shortest_prompts_go_first() -> None:
+    queue = with_lines(a_line("long", 500, length=600), a_line("short", 5, length=20), a_line("first", priority=1))
+    queue.set_rank_correlation(0.05)
+    queue.add(a_line("middle", 900, length=300))
+    assert [request.id for request in pickle.loads(pickle.dumps(queue))] == ["first", "short", "middle", "long"]
+    assert taken(queue)[:2] == ["first", "short"]
+    for line in (a_line("long", 500, length=600), a_line("middle", 900, length=300)):
+        queue.begin(job_of(line), [])
+        queue.add(line)
+    queue.set_rank_correlation(0.5)
+    assert taken(queue) == ["middle", "long"]
+
+
 def test_jobs_of_a_tenant_take_turns_and_count_as_one_tenant() -> None:
     queue = with_lines(
         *(

@@ -6,8 +6,10 @@ import pytest
 
 from benchmarks.published_costs import CHATGLM_6B_V100
 from scheduling.costs import ServingCurves
+from scheduling.policies.baton import Baton
 from scheduling.policies.fusion.fusion_policy import Fusion
 from scheduling.policies.policy_factory import PolicySettings, make_policy
+from scheduling.policies.wrapping.row_shares import ASKED_AGAIN_S, JOIN_S
 from scheduling.policies.wrapping.spare_capacity import FED_AT_ONCE, SEEN_AT_ONCE, SEEN_OF_A_JOB, SpareCapacity
 from scheduling.policy import RunningRow
 from scheduling.simulation.engine_costs import EngineCosts
@@ -39,6 +41,20 @@ def test_a_small_job_behind_lines_with_long_prompts_and_short_answers_ends_soon(
     large = [Arrival(line, 15) for line in lines]
     # as it comes, fourteen of these are being prefilled, which takes 2.9 of 20 s
     assert takes_s(policy, [*small, *large], engine) <= 2.15 * takes_s(policy, small, engine)
+
+
+def test_no_more_rows_join_a_worker_until_those_that_joined_have_prefilled() -> None:
+    costs = ServingCurves(prefill=(0.0, JOIN_S / FED_AT_ONCE, 0.0, 0.0), decode=(0.0, 0.01, 0.0, 0.1))
+    policy = SpareCapacity(Baton)
+    for n in range(3 * FED_AT_ONCE):
+        policy.add(a_line(f"a{n}", 90), 0.0)
+    (joined,) = policy.assign([a_worker(costs=costs)], 0.0)
+    assert len(joined.requests) == FED_AT_ONCE
+    prefilling = a_worker(costs=costs, rows=[RunningRow(line, 0, 0.0) for line in joined.requests])
+    assert policy.assign([prefilling], 1.0) == []
+    assert policy.wake_at(1.0) == 1.0 + ASKED_AGAIN_S
+    decoding = a_worker(costs=costs, rows=[RunningRow(line, 1, 0.0) for line in joined.requests])
+    assert policy.assign([decoding], 2.0)
 
 
 def test_where_the_next_lines_would_slow_a_small_job_down_its_own_lines_go_first() -> None:

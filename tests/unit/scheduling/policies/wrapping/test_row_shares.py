@@ -2,7 +2,11 @@
 
 from scheduling.costs import ServingCurves
 from scheduling.policies.wrapping.row_shares import (
+    ASKED_AGAIN_S,
+    JOIN_S,
     PROGRESS_TOKENS,
+    is_prefilling,
+    joined_at,
     limited_beside_small_jobs,
     places_beside_small_jobs,
     rows_above,
@@ -39,6 +43,17 @@ def test_a_job_with_less_than_half_of_its_share_of_the_rows_wants_the_difference
     assert rows_wanted([*rows("a", 8), *rows("b", 1)], B, 30, shares) == 3
     assert rows_wanted([*rows("a", 6), *rows("b", 3)], B, 30, shares) == 0
     assert rows_wanted([], B, 30, shares) == 0
+
+
+def test_a_worker_is_prefilling_while_its_joiners_have_no_new_token_and_take_long() -> None:
+    costs = ServingCurves(prefill=(0.0, JOIN_S / 4, 0.0, 0.0), decode=(0.0, 0.0, 0.0, 0.1))
+    few, many = (a_worker(costs=costs, rows=rows("a", count, generated=0)) for count in (3, 4))
+    assert [is_prefilling(few), is_prefilling(many)] == [False, True]
+    assert not is_prefilling(a_worker(costs=costs, rows=rows("a", 9)))
+    assert is_prefilling(a_worker(costs=costs, rows=rows("a", 4, generated=30, before=30)))
+    assert not is_prefilling(a_worker(costs=costs, rows=[a_row(generated=0)] * 9))
+    assert joined_at([few, many], 7.0) == 7.0 + ASKED_AGAIN_S
+    assert joined_at([few], 7.0) is None
 
 
 def test_the_newest_rows_make_way() -> None:

@@ -139,6 +139,15 @@ def test_a_batch_is_of_one_tenant_and_each_idle_worker_goes_to_the_least_served(
     assert ids(policy.assign(workers[1:2], 0.0)) == {"w0": [["b6", "b7", "b8"]]}
 
 
+def test_a_tenant_that_comes_goes_before_the_one_that_was_served_until_then() -> None:
+    policy = TenantShares(lambda: Vanilla(10, 10))
+    add_all(policy, [a_request(f"a{n}", tenant="a") for n in range(9)])
+    assert ids(policy.assign([a_worker("w", 60)], 0.0)) == {"w": [["a0", "a1", "a2"]]}
+    policy.add(a_request("b0", 1.0, tenant="b"), 1.0)
+    assert ids(policy.assign([a_worker("w", 60)], 2.0)) == {"w": [["b0"]]}
+    assert ids(policy.assign([a_worker("w", 60)], 3.0)) == {"w": [["a3", "a4", "a5"]]}
+
+
 def test_a_long_row_is_not_kept_out_by_the_short_ones_of_others() -> None:
     policy = TenantShares(Baton)
     policy.add(a_request("long", length=60, predicted=20, tenant="a"), 0.0)
