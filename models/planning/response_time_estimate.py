@@ -5,6 +5,7 @@ While the planner has none, recent response times of the application tell how lo
 a lower bound.
 """
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from models.planning.queue_snapshot import QueueSnapshot
 from models.sql import text
-from scheduling.forecast.expectations import IntervalCalibration, ResponseLine
+from scheduling.forecast.expectations import IntervalCalibration, OpenForecast, ResponseLine
 
 # Newest answers that the lines are fitted to, and the most that are read at once: more of them make the lines steadier,
 # fewer follow a change of load sooner. Not tuned.
@@ -22,23 +23,42 @@ RECENT_ANSWERS = 200
 # An application with fewer answers uses the line of all applications. A smaller number would let one unusual answer
 # tilt a line, a larger one would keep rare applications on the line of all. Not tuned.
 MIN_ANSWERS = 8
+# Unanswered requests that are looked through for a sample, and the size of the sample. Both bound what a read costs
+# behind a long queue.
+NEWEST_UNANSWERED, SAMPLED_UNANSWERED = 650, 500
 # standard deviation of a forecast's logarithm until errors are known: intervals are 1/3 to 3 times the forecast
 SPREAD = 0.6
 
 FETCH_RECENT = text("""
     select tenant || '/' || application as application, input_tokens, output_tokens,
         extract(epoch from finished_at - arrived_at)::float8 as response_s,
-        extract(epoch from finished_at)::float8 as finished_at, forecast_s
+        extract(epoch from finished_at)::float8 as finished_at, forecast_s,
+        extract(epoch from eta_low_at)::float8 as eta_low_at, extract(epoch from eta_high_at)::float8 as eta_high_at
     from requests
     where status in ('completed', 'incomplete') and finished_at > to_timestamp(:since)
         and limit_tokens > 1 -- not those that generate nothing
     order by finished_at desc limit :most
 """)
+# A sample of the newest requests without an answer, each with the number that it stands for.
+FETCH_UNANSWERED = text("""
+    with newest as (
+        (select id, arrived_at, forecast_s, eta_high_at from requests
+            where status = 'queued' order by arrived_at desc limit :newest)
+        union all
+        (select id, arrived_at, forecast_s, eta_high_at from requests
+            where status = 'in_progress' order by arrived_at desc limit :newest)
+    )
+    select forecast_s, extract(epoch from clock_timestamp() - arrived_at)::float8 as age_s,
+        extract(epoch from eta_high_at - clock_timestamp())::float8 as left_s,
+        greatest(1.0, count(*) over () / :most ::float8) as weight
+    from newest where forecast_s is not null order by hashtext(id) limit :most
+""")
+FETCH_NOW = text("select extract(epoch from clock_timestamp())::float8")
 
 
 @dataclass(frozen=True, slots=True)
 class RecentAnswer:
-    """An answer with the forecast at its submission and its true time; `forecast_s` None: there was no forecast."""
+    """An answer with the forecast and the interval at its submission and its true time; None: there was no forecast."""
 
     application: str
     input_tokens: int
@@ -46,6 +66,18 @@ class RecentAnswer:
     response_s: float
     finished_at: float
     forecast_s: float | None = None
+    eta_low_at: float | None = None
+    eta_high_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnansweredRequest:
+    """A request that has no answer after `age_s`; its interval ends in `left_s`. It stands for `weight` requests."""
+
+    forecast_s: float
+    age_s: float
+    left_s: float
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +135,45 @@ class RecentAnswers:
     def __init__(self) -> None:
         self._newest: deque[RecentAnswer] = deque(maxlen=RECENT_ANSWERS)
         self._calibration = IntervalCalibration()
+        self._judged_at = -math.inf
 
     @property
     def newest_at(self) -> float:
         """When the last of them came; 0 without any."""
         return self._newest[-1].finished_at if self._newest else 0.0
 
-    def add(self, answers: Collection[RecentAnswer]) -> ResponseTimeEstimate:
-        """Adds newer answers, the newest last; estimates from all."""
+    def add(
+        self, answers: Collection[RecentAnswer], unanswered: Collection[UnansweredRequest] = (), now: float = 0.0
+    ) -> ResponseTimeEstimate:
+        """Adds newer answers, the newest last, and the requests that have none by `now`; estimates from all."""
         self._newest.extend(answers)
+        self._judge(answers, unanswered, now)
         for one in answers:
             if one.forecast_s is not None:
                 self._calibration.learn("waiting", one.forecast_s, SPREAD, one.response_s, one.finished_at)
+        opened = (OpenForecast(one.forecast_s, SPREAD, one.age_s, one.weight) for one in unanswered)
+        self._calibration.observe("waiting", opened, now)
         return estimate_response_times(self._newest, self._calibration)
+
+    def _judge(self, answers: Collection[RecentAnswer], unanswered: Collection[UnansweredRequest], now: float) -> None:
+        """Counts the intervals that were kept and missed; one counts as missed once it has ended without an answer."""
+        before = within = after = 0.0
+        for one in answers:
+            if one.eta_low_at is not None and one.eta_high_at is not None:
+                before += one.finished_at < one.eta_low_at
+                within += one.eta_low_at <= one.finished_at <= one.eta_high_at
+                after += one.finished_at > one.eta_high_at > self._judged_at
+        after += sum(one.weight for one in unanswered if self._judged_at < now + one.left_s <= now)
+        self._calibration.judge("waiting", before, within, after)
+        self._judged_at = now
 
 
 def read_response_times(session: Session, answers: RecentAnswers) -> ResponseTimeEstimate:
-    """Adds the newest answers that came since the last call; estimates from all."""
+    """Adds the newest answers that came since the last call, and who still waits; estimates from all."""
     rows = session.execute(FETCH_RECENT, {"since": answers.newest_at, "most": RECENT_ANSWERS}).all()
-    return answers.add([RecentAnswer(*row) for row in reversed(rows)])
+    opened = session.execute(FETCH_UNANSWERED, {"newest": NEWEST_UNANSWERED, "most": SAMPLED_UNANSWERED})
+    newest = [RecentAnswer(*row) for row in reversed(rows)]
+    return answers.add(newest, [UnansweredRequest(*row) for row in opened], session.scalar(FETCH_NOW) or 0.0)
 
 
 def estimate_response_times(

@@ -3,21 +3,33 @@
 Split-conformal prediction over the latest forecasts. The score of a forecast is the logarithm of the real over the
 expected seconds, divided by the forecast's own spread; the quantiles of the latest scores turn the next forecast into
 an expectation without bias and an interval. The only assumption is that the next errors are like the last ones.
+For the upper quantile requests without an answer count, too, with scores above those of an answer now; otherwise the
+late ones would be missing where the queue grows. Where errors drift all the same, the intervals' levels follow the
+misses (adaptive conformal inference, Gibbs and Candès 2021).
 Forecasts are compared with those of a similar horizon: the overhead of a decision and a message dominates a tenth of a
 second and is negligible in a minute.
 """
 
 import math
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from scheduling.forecast.period_quantiles import Case, period_quantiles
+
 Stage = Literal["waiting", "running"]
 
 INTERVAL = 0.9  # the share of answers that come within their intervals
+OUTSIDE = (1 - INTERVAL) / 2  # the share on either side
+# How fast the levels follow the misses, in logarithms an answer. In a simulated service at 1.3 times saturation 0.05
+# and 0.16 covered as well.
+ADAPT = 0.05
+# With a level above that of the quantile itself, an interval that had been too wide would soon be too narrow, since a
+# late answer is missed long after its interval was given.
+LEAST_OUTSIDE, MOST_OUTSIDE = 0.01, 0.06
 # Scores of each stage and horizon: those of the last KEPT_S seconds, but at least KEPT. More follow a change of load
 # later, fewer make the quantiles noisier. Errors of one burst are alike, so the scores must be of several bursts: at
 # 100 answers a second, 200 are of two seconds, and intervals covered 73 % (docs/results/eta.md).
@@ -97,25 +109,80 @@ def spread_of(length_spread: float, service_share: float) -> float:
     return math.hypot(OTHER_SPREAD, length_spread * service_share)
 
 
+@dataclass(frozen=True, slots=True)
+class OpenForecast:
+    """A forecast made `age_s` ago for a request that has no answer; it stands for `weight` such requests."""
+
+    expected_s: float
+    spread: float
+    age_s: float
+    weight: float = 1.0
+
+    def case(self, since_s: float) -> Case:
+        """Return it as a case that goes on, at risk from `since_s`, seconds from now."""
+        entered, left = (_score(self.expected_s, self.spread, age_s) for age_s in (self.age_s + since_s, self.age_s))
+        return Case(entered, left, False, self.weight)
+
+
+@dataclass(slots=True)
+class _Score:
+    """The score of an answer that came at `at`, and of the answers after it that were not kept."""
+
+    at: float
+    expected_s: float
+    spread: float
+    real_s: float
+    score: float
+    weight: float = 1.0
+
+    def entered(self, since: float) -> float:
+        """Return the score that an answer at the instant `since` would have had."""
+        return _score(self.expected_s, self.spread, self.real_s - (self.at - since))
+
+
+_Key = tuple[Stage, int | None]  # with its horizon; None: all horizons
+
+
 class IntervalCalibration:
     """Keeps the scores of earlier forecasts, by stage and horizon, and corrects new forecasts by their quantiles."""
 
     def __init__(self) -> None:
-        # each score with the instant of its answer; None: those of all horizons
-        self._scores: dict[tuple[Stage, int | None], deque[tuple[float, float]]] = {}
-        self._bands: dict[tuple[Stage, int | None], Band] = {}  # cached until scores change
+        self._scores: dict[_Key, deque[_Score]] = {}
+        self._open: dict[_Key, list[OpenForecast]] = {}
+        self._opened_at = 0.0  # when those were observed
+        self._bands: dict[_Key, Band] = {}  # cached until scores change
+        self._outside: dict[Stage, tuple[float, float]] = {}  # the shares of scores below and above the interval
 
     def learn(self, stage: Stage, expected_s: float, spread: float, real_s: float, at: float) -> None:
         """Record a forecast of `expected_s` whose answer took `real_s` and came at `at`, not before those recorded."""
-        ratio = max(real_s, SHORTEST_S) / max(expected_s, SHORTEST_S)
-        score = min(max(math.log(ratio), -MOST_LOG), MOST_LOG) / spread
-        for key in ((stage, None), (stage, _horizon(expected_s))):
+        score = _score(expected_s, spread, max(real_s, SHORTEST_S))
+        for key in _keys(stage, expected_s):
             scores = self._scores.setdefault(key, deque())
-            if len(scores) < KEPT or at >= scores[-1][0] + SPACED_S:
-                scores.append((at, score))
+            if len(scores) < KEPT or at >= scores[-1].at + SPACED_S:
+                scores.append(_Score(at, expected_s, spread, real_s, score))
                 self._bands.pop(key, None)
-            while len(scores) > KEPT and scores[0][0] < at - KEPT_S:
+            else:
+                scores[-1].weight += 1
+            while len(scores) > KEPT and scores[0].at < at - KEPT_S:
                 scores.popleft()
+
+    def observe(self, stage: Stage, unanswered: Iterable[OpenForecast], now: float) -> None:
+        """Replace the forecasts of this stage whose answers have not come by `now`."""
+        found = defaultdict[_Key, list[OpenForecast]](list)
+        for one in unanswered:
+            for key in _keys(stage, one.expected_s):
+                found[key].append(one)
+        self._open = {key: kept for key, kept in self._open.items() if key[0] != stage} | found
+        self._opened_at = now
+        self._forget(stage)
+
+    def judge(self, stage: Stage, before: float, within: float, after: float) -> None:
+        """Adapt the intervals' levels to how many answers came before, within and after their intervals."""
+        answers = before + within + after
+        if answers:
+            below, above = self._outside.get(stage, (OUTSIDE, OUTSIDE))
+            self._outside[stage] = _adapted(below, before, answers), _adapted(above, after, answers)
+            self._forget(stage)
 
     def around(self, stage: Stage, seconds: float, spread: float) -> Expectation:
         """Return the corrected expectation and interval for a forecast in seconds with this spread."""
@@ -123,28 +190,58 @@ class IntervalCalibration:
 
     def band(self, stage: Stage, seconds: float) -> Band:
         """Return the quantiles of the latest scores of this horizon, or of all horizons while it has few."""
-        key: tuple[Stage, int | None] = (stage, _horizon(seconds))
+        every, key = _keys(stage, seconds)
         if len(self._scores.get(key, ())) < FEWEST:
-            key = (stage, None)
-        if key not in self._bands:
-            self._bands[key] = _band(sorted(score for _, score in list(self._scores.get(key, ()))))
-        return self._bands[key]
+            key = every
+        band = self._bands.get(key)
+        if band is None:
+            band = self._bands[key] = self._quantiles(key)
+        return band
+
+    def _forget(self, stage: Stage) -> None:
+        self._bands = {key: band for key, band in self._bands.items() if key[0] != stage}
+
+    def _quantiles(self, key: _Key) -> Band:
+        scores = list(self._scores.get(key, ()))
+        if len(scores) < FEWEST:
+            return Band(*UNKNOWN)
+        spread = sum(one.spread for one in scores) / len(scores)
+        below, above = self._outside.get(key[0], (OUTSIDE, OUTSIDE))
+        ordered = sorted(one.score for one in scores)
+        low, middle, high = (_quantile(ordered, level) for level in (below, 0.5, 1 - above))
+        if unanswered := self._open.get(key):
+            since = scores[0].at
+            cases = [Case(one.entered(since), one.score, True, one.weight) for one in scores]
+            cases += [one.case(since - self._opened_at) for one in unanswered]
+            high = max(high, *period_quantiles(cases, (1 - above,), spread))
+        return Band(low, middle, high)
+
+
+def _adapted(level: float, missed: float, answers: float) -> float:
+    return min(max(level * math.exp(min(ADAPT * (OUTSIDE * answers - missed), 1.0)), LEAST_OUTSIDE), MOST_OUTSIDE)
+
+
+def _keys(stage: Stage, expected_s: float) -> tuple[_Key, _Key]:
+    return (stage, None), (stage, _horizon(expected_s))
+
+
+def _score(expected_s: float, spread: float, real_s: float) -> float:
+    """Return the score of an answer after `real_s`; -inf if that is not later than the forecast."""
+    if real_s <= 0:
+        return -math.inf
+    ratio = max(real_s, SHORTEST_S) / max(expected_s, SHORTEST_S)
+    return min(max(math.log(ratio), -MOST_LOG), MOST_LOG) / spread
 
 
 def _horizon(seconds: float) -> int:
     return math.floor(math.log(min(max(seconds, SHORTEST_S), LONGEST_S), HORIZON))
 
 
-def _band(scores: list[float]) -> Band:
-    """Compute the quantiles; the outer ones use n + 1 ranks for n scores, as conformal prediction requires."""
-    if len(scores) < FEWEST:
-        return Band(*UNKNOWN)
-    outside = (1 - INTERVAL) / 2
-    return Band(_quantile(scores, outside), _quantile(scores, 0.5), _quantile(scores, 1 - outside))
-
-
 def _quantile(ordered: list[float], level: float) -> float:
-    """Return the score of rank level · (n + 1), interpolated: the next score is below it with this probability."""
+    """Return the score of rank level · (n + 1), interpolated, as conformal prediction requires.
+
+    The next score is below it with this probability.
+    """
     rank = level * (len(ordered) + 1) - 1
     below = min(max(math.floor(rank), 0), len(ordered) - 1)
     above = min(below + 1, len(ordered) - 1)

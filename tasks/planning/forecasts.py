@@ -48,6 +48,7 @@ class _Made:
     at: float
     expected_s: float
     spread: float
+    told: Expectation  # as corrected then
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +201,13 @@ class Forecasts:
         state, began_at = self._models[playing.model], playing.forecast.began_at
         expected = playing.forecast.expected()
         _learn(ends_of, state, expected)
+        corrected = {one: state.calibration.around(a.stage, a.seconds, a.spread) for one, a in expected.items()}
         for request_id, answer in expected.items():
-            _remember(state.made, request_id, _Made(answer.stage, began_at, answer.seconds, answer.spread))
+            told = corrected[request_id]
+            _remember(state.made, request_id, _Made(answer.stage, began_at, answer.seconds, answer.spread, told))
         while len(state.made) > MOST_REMEMBERED:
             del state.made[next(iter(state.made))]
         line = playing.forecast.response_line()
-        corrected = {one: state.calibration.around(a.stage, a.seconds, a.spread) for one, a in expected.items()}
         waiting = {one: corrected[one] for one, answer in expected.items() if answer.stage == "waiting"}
         running = {one: corrected[one] for one, answer in expected.items() if answer.stage == "running"}
         state.concluded = _Concluded(began_at, line, waiting, running)
@@ -216,8 +218,9 @@ def _described(state: _ModelState, queue: QueueFront, now: float) -> ModelForeca
     last = state.concluded
     jobs: dict[str, AnswerForecast] = {}
     for name, answer in state.running.items():
-        _remember(state.made, name, _Made("running", now, answer.seconds, answer.spread))
-        jobs[name] = _job(None, state.calibration.around("running", answer.seconds, answer.spread))
+        told = state.calibration.around("running", answer.seconds, answer.spread)
+        _remember(state.made, name, _Made("running", now, answer.seconds, answer.spread, told))
+        jobs[name] = _job(None, told)
     if last is None:
         return ModelForecast(at=now, jobs=jobs)
     for name, expected in last.running.items():
@@ -247,7 +250,10 @@ def _learn(ends_of: EndsOf, state: _ModelState, expected: Mapping[str, ExpectedA
         ended_at = ends[request_id]
         for made in state.made.pop(request_id):
             if ended_at is not None:
-                state.calibration.learn(made.stage, made.expected_s, made.spread, ended_at - made.at, ended_at)
+                real_s = ended_at - made.at
+                state.calibration.learn(made.stage, made.expected_s, made.spread, real_s, ended_at)
+                before, after = real_s < made.told.low_s, real_s > made.told.high_s
+                state.calibration.judge(made.stage, before, not before and not after, after)
 
 
 def _remember(made: dict[str, list[_Made]], request_id: str, forecast: _Made) -> None:

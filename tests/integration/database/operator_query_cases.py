@@ -54,7 +54,7 @@ OPERATOR_CASES = [
     Case(
         "response_time_estimate.read_response_times",
         on_session(response_time_estimate.read_response_times, NO_ANSWERS),
-        250,
+        2 * response_time_estimate.NEWEST_UNANSWERED + 850,
     ),
     Case("window_stats.window_stats", on_session(window_stats.window_stats), COUNTED + OPEN, "of the last minute"),
     Case("window_stats.window_stats", a_window(DAY, DAY - 60), COUNTED + OPEN, "of a minute long ago"),

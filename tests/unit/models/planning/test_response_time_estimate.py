@@ -5,7 +5,13 @@ from datetime import UTC, datetime
 import pytest
 
 from models.planning.queue_snapshot import ModelForecast, QueueSnapshot
-from models.planning.response_time_estimate import MIN_ANSWERS, RecentAnswer, RecentAnswers, ResponseTimeEstimate
+from models.planning.response_time_estimate import (
+    MIN_ANSWERS,
+    RecentAnswer,
+    RecentAnswers,
+    ResponseTimeEstimate,
+    UnansweredRequest,
+)
 
 NOW = 1e9
 COPIES = [RecentAnswer("copy", tokens, 2 * tokens, 0.5 + 0.1 * tokens, NOW) for tokens in range(1, 1 + MIN_ANSWERS)]
@@ -82,3 +88,33 @@ def test_the_errors_of_answers_that_were_read_before_still_correct_what_is_told(
     eta = answers.add([]).eta("copy", 5, 100, "small", queue_snapshot(1, 1.0, (10.0, 0.0)))
     assert eta is not None
     assert eta.eta_s == pytest.approx(30.0)
+
+
+def test_requests_that_wait_for_long_raise_the_upper_end_of_an_interval() -> None:
+    answers, snapshot = RecentAnswers(), queue_snapshot(9, 1.0, (1.0, 0.0))
+    quick = [RecentAnswer("copy", 5, 5, 1.0 + 0.01 * n, NOW + n / 10, 1.0) for n in range(100)]
+    told = answers.add(quick, (), NOW + 10).eta("copy", 5, 100, "small", snapshot)
+    overdue = [UnansweredRequest(1.0, age_s=8.0, left_s=-6.0)] * 20
+    warned = answers.add([], overdue, NOW + 10).eta("copy", 5, 100, "small", snapshot)
+    assert told is not None
+    assert warned is not None
+    assert told.eta_high_s < 2.0
+    assert warned.eta_high_s > 8.0
+    assert [warned.eta_low_s, warned.eta_s] == pytest.approx([told.eta_low_s, told.eta_s])
+
+
+def test_intervals_that_are_missed_become_wider() -> None:
+    snapshot = queue_snapshot(9, 1.0, (1.0, 0.0))
+    widths = []
+    for low_s, high_s in ((0.0, 9.0), (0.0, 0.9), (4.0, 9.0)):
+        answers = RecentAnswers()
+        came = [
+            RecentAnswer("copy", 5, 5, s := 1.0 + n / 100, NOW + n, 1.0, NOW + n - s + low_s, NOW + n - s + high_s)
+            for n in range(100)
+        ]
+        told = answers.add(came, (), NOW + 100).eta("copy", 5, 100, "small", snapshot)
+        assert told is not None
+        widths.append((told.eta_s - told.eta_low_s, told.eta_high_s - told.eta_s))
+    kept, late, early = widths
+    assert late[1] > kept[1]
+    assert early[0] > kept[0]

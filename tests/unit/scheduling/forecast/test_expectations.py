@@ -15,6 +15,7 @@ from scheduling.forecast.expectations import (
     Band,
     Expectation,
     IntervalCalibration,
+    OpenForecast,
     ResponseLine,
     fit_line,
     spread_of,
@@ -59,6 +60,56 @@ def test_intervals_cover_answers_whose_errors_are_alike_for_seconds_however_many
         inside.append(told.low_s <= real_s <= told.high_s)
         calibration.learn("waiting", 1.0, 1.0, real_s, number / answers_a_second)
     assert 0.85 <= np.mean(inside[len(inside) // 4 :]) <= 0.95
+
+
+def coverage_in_overload(seed: int, with_unanswered: bool) -> float:
+    """Ten requests come a second, of which a quarter is overtaken by all others until arrivals end after two minutes.
+
+    No forecast knows it.
+    """
+    rng = np.random.default_rng(seed)
+    calibration, inside, open_at = IntervalCalibration(), list[bool](), set[float]()
+    told = calibration.around("waiting", 1.0, 1.0)
+    coming = list[tuple[float, float, Expectation]]()
+    for number in range(1200):
+        now = number / 10
+        for ended in [one for one in coming if one[0] <= now]:
+            coming.remove(ended)
+            open_at.remove(ended[1])
+            calibration.learn("waiting", 1.0, 1.0, ended[0] - ended[1], now)
+        if with_unanswered and number % 20 == 0:
+            calibration.observe("waiting", (OpenForecast(1.0, 1.0, now - at) for at in open_at), now)
+        if number % 20 == 0:
+            told = calibration.around("waiting", 1.0, 1.0)
+        end = 130.0 + rng.uniform(0, 5) if rng.random() < 0.25 and now > 20 else now + float(rng.lognormal(0.0, 0.3))
+        open_at.add(now)
+        coming.append((end, now, told))
+        if now > 60:
+            inside.append(told.low_s <= end - now <= told.high_s)
+    return float(np.mean(inside))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_in_overload_intervals_cover_also_those_that_wait_behind_all_others(seed: int) -> None:
+    assert coverage_in_overload(seed, with_unanswered=False) < 0.75
+    assert coverage_in_overload(seed, with_unanswered=True) > 0.87
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_levels_that_follow_the_misses_widen_intervals_while_errors_drift(sign: int) -> None:
+    rng = np.random.default_rng(1)
+    plain, adaptive = IntervalCalibration(), IntervalCalibration()
+    inside = list[tuple[bool, bool]]()
+    for number in range(1200):
+        real_s = math.exp(sign * 0.3 * number / KEPT + 0.2 * rng.standard_normal())
+        if number % 10 == 0:
+            told = [each.around("waiting", 1.0, 1.0) for each in (plain, adaptive)]
+        inside.append((told[0].low_s <= real_s <= told[0].high_s, told[1].low_s <= real_s <= told[1].high_s))
+        adaptive.judge("waiting", real_s < told[1].low_s, inside[-1][1], real_s > told[1].high_s)
+        for each in (plain, adaptive):
+            each.learn("waiting", 1.0, 1.0, real_s, number / 3)
+    covers = np.mean(inside[600:], axis=0)
+    assert covers[1] > covers[0] + 0.03
 
 
 def test_errors_of_more_than_a_minute_ago_are_forgotten_once_there_are_enough_newer_ones() -> None:

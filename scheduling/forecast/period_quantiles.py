@@ -1,0 +1,53 @@
+"""Quantiles of durations of which some have not ended yet: a period life table, as demographers make it of one year.
+
+Only what happened within a period counts (Kaplan and Meier's product with delayed entry): each case is at risk from its
+age when the period began until it ended, or until its age now if it goes on. Without those that go on, long cases
+would be missing wherever more cases begin than end. Any increasing function of the age serves as well as the age.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+LEAST = 1e-6  # a smaller share is rounding
+# The least share of the cases that end later which counts as at risk: otherwise the first end among the few that are
+# seen from their beginning could take all. Not tuned.
+LEAST_AT_RISK = 0.1
+
+
+class Case(NamedTuple):
+    """A case at risk from the age `entered` (-inf: its beginning) to `left`, where it ended or from which it goes on.
+
+    It stands for `weight` cases of which no more is known.
+    """
+
+    entered: float
+    left: float
+    ended: bool = True
+    weight: float = 1.0
+
+
+def period_quantiles(cases: Sequence[Case], levels: Sequence[float], spread: float) -> list[float]:
+    """Return the ages, increasing functions of time with d(age) = d(ln time) / `spread`, by which these shares end.
+
+    If no case goes on, it is the age of rank level · (n + 1), interpolated, as conformal prediction requires: the next
+    case is below it with this probability. A share that goes on beyond all ages seen is expected to end as the
+    reciprocal of time (Gott's rule for what is observed at a random moment): half of it at twice the last age.
+    """
+    entered, left, ended, weight = np.array(cases, np.float64).T
+    order = np.lexsort((-ended, left))
+    ages, ends, each = left[order], ended[order] > 0, weight[order]
+    by_entry = np.argsort(entered)
+    behind = np.append(np.cumsum(weight[by_entry][::-1])[::-1], 0.0)  # weight that enters at this age or later
+    later = np.cumsum(each[::-1])[::-1]
+    at_risk = np.maximum(later - behind[np.searchsorted(entered[by_entry], ages)], LEAST_AT_RISK * later)
+    goes_on = np.cumprod(np.where(ends, 1 - each / np.maximum(at_risk, each), 1.0))
+    below, rest = 1 - goes_on[ends], float(goes_on[-1])
+    ranks = np.array(levels) * (1 + 1 / len(cases))
+    found = np.interp(ranks, below, ages[ends])
+    return [
+        age if rank <= below[-1] or rest < LEAST else ages[-1] + math.log(rest / max(1 - level, LEAST)) / spread
+        for age, rank, level in zip(found.tolist(), ranks, levels, strict=True)
+    ]
