@@ -16,7 +16,7 @@ from inference.local.forward.fused_model import FusedModel
 from scheduling.costs import Floats
 from scheduling.request import RowLength
 
-READ_EVERY = 16  # decoding steps; a reading takes the time of a small matrix product and of a copy to the host
+READ_EVERY = 32  # decoding steps; every 16 cost twice the time and ranked rows alike (docs/results/real_lengths.md)
 # Values of a state. SmolLM2's 576, added up in 256 or 128 groups, ranked running rows at a tau 0.02 or 0.05 lower.
 MOST_VALUES = 1024
 SEED = 1  # any other would do, but it must not change between readings
@@ -45,10 +45,10 @@ class Probe(Protocol):
 
 
 class RowProbe:
-    """Lets a probe read the running rows every READ_EVERY decoding steps."""
+    """Lets a probe read the running rows every `every` decoding steps."""
 
-    def __init__(self, model: FusedModel, probe: Probe) -> None:
-        self._middle, self._probe, self._steps = model.middle_states, probe, 0
+    def __init__(self, model: FusedModel, probe: Probe, every: int = READ_EVERY) -> None:
+        self._middle, self._probe, self._every, self._steps = model.middle_states, probe, every, 0
         self._signs: Tensor | None = None  # [hidden, MOST_VALUES] of a wider state
 
     @property
@@ -59,8 +59,8 @@ class RowProbe:
     def after_pass(self, rows: Sequence[BatchRow]) -> None:
         """Read the rows behind a decoding step's forward pass, whose first columns have each row's newest token."""
         self._steps += 1
-        self._middle.wanted = (self._steps + 1) % READ_EVERY == 0
-        if self._steps % READ_EVERY or self._middle.kept is None:
+        self._middle.wanted = (self._steps + 1) % self._every == 0
+        if self._steps % self._every or self._middle.kept is None:
             return
         states = self._projected(self._middle.kept[: len(rows)])
         if running := [index for index, row in enumerate(rows) if row.running and not row.unjoined]:

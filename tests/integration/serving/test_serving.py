@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from inference.local.engine import Engine
-from inference.local.row_probe import READ_EVERY, RowProbe
+from inference.local.row_probe import RowProbe
 from models.leasing.leases import WorkerOffer
 from scheduling.request import RowLength
 from tests.integration.database_stage import MODEL, Stage, eventually
@@ -322,6 +322,9 @@ def test_hostile_parameters_beside_ordinary_requests_harm_nobody(stage: Stage, s
     assert {answers[name][:2] for name in HOSTILE} <= {("incomplete", 1), ("completed", 1)}
 
 
+EVERY = 16  # steps between two readings
+
+
 @dataclass
 class FixedProbe:
     """Predicts the same length of every row once it has read some, and keeps what it was told of it."""
@@ -331,7 +334,7 @@ class FixedProbe:
     ends: list[tuple[str, int]] = field(default_factory=list)
 
     def read(self, ids: Sequence[str], known: Any, states: Any) -> None:
-        self.lengths, self.known = {name: RowLength(READ_EVERY, 30, 35) for name in ids}, known.tolist()
+        self.lengths, self.known = {name: RowLength(EVERY, 30, 35) for name in ids}, known.tolist()
 
     def ended(self, row_id: str, tokens: int) -> None:
         self.ends.append((row_id, tokens))
@@ -342,13 +345,13 @@ def test_a_probe_knows_the_arrivals_prediction_and_its_own_reaches_the_workers_r
 ):
     loaded, prompt_format = small_model(tmp_path_factory.getbasetemp() / MODEL)
     probe = FixedProbe()
-    stage.request("r1", limit_tokens=READ_EVERY + 8, predicted_tokens=20, predicted_upper_tokens=22)
+    stage.request("r1", limit_tokens=EVERY + 8, predicted_tokens=20, predicted_upper_tokens=22)
     serving = Serving(
         stage,
         loaded,
         prompt_format,
         100_000,
-        lambda: Engine(loaded, 100_000 * loaded.delta_bytes, probe=RowProbe(loaded.decoder, probe)),
+        lambda: Engine(loaded, 100_000 * loaded.delta_bytes, probe=RowProbe(loaded.decoder, probe, EVERY)),
         offer=lambda: WorkerOffer(row_lengths=probe.lengths),
     )
     serving.serve("r1", joins=True)
@@ -356,5 +359,5 @@ def test_a_probe_knows_the_arrivals_prediction_and_its_own_reaches_the_workers_r
     eventually(lambda: stage.sql(told))
     serving.close()
     (known,) = probe.known
-    assert known[1:] == [READ_EVERY, READ_EVERY + 8, 20, 22]
-    assert probe.ends == [("r1", READ_EVERY + 8)]
+    assert known[1:] == [EVERY, EVERY + 8, 20, 22]
+    assert probe.ends == [("r1", EVERY + 8)]

@@ -10,10 +10,12 @@ import torch
 from inference.local import row_probe
 from inference.local.engine import Engine
 from inference.local.forward.fused_model import MIDDLE, FusedModel
-from inference.local.row_probe import EPSILON, READ_EVERY, RowProbe
+from inference.local.row_probe import EPSILON, RowProbe
 from scheduling.costs import Floats
 from scheduling.request import RowLength
 from tests.unit.inference.tiny_models import AMPLE, ANSWER, drain, known
+
+EVERY = 16  # steps between two readings: one within an answer of ANSWER tokens
 
 
 @dataclass
@@ -33,7 +35,7 @@ class RecordingProbe:
 
 def engine_with(loaded, probe: RecordingProbe, budget_tokens: int = 0, threshold: float = 1.0) -> Engine:
     budget_bytes = budget_tokens * loaded.delta_bytes or AMPLE
-    return Engine(loaded, budget_bytes, threshold, block_tokens=1, probe=RowProbe(loaded.decoder, probe))
+    return Engine(loaded, budget_bytes, threshold, block_tokens=1, probe=RowProbe(loaded.decoder, probe, EVERY))
 
 
 def preemptions(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -70,8 +72,8 @@ def test_it_reads_the_middle_layers_state_of_each_rows_newest_token(endless):
     layer = int(MIDDLE * endless.loaded.model.config.num_hidden_layers) + 1  # behind the embeddings
     for name, tokens, values in zip(ids, facts, states, strict=True):
         one = prompts[int(name)]
-        assert tokens.tolist() == [len(one.prompt_ids), READ_EVERY, ANSWER, ANSWER, ANSWER]
-        so_far = torch.tensor([[*one.prompt_ids, *one.answer[:READ_EVERY]]])
+        assert tokens.tolist() == [len(one.prompt_ids), EVERY, ANSWER, ANSWER, ANSWER]
+        so_far = torch.tensor([[*one.prompt_ids, *one.answer[:EVERY]]])
         state = endless.loaded.model(so_far, output_hidden_states=True).hidden_states[layer][0, -1]
         normed = state * torch.rsqrt(state.square().mean() + EPSILON)
         torch.testing.assert_close(torch.from_numpy(values).float(), normed, rtol=1e-3, atol=1e-3)
@@ -81,7 +83,7 @@ def test_only_passes_that_are_read_keep_states(endless):
     engine, middle = engine_with(endless.loaded, RecordingProbe()), endless.loaded.decoder.middle_states
     engine.insert([endless.pool[0].sequence("a")])
     middle.kept = None
-    for _ in range(READ_EVERY - 1):
+    for _ in range(EVERY - 1):
         engine.step()
         assert middle.kept is None
     engine.step()
@@ -130,7 +132,7 @@ def test_a_batch_run_to_completion_is_read_while_any_row_runs(endless):
 def test_rows_that_end_with_their_prefill_are_no_rows_to_read(endless):
     probe = RecordingProbe()
     engine = engine_with(endless.loaded, probe)
-    for number in range(2 * READ_EVERY):
+    for number in range(2 * EVERY):
         engine.insert([endless.pool[0].sequence(str(number), 1)])
         drain(engine)
     assert probe.readings == []
