@@ -60,7 +60,7 @@ class Fusion(Policy):
     mode: Mode = "continuous"
     why_first = (
         "Its arrival, moved back the further the more it would delay the others, is the earliest: short requests "
-        "overtake while much waits, and whoever has waited four times its fair time goes first."
+        "overtake while much waits, and whoever has waited twice its fair time goes first."
     )
 
     def __init__(self) -> None:

@@ -29,8 +29,8 @@ def test_memory_is_kept_for_what_a_running_row_is_expected_to_become_by_its_last
 
 
 def test_a_higher_priority_goes_first_until_the_other_is_due() -> None:
-    # alone, "old" would take 10 iterations of 0.1 s, so it is due once it has waited 4 · 1 s
-    for now, first in ((3.9, "high"), (4.0, "old")):
+    # alone, "old" would take 10 iterations of 0.1 s, so it is due once it has waited 2 · 1 s
+    for now, first in ((1.9, "high"), (2.0, "old")):
         policy = Fusion()
         add_all(policy, [a_request("old"), a_request("high", at=1.0, priority=1)])
         assert served(policy, now) == [first]
@@ -164,16 +164,16 @@ def a_full_worker(name: str = "w") -> Worker:
 def test_a_worker_is_reserved_for_a_request_that_is_due_and_fits_nowhere() -> None:
     policy, worker = Fusion(), a_full_worker()
     policy.add(a_request("big", length=120, predicted=30), 0.0)
-    policy.add(a_request("s0", at=11.9), 11.9)
-    assert ids(policy.assign([worker], 11.9)) == {"w": [["s0"]]}
-    assert policy.assign([worker], 12.0) == []  # due: 30 iterations of 0.1 s, four times
-    policy.add(a_request("s1", at=12.1), 12.1)
-    assert policy.assign([worker], 12.1) == []
-    assert ids(policy.assign([worker, a_full_worker("v")], 12.2)) == {"v": [["s1"]]}  # elsewhere it may
-    policy.add(a_request("s2", at=12.3, tenant="other"), 12.3)
-    assert policy.assign([worker], 12.3) == []
-    assert ids(policy.assign([a_worker(tokens=200)], 14.0)) == {"w": [["big"]]}
-    assert ids(policy.assign([worker], 14.0)) == {"w": [["s2"]]}
+    policy.add(a_request("s0", at=5.9), 5.9)
+    assert ids(policy.assign([worker], 5.9)) == {"w": [["s0"]]}
+    assert policy.assign([worker], 6.0) == []  # due: 30 iterations of 0.1 s, twice
+    policy.add(a_request("s1", at=6.1), 6.1)
+    assert policy.assign([worker], 6.1) == []
+    assert ids(policy.assign([worker, a_full_worker("v")], 6.2)) == {"v": [["s1"]]}  # elsewhere it may
+    policy.add(a_request("s2", at=6.3, tenant="other"), 6.3)
+    assert policy.assign([worker], 6.3) == []
+    assert ids(policy.assign([a_worker(tokens=200)], 8.0)) == {"w": [["big"]]}
+    assert ids(policy.assign([worker], 8.0)) == {"w": [["s2"]]}
 
 
 @pytest.mark.parametrize("gone", ["the request", "the worker"])
