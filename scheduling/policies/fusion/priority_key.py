@@ -30,7 +30,7 @@ from scheduling.request import PRIORITY_S, Request
 
 # A request is due once it has waited this many times as long as it would have under first come, first served. A lower
 # value shortens the waits of long requests, a higher one lets short requests overtake for longer. In front of vLLM at
-# 1.3 times saturation, 4 had more of P99, by a sixth, and of the mean; in simulated overload 4 has 0.91 to 0.98 of the
+# 1.3 times saturation, 4 had more of P99, by a sixth, and of the mean; in simulated overload 4 has 0.89 to 0.98 of the
 # mean of 2, and 1.0 to 1.2 times its P99 (docs/results/outside_engines.md).
 MAX_FCFS_RATIO = 2.0
 # The least scale in seconds, so that the delay still decides between workers when nothing else waits. Any value far
