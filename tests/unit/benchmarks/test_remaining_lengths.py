@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 
 from benchmarks.remaining_lengths import Readings, replay, scores
+from inference.local.row_probe import READ_EVERY
 from learning.predictors.length_predictor import Prediction
 
 
 def readings(rows: int, seed: int = 0) -> Readings:
-    """Rows of 20 to 200 tokens, read at 0, 16, 32, ...; the first of their states tells what is left of them."""
+    """Rows of 20 to 200 tokens, read every READ_EVERY of them; the first of their states tells what is left of them."""
     random = np.random.default_rng(seed)
     tokens = random.integers(20, 200, rows)
-    at = [(row, generated) for row in range(rows) for generated in range(0, tokens[row], 16)]
+    at = [(row, generated) for row in range(rows) for generated in range(0, tokens[row], READ_EVERY)]
     left = np.array([tokens[row] - generated for row, generated in at])
     return Readings(
         row=np.array([row for row, _ in at], np.float64),
