@@ -112,6 +112,17 @@ def test_levels_that_follow_the_misses_widen_intervals_while_errors_drift(sign: 
     assert covers[1] > covers[0] + 0.03
 
 
+def test_levels_stay_while_no_answer_comes() -> None:
+    calibration = IntervalCalibration()
+    for second in range(KEPT):
+        calibration.learn("waiting", 1.0, 0.5, 1.0 + second / KEPT, float(second))
+    before = calibration.around("waiting", 1.0, 0.5)
+    calibration.judge("waiting", 0, 0, 0)
+    assert calibration.around("waiting", 1.0, 0.5) == before
+    calibration.judge("waiting", 0, 0, 5)
+    assert calibration.around("waiting", 1.0, 0.5).high_s > before.high_s
+
+
 def test_errors_of_more_than_a_minute_ago_are_forgotten_once_there_are_enough_newer_ones() -> None:
     calibration = IntervalCalibration()
     for number in range(KEPT + 1):
