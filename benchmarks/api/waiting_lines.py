@@ -38,7 +38,7 @@ REQUEST_ROWS = text("""
     select 'resp_b' || lpad(to_hex(n), 31, '0'), 'tenant-' || n % :jobs % :tenants, :model, 'application-' || n % :jobs,
         'Translate into German.', repeat('some words ', 3 + n % 10), '{"metadata": {}, "background": true, "stop": [],
           "sampling": {"temperature": 0, "top_p": 1, "top_k": 0, "seed": null}}', 20 + n % 40, 15 + n % 40, 256, now(),
-        10 + n * 7919 % 200, 40 + n * 7919 % 200, 'length-1', :priority, now() + interval '24 h',
+        10 + n::bigint * 7919 % 200, 40 + n::bigint * 7919 % 200, 'length-1', :priority, now() + interval '24 h',
         'batch_' || lpad(to_hex(n % :jobs), 32, '0')
     from generate_series(0, :lines - 1) as n
 """)
