@@ -10,6 +10,7 @@ import numpy as np
 # planner. Not tuned: more answers make tau less noisy, and slower to show that predictions became worse or better.
 RECENT_ANSWERS = 256
 ANSWERS_BETWEEN_UPDATES = 64
+MIN_TAU = 0.1  # with a lower rank correlation predicted lengths do not count at all; not tuned
 
 
 class RankCorrelation:
@@ -24,6 +25,17 @@ class RankCorrelation:
         self._recent.append((predicted, generated))
         self._answers += 1
         return kendall_tau(*np.array(self._recent).T) if self._answers % ANSWERS_BETWEEN_UPDATES == 0 else None
+
+
+def prediction_weight(tau: float | None) -> float:
+    """Return the exponent of predicted lengths, 0 to 1: the linear correlation that corresponds to Kendall's tau.
+
+    For normal variables that is sin(π/2 · τ). At 0, requests of equal prompts are served first come, first served.
+    Until tau is known (None), predictions count in full.
+    """
+    if tau is None:
+        return 1.0
+    return math.sin(math.pi / 2 * tau) if tau >= MIN_TAU else 0.0
 
 
 def kendall_tau(first: np.ndarray, second: np.ndarray) -> float:

@@ -2,7 +2,8 @@
 
 A page is a block of the KV cache, or a row of a rectangle. The kernels find it in a table. So no keys or values are
 copied, no column without a token is read, and the same launch serves whatever lengths the rows have by then: a whole
-pass can be recorded as one graph. With torch's own operations, blocks take forty launches a layer.
+pass can be recorded as one graph. With torch's own operations, attention to blocks took fifteen
+launches a layer.
 
 Triton, which comes with torch for GPUs, compiles them; its interpreter computes them on a CPU, for tests.
 """

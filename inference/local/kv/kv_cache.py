@@ -70,7 +70,7 @@ class KvCache(RowStates):
         in_blocks: bool = False,
         by_pages: bool = False,
     ) -> None:
-        """Decoding steps read whatever arrangement there is `by_pages` if the model's kernels do."""
+        """Lets decoding steps read rectangle and blocks `by_pages`, as `PageKernels` do, instead of by views."""
         super().__init__()
         self.layout, self.budget_bytes, self.piece_bytes = layout, budget_bytes, piece_bytes
         self._tokens_of_a_block, self._by_pages = block_tokens, by_pages
@@ -197,11 +197,9 @@ class KvCache(RowStates):
         columns, tables = self.arrangement.columns, self.arrangement.tables
         counts = counts or [1] * len(lengths)
         if self._by_pages:
-            if (counts, self.arrangement.block_tokens) != self._viewed_for:
-                self.pages, self._viewed_for = (
-                    pages_of(self.arrangement, counts),
-                    (counts, self.arrangement.block_tokens),
-                )
+            wanted_for = counts, self.arrangement.block_tokens
+            if wanted_for != self._viewed_for:
+                self.pages, self._viewed_for = pages_of(self.arrangement, counts), wanted_for
             return columns
         if tables is not None:
             if (counts, 0) != self._viewed_for:

@@ -31,12 +31,12 @@ from scheduling.policies.fusion.priority_key import (
     FleetLoad,
     due_or_urgent_keys,
     in_batches,
-    prediction_weight,
     priority_keys,
     serving_order,
 )
 from scheduling.policies.virtual_token_counters import service_tokens
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker, waiting_batch
+from scheduling.rank_correlation import prediction_weight
 from scheduling.request import Request
 
 # How many of the least served tenants a decision tries before the fleet counts as full. A further tenant might have a

@@ -14,7 +14,6 @@ For the dashboard and for ETAs, `serving_order` and `in_batches` list the waitin
 would be served if no other came.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -29,9 +28,9 @@ from scheduling.policy import WaitingBatch, waiting_batch
 from scheduling.request import PRIORITY_S, Request
 
 # A request is due once it has waited this many times as long as it would have under first come, first served. A lower
-# value shortens the waits of long requests, a higher one lets short requests overtake for longer. In front of vLLM at
-# 1.3 times saturation, 4 had more of P99, by a sixth, and of the mean; in simulated overload 4 has 0.89 to 0.98 of the
-# mean of 2, and 1.0 to 1.2 times its P99 (docs/results/outside_engines.md).
+# value shortens the waits of long requests, a higher one lets short requests overtake for longer. With 4, in front of
+# vLLM at 1.3 times saturation, P99 was a sixth higher and the mean no lower; in simulated overload the mean was 0.89 to
+# 0.98 of that with 2, and P99 1.0 to 1.2 times (docs/results/outside_engines.md).
 MAX_FCFS_RATIO = 2.0
 # The least scale in seconds, so that the delay still decides between workers when nothing else waits. Any value far
 # below the time between arrivals works.
@@ -39,7 +38,6 @@ MIN_SCALE_S = 1e-3
 # Added to keys, which are seconds relative to now, so that due requests come before urgent ones and both before all
 # others. They must be further apart than any waits, deadlines and priorities (1e9 s are 31 years).
 DUE_OFFSET, URGENT_OFFSET = -1e12, -1e9
-MIN_TAU = 0.1  # with a lower rank correlation predicted lengths do not count at all; not tuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +69,6 @@ def due_or_urgent_keys(heads: BucketHeads, load: FleetLoad, now: float) -> Float
     due_at = heads.arrived_at + MAX_FCFS_RATIO * fcfs_s
     keys = np.where(is_urgent, URGENT_OFFSET + np.maximum(slack_s, 0.0), np.inf)
     return np.asarray(np.where(due_at <= now, DUE_OFFSET + due_at - now, keys), np.float64)
-
-
-def prediction_weight(tau: float | None) -> float:
-    """Return the exponent of predicted lengths, 0 to 1: the linear correlation that corresponds to Kendall's tau.
-
-    For normal variables that is sin(π/2 · τ). At 0, requests of equal prompts are served first come, first served.
-    Until tau is known (None), predictions count in full.
-    """
-    if tau is None:
-        return 1.0
-    return math.sin(math.pi / 2 * tau) if tau >= MIN_TAU else 0.0
 
 
 # How many requests are sorted by their keys; the others follow by arrival. More take more time in every forecast: with

@@ -17,9 +17,9 @@ from itertools import islice
 from typing import Any
 
 from scheduling.arrival_queue import ArrivalQueue
-from scheduling.policies.fusion.priority_key import prediction_weight
 from scheduling.policies.virtual_token_counters import VirtualTokenCounters, service_tokens
 from scheduling.policy import RunningRow
+from scheduling.rank_correlation import prediction_weight
 from scheduling.request import Request
 
 Job = tuple[str, str]  # tenant, id of the bulk job; the id is empty for requests that belong to none

@@ -37,7 +37,6 @@ def served_work_of(window_s: float) -> Callable[[Connection], object]:
 
 
 NO_ANSWERS = response_time_estimate.RecentAnswers()
-NO_ANSWERS = response_time_estimate.RecentAnswers()
 OPERATOR_CASES = [
     Case("minute_history.close_minutes", on_session(minute_history.close_minutes), 5 * 5 * A_MINUTE),
     Case("minute_history.ended_last_hour", on_session(minute_history.ended_last_hour), 60 + 6 * A_MINUTE),

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.rank_correlation import ANSWERS_BETWEEN_UPDATES, RECENT_ANSWERS, RankCorrelation, kendall_tau
+from scheduling.rank_correlation import (
+    ANSWERS_BETWEEN_UPDATES,
+    RECENT_ANSWERS,
+    RankCorrelation,
+    kendall_tau,
+    prediction_weight,
+)
 from tests.unit.scheduling.scheduling_builders import examples
 
 
@@ -44,3 +50,8 @@ def test_tau_of_the_recent_answers_is_computed_now_and_then() -> None:
     assert [tau for tau in right if tau is not None] == [1.0] * (RECENT_ANSWERS // ANSWERS_BETWEEN_UPDATES)
     wrong = [recent.update(-number, number) for number in range(RECENT_ANSWERS, 2 * RECENT_ANSWERS)]
     assert wrong[-1] == -1.0  # the right predictions of before no longer count
+
+
+@pytest.mark.parametrize(("tau", "weight"), [(None, 1.0), (1.0, 1.0), (0.5, sqrt(0.5)), (0.05, 0.0), (-1.0, 0.0)])
+def test_predictions_weigh_as_much_as_their_rank_deserves(tau: float | None, weight: float) -> None:
+    assert prediction_weight(tau) == pytest.approx(weight)

@@ -12,7 +12,6 @@ from scheduling.policies.fusion.priority_key import (
     REQUESTS_BY_KEY,
     FleetLoad,
     in_batches,
-    prediction_weight,
     priority_keys,
     serving_order,
 )
@@ -57,11 +56,6 @@ def test_one_that_would_miss_its_deadline_goes_before_all_that_are_not_due() -> 
     assert key(urgent) < -1e8
     assert key(urgent) < key(replace(urgent, deadline_at=16.0))
     assert key(later) == pytest.approx(0.0)
-
-
-@pytest.mark.parametrize(("tau", "weight"), [(None, 1.0), (1.0, 1.0), (0.5, math.sqrt(0.5)), (0.05, 0.0), (-1.0, 0.0)])
-def test_predictions_weigh_as_much_as_their_rank_deserves(tau: float | None, weight: float) -> None:
-    assert prediction_weight(tau) == pytest.approx(weight)
 
 
 # a token to generate takes a tenth of a second of the fleet, nothing else does
