@@ -37,7 +37,7 @@ FETCH_RECENT = text("""
     from requests
     where status in ('completed', 'incomplete') and finished_at > to_timestamp(:since)
         and limit_tokens > 1 -- not those that generate nothing
-    order by finished_at desc limit :most
+    order by requests.finished_at desc limit :most -- not by the number of that name, which no index has
 """)
 # A sample of the newest requests without an answer, each with the number that it stands for.
 FETCH_UNANSWERED = text("""
@@ -170,10 +170,20 @@ class RecentAnswers:
 
 def read_response_times(session: Session, answers: RecentAnswers) -> ResponseTimeEstimate:
     """Adds the newest answers that came since the last call, and who still waits; estimates from all."""
-    rows = session.execute(FETCH_RECENT, {"since": answers.newest_at, "most": RECENT_ANSWERS}).all()
-    opened = session.execute(FETCH_UNANSWERED, {"newest": NEWEST_UNANSWERED, "most": SAMPLED_UNANSWERED})
-    newest = [RecentAnswer(*row) for row in reversed(rows)]
-    return answers.add(newest, [UnansweredRequest(*row) for row in opened], session.scalar(FETCH_NOW) or 0.0)
+    newest, unanswered = read_newest_answers(session, answers.newest_at), read_unanswered(session)
+    return answers.add(newest, unanswered, session.scalar(FETCH_NOW) or 0.0)
+
+
+def read_newest_answers(session: Session, since: float) -> list[RecentAnswer]:
+    """Returns the newest answers that came after an instant, the newest last."""
+    rows = session.execute(FETCH_RECENT, {"since": since, "most": RECENT_ANSWERS}).all()
+    return [RecentAnswer(*row) for row in reversed(rows)]
+
+
+def read_unanswered(session: Session) -> list[UnansweredRequest]:
+    """Returns a sample of the newest requests that have no answer."""
+    rows = session.execute(FETCH_UNANSWERED, {"newest": NEWEST_UNANSWERED, "most": SAMPLED_UNANSWERED})
+    return [UnansweredRequest(*row) for row in rows]
 
 
 def estimate_response_times(

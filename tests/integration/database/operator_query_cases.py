@@ -10,6 +10,7 @@ from models.connections import connection_slots, installation, schema_upgrade
 from models.operations import application_figures, minute_history, operator_overview, process_heartbeats, window_stats
 from models.planning import planner_state, response_time_estimate
 from models.upkeep import invariants, retention
+from tests.integration.database.full_database import BATCHES, ROWS_A_BATCH
 from tests.integration.database.query_cases import A_MINUTE, COUNTED, DAY, FEW, HOUR, OPEN, Case, on_session
 
 
@@ -36,7 +37,8 @@ def served_work_of(window_s: float) -> Callable[[Connection], object]:
     return call
 
 
-NO_ANSWERS = response_time_estimate.RecentAnswers()
+# the newest that wait, and all in progress, are read and then sampled
+UNANSWERED = 2 * (response_time_estimate.NEWEST_UNANSWERED + BATCHES * ROWS_A_BATCH)
 OPERATOR_CASES = [
     Case("minute_history.close_minutes", on_session(minute_history.close_minutes), 5 * 5 * A_MINUTE),
     Case("minute_history.ended_last_hour", on_session(minute_history.ended_last_hour), 60 + 6 * A_MINUTE),
@@ -51,9 +53,13 @@ OPERATOR_CASES = [
     Case("application_figures.applications", on_session(application_figures.applications), 5000 + FEW),
     Case("invariants.violations", lambda c: list(invariants.violations(c, 20.0)), OPEN),
     Case(
+        "response_time_estimate.read_newest_answers", on_session(response_time_estimate.read_newest_answers, 0.0), 250
+    ),
+    Case("response_time_estimate.read_unanswered", on_session(response_time_estimate.read_unanswered), UNANSWERED),
+    Case(
         "response_time_estimate.read_response_times",
-        on_session(response_time_estimate.read_response_times, NO_ANSWERS),
-        2 * response_time_estimate.NEWEST_UNANSWERED + 850,
+        lambda c: on_session(response_time_estimate.read_response_times, response_time_estimate.RecentAnswers())(c),
+        UNANSWERED,
     ),
     Case("window_stats.window_stats", on_session(window_stats.window_stats), COUNTED + OPEN, "of the last minute"),
     Case("window_stats.window_stats", a_window(DAY, DAY - 60), COUNTED + OPEN, "of a minute long ago"),
