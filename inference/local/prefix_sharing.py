@@ -1,6 +1,8 @@
 """Lets joining rows share the cached beginnings of earlier rows, so that each beginning is computed once.
 
-The shared part consists of complete blocks, and never of a row's last token, whose logits choose the next one. Rows
+The shared part consists of complete blocks, and never of a row's last token, whose logits choose the next one. A row
+that joins running ones on a CPU also copies the part of a block behind it that another row has, since instructions are
+often shorter than a block; a GPU computes so few tokens in less time than the copies of all layers take to begin. Rows
 that need all logits of their prompts compute everything. So do all rows of a model with windows, which write over their
 oldest blocks, or with longrope, whose keys and values do not depend on the tokens alone, and all rows in a rectangle.
 """
@@ -10,7 +12,7 @@ from itertools import dropwhile
 
 from inference.local.batch_rows import PASS_TOKENS, BatchRow, group_by_length
 from inference.local.kv.kv_cache import KvCache
-from inference.local.kv.shared_prefixes import extend_keys
+from inference.local.kv.shared_prefixes import extend_keys, keys_of_parts
 from inference.local.loading.model_loading import LoadedModel
 
 # The most cached tokens, of all rows together, that attention copies in front of those of a prefill: 50 MB a layer for
@@ -28,6 +30,7 @@ class PrefixSharing:
 
     def __init__(self, kv: KvCache, on: bool) -> None:
         self._kv, self._on = kv, on
+        self._copies = kv.layout.device.type == "cpu"
 
     def blocks(self, row: BatchRow) -> list[int]:
         """Returns the blocks that hold the beginning of a joining row."""
@@ -51,7 +54,26 @@ class PrefixSharing:
                 row.block_keys, row.token_ids[: row.cached_tokens], row.sequence.prefix_salt, tables.block_tokens
             )
             complete = row.block_keys[: row.cached_tokens // tables.block_tokens]
-            tables.prefixes.register(tables.rows[index], complete)
+            for number in tables.prefixes.register(tables.rows[index], complete):
+                if self._copies:
+                    tables.prefixes.register_parts(tables.rows[index][number], self._parts(row, number))
+
+    def copy_part(self, row: BatchRow, index: int) -> int:
+        """Copies what another row has of the first block that row `index` does not share; returns how many tokens."""
+        tables = self._kv.arrangement.tables
+        if not self._on or not self._copies or tables is None:
+            return 0
+        number = len(self.blocks(row))
+        block, tokens = tables.prefixes.find_part(self._parts(row, number))
+        if tokens:
+            self._kv.copy_tokens(block, tables.rows[index][number], tokens)
+        return tokens
+
+    def _parts(self, row: BatchRow, number: int) -> list[bytes]:
+        """Returns the keys of the beginnings of a row's block, none of which has its last token."""
+        size = self._kv.arrangement.block_tokens
+        tokens = row.token_ids[number * size : (number + 1) * size]
+        return keys_of_parts(row.block_keys, number, tokens, row.sequence.prefix_salt)
 
     def prefill_groups(self, rows: Iterable[BatchRow]) -> list[list[BatchRow]]:
         """Returns the groups in which joining rows are prefilled, each of similar length, in their order.

@@ -133,7 +133,7 @@ class RunningBatch:
         """Lets a row join behind the last one; the next steps compute its prompt together with the tokens of others."""
         index = len(self.rows)
         self.reserve_joiners([row], [index])
-        row.joined = self.sharing.tokens(row)
+        row.joined = self.sharing.tokens(row) + self.sharing.copy_part(row, index)
         if row.cached_prompt_tokens is None:
             row.cached_prompt_tokens = row.joined
         self.add([row], [index])

@@ -274,6 +274,12 @@ class KvCache(RowStates):
                 copy.append((self._keys[layer][at], self._values[layer][at]))
         return copy
 
+    def copy_tokens(self, source: int, target: int, count: int) -> None:
+        """Copies the first `count` tokens of a block to another."""
+        for tensor, of in self._tensors():
+            blocks = self.arrangement.by_block(tensor, of)
+            blocks[target, :, :count] = blocks[source, :, :count]
+
     def write_row(self, row: int, length: int, copy: RowCopy, start: int = 0) -> None:
         """Writes a row's tokens from `start` up to `length`; a layer with a window gets only the last ones."""
         slots = self.arrangement.token_slots([row], [start], [length])

@@ -1,7 +1,8 @@
 """Finds the blocks that hold the beginning of a prompt, and remembers which of them was used least recently.
 
 The key of a block is a hash over its tokens, over all tokens in front of them, and over a salt: rows with different
-salts find none of each other's blocks. A registered block is complete, so that no row writes to it.
+salts find none of each other's blocks. A registered block is complete, so that no row writes to it. A row that differs
+from it within the block copies the tokens in front of the difference: they are found in steps of PART_TOKENS.
 """
 
 from array import array
@@ -10,14 +11,32 @@ from hashlib import blake2b
 from itertools import islice
 
 KEY_BYTES = 16  # two prompts that share a key by chance are less likely than a fault of the memory
+# Tokens between two parts of a block that can be found: half of it, two tokens, is computed in vain on average. Fewer
+# take more keys. Not tuned.
+PART_TOKENS = 4
 
 
 def extend_keys(keys: list[bytes], tokens: Sequence[int], salt: str, block_tokens: int) -> None:
     """Appends the keys of the complete blocks of `tokens` that follow those whose keys are known."""
     for start in range(len(keys) * block_tokens, len(tokens) - block_tokens + 1, block_tokens):
-        before = keys[-1] if keys else blake2b(salt.encode(), digest_size=KEY_BYTES).digest()
-        block = array("q", tokens[start : start + block_tokens]).tobytes()
-        keys.append(blake2b(before + block, digest_size=KEY_BYTES).digest())
+        keys.append(_key(_key_before(keys, len(keys), salt), tokens[start : start + block_tokens]))
+
+
+def keys_of_parts(keys: Sequence[bytes], number: int, tokens: Sequence[int], salt: str) -> list[bytes]:
+    """Returns the keys of the beginnings of block `number`, which has these tokens, the shortest first.
+
+    `keys` are those of the blocks in front of it, at least.
+    """
+    before = _key_before(keys, number, salt)
+    return [_key(before, tokens[:count]) for count in range(PART_TOKENS, len(tokens), PART_TOKENS)]
+
+
+def _key_before(keys: Sequence[bytes], number: int, salt: str) -> bytes:
+    return keys[number - 1] if number else blake2b(salt.encode(), digest_size=KEY_BYTES).digest()
+
+
+def _key(before: bytes, tokens: Sequence[int]) -> bytes:
+    return blake2b(before + array("q", tokens).tobytes(), digest_size=KEY_BYTES).digest()
 
 
 class SharedPrefixes:
@@ -27,6 +46,8 @@ class SharedPrefixes:
         self._block_of: dict[bytes, int] = {}
         self._key_of: dict[int, bytes] = {}
         self._unread: dict[bytes, None] = {}  # the least recently used comes first
+        self._begun_by: dict[bytes, int] = {}  # by the key of a part: the newest block that begins with it
+        self._parts_of: dict[int, Sequence[bytes]] = {}
 
     def __contains__(self, block: int) -> bool:
         return block in self._key_of
@@ -45,11 +66,29 @@ class SharedPrefixes:
             found.append(self._block_of[key])
         return found
 
-    def register(self, blocks: Iterable[int], keys: Iterable[bytes]) -> None:
-        """Registers blocks that rows read; of two blocks with the same tokens only the first is registered."""
-        for block, key in zip(blocks, keys, strict=False):
+    def find_part(self, parts: Sequence[bytes]) -> tuple[int, int]:
+        """Returns a block that has the longest of these parts, which come shortest first, and its tokens; or (0, 0)."""
+        for number in range(len(parts), 0, -1):
+            if parts[number - 1] in self._begun_by:
+                return self._begun_by[parts[number - 1]], number * PART_TOKENS
+        return 0, 0
+
+    def register(self, blocks: Iterable[int], keys: Iterable[bytes]) -> list[int]:
+        """Registers blocks that rows read; returns the numbers of those that were not registered before.
+
+        Of two blocks with the same tokens only the first is registered.
+        """
+        new = []
+        for number, (block, key) in enumerate(zip(blocks, keys, strict=False)):
             if key not in self._block_of and block not in self._key_of:
                 self._block_of[key], self._key_of[block] = block, key
+                new.append(number)
+        return new
+
+    def register_parts(self, block: int, parts: Sequence[bytes]) -> None:
+        """Lets rows find the parts of a registered block."""
+        self._parts_of[block] = parts
+        self._begun_by |= dict.fromkeys(parts, block)
 
     def read(self, block: int) -> None:
         """Notes that a row reads a registered block that no other row reads."""
@@ -66,6 +105,9 @@ class SharedPrefixes:
             del self._unread[key]
             block = self._block_of.pop(key)
             del self._key_of[block]
+            for part in self._parts_of.pop(block, ()):
+                if self._begun_by.get(part) == block:
+                    del self._begun_by[part]
             evicted.append(block)
         return evicted
 
@@ -74,3 +116,11 @@ class SharedPrefixes:
         keys = {moved_to[block]: self._key_of.pop(block) for block in moved_to if block in self._key_of}
         self._key_of |= keys
         self._block_of |= {key: block for block, key in keys.items()}
+        held = [block for block in moved_to if block in self._parts_of]
+        self._begun_by |= {
+            part: moved_to[block]
+            for block in held
+            for part in self._parts_of[block]
+            if self._begun_by.get(part) == block
+        }
+        self._parts_of |= {moved_to[block]: parts for block, parts in [(at, self._parts_of.pop(at)) for at in held]}

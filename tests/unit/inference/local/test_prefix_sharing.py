@@ -55,10 +55,10 @@ class Counting:
         return self.decoder(tokens, *args, **kwargs)
 
 
-def sharing_engine(known, budget_bytes=AMPLE, fails_at=(), **options):
+def sharing_engine(known, budget_bytes=AMPLE, fails_at=(), block_tokens=BLOCK, **options):
     decoder = Counting(known.loaded.decoder, fails_at)
     loaded = replace(known.loaded, decoder=decoder)
-    return Engine(loaded, budget_bytes, block_tokens=BLOCK, prefix_cache=True, **options), decoder
+    return Engine(loaded, budget_bytes, block_tokens=block_tokens, prefix_cache=True, **options), decoder
 
 
 def numbered(prompt, limit=3, **options):
@@ -212,6 +212,23 @@ def test_a_row_that_joins_running_ones_begins_behind_its_cached_prefix():
     assert done["running"].generated_ids == running.answer
 
 
+def test_a_row_that_joins_running_ones_copies_what_it_has_in_common_within_a_block():
+    here = instructed()
+    engine, decoder = sharing_engine(here, block_tokens=16)
+    first, second, running = here.pool[1], here.pool[3], here.pool[0]
+    engine.insert([first.sequence("a", 2)])
+    drain(engine)
+    engine.insert([running.sequence("running")])
+    before = len(decoder.prefilled)
+    engine.insert([second.sequence("b")])
+    done = drain(engine)
+    # of an instruction of 46 tokens two blocks, and 12 tokens of the block in which the prompts differ
+    computed = sum(tokens - 1 for tokens, _ in decoder.prefilled[before:])
+    assert (done["b"].cached_tokens, computed) == (44, len(second.prompt_ids) - 44)
+    assert done["b"].generated_ids == second.answer
+    assert done["running"].generated_ids == running.answer
+
+
 def test_after_a_device_ran_out_of_memory_nothing_is_cached_and_no_answer_is_lost():
     here = instructed()
     engine, decoder = sharing_engine(here, fails_at={4})
@@ -281,8 +298,11 @@ def cached_contents(engine):
     prefill_tokens=st.sampled_from([None, None, 5]),
     threshold=st.sampled_from([1.0, 0.7]),
     guessed=st.booleans(),
+    block_tokens=st.sampled_from([BLOCK, 16]),  # parts of larger blocks are copied
 )
-def test_answers_with_shared_prefixes_are_those_without(schedule, budget_tokens, prefill_tokens, threshold, guessed):
+def test_answers_with_shared_prefixes_are_those_without(
+    schedule, budget_tokens, prefill_tokens, threshold, guessed, block_tokens
+):
     here = instructed()
     foreseen = [
         (*one.prompt_ids, *(sampled_answer(index), one.answer)[index % 2]) for index, one in enumerate(here.pool)
@@ -293,6 +313,7 @@ def test_answers_with_shared_prefixes_are_those_without(schedule, budget_tokens,
         prefill_tokens=prefill_tokens,
         memory_threshold=threshold,
         guessing=Foreseen(foreseen) if guessed else None,
+        block_tokens=block_tokens,
     )
     sampling = Sampling(temperature=1.3, seed=5)
     expected, preempted, numbers, results = {}, [], count(), {}

@@ -1,6 +1,10 @@
 """Keys of blocks: equal only for the same tokens behind the same tokens under the same salt."""
 
-from inference.local.kv.shared_prefixes import SharedPrefixes, extend_keys
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.local.kv.shared_prefixes import SharedPrefixes, extend_keys, keys_of_parts
 
 
 def keys_of(tokens, salt="a"):
@@ -43,3 +47,74 @@ def test_of_two_blocks_with_the_same_tokens_the_first_is_kept():
     prefixes.register([7], keys)
     prefixes.register([8], keys)
     assert (prefixes.find(keys), 8 in prefixes) == ([7], False)
+
+
+def parts_of(tokens, before=(), salt="a"):
+    keys: list[bytes] = []
+    extend_keys(keys, before, salt, 2)
+    return keys_of_parts(keys, len(keys), tokens, salt)
+
+
+def test_a_part_of_a_block_is_found_in_steps_and_never_reaches_the_blocks_last_token():
+    assert [len(parts_of(range(count))) for count in (4, 5, 8, 9, 32)] == [0, 1, 1, 2, 7]
+
+
+def test_the_longest_part_that_a_block_begins_with_is_found_behind_the_same_tokens_only():
+    prefixes = SharedPrefixes()
+    prefixes.register([7], keys_of([0, 1]))
+    prefixes.register_parts(7, parts_of(range(16)))
+    assert prefixes.find_part(parts_of([*range(10), *range(90, 96)])) == (7, 8)
+    assert prefixes.find_part(parts_of(range(90, 106))) == (0, 0)
+    assert prefixes.find_part(parts_of(range(16), before=(5, 6))) == (0, 0)
+    assert prefixes.find_part(parts_of(range(16), salt="another")) == (0, 0)
+
+
+def test_parts_follow_their_block_when_it_moves_and_end_when_it_is_evicted():
+    prefixes, keys = SharedPrefixes(), [keys_of([0, 1]), keys_of([2, 3])]
+    parts = [parts_of(range(16)), parts_of(range(20, 36))]
+    for block in (0, 1):
+        prefixes.register([block], keys[block])
+        prefixes.register_parts(block, parts[block])
+        prefixes.leave(block)
+    prefixes.move({0: 1, 1: 0})
+    assert [prefixes.find_part(part) for part in parts] == [(1, 12), (0, 12)]
+    assert prefixes.evict(1) == [1]
+    assert [prefixes.find_part(part) for part in parts] == [(0, 0), (0, 12)]
+
+
+@pytest.mark.parametrize("first_to_leave", [3, 4])
+def test_a_part_that_two_blocks_begin_with_is_found_until_the_newer_one_is_evicted(first_to_leave):
+    prefixes = SharedPrefixes()
+    for block, tokens in ((3, range(8)), (4, [*range(5), 90, 91, 92])):
+        prefixes.register([block], keys_of([block, block]))
+        prefixes.register_parts(block, parts_of(tokens))
+    found = []
+    for block in (first_to_leave, 7 - first_to_leave):
+        prefixes.leave(block)
+        found.append(prefixes.find_part(parts_of(range(8))))
+        assert prefixes.evict(1) == [block]
+    assert found == [(4, 4), (4, 4) if first_to_leave == 3 else (0, 0)]
+    prefixes.move({3: 4, 4: 3})
+    assert prefixes.find_part(parts_of(range(8))) == (0, 0)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["register", "evict", "move"]), st.integers(0, 5)), max_size=30))
+def test_a_part_that_is_found_is_one_that_its_block_begins_with(operations):
+    prefixes, texts = SharedPrefixes(), dict[int, list[int]]()
+    for number, (operation, block) in enumerate(operations):
+        if operation == "register" and block not in texts:
+            texts[block] = [*range(4), number % 3, number, *range(10)]
+            prefixes.register([block], keys_of([number, number]))
+            prefixes.register_parts(block, parts_of(texts[block]))
+            prefixes.leave(block)
+        elif operation == "evict":
+            for evicted in prefixes.evict(1):
+                del texts[evicted]
+        elif operation == "move":
+            other = (block + 1) % 6
+            moved_to = {old: new for old, new in ((block, other), (other, block)) if old in texts}
+            prefixes.move(moved_to)
+            texts = {moved_to.get(old, old): text for old, text in texts.items()}
+        for wanted in range(3):
+            found, count = prefixes.find_part(parts_of([*range(4), wanted, *range(11)]))
+            assert not count or texts[found][:count] == [*range(4), wanted, *range(11)][:count]
