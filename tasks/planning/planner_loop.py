@@ -25,6 +25,10 @@ STEP_SPACING = 10
 # ms a request (commit ccd7735). The price: a worker whose rows all end meanwhile stays empty for the rest of the
 # interval.
 JOINING_INTERVAL_S = 0.06
+# It is longer where steps are costly, as beside workers on the same cores: JOINING_SPACING times a step's CPU time, up
+# to LONGEST_JOINING_S. With 26 million parameters on two cores, 25 times instead of 10 lowered the control plane's CPU
+# time from 13.4 to 10.3 ms a request, and joins from 16 to 8 a second; 40 times saved no more.
+JOINING_SPACING, LONGEST_JOINING_S = 25, 0.125
 # Seconds between two steps while anything waits or runs: events without a kick, such as a lost lease or a passed
 # deadline, are found within this time. Without work beat's ticks are enough. Not tuned.
 BUSY_STEP_S = 1.0
@@ -134,7 +138,8 @@ class PlannerLoop:
         elif self._leader.has_work:
             self.loop.step_within(BUSY_STEP_S)
         if due_in_s is None and self._leader.all_joinable:
-            self._pacer.lengthen(JOINING_INTERVAL_S)
+            spaced_s = JOINING_SPACING * (thread_time() - self._began_s)
+            self._pacer.lengthen(max(JOINING_INTERVAL_S, min(LONGEST_JOINING_S, spaced_s)))
 
     def on_kick(self, kicks: Collection[bytes] = ()) -> None:
         """Lets the loop's thread step, unless this process stands by: the planner that leads gets the same kick.
