@@ -32,10 +32,10 @@ from cli.hosting.service_files import (
 )
 from cli.hosting.state_lock import AlreadyRunning
 from cli.hosting.supervisor import Stopped, Supervisor
-from cli.hosting.worker_devices import gpu_count, threads_each, worker_devices
+from cli.hosting.worker_devices import cpu_workers, gpu_count, threads_each, worker_devices
 from cli.output import CommandFailed, Unreachable, WrongSetting, json_option, print_result
 from cli.service_access import POLICIES, settings_with, state_dir_option
-from inference.model_directory.model_weights import LARGE_MODEL_PARAMETERS, count_parameters
+from inference.model_directory.model_weights import count_parameters
 from inference.remote.server_errors import ServerUnusable
 from models.connections.connection_slots import MOST_OF, connection_shortage
 from models.connections.database_errors import explain
@@ -246,9 +246,8 @@ def _own_devices(settings: Settings) -> list[str]:
     requested = settings.workers if "workers" in settings.model_fields_set else None
     if settings.engines and not requested:
         return []
-    # one for a large model: a step reads the weights once for all rows, so that one larger batch is faster
-    cpu_workers = 1 if (count_parameters(Path(settings.model)) or 0) >= LARGE_MODEL_PARAMETERS else 2
-    return worker_devices(settings.devices, requested, gpu_count(), cpu_workers)
+    on_cpu = cpu_workers(count_parameters(Path(settings.model)) or 0)
+    return worker_devices(settings.devices, requested, gpu_count(), on_cpu)
 
 
 def _free_port(host: str, port: int, given: bool, option: str) -> int:

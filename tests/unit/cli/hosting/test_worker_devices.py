@@ -2,7 +2,7 @@
 
 import pytest
 
-from cli.hosting.worker_devices import threads_each, worker_devices
+from cli.hosting.worker_devices import cpu_workers, threads_each, worker_devices
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,7 @@ def test_each_worker_gets_a_device(devices: str, workers: int | None, gpus: int,
 
 def test_more_workers_than_cores_get_one_thread_each() -> None:
     assert threads_each(10_000) == 1
+
+
+def test_a_cpu_gets_a_second_worker_unless_the_models_weights_are_large() -> None:
+    assert [cpu_workers(parameters) for parameters in (0, 700_000, 134_515_008, 1_240_000_000)] == [2, 2, 2, 1]
