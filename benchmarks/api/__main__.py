@@ -26,6 +26,7 @@ from benchmarks.harness import Results, json_option, print_table
 FIGURES: dict[str, Callable[[bool], MeasuredFigure]] = {
     "waiting": waiting_chats.measure,
     "submissions": submissions.measure,
+    "full": submissions.measure_full,
     "million": large_amounts.measure_million,
     "lines": waiting_lines.measure,
     "intake": large_amounts.measure_intake,

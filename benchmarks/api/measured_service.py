@@ -17,6 +17,7 @@ from sqlalchemy import Engine
 from benchmarks.chaos.promise_rows import Row
 from benchmarks.live.fresh_service import paced_workers
 from benchmarks.service_start import facts_of, process_ids, running, up_program
+from cli.api_client import Client
 from cli.hosting.service_files import RunningService
 from models.session import make_engine
 
@@ -67,6 +68,12 @@ class MeasuredService:
     def peak_mib(self) -> float:
         """The peak of the web process's memory since `forget_peak`, as the kernel records it; Linux only."""
         return sum(_peak_bytes(process.pid) for process in self.web_processes()) / 2**20
+
+
+def model_of(service: MeasuredService) -> str:
+    """Ask the service for the name of its model."""
+    with Client(service.url, service.key) as client:
+        return client.model()
 
 
 def _peak_bytes(pid: int) -> int:

@@ -1,4 +1,4 @@
-"""Single submissions from 16 connections, each sending the next when it has its answer; 100 posts under one key.
+"""Single submissions: as fast as 16 connections can, at a rate beside many requests, and 100 posts under one key.
 
 Calls go over plain asyncio connections. httpx checks all of its connections at each event, so that with a thousand of
 them it takes a whole core for half a minute, as much as the service. The service has no workers; the sender's share of
@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 import httpx
 from sqlalchemy import text
 
-from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
+from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service, model_of
 from benchmarks.harness import spread
+from benchmarks.inputs.filled_database import fill_service
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -55,6 +56,7 @@ async def status_of(reader: asyncio.StreamReader) -> int:
 # Any words do: the answers are not read.
 WORDS = ["red", "green", "blue", "one", "two", "three", "small", "big", "old", "new", "house", "tree", "river", "bird"]
 CONNECTIONS, RACING = 16, 100  # calls at once
+OPEN_CONNECTIONS = 64  # of submissions at a rate: at 200 a second enough for 0.3 s each
 RATE, P99_MS = 400, 100
 BODIES = 500  # different bodies, sent in turn
 WARM_S = 3.0  # seconds of sending before the measurement, which open connections and fill query plans and caches
@@ -83,6 +85,49 @@ async def send_on_one(url: str, requests: Iterator[bytes], until: float) -> list
         answers.append((await status_of(reader), perf_counter() - began))
     writer.close()
     return answers
+
+
+async def submit_at_rate(url: str, requests: Iterator[bytes], rate: float, seconds: float, seed: int) -> dict[str, Any]:
+    """Submit Poisson arrivals over connections that each take the next one due; returns the figures.
+
+    A latency counts from the instant at which its submission was due, so a service that falls behind shows it.
+    """
+    began, failures, seconds_late = perf_counter(), list[str](), list[float]()
+    dues = arrival_instants(began, rate, seconds, random.Random(seed))
+
+    async def submit() -> None:
+        reader, writer = await connect(url)
+        for due in dues:
+            await asyncio.sleep(max(0.0, due - perf_counter()))
+            try:
+                writer.write(next(requests))
+                status = await status_of(reader)
+            except (OSError, EOFError) as error:
+                failures.append(type(error).__name__)
+                reader, writer = await connect(url)
+                continue
+            if status == 200:
+                seconds_late.append(perf_counter() - due)
+            else:
+                failures.append(str(status))
+        writer.close()
+
+    await asyncio.gather(*(submit() for _ in range(OPEN_CONNECTIONS)))
+    return {
+        "rate": rate,
+        "seconds": seconds,
+        "accepted": len(seconds_late),
+        "failed": len(failures),
+        "failures": sorted(set(failures)),
+        "latency_ms": spread([1000 * late for late in seconds_late]),
+    }
+
+
+def arrival_instants(began: float, rate: float, seconds: float, rng: random.Random) -> Iterator[float]:
+    """Yield the instants of Poisson arrivals for so many seconds."""
+    due = began
+    while (due := due + rng.expovariate(rate)) < began + seconds:
+        yield due
 
 
 async def send(service: MeasuredService, model: str, connections: int, seconds: float) -> dict[str, Any]:
@@ -126,8 +171,7 @@ def measure(short: bool) -> MeasuredFigure:
     measured, seconds = MeasuredFigure(), 5.0 if short else 40.0
     for processes in (1, 2):
         with measured_service("--workers", "0", environment={"WEB_CONCURRENCY": str(processes)}) as service:
-            with httpx.Client(base_url=service.url, headers={"Authorization": f"Bearer {service.key}"}) as client:
-                model = client.get("/v1/models").raise_for_status().json()["data"][0]["id"]
+            model = model_of(service)
             asyncio.run(send(service, model, CONNECTIONS, WARM_S))
             figures = asyncio.run(send(service, model, CONNECTIONS, seconds))
             raced = asyncio.run(race(service, model))
@@ -141,4 +185,28 @@ def measure(short: bool) -> MeasuredFigure:
         one = raced["accepted"] == RACING and raced["ids"] == raced["jobs"] == 1
         shown = f"{raced['jobs']}; {raced['accepted']} of {RACING} answered, with {raced['ids']} id"
         measured.holds(f"{RACING} posts under one Idempotency-Key, {name}: jobs", "1", shown, one)
+    return measured
+
+
+FINISHED, QUEUED = 1_000_000, 100_000  # requests in the database
+FULL_RATE, FULL_P99_MS = 200, 50
+PACED_WORKERS = 4
+
+
+def measure_full(short: bool) -> MeasuredFigure:
+    """Measure two web processes with an empty database and with many ended and waiting requests."""
+    measured, seconds = MeasuredFigure(), 3.0 if short else 30.0
+    finished, queued = (10_000, 1_000) if short else (FINISHED, QUEUED)
+    for ended, waiting in ((0, 0), (finished, queued)):
+        with measured_service(paced=PACED_WORKERS, environment={"WEB_CONCURRENCY": "2"}) as service:
+            model = model_of(service)
+            if ended:
+                fill_service(service.facts.database_url, model, ended, waiting)
+            requests = posts(model, service.key)
+            asyncio.run(submit_at_rate(service.url, requests, FULL_RATE, WARM_S, seed=3))
+            figures = asyncio.run(submit_at_rate(service.url, requests, FULL_RATE, seconds, seed=1))
+        name = f"{ended:,} requests ended, {waiting:,} waiting"
+        measured.figures[name] = figures
+        p99, more = figures["latency_ms"]["p99"], f" ({figures['failed']} refused)"
+        measured.below(f"{name}: P99 of {FULL_RATE} submissions a second", FULL_P99_MS, p99, "ms", more)
     return measured

@@ -5,19 +5,15 @@ the web process runs on, as on a laptop. Submissions count from the instants at 
 """
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-import httpx
-
-from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
-from benchmarks.api.submissions import body, connect, post, status_of
-from benchmarks.harness import Json, spread
-from cli.api_client import Client
+from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service, model_of
+from benchmarks.api.submissions import connect, post, posts, status_of, submit_at_rate
+from benchmarks.harness import Json
 from inference.toy.toy_applications import APPLICATIONS
 
 P99_MS = 100
@@ -97,47 +93,6 @@ class HeldChats:
         return int(status[9:12]) if whole else "cut off"
 
 
-async def submit_all(url: str, key: str, rate: float, seconds: float, seed: int) -> tuple[list[float], list[str]]:
-    """Submit Poisson arrivals; returns the seconds of accepted ones since they were due, and the others' errors."""
-    rng = random.Random(seed)
-    latencies: list[float] = []
-    failures: list[str] = []
-    limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
-    headers = {"Authorization": f"Bearer {key}"}
-    async with httpx.AsyncClient(base_url=url, headers=headers, limits=limits, timeout=30.0) as client:
-        model = (await client.get("/v1/models")).raise_for_status().json()["data"][0]["id"]
-        start, due = perf_counter(), 0.0
-
-        async def submit(due: float) -> None:
-            try:
-                answer = await client.post("/v1/responses", json=body(model, rng))
-            except httpx.HTTPError as error:
-                failures.append(type(error).__name__)
-                return
-            if answer.status_code == 200:
-                latencies.append(perf_counter() - start - due)
-            else:
-                failures.append(str(answer.status_code))
-
-        async with asyncio.TaskGroup() as group:
-            while (due := due + rng.expovariate(rate)) < seconds:
-                await asyncio.sleep(max(0.0, start + due - perf_counter()))
-                group.create_task(submit(due))
-    return latencies, failures
-
-
-def figures(latencies: list[float], failures: list[str], rate: float, seconds: float) -> dict[str, Any]:
-    """Summarize the submissions for the JSON, with latencies in milliseconds."""
-    return {
-        "rate": rate,
-        "seconds": seconds,
-        "accepted": len(latencies),
-        "failed": len(failures),
-        "failures": sorted(set(failures)),
-        "latency_ms": spread([1000 * latency for latency in latencies]),
-    }
-
-
 async def hold_and_submit(service: MeasuredService, model: str, load: Load, seconds: float) -> Json:
     """Submit requests while calls are held open; returns the submissions' figures, and how the held calls ended."""
     held = HeldChats(service.url, service.key, model, load.tokens)
@@ -147,14 +102,14 @@ async def hold_and_submit(service: MeasuredService, model: str, load: Load, seco
     tasks += [asyncio.create_task(held.stream()) for _ in range(load.streams)]
     await asyncio.sleep(SETTLE_S)
     open_before = sum(not task.done() for task in tasks)
-    latencies, failures = await submit_all(service.url, service.key, RATE, seconds, seed=2)
+    submissions = await submit_at_rate(service.url, posts(model, service.key), RATE, seconds, seed=2)
     open_after, memory = sum(not task.done() for task in tasks), service.memory_mib()
     await asyncio.gather(*tasks)
     answered_s = perf_counter() - opened_at
     for _, writer in idle_ones:
         writer.close()
     first = sorted(held.first_text_s)
-    return figures(latencies, failures, RATE, seconds) | {
+    return submissions | {
         "open_before": open_before,
         "open_after": open_after,
         "memory_mib": memory,
@@ -179,17 +134,16 @@ def measure(short: bool) -> MeasuredFigure:
 
 
 def _alone(service: MeasuredService, seconds: float) -> Json:
-    asyncio.run(submit_all(service.url, service.key, RATE, 2.0, seed=3))  # opens connections, fills caches
-    latencies, failures = asyncio.run(submit_all(service.url, service.key, RATE, seconds, seed=1))
-    return figures(latencies, failures, RATE, seconds) | {"memory_mib": service.memory_mib()}
+    requests = posts(model_of(service), service.key)
+    asyncio.run(submit_at_rate(service.url, requests, RATE, 2.0, seed=3))  # fills plans and caches
+    submissions = asyncio.run(submit_at_rate(service.url, requests, RATE, seconds, seed=1))
+    return submissions | {"memory_mib": service.memory_mib()}
 
 
 def _judge(
     measured: MeasuredFigure, service: MeasuredService, load: Load, seconds: float, workers: str, alone: Json
 ) -> None:
-    with Client(service.url, service.key) as client:
-        model = client.model()
-    beside = asyncio.run(hold_and_submit(service, model, load, seconds))
+    beside = asyncio.run(hold_and_submit(service, model_of(service), load, seconds))
     name, calls = f"{load}, {workers}", load.waiting + load.streams
     measured.figures[name] = beside
     good = sum(beside["held_ended"].get(kind, 0) for kind in ("waiting: 200", "streams: 200"))

@@ -107,11 +107,11 @@ def fill(connection: Connection, finished: int, queued: int, model: str) -> None
     connection.commit()
 
 
-def fill_service(url: str, model: str, finished: int) -> None:
-    """Fill a service's empty database with ended requests, close their minutes, and vacuum it."""
+def fill_service(url: str, model: str, finished: int, queued: int = 0) -> None:
+    """Fill a service's empty database with ended and waiting requests, close their minutes, and vacuum it."""
     engine = make_engine(url, answer_within_s=None, pool_size=1, name="benchmark")
     with engine.connect() as connection:
-        fill(connection, finished, 0, model)
+        fill(connection, finished, queued, model)
     with Session(engine) as session:
         while close_minutes(session):
             pass
