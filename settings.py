@@ -169,7 +169,9 @@ class Settings(BaseSettings):
 
     # workers
     workers: int = Field(
-        2, ge=0, description="Workers that `magnus up` starts; if unset, one a GPU; on a CPU 2, or 1 for a large model"
+        2,
+        ge=0,
+        description="Workers that `magnus up` starts; if unset, one a GPU; on a CPU 2, or 1 from 500 M parameters on",
     )
     devices: formats.DeviceList = Field(
         "auto",

@@ -217,14 +217,19 @@ def expected_of_rows(work: PresentWork) -> Iterator[tuple[str, ExpectedAnswer]]:
     rows = work.worker.rows
     if not rows:
         return
-    cached = [row.request.length + row.generated for row in rows]
-    read = sum(cached) / len(cached) if work.worker.memory.paged else max(cached)
-    step_s = linearized(work.step_costs or work.worker.costs).decode_step_s(len(rows), read)
+    step_s = next_step_s(work.worker, work.step_costs or work.worker.costs)
     for row in rows:
         median = drawn_length(row.request, 0.5, row.generated)
         upper = max(median, drawn_length(row.request, COVERAGE, row.generated))
         spread = spread_of(log_spread(median, upper), 1.0)
         yield row.request.id, ExpectedAnswer("running", 0.0, median * step_s, spread)
+
+
+def next_step_s(worker: Worker, costs: ServingTime) -> float:
+    """Return the seconds of the next iteration of a worker's continuous batch, which has rows."""
+    cached = [row.request.length + row.generated for row in worker.rows]
+    read = sum(cached) / len(cached) if worker.memory.paged else max(cached)
+    return linearized(costs).decode_step_s(len(cached), read)
 
 
 def _instance(work: PresentWork, now: float) -> Instance:

@@ -46,9 +46,9 @@ class Leader:
         return self._planner is not None
 
     @property
-    def all_joinable(self) -> bool:
-        """Whether this process leads and every worker was decoding rows that others may join at its last step."""
-        return self._planner is not None and self._planner.all_joinable
+    def shortest_step_s(self) -> float | None:
+        """The seconds of the shortest decoding step of any worker, if all decoded joinable rows at the last step."""
+        return None if self._planner is None else self._planner.shortest_step_s
 
     @property
     def serves_background(self) -> bool:

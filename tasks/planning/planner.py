@@ -23,6 +23,7 @@ from models.planning.planner_state import PlannerInputs
 from models.planning.queue_snapshot import QueueSnapshot, write_queue_snapshot
 from models.upkeep import reconciler
 from scheduling.costs import ServingTime
+from scheduling.forecast.forecast import next_step_s
 from scheduling.policies.policy_factory import UnknownPolicy
 from scheduling.policy import Worker
 from tasks.planning.fleet_view import FleetView, next_due_in_s, with_estimates, work_after_change
@@ -71,7 +72,9 @@ class Planner:
         self._lacking: dict[str, Lacking] = {}  # by model
         self.fetched_all = True  # whether no queued request was left to be fetched at the last step
         self.has_work = False  # whether anything waited or was in flight at the last step
-        self.all_joinable = False  # whether every worker had rows that others may join at the last step
+        # seconds of the shortest decoding step of any worker, if at the last step every worker had rows that others may
+        # join; else None
+        self.shortest_step_s: float | None = None
         self.serves_background = False  # whether a worker had rows of bulk jobs at the last step
         self.due_in_s: float | None = None  # seconds until a policy wants to be asked again even if nothing happens
 
@@ -116,7 +119,8 @@ class Planner:
         self._live = live
         self.has_work = len(self._policies) > 0 or self._fleet.busy
         every = [*chain.from_iterable(workers.values())]
-        self.all_joinable = bool(workers) and all(worker.rows for worker in every)
+        all_joinable = bool(workers) and all(worker.rows for worker in every)
+        self.shortest_step_s = min(next_step_s(worker, worker.costs) for worker in every) if all_joinable else None
         self.serves_background = any(row.request.background for worker in every for row in worker.rows)
         due_in_s = next_due_in_s(self._policies, workers, claims, now, self._rules.lookahead_s)
         self.due_in_s = 0.0 if not self.fetched_all else None if inputs.paused else due_in_s

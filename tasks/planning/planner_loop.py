@@ -25,10 +25,12 @@ STEP_SPACING = 10
 # ms a request (commit ccd7735). The price: a worker whose rows all end meanwhile stays empty for the rest of the
 # interval.
 JOINING_INTERVAL_S = 0.06
-# It is longer where steps are costly, as beside workers on the same cores: JOINING_SPACING times a step's CPU time, up
-# to LONGEST_JOINING_S. With 26 million parameters on two cores, 25 times instead of 10 lowered the control plane's CPU
-# time from 13.4 to 10.3 ms a request, and joins from 16 to 8 a second; 40 times saved no more.
-JOINING_SPACING, LONGEST_JOINING_S = 25, 0.125
+# It is longer where the planner's steps are costly, as beside workers on the same cores: JOINING_SPACING times the CPU
+# time of a step, but at most JOINING_STEPS decoding steps, since rows end meanwhile. With 26 million parameters on two
+# cores, 25 times instead of 10 lowered the control plane's CPU time from 13.4 to 10.3 ms a request, and joins from 16
+# to 8 a second; 40 times saved no more. Without the bound the bundled model, whose rows live for a tenth of a second,
+# lost 7 % of its throughput.
+JOINING_SPACING, JOINING_STEPS = 25, 4
 # Seconds between two steps while anything waits or runs: events without a kick, such as a lost lease or a passed
 # deadline, are found within this time. Without work beat's ticks are enough. Not tuned.
 BUSY_STEP_S = 1.0
@@ -58,6 +60,15 @@ class PlanQueue:
         self._consumes = consume
         change = self.consumer.add_task_queue if consume else self.consumer.cancel_task_queue
         self.consumer.call_soon(change, QUEUE)
+
+
+def pause_s(cpu_s: float, shortest_step_s: float | None) -> float:
+    """Returns the seconds from the beginning of a step that took so much CPU time to that of the next one.
+
+    `shortest_step_s` is that of `Leader`.
+    """
+    spaced_s = min(BUSY_STEP_S, STEP_SPACING * cpu_s)
+    return max(spaced_s, min(JOINING_SPACING * cpu_s, JOINING_STEPS * (shortest_step_s or 0.0)))
 
 
 class StepPacer:
@@ -128,7 +139,7 @@ class PlannerLoop:
 
     def _send(self, batches: list[tuple[int, str]]) -> None:
         self._messages.send_batches(batches)
-        self._pacer.lengthen(min(BUSY_STEP_S, STEP_SPACING * (thread_time() - self._began_s)))
+        self._pacer.lengthen(pause_s(thread_time() - self._began_s, self._leader.shortest_step_s))
 
     def _arrange_next_step(self) -> None:
         """Schedules a step for when a policy wants to be asked, soon while there is work; lets joiners collect."""
@@ -137,9 +148,8 @@ class PlannerLoop:
             self.loop.step_within(min(due_in_s, BUSY_STEP_S))
         elif self._leader.has_work:
             self.loop.step_within(BUSY_STEP_S)
-        if due_in_s is None and self._leader.all_joinable:
-            spaced_s = JOINING_SPACING * (thread_time() - self._began_s)
-            self._pacer.lengthen(max(JOINING_INTERVAL_S, min(LONGEST_JOINING_S, spaced_s)))
+        if due_in_s is None and self._leader.shortest_step_s is not None:
+            self._pacer.lengthen(JOINING_INTERVAL_S)
 
     def on_kick(self, kicks: Collection[bytes] = ()) -> None:
         """Lets the loop's thread step, unless this process stands by: the planner that leads gets the same kick.

@@ -64,18 +64,18 @@ def test_without_a_predictor_a_request_gets_the_mean_of_its_application_or_else_
 def test_its_steps_may_be_further_apart_only_while_every_worker_decodes_rows_that_others_may_join(stage: Stage):
     leader = Leader(stage.database, replace(RULES, policy="fusion"))
     leader.step()
-    assert not leader.all_joinable  # there is no worker
+    assert leader.shortest_step_s is None  # there is no worker
     stage.worker("w1")
     stage.request("r1")
     leader.step()
-    assert not leader.all_joinable  # w1 was idle when the step began
+    assert leader.shortest_step_s is None  # w1 was idle when the step began
     leader.step()
-    assert leader.all_joinable
+    assert leader.shortest_step_s is not None
     stage.worker("w2")
     leader.step()
-    assert not leader.all_joinable
+    assert leader.shortest_step_s is None
     leader.resign()
-    assert not leader.all_joinable
+    assert leader.shortest_step_s is None
 
 
 def test_it_knows_when_a_policy_that_delays_joiners_wants_to_be_asked_again(stage: Stage):

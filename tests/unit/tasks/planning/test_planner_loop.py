@@ -1,6 +1,8 @@
 from threading import Event, Thread
 
-from tasks.planning.planner_loop import StepPacer
+import pytest
+
+from tasks.planning.planner_loop import StepPacer, pause_s
 
 
 class Clock:
@@ -117,3 +119,13 @@ def test_a_step_is_not_hurried_by_what_came_before_the_last_one():
     paced.lengthen(6.0)
     paced.wait()
     assert clock.now == 106.0
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "some_worker_is_idle", "all_decode"),
+    [(0.001, 0.01, 0.025), (0.004, 0.04, 0.1), (0.008, 0.08, 0.12), (0.03, 0.3, 0.3), (0.5, 1.0, 1.0)],
+)
+def test_costly_steps_are_further_apart_while_every_worker_decodes(cpu_s, some_worker_is_idle, all_decode):
+    assert pause_s(cpu_s, shortest_step_s=None) == pytest.approx(some_worker_is_idle)
+    assert pause_s(cpu_s, shortest_step_s=0.03) == pytest.approx(all_decode)
+    assert pause_s(cpu_s, shortest_step_s=0.0) == pytest.approx(some_worker_is_idle)
