@@ -67,8 +67,8 @@ def pause_s(cpu_s: float, shortest_step_s: float | None) -> float:
 
     `shortest_step_s` is that of `Leader`.
     """
-    spaced_s = min(BUSY_STEP_S, STEP_SPACING * cpu_s)
-    return max(spaced_s, min(JOINING_SPACING * cpu_s, JOINING_STEPS * (shortest_step_s or 0.0)))
+    joining_s = min(JOINING_SPACING * cpu_s, JOINING_STEPS * (shortest_step_s or 0.0))
+    return min(BUSY_STEP_S, max(STEP_SPACING * cpu_s, joining_s))
 
 
 class StepPacer:
