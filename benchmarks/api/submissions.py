@@ -56,6 +56,7 @@ async def status_of(reader: asyncio.StreamReader) -> int:
 # Any words do: the answers are not read.
 WORDS = ["red", "green", "blue", "one", "two", "three", "small", "big", "old", "new", "house", "tree", "river", "bird"]
 CONNECTIONS, RACING = 16, 100  # calls at once
+ANSWERED_WITHIN_S = 30.0  # a submission without an answer by then has failed
 OPEN_CONNECTIONS = 64  # of submissions at a rate: at 200 a second enough for 0.3 s each
 RATE, P99_MS = 400, 100
 BODIES = 500  # different bodies, sent in turn
@@ -93,18 +94,21 @@ async def submit_at_rate(url: str, requests: Iterator[bytes], rate: float, secon
 
     A latency counts from the instant at which its submission was due, so a service that falls behind shows it.
     """
-    began, failures, seconds_late = perf_counter(), list[str](), list[float]()
-    dues = arrival_instants(began, rate, seconds, random.Random(seed))
+    failures, seconds_late = list[str](), list[float]()
+    connections = [await connect(url) for _ in range(OPEN_CONNECTIONS)]
+    dues = arrival_instants(perf_counter(), rate, seconds, random.Random(seed))
 
-    async def submit() -> None:
-        reader, writer = await connect(url)
+    async def submit(connection: Connection) -> None:
+        reader, writer = connection
         for due in dues:
             await asyncio.sleep(max(0.0, due - perf_counter()))
             try:
-                writer.write(next(requests))
-                status = await status_of(reader)
-            except (OSError, EOFError) as error:
+                async with asyncio.timeout(ANSWERED_WITHIN_S):
+                    writer.write(next(requests))
+                    status = await status_of(reader)
+            except (OSError, EOFError) as error:  # these include time-outs
                 failures.append(type(error).__name__)
+                writer.close()
                 reader, writer = await connect(url)
                 continue
             if status == 200:
@@ -113,7 +117,7 @@ async def submit_at_rate(url: str, requests: Iterator[bytes], rate: float, secon
                 failures.append(str(status))
         writer.close()
 
-    await asyncio.gather(*(submit() for _ in range(OPEN_CONNECTIONS)))
+    await asyncio.gather(*map(submit, connections))
     return {
         "rate": rate,
         "seconds": seconds,

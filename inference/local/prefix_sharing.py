@@ -8,6 +8,7 @@ oldest blocks, or with longrope, whose keys and values do not depend on the toke
 """
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Several
 from itertools import dropwhile
 
 from inference.local.batch_rows import PASS_TOKENS, BatchRow, group_by_length
@@ -30,7 +31,7 @@ class PrefixSharing:
 
     def __init__(self, kv: KvCache, on: bool) -> None:
         self._kv, self._on = kv, on
-        self._copies = kv.layout.device.type == "cpu"
+        self._copies = on and kv.layout.device.type == "cpu"
 
     def blocks(self, row: BatchRow) -> list[int]:
         """Returns the blocks that hold the beginning of a joining row."""
@@ -50,30 +51,29 @@ class PrefixSharing:
         """Lets later rows share the complete blocks of row `index`, while it runs and after it has left."""
         tables = self._kv.arrangement.tables
         if self._on and tables is not None:
-            extend_keys(
-                row.block_keys, row.token_ids[: row.cached_tokens], row.sequence.prefix_salt, tables.block_tokens
-            )
-            complete = row.block_keys[: row.cached_tokens // tables.block_tokens]
+            tokens, size = row.token_ids[: row.cached_tokens], tables.block_tokens
+            extend_keys(row.block_keys, tokens, row.sequence.prefix_salt, size)
+            complete = row.block_keys[: len(tokens) // size]
             for number in tables.prefixes.register(tables.rows[index], complete):
                 if self._copies:
-                    tables.prefixes.register_parts(tables.rows[index][number], self._parts(row, number))
+                    tables.prefixes.register_parts(complete[number], self._parts(row, number, tokens))
 
     def copy_part(self, row: BatchRow, index: int) -> int:
         """Copies what another row has of the first block that row `index` does not share; returns how many tokens."""
         tables = self._kv.arrangement.tables
-        if not self._on or not self._copies or tables is None:
+        if not self._copies or tables is None:
             return 0
         number = len(self.blocks(row))
-        block, tokens = tables.prefixes.find_part(self._parts(row, number))
+        block, tokens = tables.prefixes.find_part(self._parts(row, number, row.token_ids))
         if tokens:
             self._kv.copy_tokens(block, tables.rows[index][number], tokens)
         return tokens
 
-    def _parts(self, row: BatchRow, number: int) -> list[bytes]:
-        """Returns the keys of the beginnings of a row's block, none of which has its last token."""
+    def _parts(self, row: BatchRow, number: int, tokens: Several[int]) -> list[bytes]:
+        """Returns the keys of the beginnings of one block of a row's tokens, none of which has the block's last one."""
         size = self._kv.arrangement.block_tokens
-        tokens = row.token_ids[number * size : (number + 1) * size]
-        return keys_of_parts(row.block_keys, number, tokens, row.sequence.prefix_salt)
+        of_block = tokens[number * size : (number + 1) * size]
+        return keys_of_parts(row.block_keys, number, of_block, row.sequence.prefix_salt)
 
     def prefill_groups(self, rows: Iterable[BatchRow]) -> list[list[BatchRow]]:
         """Returns the groups in which joining rows are prefilled, each of similar length, in their order.

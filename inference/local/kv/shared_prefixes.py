@@ -46,8 +46,8 @@ class SharedPrefixes:
         self._block_of: dict[bytes, int] = {}
         self._key_of: dict[int, bytes] = {}
         self._unread: dict[bytes, None] = {}  # the least recently used comes first
-        self._begun_by: dict[bytes, int] = {}  # by the key of a part: the newest block that begins with it
-        self._parts_of: dict[int, Sequence[bytes]] = {}
+        self._begun_by: dict[bytes, bytes] = {}  # by the key of a part: that of the newest block that begins with it
+        self._parts_of: dict[bytes, Sequence[bytes]] = {}
 
     def __contains__(self, block: int) -> bool:
         return block in self._key_of
@@ -70,7 +70,7 @@ class SharedPrefixes:
         """Returns a block that has the longest of these parts, which come shortest first, and its tokens; or (0, 0)."""
         for number in range(len(parts), 0, -1):
             if parts[number - 1] in self._begun_by:
-                return self._begun_by[parts[number - 1]], number * PART_TOKENS
+                return self._block_of[self._begun_by[parts[number - 1]]], number * PART_TOKENS
         return 0, 0
 
     def register(self, blocks: Iterable[int], keys: Iterable[bytes]) -> list[int]:
@@ -85,10 +85,10 @@ class SharedPrefixes:
                 new.append(number)
         return new
 
-    def register_parts(self, block: int, parts: Sequence[bytes]) -> None:
-        """Lets rows find the parts of a registered block."""
-        self._parts_of[block] = parts
-        self._begun_by |= dict.fromkeys(parts, block)
+    def register_parts(self, key: bytes, parts: Sequence[bytes]) -> None:
+        """Lets rows find the parts of the registered block that has this key."""
+        self._parts_of[key] = parts
+        self._begun_by |= dict.fromkeys(parts, key)
 
     def read(self, block: int) -> None:
         """Notes that a row reads a registered block that no other row reads."""
@@ -105,8 +105,8 @@ class SharedPrefixes:
             del self._unread[key]
             block = self._block_of.pop(key)
             del self._key_of[block]
-            for part in self._parts_of.pop(block, ()):
-                if self._begun_by.get(part) == block:
+            for part in self._parts_of.pop(key, ()):
+                if self._begun_by.get(part) == key:
                     del self._begun_by[part]
             evicted.append(block)
         return evicted
@@ -116,11 +116,3 @@ class SharedPrefixes:
         keys = {moved_to[block]: self._key_of.pop(block) for block in moved_to if block in self._key_of}
         self._key_of |= keys
         self._block_of |= {key: block for block, key in keys.items()}
-        held = [block for block in moved_to if block in self._parts_of]
-        self._begun_by |= {
-            part: moved_to[block]
-            for block in held
-            for part in self._parts_of[block]
-            if self._begun_by.get(part) == block
-        }
-        self._parts_of |= {moved_to[block]: parts for block, parts in [(at, self._parts_of.pop(at)) for at in held]}

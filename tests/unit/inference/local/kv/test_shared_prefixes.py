@@ -62,7 +62,7 @@ def test_a_part_of_a_block_is_found_in_steps_and_never_reaches_the_blocks_last_t
 def test_the_longest_part_that_a_block_begins_with_is_found_behind_the_same_tokens_only():
     prefixes = SharedPrefixes()
     prefixes.register([7], keys_of([0, 1]))
-    prefixes.register_parts(7, parts_of(range(16)))
+    prefixes.register_parts(keys_of([0, 1])[0], parts_of(range(16)))
     assert prefixes.find_part(parts_of([*range(10), *range(90, 96)])) == (7, 8)
     assert prefixes.find_part(parts_of(range(90, 106))) == (0, 0)
     assert prefixes.find_part(parts_of(range(16), before=(5, 6))) == (0, 0)
@@ -74,7 +74,7 @@ def test_parts_follow_their_block_when_it_moves_and_end_when_it_is_evicted():
     parts = [parts_of(range(16)), parts_of(range(20, 36))]
     for block in (0, 1):
         prefixes.register([block], keys[block])
-        prefixes.register_parts(block, parts[block])
+        prefixes.register_parts(keys[block][0], parts[block])
         prefixes.leave(block)
     prefixes.move({0: 1, 1: 0})
     assert [prefixes.find_part(part) for part in parts] == [(1, 12), (0, 12)]
@@ -87,7 +87,7 @@ def test_a_part_that_two_blocks_begin_with_is_found_until_the_newer_one_is_evict
     prefixes = SharedPrefixes()
     for block, tokens in ((3, range(8)), (4, [*range(5), 90, 91, 92])):
         prefixes.register([block], keys_of([block, block]))
-        prefixes.register_parts(block, parts_of(tokens))
+        prefixes.register_parts(keys_of([block, block])[0], parts_of(tokens))
     found = []
     for block in (first_to_leave, 7 - first_to_leave):
         prefixes.leave(block)
@@ -105,7 +105,7 @@ def test_a_part_that_is_found_is_one_that_its_block_begins_with(operations):
         if operation == "register" and block not in texts:
             texts[block] = [*range(4), number % 3, number, *range(10)]
             prefixes.register([block], keys_of([number, number]))
-            prefixes.register_parts(block, parts_of(texts[block]))
+            prefixes.register_parts(keys_of([number, number])[0], parts_of(texts[block]))
             prefixes.leave(block)
         elif operation == "evict":
             for evicted in prefixes.evict(1):
