@@ -46,7 +46,7 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
     """Register the worker under its name; returns its incarnation, which identifies its process.
 
     Open batches of an earlier process of that name are lost; the requests that it was serving are suspects (see
-    `models.leasing.requeue`).
+    `models.leasing.requeue`). If the earlier one took no messages, this one must take a probe before it gets batches.
     """
     incarnation = connection.execute(
         text("""
@@ -68,7 +68,7 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
                     or workers.device <> excluded.device then excluded.curves
                     else coalesce(workers.curves, excluded.curves) end,
                 started_at = clock_timestamp(), heartbeat_at = clock_timestamp(), stopped_at = null,
-                stopping = false, not_consuming_since = null,
+                stopping = false,
                 drained_at = case when workers.instance = excluded.instance then workers.drained_at end
             returning extract(epoch from started_at)::float8
         """).bindparams(bindparam("curves", type_=JSONB(none_as_null=True)), bindparam("loadable", type_=JSONB)),
@@ -109,14 +109,16 @@ def deregister(
     """Mark the worker as stopped and put the requests of its open batches back into the queue.
 
     If the worker `failed`, the requests that it served are suspects. Without `stopped` it only gives its batches back,
-    to register again with another model. Does nothing if another process has its name.
+    to register again with another model. A worker that took no messages is held to have been repaired if it stops in
+    order. Does nothing if another process has its name.
     """
     mine = connection.execute(
         text("""
-            update workers set stopped_at = case when :stopped then clock_timestamp() end
+            update workers set stopped_at = case when :stopped then clock_timestamp() end,
+                not_consuming_since = case when :failed or not :stopped then not_consuming_since end
             where name = :name and extract(epoch from started_at)::float8 = :incarnation returning name
         """),
-        {"name": name, "incarnation": incarnation, "stopped": stopped},
+        {"name": name, "incarnation": incarnation, "failed": failed, "stopped": stopped},
     ).one_or_none()
     if mine is not None:
         _lose_open_batches(connection, name, failed=failed, max_attempts=max_attempts)

@@ -100,7 +100,7 @@ def workers_not_consuming(session: Session) -> list[str]:
     """Returns the names of workers that get no batch because they took none of several messages."""
     rows = session.execute(
         text("""
-            select name from workers where not_consuming_since is not null and stopped_at is null
+            select name from workers where not_consuming_since is not null
                 and heartbeat_at > statement_timestamp() - interval '1 day' order by name
         """)
     )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from time import monotonic, sleep
 
 import psutil
 import psycopg
@@ -181,6 +182,13 @@ def engine_away(service: Service) -> Iterator[None]:
             again.die()
 
 
+def _is_sent_a_batch(service: Service, worker: str) -> bool:
+    """Submits some requests, and returns whether one of them, or an earlier one, was sent to the worker."""
+    service.submit(f"for-{worker}-{monotonic()}-", 6, limit=100)
+    sleep(0.5)  # time to be planned
+    return bool(service.stage.sql("select 1 from batches where worker = :worker", worker=worker))
+
+
 @contextmanager
 def another_redis(service: Service) -> Iterator[None]:
     """A worker whose MAGNUS_REDIS_URL names another server than the planner's."""
@@ -189,5 +197,6 @@ def another_redis(service: Service) -> Iterator[None]:
     service.start("another-redis")
     ready = partial(worker_is_alive, service.stage.database, "lost")
     with further_worker(service, process_commands.worker("lost", "cpu", 1, ready), MAGNUS_REDIS_URL=other.url):
+        eventually(lambda: _is_sent_a_batch(service, "lost"))  # by that the planner learns of it
         yield
     stop((service.programs.pop("another-redis"), service.running.pop("another-redis")))

@@ -133,7 +133,7 @@ def test_a_worker_that_stops_is_given_nothing_and_after_its_restart_again(stage:
     leader.resign()
 
 
-def test_it_learns_by_its_own_heartbeat_that_it_is_not_heard_and_only_once(stage: Stage):
+def test_it_learns_by_its_own_heartbeat_that_it_is_not_heard(stage: Stage):
     worker = worker_registration.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
     leader = Leader(stage.database, RULES)
     with stage.database.begin() as connection:
@@ -143,6 +143,8 @@ def test_it_learns_by_its_own_heartbeat_that_it_is_not_heard_and_only_once(stage
     with stage.database.begin() as connection:
         assert leases.renew(connection, "w1", incarnation, {}, 10.0).unreachable
         incarnation = worker_registration.register(connection, worker, max_attempts=3)  # its next process
+        assert leases.renew(connection, "w1", incarnation, {}, 10.0).unreachable
+        assert leases.prove_consuming(connection, "w1")
         assert not leases.renew(connection, "w1", incarnation, {}, 10.0).unreachable
     leader.resign()
 
@@ -177,20 +179,43 @@ def test_a_probe_that_arrives_gives_the_worker_batches_again(stage: Stage, tmp_p
         serving.runner.stop()
 
 
-def test_a_restarted_worker_is_given_a_chance(stage: Stage):
-    stage.worker("w1")
+def restarted_worker(stage: Stage, failed: bool) -> None:
+    """A worker that took no messages, ended, and runs again."""
+    worker = worker_registration.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
+    with stage.database.begin() as connection:
+        incarnation = worker_registration.register(connection, worker, max_attempts=3)
     stage.sql("update workers set not_consuming_since = clock_timestamp()")
     with stage.database.begin() as connection:
-        worker_registration.register(
-            connection, worker_registration.WorkerRegistration("w1", "small", "cpu", 1, 1, None), max_attempts=3
-        )
-    assert stage.sql("select not_consuming_since from workers") == [(None,)]
+        worker_registration.deregister(connection, "w1", incarnation, failed=failed, max_attempts=3)
+        worker_registration.register(connection, worker, max_attempts=3)
 
 
-def test_it_is_named_to_operators(api: Api):
+def test_a_restarted_worker_gets_a_probe_before_it_gets_requests(stage: Stage):
+    restarted_worker(stage, failed=True)
+    stage.request("r1")
+    leader = Leader(stage.database, RULES)
+    assert leader.step() == [(NO_BATCH, "w1")]
+    assert stage.requests("status") == {"r1": "queued"}
+    with stage.database.begin() as connection:
+        assert leases.prove_consuming(connection, "w1")
+    assert [name for _, name in leader.step()] == ["w1"]
+    leader.resign()
+
+
+def test_a_worker_that_was_stopped_in_order_and_started_again_gets_requests_at_once(stage: Stage):
+    restarted_worker(stage, failed=False)
+    stage.request("r1")
+    leader = Leader(stage.database, RULES)
+    ((batch_id, name),) = leader.step()
+    assert (batch_id != NO_BATCH, name) == (True, "w1")
+    leader.resign()
+
+
+@pytest.mark.parametrize("stopped_at", ["null", "clock_timestamp()"], ids=["runs", "has given up"])
+def test_it_is_named_to_operators(api: Api, stopped_at: str):
     api.sql(
-        """insert into workers (name, model, device, theta_bytes, delta_bytes, not_consuming_since)
-        values ('unreachable', 'words', 'cpu', 1, 1, clock_timestamp())"""
+        f"""insert into workers (name, model, device, theta_bytes, delta_bytes, not_consuming_since, stopped_at)
+        values ('unreachable', 'words', 'cpu', 1, 1, clock_timestamp(), {stopped_at})"""
     )
     ready = api.call("GET", "/readyz")
     assert ready.status_code == 200
