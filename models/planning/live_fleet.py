@@ -21,10 +21,11 @@ from scheduling.request import RowLength
 MAY_BE_GIVEN_BATCHES = """stopped_at is null and not stopping and not_consuming_since is null and fault is null
     and drained_at is null"""
 
-# The abilities that a worker reports as lacking, and the adapters that only other workers of its model serve.
+# The abilities that a worker reports as lacking, and the adapters that only other workers of its model serve. Read in
+# each row's subquery, the other workers took 1.5 ms with 64 of them.
+SERVED = "served as materialized (select distinct model, adapter from workers, unnest(adapters) as adapter)"
 LACKS = f"""lacks || array(
-    select distinct '{ADAPTER}' || adapter from workers others, unnest(others.adapters) as adapter
-    where others.model = workers.model and adapter <> all(workers.adapters)
+    select '{ADAPTER}' || adapter from served where served.model = workers.model and adapter <> all(workers.adapters)
 ) as lacks"""  # noqa: S608  # a constant
 
 
@@ -133,7 +134,7 @@ def costed_workers(found: Iterable[LiveWorker]) -> dict[str, list[Worker]]:
 def _workers(connection: Connection, condition: str, **parameters: float) -> list[LiveWorker]:
     columns = f"""name, model, theta_bytes, delta_bytes, curves, paged, block_tokens, max_rows, prefix_cache,
         windowed_bytes, window_tokens, row_lengths, shared_tokens, loadable, wanted_model, {LACKS}"""
-    select = f"select {columns} from workers where {condition} order by name"  # noqa: S608  # constants
+    select = f"with {SERVED} select {columns} from workers where {condition} order by name"  # noqa: S608  # constants
     return [
         LiveWorker(
             **{
@@ -184,7 +185,7 @@ def lacking(connection: Connection, within_s: float) -> dict[str, Lacking]:
     rows = run(
         connection,
         f"""
-            with heard as (
+            with {SERVED}, heard as (
                 select model, {LACKS} from workers
                 where heartbeat_at > statement_timestamp() - make_interval(secs => :within_s)
             )
