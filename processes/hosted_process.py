@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from processes.garbage_collection import limit_garbage_collection
 from processes.loop import Loop
 from processes.signs_of_life import Pulse
-from processes.startup_objects import freeze_startup_objects
 
 
 class Part(Protocol):
@@ -40,7 +40,7 @@ class HostedProcess:
         for part in self._parts:
             part.start()
         self._pulse.start()
-        freeze_startup_objects()
+        limit_garbage_collection()
 
     def stop(self) -> None:
         """Stop all parts."""

@@ -26,7 +26,7 @@ from gunicorn.workers.ggevent import GeventWorker
 from werkzeug.exceptions import BadRequest, RequestTimeout
 
 from processes import json_logs
-from processes.startup_objects import freeze_startup_objects
+from processes.garbage_collection import limit_garbage_collection
 from webapp.waiting.patience import CONNECTION
 
 BODY_WITHIN_S = 60.0  # enough for the default MAGNUS_MAX_BODY_BYTES, 8 MiB, at 1.2 Mbit/s
@@ -53,7 +53,7 @@ class WebWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no types
         """Loads the app."""
         super().load_wsgi()
         json_logs.configure_uncaught()
-        freeze_startup_objects()
+        limit_garbage_collection()
         self.app_of_worker = self.wsgi
         self.wsgi = with_connection(bodies_in_time(self.wsgi, BODY_WITHIN_S))
 

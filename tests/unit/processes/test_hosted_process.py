@@ -1,21 +1,4 @@
-import subprocess
-import sys
-
 from processes.hosted_process import HostedProcess
-
-LOOKS = """
-import gc, sqlalchemy
-from processes.startup_objects import freeze_startup_objects
-loaded = len(gc.get_objects())
-freeze_startup_objects()
-print(loaded, len(gc.get_objects()))
-"""
-
-
-def test_what_was_loaded_is_not_looked_at_again():
-    said = subprocess.run([sys.executable, "-c", LOOKS], check=True, capture_output=True, text=True, timeout=60).stdout
-    loaded, looked_at = map(int, said.split())
-    assert looked_at < loaded / 100
 
 
 class Noted:
