@@ -1,23 +1,29 @@
-"""Keeps garbage collections short and rare; imports nothing that gevent would have to patch first."""
+"""Makes full garbage collections rare; imports nothing that gevent would have to patch first."""
 
 import gc
+import threading
+import time
 
-# A full collection comes at the earliest after this many collections of the middle generation, each of which comes
-# after 7,000 more objects: Python's default of 10 ran one every few seconds, which stopped a web process with 1,500
-# waiting calls for 0.17 s and a planner with a million waiting lines for 0.6 s, and found nothing. Reference cycles of
-# old objects then take at most some 70 MB. Not tuned.
-FULL_AFTER = 100
+# By itself Python runs a full collection after 70,000 more objects. Each stopped a web process with 1,500 waiting calls
+# for 0.17 s, every few seconds, and a planner with a million waiting lines for 0.6 s; they found hardly anything,
+# because most cycles are young. Old ones wait for this time. Not tuned.
+FULL_EVERY_S = 300.0
+NEVER = 2**31 - 1
 
 
-def limit_garbage_collection() -> None:
-    """Keep the objects of modules, some hundred thousand, out of later collections; make full ones rare; call it once.
+def limit_garbage_collection(full_every_s: float = FULL_EVERY_S) -> None:
+    """Collect old objects only every `full_every_s` seconds, and never those of start-up; call it once.
 
-    Python runs a full collection only once the number of new objects is a quarter of that of the old ones. With the
-    modules' objects among the old ones, reference cycles of tens of thousands of requests piled up before each full
-    collection, and the planner grew by 5 MB an hour (docs/results/chaos.md).
+    Modules have some hundred thousand objects, which a full collection would look at.
     """
     young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, FULL_AFTER)
+    gc.set_threshold(young, middle, NEVER)
     gc.collect()
     gc.freeze()
-    gc.collect()  # resets the collector's counts
+    threading.Thread(target=_collect_all, args=(full_every_s,), name="full collections", daemon=True).start()
+
+
+def _collect_all(every_s: float) -> None:
+    while True:
+        time.sleep(every_s)
+        gc.collect()
