@@ -1,3 +1,5 @@
+import pytest
+
 from processes.hosted_process import HostedProcess
 
 
@@ -14,9 +16,11 @@ class Noted:
         self._noted.append(f"stop {self._name}")
 
 
-def test_parts_start_in_their_order_and_stop_in_reverse_order():
+def test_parts_start_in_their_order_and_stop_in_reverse_order(monkeypatch: pytest.MonkeyPatch):
     noted: list[str] = []
+    # it would change the garbage collection of the tests that come after this one
+    monkeypatch.setattr("processes.hosted_process.limit_garbage_collection", lambda: noted.append("limited"))
     process = HostedProcess([Noted("a", noted), Noted("b", noted)], on_stopped=lambda: noted.append("stopped"))
     process.start()
     process.stop()
-    assert noted == ["start a", "start b", "stop b", "stop a", "stopped"]
+    assert noted == ["start a", "start b", "limited", "stop b", "stop a", "stopped"]
