@@ -1,6 +1,6 @@
 """Writes what a worker reports: batch starts, answers, unfinished requests, batch ends with their figures.
 
-The caller writes ends only under leases that `leases.lock_held` returned in the same transaction. `at` and `now` are
+The caller writes only under leases that `leases.lock_held` returned in the same transaction. `at` and `now` are
 monotonic seconds of the caller's process, and `ago_s` the seconds between them: instants follow the database's clock,
 and the engine need not wait for the write.
 """
@@ -87,33 +87,20 @@ class BatchEnded:
     failure: Failure | None = None
 
 
-def write_started(connection: Connection, started: Sequence[BatchBegan], now: float, *, durable: bool = True) -> None:
-    """Write start times of batches whose leases are valid, and of their requests that no earlier slice has started.
-
-    Unless it is `durable`, the commit of its transaction does not wait for the disk, as `make_engine` says.
-    """
+def write_started(connection: Connection, started: Sequence[BatchBegan], now: float) -> None:
+    """Write start times of batches, and of those requests that no earlier slice has started."""
     run(
         connection,
         """
-            with held as (
-                select b.id, s.ago_s, case when not :durable then set_config('synchronous_commit', 'off', true) end
-                from batches b
-                join unnest(cast(:ids as bigint[]), cast(:fences as int[]), cast(:ago_s as float8[]))
-                    as s (id, fence, ago_s) using (id, fence)
-                where b.status = 'running' order by b.id for update of b
-            ), begun as (
-                update batches b set started_at = clock_timestamp() - make_interval(secs => held.ago_s)
-                from held where b.id = held.id returning b.id, b.started_at
+            with begun as (
+                update batches b set started_at = clock_timestamp() - make_interval(secs => s.ago_s)
+                from unnest(cast(:ids as bigint[]), cast(:ago_s as float8[])) as s (id, ago_s)
+                where b.id = s.id returning b.id, b.started_at
             )
             update requests r set started_at = begun.started_at from begun
             where r.batch_id = begun.id and r.status = 'in_progress' and r.started_at is null
         """,
-        {
-            "ids": [batch.lease.batch_id for batch in started],
-            "fences": [batch.lease.fence for batch in started],
-            "ago_s": [now - batch.at for batch in started],
-            "durable": durable,
-        },
+        {"ids": [batch.lease.batch_id for batch in started], "ago_s": [now - batch.at for batch in started]},
     )
 
 

@@ -7,7 +7,7 @@ order of their ids, so that no two can deadlock.
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection
@@ -76,9 +76,6 @@ class TakenRequest:
     adapter: str = ""
 
 
-OF_REQUEST = tuple(one.name for one in fields(TakenRequest))
-
-
 @dataclass(frozen=True, slots=True)
 class TakenBatch:
     """A leased batch with the data that a worker needs to serve it."""
@@ -105,32 +102,36 @@ class Renewal:
 
 def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: float) -> TakenBatch | None:
     """Lease a batch and return it with its requests, without cancelled ones; None if it cannot be taken."""
-    rows = run(
+    leased = run(
         connection,
         """
-            with leased as (
-                update batches set status = 'running', fence = fence + 1,
-                    lease_until = clock_timestamp() + make_interval(secs => :lease_s)
-                where id = :batch_id and worker = :worker and status = 'assigned'
-                returning id, fence, joins, iteration_limit, preempts, most_rows
-            ), cancelled as (
-                update requests r set status = 'cancelled', finished_at = clock_timestamp() from leased
-                where r.batch_id = leased.id and r.status = 'in_progress' and r.cancel_requested_at is not null
-            )
-            select fence, joins, iteration_limit, preempts, most_rows,
-                r.id, coalesce(base, model) as model, instructions, input, body, limit_tokens, generated_ids, priority,
-                tenant, needs, logprobs, case when base is null then '' else model end as adapter,
-                coalesce(predicted_tokens, 0) as predicted_tokens,
-                coalesce(predicted_upper_tokens, 0) as predicted_upper_tokens
-            from leased left join requests r
-                on r.batch_id = leased.id and r.status = 'in_progress' and r.cancel_requested_at is null
-            order by r.arrived_at, r.id
+            update batches set status = 'running', fence = fence + 1,
+                lease_until = clock_timestamp() + make_interval(secs => :lease_s)
+            where id = :batch_id and worker = :worker and status = 'assigned'
+            returning fence, joins, iteration_limit, preempts, most_rows
         """,
         {"batch_id": batch_id, "worker": worker, "lease_s": lease_s},
     )
-    if not rows:
+    if not leased:
         return None
-    batch = rows[0]
+    (batch,) = leased
+    rows = run(
+        connection,
+        """
+            with cancelled as (
+                update requests set status = 'cancelled', finished_at = clock_timestamp()
+                where batch_id = :batch_id and status = 'in_progress' and cancel_requested_at is not null
+            )
+            select id, coalesce(base, model) as model, instructions, input, body, limit_tokens, generated_ids, priority,
+                tenant, needs, logprobs, case when base is null then '' else model end as adapter,
+                coalesce(predicted_tokens, 0) as predicted_tokens,
+                coalesce(predicted_upper_tokens, 0) as predicted_upper_tokens
+            from requests
+            where batch_id = :batch_id and status = 'in_progress' and cancel_requested_at is null
+            order by arrived_at, id
+        """,
+        {"batch_id": batch_id},
+    )
     return TakenBatch(
         lease=Lease(batch_id, batch.fence),
         joins=batch.joins,
@@ -138,15 +139,8 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
         preempts=tuple(batch.preempts),
         most_rows=batch.most_rows,
         prompts=tuple(
-            TakenRequest(
-                **{
-                    **{name: getattr(row, name) for name in OF_REQUEST},
-                    "generated_ids": tuple(row.generated_ids),
-                    "needs": tuple(row.needs),
-                }
-            )
+            TakenRequest(**{**row._asdict(), "generated_ids": tuple(row.generated_ids), "needs": tuple(row.needs)})
             for row in rows
-            if row.id is not None  # a batch whose requests were all cancelled has one row
         ),
     )
 
@@ -241,15 +235,18 @@ def _closed(connection: Connection, leases: Collection[Lease]) -> frozenset[int]
     return frozenset(row.id for row in rows)
 
 
-def lock_held(connection: Connection, leases: Collection[Lease]) -> HeldLeases:
-    """Return the leases that are still valid; their batches stay locked until the transaction ends."""
+def lock_held(connection: Connection, leases: Collection[Lease], *, durable: bool = True) -> HeldLeases:
+    """Return the leases that are still valid; their batches stay locked until the transaction ends.
+
+    Unless the transaction is `durable`, its commit does not wait for the disk, as `make_engine` says.
+    """
     rows = run(
         connection,
         """
             select b.id, b.fence, exists(
                 select from service_state where name = :awaited
                     and updated_at > statement_timestamp() - make_interval(secs => :awaited_s)
-            ) as awaited
+            ) as awaited, case when not :durable then set_config('synchronous_commit', 'off', true) end
             from batches b
             join unnest(cast(:ids as bigint[]), cast(:fences as int[])) as l (id, fence) using (id, fence)
             where b.status = 'running' order by b.id for update of b
@@ -259,6 +256,7 @@ def lock_held(connection: Connection, leases: Collection[Lease]) -> HeldLeases:
             "fences": [lease.fence for lease in leases],
             "awaited": AWAITED,
             "awaited_s": AWAITED_S,
+            "durable": durable,
         },
     )
     return HeldLeases(frozenset(Lease(row.id, row.fence) for row in rows), any(row.awaited for row in rows))

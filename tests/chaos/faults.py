@@ -182,11 +182,15 @@ def engine_away(service: Service) -> Iterator[None]:
             again.die()
 
 
-def _is_sent_a_batch(service: Service, worker: str) -> bool:
-    """Submits some requests, and returns whether one of them, or an earlier one, was sent to the worker."""
-    service.submit(f"for-{worker}-{monotonic()}-", 6, limit=100)
-    sleep(0.5)  # time to be planned
-    return bool(service.stage.sql("select 1 from batches where worker = :worker", worker=worker))
+def submit_until_sent(service: Service, worker: str) -> None:
+    """Submits requests until some are sent to this worker."""
+
+    def sent() -> bool:
+        service.submit(f"for-{worker}-{monotonic()}-", 6, limit=100)
+        sleep(0.5)  # time to be planned
+        return bool(service.stage.sql("select 1 from batches where worker = :worker", worker=worker))
+
+    eventually(sent)
 
 
 @contextmanager
@@ -197,6 +201,6 @@ def another_redis(service: Service) -> Iterator[None]:
     service.start("another-redis")
     ready = partial(worker_is_alive, service.stage.database, "lost")
     with further_worker(service, process_commands.worker("lost", "cpu", 1, ready), MAGNUS_REDIS_URL=other.url):
-        eventually(lambda: _is_sent_a_batch(service, "lost"))  # by that the planner learns of it
+        submit_until_sent(service, "lost")  # only then the planner can learn of it
         yield
     stop((service.programs.pop("another-redis"), service.running.pop("another-redis")))

@@ -81,7 +81,7 @@ class BatchRunner:
 
     def serve(self, batch_id: int) -> None:
         """Serve a batch and return once it is closed; does nothing if the batch is not this worker's to take."""
-        with self._database.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        with self._database.begin() as connection:
             batch = leases.take_batch(connection, batch_id, self._name, self._terms.lease_s)
             served_again = batch is None and leases.prove_consuming(connection, self._name)
         if batch is None:

@@ -159,14 +159,11 @@ class ResultWriter(Thread):
 
     def _write(self, events: Sequence[EngineEvent]) -> bool:
         now = monotonic()
-        started = [e for e in events if isinstance(e, BatchBegan)]
-        if len(started) == len(events):  # a start is only shown; alone it is one statement
-            with self._database.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-                batch_results.write_started(connection, started, now, durable=False)
-            return False
         with self._database.begin() as connection:
-            held = lock_held(connection, {event.lease for event in events})
+            durable = not all(isinstance(event, BatchBegan) for event in events)  # a start is only shown
+            held = lock_held(connection, {event.lease for event in events}, durable=durable)
             events = [event for event in events if event.lease in held.leases]
+            started = [e for e in events if isinstance(e, BatchBegan)]
             answers = [stored_answer(e, now, self._tokens) for e in events if isinstance(e, RowEnded | RowFailed)]
             returned = [replace(e, logprobs=packed(e.logprobs)) for e in events if isinstance(e, RowReturned)]
             closed = [e for e in events if isinstance(e, BatchEnded)]

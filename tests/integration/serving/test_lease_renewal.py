@@ -2,8 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from models.leasing import batch_results, leases, worker_registration
-from models.leasing.batch_results import BatchBegan
+from models.leasing import leases, worker_registration
 from models.leasing.leases import Lease, Renewal, WorkerOffer
 from models.planning.live_fleet import live_workers
 from scheduling.request import RowLength
@@ -73,18 +72,6 @@ def test_only_a_transaction_that_need_not_be_durable_does_not_wait_for_the_disk(
         connection.exec_driver_sql("set synchronous_commit = local")
         connection.commit()
         for durable, waits_for in ((False, "off"), (True, "local")):
-            batch_results.write_started(connection, [BatchBegan(Lease(batch, 1), 0.0)], 0.1, durable=durable)
+            leases.lock_held(connection, [Lease(batch, 1)], durable=durable)
             assert connection.exec_driver_sql("show synchronous_commit").scalar() == waits_for
             connection.commit()
-
-
-def test_a_start_under_an_old_lease_is_not_written(stage: Stage):
-    stage.sql("insert into workers (name, model, device, theta_bytes, delta_bytes) values ('w1', 'small', 'cpu', 1, 1)")
-    ((batch,),) = stage.sql(RUNNING)
-    stage.sql("update batches set fence = 2, started_at = null")
-    with stage.database.begin() as connection:
-        batch_results.write_started(connection, [BatchBegan(Lease(batch, 1), 0.0)], 0.1)
-    assert stage.sql("select started_at from batches") == [(None,)]
-    with stage.database.begin() as connection:
-        batch_results.write_started(connection, [BatchBegan(Lease(batch, 2), 0.0)], 0.1)
-    assert stage.sql("select started_at is not null from batches") == [(True,)]

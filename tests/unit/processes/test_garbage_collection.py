@@ -25,8 +25,8 @@ kept = [[n] for n in range(100_000)]
 gc.collect(1)
 gc.collect(1)  # old by now
 kept.append(kept)
-del kept
 before, waits_until = len(gc.get_objects()), time.monotonic() + 60
+del kept
 while len(gc.get_objects()) > 50_000 and time.monotonic() < waits_until:
     time.sleep(0.05)
 print(before, len(gc.get_objects()))
