@@ -13,9 +13,12 @@ from kombu import Exchange, Queue
 
 from processes.broker import BROKER_TIMEOUT_S
 
-# Longest pause between two tries to reach the broker; Celery's own pauses grow to 30 s. Longer delays the
-# first batches once it is back, shorter writes more log lines. Not tuned.
+# Longest pause between two tries to reach the broker; Celery's own pauses grow to 30 s. A longer pause delays the
+# first batches once the broker is back, a shorter one writes more log lines. Not tuned.
 RECONNECT_WITHIN_S = 2.0
+# How often beat wakes predictor and planner. Work whose announcement or kick was lost waits at most this long. An idle
+# service does little else than tick. Not tuned.
+TICK_S = 2.5
 # How often closed minutes are counted and old rows deleted. The dashboard's history has one row a minute, so any value
 # below 60 works.
 UPKEEP_EVERY_S = 10.0
@@ -35,7 +38,7 @@ def celery_config(redis_url: str | None, tick_s: float, installation: str) -> di
     Every key in Redis begins with the installation's name, so that two installations can share one Redis database.
     """
     return {
-        "broker_url": re.sub("^unix:", "redis+socket:", redis_url or "") or None,  # kombu's name for it
+        "broker_url": re.sub("^unix:", "redis+socket:", redis_url or "") or None,  # kombu's name for a Unix socket
         # unlike redis-py, kombu checks certificates only if configured
         "broker_use_ssl": {"ssl_cert_reqs": ssl.CERT_REQUIRED} if (redis_url or "").startswith("rediss:") else False,
         "broker_connection_timeout": BROKER_TIMEOUT_S,
@@ -66,7 +69,7 @@ def celery_config(redis_url: str | None, tick_s: float, installation: str) -> di
         "worker_cancel_long_running_tasks_on_connection_loss": False,
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
-        "beat_scheduler": "tasks.beat_scheduler:TickScheduler",
+        "beat_scheduler": "processes.celery.beat_scheduler:TickScheduler",
         "beat_max_loop_interval": tick_s,
         "beat_schedule": {
             "predict": {"task": "tasks.predict", "schedule": tick_s},

@@ -1,8 +1,8 @@
 """The options of a request beside its texts and its limit, in one type from the API to the engine.
 
-The schema of a call makes it, `stored_form` returns the JSON that the request's row stores, `read_body` reads that
-JSON, and the engine samples with its `Sampling`. A row of an earlier release, or of another program, may lack fields; a
-field that is missing asks for nothing.
+The schema of a call makes the RequestBody, `stored_form` returns the JSON that the request's row stores, `read_body`
+reads that JSON, and the engine samples with its `Sampling`. A row of an earlier release, or of another program, may
+lack fields; a field that is missing asks for nothing.
 
 More than 300 lines, because every option of a request stands here and nowhere else.
 """
@@ -18,11 +18,6 @@ from pydantic_core import to_json
 # Below this temperature a row is greedy: tokens whose logits differ by 1e-3 then differ in probability by a factor of
 # e^100, and a temperature that float32 cannot hold would turn logits into infinities. vLLM has the same bound.
 LEAST_TEMPERATURE = 1e-5
-
-ALWAYS_STORED = ("metadata", "background", "stop")
-ALWAYS_STORED_SAMPLING = ("temperature", "top_p", "top_k", "seed")
-# Workers of earlier releases read these fields next to "sampling", not inside it.
-STORED_BESIDE_SAMPLING = ("ignore_eos", "min_tokens", "stop_token_ids")
 
 EVERYWHERE = frozenset({"top_p", "seed"})  # every engine that takes a temperature takes these too
 NOT_FOR_GREEDY = frozenset({"top_k", "min_p"})  # these change nothing at temperature 0
@@ -42,8 +37,8 @@ class Sampling:
 
     top_k 0, top_p 1 and min_p 0 keep all tokens. `min_p` keeps the tokens whose probability is at least this share of
     the likeliest token's. `repetition_penalty` divides the positive logits, and multiplies the negative ones, of tokens
-    that the prompt or the answer has. Each time that the answer has a token lowers its logit by `frequency_penalty`,
-    the first time by `presence_penalty` too. `logit_bias` has token ids, each with what is added to its logit. With
+    that the prompt or the answer has. Each occurrence of a token in the answer lowers its logit by `frequency_penalty`,
+    the first by `presence_penalty` too. `logit_bias` has token ids, each with what is added to its logit. With
     `ignore_eos` an end of sequence is a token like any other. The first `min_tokens` tokens include neither an end of
     sequence nor one of the `stop_token_ids`, which end the answer too.
     Raises ValueError for a value outside its range; sampling works with every other value.
@@ -107,11 +102,12 @@ class _Part(BaseModel):
 
 
 class StoredCall(_Part):
-    """A call of a function in an earlier answer; `arguments` is JSON as text."""
+    """A call in an earlier answer; `arguments` is JSON as text, also that of a custom tool."""
 
     id: str
     name: str
     arguments: str
+    custom: bool = False
 
 
 class StoredTurn(_Part):
@@ -129,18 +125,20 @@ def json_text(value: object) -> object:
     return to_json(value).decode() if isinstance(value, Mapping) else value
 
 
+CUSTOM_INPUT = "input"
 # A JSON Schema as text: a model writes properties in the schema's order, and a `jsonb` column would sort them. Rows of
 # release 1.0 have objects.
 SchemaText = Annotated[str, BeforeValidator(json_text)]
 
 
 class StoredTool(_Part):
-    """A function that an answer may call."""
+    """A tool that an answer may call: a function, or a custom one, whose only parameter is the text CUSTOM_INPUT."""
 
     name: str
     description: str | None = None
     parameters: SchemaText | None = None
     strict: bool | None = None
+    custom: bool = False
 
 
 class StoredToolChoice(_Part):
@@ -151,21 +149,22 @@ class StoredToolChoice(_Part):
 
 
 class StoredFormat(_Part):
-    """The form of the answer; only `json_schema` has a schema, only `regex` a pattern."""
+    """The form of the answer; only `json_schema` has a schema, only `regex` a pattern, only `grammar` a grammar."""
 
-    type: Literal["json_object", "json_schema", "regex"]
+    type: Literal["json_object", "json_schema", "regex", "grammar"]
     name: str | None = None
     description: str | None = None
     schema_: SchemaText | None = Field(default=None, alias="schema")
     strict: bool | None = None
     pattern: str | None = None
+    grammar: str | None = None
 
 
 class AnswerForm(_Part):
     """How the text of a model's answer is built; the default is plain text.
 
     Thinking stands in front, between the tags `opening` and `closing`; `opened` says that the prompt ends with the
-    opening one. With `channels`, the answer has the messages of gpt-oss, each behind the name of its channel.
+    opening tag. With `channels`, the answer has the messages of gpt-oss, each behind the name of its channel.
     """
 
     opening: str = ""
@@ -175,7 +174,7 @@ class AnswerForm(_Part):
 
     @property
     def starts_with_thinking(self) -> bool:
-        """Returns whether an answer cannot begin with its text."""
+        """Returns whether an answer begins with thinking or with the name of a channel, never with its text."""
         return self.opened or self.channels
 
 
@@ -183,13 +182,12 @@ PLAIN = AnswerForm()
 
 
 class Pooling(_Part):
-    """What is computed of the texts in an input, a JSON list: a vector of each, or a score of each document.
+    """What is computed from an input, a JSON list of texts: a vector of each text, or a score of each document.
 
-    The first `queries` texts are queries: a single one belongs to all documents, several belong to one each. `tokens`
-    has what the model reads: of each text or, by a cross-encoder, of each document with its query.
+    The first `queries` texts are queries: a single query belongs to all documents, several belong to one document each.
+    `tokens` counts what the model reads: of each text, or, if it is a cross-encoder, of each document with its query.
     """
 
-    task: Literal["embed", "score"]
     tokens: tuple[int, ...]
     queries: int = 0
     base64: bool = False  # the client wants each vector as base64
@@ -204,29 +202,32 @@ TemplateVariable = bool | int | float | str
 class RequestBody(_Part):
     """The options of one request; the defaults ask for nothing special."""
 
-    metadata: dict[str, str] = Field(default_factory=dict)  # not {}, of which pydantic makes a deep copy at each use
+    metadata: dict[str, str] = Field(default_factory=dict)  # pydantic would copy a `{}` deeply at each use
     background: bool = True
     stream: bool = False  # a client reads the answer while it is generated
     sampling: Sampling = GREEDY
-    defaulted: tuple[str, ...] = ()  # fields of `sampling` that the client left out and the model's own config gives
+    defaulted: tuple[str, ...] = ()  # fields of `sampling` that the client left out; the model's own config gave them
     stop: tuple[str, ...] = ()
     messages: tuple[StoredTurn, ...] = ()
     format: StoredFormat | None = None
-    top_logprobs: int | None = None  # wants each token's log probability, and those of this many alternatives
+    top_logprobs: int | None = None  # the client wants each token's log probability and this many alternatives
     raw: bool = False  # the model reads the input as it is, without its chat template
     prompt_ids: tuple[int, ...] = ()  # the tokens of a raw input that was sent as tokens
-    pooling: Pooling | None = None  # nothing is generated, and the answer is vectors or scores
+    pooling: Pooling | None = None  # if set, nothing is generated, and the answer is vectors or scores
     continues: bool = False  # the answer goes on with the conversation's last message
-    reasoning: Effort | None = None  # what the chat template is told of thinking; "none": there shall be none
-    template_variables: dict[str, TemplateVariable] = Field(default_factory=dict)  # of the chat template
+    reasoning: Effort | None = None  # how much the chat template tells the model to think; "none": not at all
+    template_variables: dict[str, TemplateVariable] = Field(default_factory=dict)  # the chat template gets them
     answer_form: AnswerForm = PLAIN
+    rendered_at: str = ""  # what the chat template's clock shows, ISO 8601 with its zone; "" if it reads none
     echo: bool = False  # the client wants the prompt in front of the answer
     tools: tuple[StoredTool, ...] = ()
     dropped_tools: tuple[str, ...] = ()  # types of tools that the client offered and that no engine here has
     tool_choice: StoredToolChoice = StoredToolChoice()
     parallel_tool_calls: bool = True
-    store: bool = True  # False: its texts are deleted once it is answered
-    instructions: str | None = None  # the client's own ones if its input began with system messages
+    literal_schemas: bool = False  # if True, schemas without `additionalProperties` allow further properties
+    repeats_prompt: bool = False  # an earlier request of its call has the same prompt, which usage counts once
+    store: bool = True  # False: the request's texts are deleted once it is answered
+    instructions: str | None = None  # the client's instructions alone, if its input began with system messages
     previous_response_id: str | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
 
@@ -243,9 +244,9 @@ class RequestBody(_Part):
         )
 
     def without_defaults(self, lacked: Collection[str]) -> "RequestBody":
-        """Returns the body without the model's own sampling as far as engines that have `lacked` cannot do it."""
+        """Returns the body without those of the model's own sampling defaults that need an ability in `lacked`."""
         left_out = set(self.defaulted) & set(lacked)
-        if "temperature" in left_out:  # what remains would change nothing
+        if "temperature" in left_out:  # of the others only the penalty changes a greedy answer
             left_out = set(self.defaulted) - {"repetition_penalty"} | left_out
         if not left_out:
             return self
@@ -255,10 +256,10 @@ class RequestBody(_Part):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Returns the ABILITIES that an engine needs to serve it."""
+        """Returns the ABILITIES that an engine needs to serve the request."""
         asked = {
             "response_format": self.format is not None or self.tool_choice.mode == "required",
-            "pattern": self.format is not None and self.format.pattern is not None,
+            "pattern": self.format is not None and self.format.type in ("regex", "grammar"),
             "logprobs": self.top_logprobs is not None,
             "raw_prompt": self.raw,
             "tools": self.uses_tools,
@@ -288,13 +289,7 @@ ABILITIES = (
 
 def stored_form(body: RequestBody) -> dict[str, Any]:
     """Returns the JSON object that a request's row stores."""
-    asked = body.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    whole = body.model_dump(mode="json", include={"sampling", *ALWAYS_STORED})
-    sampling = asked.get("sampling", {})
-    beside = {name: sampling.pop(name) for name in STORED_BESIDE_SAMPLING if name in sampling}
-    always = {name: whole[name] for name in ALWAYS_STORED}
-    sampling = {name: whole["sampling"][name] for name in ALWAYS_STORED_SAMPLING} | sampling
-    return always | asked | beside | {"sampling": sampling}
+    return body.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
 def readable_body(stored: object) -> RequestBody:
@@ -307,12 +302,6 @@ def readable_body(stored: object) -> RequestBody:
 
 def read_body(stored: object) -> RequestBody:
     """Returns the body of a stored row; raises UnreadableBody."""
-    if isinstance(stored, Mapping):
-        sampling = stored.get("sampling", {})
-        beside = {name: stored[name] for name in STORED_BESIDE_SAMPLING if name in stored}
-        if isinstance(sampling, Mapping):  # earlier releases store null for fields that the client left out
-            sampling = beside | {name: value for name, value in sampling.items() if value is not None}
-        stored = {**stored, "sampling": sampling}
     try:
         return RequestBody.model_validate(stored)
     except ValidationError as error:

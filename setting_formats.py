@@ -9,9 +9,11 @@ from pydantic import StringConstraints
 from pydantic.functional_validators import AfterValidator
 
 ROLE_SCOPES = frozenset({"operate", "submit", "read"})  # as `magnus keys create --scopes` takes them
+# A group's name: of LDAP, where each part has an equals sign, or without any. A comma in place of `;` is thus refused.
+NAME_OF_GROUP = re.compile(r"[^=]+|[^=,]+=(?!(?:operate|submit|read)\s)(?:\\.|[^,=])+(,[^=,]+=(?:\\.|[^,=])+)*")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
-# What each of these settings is useless without.
+# The further settings that each of these settings needs.
 NEEDS: dict[str, tuple[str, ...]] = {
     "oidc_issuer": ("oidc_client_id", "public_url", "operator_roles"),
     "oidc_client_id": ("oidc_issuer",),
@@ -95,9 +97,9 @@ def roles_in(value: str) -> dict[str, frozenset[str]]:
     """Returns the scopes by group of `GROUP=SCOPE,SCOPE; GROUP=SCOPE`; raises ValueError."""
     roles: dict[str, frozenset[str]] = {}
     for entry in filter(str.strip, value.split(";")):
-        group, _, scopes = entry.rpartition("=")  # the last one, because names of LDAP have some as well
+        group, _, scopes = entry.rpartition("=")  # at the last sign, because names of LDAP have some as well
         named = frozenset(scope.strip() for scope in scopes.split(","))
-        if not group.strip() or not named <= ROLE_SCOPES:
+        if not NAME_OF_GROUP.fullmatch(group.strip()) or not named <= ROLE_SCOPES:
             raise ValueError("write GROUP=SCOPES, separated by semicolons: ops=operate,submit,read; staff=operate")
         roles[group.strip()] = roles.get(group.strip(), frozenset()) | named
     return roles

@@ -14,8 +14,11 @@ def problems_of(error: ValidationError | UnknownSetting) -> list[str]:
         return [str(error)]
     lines = []
     for problem in error.errors(include_url=False, include_context=False):
-        name = PREFIX + "_".join(str(part) for part in problem["loc"]).upper() if problem["loc"] else None
+        setting, parameters = problem["loc"][:1], problem["loc"][1:]
+        name = " ".join([PREFIX + str(setting[0]).upper(), *map(str, parameters)]) if setting else None
         reason = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            reason = "there is no such parameter; `magnus settings` lists every one"
         secret = name is None or name.endswith(("_URL", "_ISSUER", "_KEY", "_PASSWORD", "_SECRET"))
         shown = "" if secret else f" (it is {problem['input']!r})"
         lines.append(f"{name}: {reason}{shown}" if name else reason)

@@ -12,26 +12,48 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_va
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 import setting_formats as formats
+from setting_parameters import GivenParameters, Parameters
 
 VERSION = "1.0.0"
 PREFIX = "MAGNUS_"
 BUNDLED_MODEL = Path(__file__).parent / "inference" / "bundled"
 FETCHABLE = ("smollm2", "minilm")  # names that `magnus model fetch` knows; see `cli/fetching/known_models.py`
 GGUF, CONVERTED = ".gguf", "magnus-converted"  # a served GGUF file is converted into CONVERTED/NAME beside it, once
-EMBEDDERS = {"all-MiniLM-L6-v2": "minilm"}  # by the name under which clients know them
+EMBEDDERS = {"all-MiniLM-L6-v2": "minilm"}  # fetched names by the names that clients send
 LABSE = "sentence-transformers/LaBSE"  # Magnus's encoder (III-B), by the name `labse`
 DASHBOARD_USER = "magnus"  # the only user of dashboard and Flower
 
 PolicyName = Literal["vs", "vsq", "ccb", "glp", "abp", "magnus", "sequence", "scls", "baton", "fusion"]
 
-PredictorName = Literal["uilo", "raft", "inst", "usin", "forest", "pooled", "perception", "pia"]
+AskingTheModel = Literal["pooled", "perception", "pia"]  # length predictors that load MAGNUS_MODEL themselves
+PredictorName = Literal["uilo", "raft", "inst", "usin", "forest", AskingTheModel]
+
+
+# What replaces the settings of earlier releases, which operators may still have in their `.env`.
+GONE = {
+    "MAGNUS_TRAIN_LENGTH_EVERY_S": "write MAGNUS_PARAMETERS=refit_length_s=SECONDS",
+    "MAGNUS_TRAIN_SERVING_EVERY_S": "write MAGNUS_PARAMETERS=refit_serving_s=SECONDS",
+    "MAGNUS_TENANT_WAITING_CALLS": "it is three quarters of MAGNUS_WAITING_CALLS",
+    "MAGNUS_TENANT_QUEUED_BYTES": "it follows MAGNUS_TENANT_QUEUED_TOKENS",
+    "MAGNUS_TENANT_PRIORITY_REQUESTS": "it is 10 unless `magnus tenant set` says otherwise",
+    "MAGNUS_RESEND_S": "it is 2 s",
+    "MAGNUS_MAX_ATTEMPTS": "it is 3",
+    "MAGNUS_TICK_S": "it is 2.5 s",
+} | {
+    PREFIX + name.upper(): f"write MAGNUS_PARAMETERS={name}=VALUE"
+    for name in Parameters.model_fields
+    if not name.startswith("refit_")
+}
 
 
 class UnknownSetting(Exception):
-    """A MAGNUS_ variable is not a setting; the message has the nearest setting's name."""
+    """A MAGNUS_ variable is not a setting; the message has what replaces it, or the nearest setting's name."""
 
     def __init__(self, name: str, nearest: str | None) -> None:
         self.name, self.nearest = name, nearest
+        if name in GONE:
+            super().__init__(f"{name} is no setting any more: {GONE[name]}")
+            return
         hint = f"; did you mean {nearest}?" if nearest else "; `magnus settings` lists every one"
         super().__init__(f"unknown setting {name}{hint}")
 
@@ -71,17 +93,8 @@ class Settings(BaseSettings):
     tenant_queued_tokens: int = Field(
         100_000_000, ge=1, description="Most tokens that the prompts of a tenant's queued requests may have together"
     )
-    tenant_queued_bytes: int = Field(
-        4 * 2**30, ge=1024, description="Most bytes that a tenant's queued requests may have together in the database"
-    )
-    tenant_priority_requests: int = Field(
-        10, ge=0, description="Most requests of a tenant in the service tier priority; further ones are default"
-    )
     waiting_calls: int = Field(
         2000, ge=1, description="Most calls that may wait for their answers or stream them, in each web process"
-    )
-    tenant_waiting_calls: int = Field(
-        1500, ge=1, description="Most such calls of one tenant, so that others can wait, too"
     )
     wait_s: float = Field(
         60.0, gt=0, le=600, description="Longest that a call waits for its answer when it is not in the background"
@@ -147,8 +160,11 @@ class Settings(BaseSettings):
     max_prompt_tokens: int | None = Field(
         None, ge=1, description="Longest prompt accepted (Lmax); if unset, what the model's context and a worker hold"
     )
-    max_output_tokens: int = Field(
-        1024, ge=1, description="Most tokens an answer may have (Gmax); also the default limit"
+    max_output_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Most tokens an answer may have (Gmax), also without a limit of the client's; if unset, what the "
+        "model's context leaves, and 1024 without a limit",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
@@ -182,20 +198,6 @@ class Settings(BaseSettings):
         description="KV cache budget a worker, as 20GiB; auto: 70 % of free GPU memory; on CPU 64MiB or a full context",
     )
     torch_threads: int = Field(0, ge=0, description="Most CPU threads a worker; 0: cores divided by workers")
-    prefill_tokens: int | None = Field(
-        None,
-        ge=1,
-        description="Most prompt tokens of joiners between two tokens of a worker's rows; unset: by the measured costs",
-    )
-    prefix_cache: bool = Field(
-        True, description="Equal beginnings of a tenant's prompts are computed once, as far as the KV budget has memory"
-    )
-    guess_tokens: int = Field(
-        16,
-        ge=0,
-        le=31,
-        description="Most tokens guessed at once where an answer copies its prompt or itself, while that pays; 0: none",
-    )
 
     # engines that are servers of other projects
     engine_urls: formats.HttpUrls | None = Field(
@@ -205,34 +207,15 @@ class Settings(BaseSettings):
 
     # scheduling
     policy: PolicyName = Field("fusion", description="The scheduling policy that a fresh database starts with")
-    magnus: Literal["chosen", "published"] = Field(
-        "chosen", description="Parameters of magnus: chosen here, or published as in the paper (docs/equations.md)"
+    parameters: GivenParameters = Field(
+        Parameters(), description="Comma-separated parameters of policies, predictors and engine, as slice_tokens=64"
     )
-    wma_threshold: int | None = Field(
-        None, ge=0, description="Φ of Magnus's Algorithm 1; chosen from the lengths and costs seen if unset"
-    )
-    slice_tokens: int | None = Field(
-        None, ge=1, description="Slice length S of scls; chosen from the lengths and costs seen if unset"
-    )
-    bin_tokens: int | None = Field(
-        None,
-        ge=1,
-        description="Bin width of sequence; a fifth of the mean length seen, at most the paper's 50, if unset",
-    )
-    background_share: float = Field(
-        0.6,
-        gt=0,
-        le=1,
-        description="Share of the memory that bulk jobs may fill beside other requests, which they slow down",
-    )
-    tick_s: float = Field(2.5, gt=0, description="Interval of beat's ticks, which find work whose message was lost")
     lease_s: float = Field(
         10.0, gt=0, description="A batch whose worker has not renewed its lease for this long goes back to the queue"
     )
     heartbeat_s: float = Field(
         0.5, gt=0, description="How often a worker renews its leases and reads which requests are cancelled"
     )
-    resend_s: float = Field(2.0, gt=0, description="A batch sent and not started for this long is sent again")
     stall_s: float = Field(
         60.0, gt=0, description="An engine that makes no step for this long is abandoned, and its worker process ends"
     )
@@ -241,11 +224,6 @@ class Settings(BaseSettings):
         ge=1,
         le=600,
         description="A worker ends this long after SIGTERM; what it cannot finish goes on elsewhere with its tokens",
-    )
-    max_attempts: int = Field(
-        3,
-        ge=1,
-        description="A request fails when its worker was lost this often, the last time with this request alone",
     )
     unserved_s: float = Field(
         3600.0, gt=0, description="Requests for a model are refused once others have waited this long without a worker"
@@ -264,19 +242,6 @@ class Settings(BaseSettings):
     predictor: PredictorName = Field(
         "forest",
         description="The length predictor that the trainer fits; pooled, perception and pia ask MAGNUS_MODEL on a CPU",
-    )
-    perception_form: Literal["number", "len_token"] = Field(
-        "number", description="How perception states a length: printed as a number, or by the state of a [LEN] token"
-    )
-    perception_target: Literal["longest", "mean"] = Field(
-        "longest", description="Length that perception is tuned to if a prompt has several answers"
-    )
-    perception_epochs: int = Field(3, ge=1, le=1000, description="Epochs of perception's tuning")
-    train_length_every_s: float = Field(
-        180.0, gt=0, description="Interval of the length predictor's retraining (Magnus III-B)"
-    )
-    train_serving_every_s: float = Field(
-        120.0, gt=0, description="Interval of the serving time estimator's retraining (Magnus III-D)"
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
@@ -348,9 +313,27 @@ class Settings(BaseSettings):
         return str(fetched) if "/" not in model and fetched.is_dir() else model
 
     @property
+    def tenant_waiting_calls(self) -> int:
+        """Most calls of one tenant that may wait in a web process, so that others can wait, too."""
+        return max(1, 3 * self.waiting_calls // 4)
+
+    @property
+    def tenant_queued_bytes(self) -> int:
+        """Most bytes that a tenant's queued requests may have in the database: 4 GiB, or 42 for each queued token.
+
+        A token of a prompt is about 4 bytes long, and stored with its request in several forms.
+        """
+        return max(4 * 2**30, 42 * self.tenant_queued_tokens)
+
+    @property
     def assumed_prompt_tokens(self) -> int:
         """Lmax for the batch sizes of Magnus Eq. (1), by default below the model's context, which few prompts fill."""
         return self.max_prompt_tokens or 1024
+
+    @property
+    def assumed_output_tokens(self) -> int:
+        """Gmax for the batch sizes of Magnus Eq. (1), and the limit of answers to calls without one."""
+        return self.max_output_tokens or 1024
 
     @property
     def chosen_model(self) -> str | None:

@@ -7,12 +7,23 @@ Their names (`models`, `tasks`, `settings`) are those of many other projects. So
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
-FOLDERS = ("cli", "webapp", "tasks", "processes", "scheduling", "learning", "inference", "models", "migrations")
+FOLDERS = (
+    "cli",
+    "webapp",
+    "tasks",
+    "protocol",
+    "processes",
+    "scheduling",
+    "learning",
+    "inference",
+    "models",
+    "migrations",
+)
 INCLUDED = [pattern for folder in FOLDERS for pattern in (folder, f"{folder}.*")]
 
 
 class WithoutThisFile(build_py):  # type: ignore[misc]  # setuptools is untyped here
-    """Takes this script for no module of the package whose directory it lies in."""
+    """Builds the package without this script, which lies in the package's directory but is no module of it."""
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
         """Returns (package, module, file) of each module."""

@@ -8,8 +8,7 @@ import json
 import os
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Several
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,21 +16,21 @@ from typing import Any, TypeVar
 import click
 
 from cli.demo.demo_workload import real_requests
+from inference.engine_requests import DecodingRequest, FinishedRow
 from inference.local.engine import Engine
 from inference.local.loading.model_loading import load_model
-from inference.local.row_probe import RowProbe
-from inference.prompt_format import PromptFormat, load_prompt_format
-from inference.sequences import FinishedSequence, Sequence
-from learning.predictors.length_predictor import Outcome, Prompt
+from inference.prompts.prompt_format import PromptFormat, load_prompt_format
+from learning.features.length_predictor import Outcome, Prompt
 
-LIMIT = 256  # tokens of an answer
-# Of the papers' tasks, those that SmolLM2 ends by itself at times: none of 7 translations into Chinese ended within 512
-# tokens, 43 of 63 answers to the other tasks, and few of them after 256.
+LIMIT = 256  # the most tokens of an answer
+ANSWERS = 800  # the most answers to mixed instructions; the repository has 218 instructions, more come from data sets
+# These do not count as papers' tasks. SmolLM2 ended none of 7 translations into Chinese within 512 tokens, but 43
+# of 63 answers to the papers' other tasks, few of them after 256 tokens.
 NOT_ENDED = ("chat", "mt_en_zh")
-LONGEST_INPUT = 384  # tokens: nine of ten inputs of every task but Python's code comments are shorter
-# rows decoded together: more gain little on two cores, and prompts would wait longer for their prefill; not tuned
+LONGEST_INPUT = 384  # tokens; nine of ten inputs of every task are shorter, except in Python's code comments
+# Rows decoded together. More rows gain little on two cores, and prompts would wait longer for their prefill; not tuned.
 ROWS = 64
-SAVE_EVERY = 32  # answers between two saves: a killed run loses about 20 s of work
+SAVE_EVERY = 32  # the file is saved after so many answers: a killed run loses about 20 s of work
 KV_BUDGET_BYTES = 2**34  # any value above the rows' need works: memory is not measured
 
 DIRECTORY = click.Path(exists=True, path_type=Path)
@@ -40,7 +39,7 @@ Instruction = tuple[str, str, str]  # application, instruction, input
 
 
 def answer_options(command: Command) -> Command:
-    """Give a command `--model`, `--answers` (as `cache`) and `--data`, from which `load_answers` reads."""
+    """Give a command the options of `load_answers`: `--model`, `--answers` (as `cache`) and `--data`."""
     for option in (
         click.option("--data", type=DIRECTORY, help="Directory of data sets in requests/*.jsonl."),
         click.option("--answers", "cache", type=click.Path(path_type=Path), required=True, help="File, outside git."),
@@ -64,7 +63,7 @@ class RealAnswer:
     text: str
 
     def outcome(self, at: float) -> Outcome:
-        """The outcome in the form of the service's log."""
+        """Return the answer as an outcome in the service's log."""
         prompt = Prompt(
             self.application, self.instruction, self.input, self.input_tokens, self.prompt_tokens, limit_tokens=LIMIT
         )
@@ -76,7 +75,7 @@ def choose_instructions(
 ) -> list[Instruction]:
     """Choose the repository's own instructions and an equal number of each data set's, in random order.
 
-    With `papers_only` the repository's, chats, and tasks whose answers are NOT_ENDED are left out.
+    With `papers_only` the repository's instructions and the tasks NOT_ENDED, chats among them, are left out.
     """
     rng = random.Random(0)
     chosen = {} if papers_only else {(r.instruction, r.input): r.application for r in real_requests()}
@@ -129,16 +128,10 @@ def load_answers(
     return [known[instruction] for instruction in instructions if instruction in known]
 
 
-def generate(
-    model: str, prompts: Several[tuple[Several[int], int]], make_probe: Callable[[Any], RowProbe] | None = None
-) -> Iterator[tuple[int, FinishedSequence]]:
-    """Generate greedy answers in bfloat16 to prompts (ids, limit); yields each with its prompt's number.
-
-    `make_probe` gets the model's decoder.
-    """
-    loaded = load_model(model, dtype="bfloat16")
-    engine = Engine(loaded, KV_BUDGET_BYTES, probe=make_probe(loaded.decoder) if make_probe else None)
-    waiting = deque(Sequence(str(row), tuple(ids), limit) for row, (ids, limit) in enumerate(prompts))
+def generate(model: str, prompts: Sequence[tuple[Sequence[int], int]]) -> Iterator[tuple[int, FinishedRow]]:
+    """Generate greedy answers in bfloat16 to prompts (ids, limit); yields (the prompt's position, its answer)."""
+    engine = Engine(load_model(model, dtype="bfloat16"), KV_BUDGET_BYTES)
+    waiting = deque(DecodingRequest(str(row), tuple(ids), limit) for row, (ids, limit) in enumerate(prompts))
     while waiting or engine.rows:
         engine.insert([waiting.popleft() for _ in range(min(ROWS - len(engine.rows), len(waiting)))])
         for finished in engine.step():
@@ -146,7 +139,7 @@ def generate(
 
 
 def _answer(
-    prompt_format: PromptFormat, instruction: Instruction, prompt_tokens: int, finished: FinishedSequence
+    prompt_format: PromptFormat, instruction: Instruction, prompt_tokens: int, finished: FinishedRow
 ) -> RealAnswer:
     return RealAnswer(
         *instruction,
@@ -169,7 +162,7 @@ def _read(cache: Path, settings: dict[str, Any]) -> dict[Instruction, RealAnswer
 
 
 def replace_file(path: Path, content: dict[str, Any]) -> None:
-    """Replace the file by this JSON atomically, so that a killed run leaves the last complete file."""
+    """Replace the file by this JSON atomically, so that a run killed meanwhile leaves the last complete file."""
     written = path.with_suffix(".part")
     written.write_text(json.dumps(content, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
     os.replace(written, path)

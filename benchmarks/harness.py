@@ -1,4 +1,4 @@
-"""Shared by all benchmark programs: the option `--json`, tables, percentiles, polling."""
+"""What all benchmark programs share: the option `--json`, tables, percentiles, polling."""
 
 import json
 import os
@@ -27,20 +27,30 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Column = str | Callable[[Json], object]  # "key", "key.inner key:format", or a function of the row
 
 SECRET_OPTIONS = ("--api-key", "--dashboard-password", "--database-url", "--postgres-url", "--redis-url")
-FOLDERS = re.compile(r"(?:^|(?<==))/.*/")  # of an absolute path, also in `--option=PATH`
+FOLDERS = re.compile(r"(?:^|(?<==))/.*/")  # the folders of an absolute path, also in `--option=PATH`
 HELP = "Write the figures to this file, or into this folder as DATE_COMMIT.json, with commit, date, machine, command."
 
 
 @dataclass(frozen=True)
+class Row:
+    """One line of a table: what is promised, its bound, what was measured, and whether the bound held."""
+
+    promise: str
+    bound: str
+    measured: str
+    ok: bool
+
+
+@dataclass(frozen=True)
 class Results:
-    """The file that a program writes its figures to; nothing is written if there is none."""
+    """The file into which a program writes its figures; nothing is written if it is None."""
 
     file: Path | None
     origin: Json
 
     @classmethod
     def at(cls, path: Path | None) -> "Results":
-        """Write to this path; in a folder, which has no ending `.json`, to a new file named by date and commit."""
+        """Return results for this file; a path without the ending `.json` is a folder for a new DATE_COMMIT.json."""
         made = origin()
         if path is None or path.suffix == ".json":
             return cls(path, made)
@@ -49,7 +59,7 @@ class Results:
         return cls(next(file for file in files if not file.exists()), made)
 
     def write(self, figures: object) -> None:
-        """Write the figures with their origin; a later call replaces what an earlier one wrote."""
+        """Write the figures with their origin, in place of what an earlier call wrote."""
         if self.file is not None:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             content = json.dumps({**self.origin, "figures": figures}, indent=1, ensure_ascii=False, default=float)
@@ -70,7 +80,7 @@ def json_option(command: Command) -> Command:
 
 
 def origin() -> Json:
-    """Collect commit, date, machine and command, without its keys, its addresses and the folders of its paths."""
+    """Return commit, date, machine and the command, from which keys, addresses and folders of paths are removed."""
     root = Path(__file__).parents[1]
     git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)
     program = getattr(sys.modules["__main__"], "__spec__", None)
@@ -81,7 +91,7 @@ def origin() -> Json:
             "…" if before == option else f"{option}=…" if argument.startswith(f"{option}=") else argument
             for before, argument in zip(["", *arguments], arguments, strict=False)
         ]
-    # folders outside of the repository are those of one machine
+    # Absolute folders mean nothing on another machine.
     arguments = [FOLDERS.sub("", argument) for argument in arguments]
     return {
         "commit": git.stdout.strip() or "unknown",
@@ -92,7 +102,7 @@ def origin() -> Json:
 
 
 def processor() -> str:
-    """The name of the CPU; on systems without /proc the architecture."""
+    """Return the name of the CPU, or the architecture on systems without /proc."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -100,7 +110,7 @@ def processor() -> str:
 
 
 def print_table(rows: Iterable[Json], columns: Mapping[str, Column] | Sequence[str], title: str | None = None) -> None:
-    """Print a row for each of `rows`; numbers are right-aligned, and what a row lacks is a dash."""
+    """Print a line for each of `rows`; numbers are right-aligned, and a missing value is a dash."""
     named = columns if isinstance(columns, Mapping) else {name.replace("_", " "): name for name in columns}
     cells = [[cell(row, column) for column in named.values()] for row in rows]
     table = Table(title=title, title_justify="left")
@@ -136,7 +146,7 @@ def cell(row: Json, column: Column) -> str:
 
 
 def percentile(values: Sequence[float], share: float, method: Any = "linear") -> float | None:
-    """Compute the value that this share of the values does not exceed, interpolated, or None without values."""
+    """Return this quantile of the values (0.95: the 95th percentile), by default interpolated; None without values."""
     return float(np.quantile(values, share, method=method)) if len(values) else None
 
 
@@ -160,7 +170,7 @@ def until(condition: Callable[[], object], seconds: float, every_s: float = 0.1)
 
 @contextmanager
 def in_thread(work: Callable[[threading.Event], object]) -> Iterator[None]:
-    """Run `work` in a thread beside the context; at the end its event is set, and the context waits for it."""
+    """Run `work` in a thread beside the context; at the end the event that it got is set, and its end is awaited."""
     ended = threading.Event()
     thread = threading.Thread(target=work, args=(ended,), daemon=True)
     thread.start()

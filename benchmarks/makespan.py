@@ -12,36 +12,36 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from statistics import median
 
 import click
 import numpy as np
 
+from benchmarks.experiment import medians
 from benchmarks.harness import Json, Results, json_option, print_table
 from benchmarks.inputs.simulated_workloads import Limits, WorkloadLengths, arrivals, read_requests
 from benchmarks.pictures import panels
 from benchmarks.published_costs import CHATGLM_6B_V100 as MACHINE
+from cli.hosting.service_access import POLICIES
 from cli.option_types import CommaSeparated
-from cli.service_access import POLICIES
-from scheduling.policies.policy_factory import POLICIES as PLAIN
-from scheduling.policies.policy_factory import PolicySettings, make_policy
-from scheduling.policies.wrapping.wrapping_policy import WrappingPolicy
+from scheduling.outer_policy import OuterPolicy
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
-from scheduling.request import BACKGROUND_PRIORITY, Request
+from scheduling.request import Request
+from scheduling.sharing.policy_factory import POLICIES as PLAIN
+from scheduling.sharing.policy_factory import PolicySettings, make_policy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 from scheduling.simulation.trace import Trace
 
-FED_AT_ONCE = 16  # lines that the comparison's policy sees if it is fed the longest first; any small number does
-SMALL_AT_S, SMALL_LINES, LARGE_LINES = 5.0, 10, 1000  # the small job comes while the large one fills its worker
+FED_AT_ONCE = 16  # a plain policy that is fed the longest lines first sees this many; any small number works
+SMALL_AT_S, SMALL_LINES, LARGE_LINES = 5.0, 10, 1000  # the small job comes while the large one fills the worker
 LIMITS = Limits()
-AIM, SHARE_AIM = 1.05, 2.0  # of a makespan over the better plain one, and of a small job's time over that alone
+AIM, SHARE_AIM = 1.05, 2.0  # the most times the better plain makespan, and the most times a small job's time alone
 KINDS = ("workload", "predictor", "memory", "policy")
 FIGURES, SHARE_FIGURES = ("bulk_s", "all_seen_s", "longest_first_s", "over_best"), ("alone_s", "behind_s", "over_alone")
 
 
-class LongestFirst(WrappingPolicy):
+class LongestFirst(OuterPolicy):
     """Feeds another policy some requests at a time, the longest predicted first."""
 
     def __init__(self, policy: Policy) -> None:
@@ -55,7 +55,7 @@ class LongestFirst(WrappingPolicy):
         return (self._policy,)
 
     def add(self, request: Request, now: float) -> None:
-        """Let a request wait; one that comes back goes first."""
+        """Let a request wait; a request that was preempted goes to the policy at once."""
         if request.generated:
             self._policy.add(request, now)
         else:
@@ -63,7 +63,7 @@ class LongestFirst(WrappingPolicy):
             self._waiting.sort(key=lambda one: one.remaining)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """Feed the policy as long as it assigns all that it has."""
+        """Feed the policy until it keeps some requests waiting or assigns nothing; returns all its assignments."""
         assignments: list[Assignment] = []
         at_worker = {worker.name: worker for worker in workers}
         while True:
@@ -77,7 +77,7 @@ class LongestFirst(WrappingPolicy):
                 return assignments
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Return the batches of the other policy."""
+        """Return the waiting batches of the other policy."""
         return self._policy.waiting(now)
 
 
@@ -118,24 +118,22 @@ def main(
                 row = makespans(name, job(lengths[workload], predictor, lines, seed), memory == "paged")
                 alone.append({"workload": workload, "predictor": predictor, "seed": seed} | row)
                 results.write({"alone": alone, "behind": behind})
-    medians_alone = medians(alone, KINDS, FIGURES)
+    medians_alone = of_kinds(alone, KINDS, FIGURES[-1])
     title = f"A job of {lines:,} lines alone on four workers: makespan in seconds, medians of the seeds"
     print_table(medians_alone, (*KINDS, *FIGURES, "most"), title)
     title = f"{SMALL_LINES} lines behind {LARGE_LINES:,} of another tenant on one worker: seconds to their last answer"
-    medians_behind = medians(behind, KINDS[2:], SHARE_FIGURES)
+    medians_behind = of_kinds(behind, KINDS[2:], SHARE_FIGURES[-1])
     print_table(medians_behind, (*KINDS[2:], *SHARE_FIGURES, "most"), title)
     if plot is not None:
         draw(medians_alone, medians_behind, plot / "makespan.svg")
 
 
-def medians(rows: Sequence[Json], kinds: Sequence[str], figures: Sequence[str]) -> list[Json]:
-    """Return a row for each kind with the medians of its figures, and as `most` the largest of the last one."""
-    found = []
-    for kind in dict.fromkeys(tuple(row[key] for key in kinds) for row in rows):
-        same = [row for row in rows if tuple(row[key] for key in kinds) == kind]
-        middle = {figure: float(median(row[figure] for row in same)) for figure in figures}
-        found.append(dict(zip(kinds, kind, strict=True)) | middle | {"most": max(row[figures[-1]] for row in same)})
-    return found
+def of_kinds(rows: Sequence[Json], kinds: Sequence[str], ratio: str) -> list[Json]:
+    """Return a row for each kind with the medians of its figures; `most` is the largest value of the figure `ratio`."""
+    return [
+        row | {"most": max(one[ratio] for one in rows if all(one[key] == row[key] for key in kinds))}
+        for row in medians(rows, kinds)
+    ]
 
 
 def draw(alone: Sequence[Json], behind: Sequence[Json], path: Path) -> None:
@@ -164,7 +162,7 @@ def draw(alone: Sequence[Json], behind: Sequence[Json], path: Path) -> None:
 def job(
     lengths: WorkloadLengths, predictor: str, lines: int, seed: int, at: float = 0.0, tenant: str = "a"
 ) -> list[Arrival]:
-    """Make the lines of a job, which all arrive at once."""
+    """Make the lines of a job, which all arrive at the instant `at`."""
     drawn = arrivals(lengths, predictor, lines, 1.0, seed, LIMITS)
     return [
         replace(
@@ -173,7 +171,7 @@ def job(
                 one.request,
                 id=f"{tenant}{number:06}",
                 arrived_at=at + number * 1e-6,
-                priority=BACKGROUND_PRIORITY,
+                tier="flex",
                 tenant=tenant,
                 job=f"job of {tenant}",
             ),
@@ -183,7 +181,7 @@ def job(
 
 
 def makespans(name: str, made: Sequence[Arrival], paged: bool) -> Json:
-    """Return the makespan of a job alone, as served and under both plain policies."""
+    """Return the makespan of a job alone under the policy `name` and under both plain policies."""
     settings = PolicySettings()
     bulk_s, all_seen_s, longest_first_s = (
         run(policy, made, workers=4, paged=paged).makespan_s
@@ -201,7 +199,7 @@ def makespans(name: str, made: Sequence[Arrival], paged: bool) -> Json:
 
 
 def behind_another(name: str, lengths: WorkloadLengths, paged: bool, seed: int) -> Json:
-    """Return how long a small job takes alone and behind a large one of another tenant, on one worker."""
+    """Return the seconds that a small job takes alone and behind another tenant's large one, on one worker."""
     small = job(lengths, "real", SMALL_LINES, seed + 100, SMALL_AT_S, "b")
     large = job(lengths, "real", LARGE_LINES, seed)
     traces = [run(make_policy(name, PolicySettings()), made, 1, paged) for made in (small, [*small, *large])]
@@ -218,13 +216,13 @@ def behind_another(name: str, lengths: WorkloadLengths, paged: bool, seed: int) 
 
 
 def last_end(trace: Trace, prefix: str) -> float:
-    """Return the instant of the last answer of the requests whose ids begin with this, or infinity if one has none."""
+    """Return when the last answer to requests with this prefix of the id ended; infinity if there is no answer."""
     ends = [answer.finished_at for answer in trace.answers.values() if answer.id.startswith(prefix)]
     return max(ends) if ends else math.inf
 
 
 def run(policy: Policy, made: Sequence[Arrival], workers: int, paged: bool) -> Trace:
-    """Serve these requests on a published machine."""
+    """Simulate these requests on workers like a published machine."""
     memory = replace(MACHINE.memory, paged=paged)
     fleet = [Instance(f"w{n}", memory) for n in range(workers)]
     return simulate(policy, made, fleet, EngineCosts(MACHINE.curves), seed=1)

@@ -1,4 +1,4 @@
-"""The benchmarks' pictures as SVG; the same rows always give the same file."""
+"""Draws the benchmarks' pictures as SVG; the same rows always give the same file."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,10 +13,10 @@ from benchmarks.harness import Json
 
 @contextmanager
 def panels(path: Path, rows: int, columns: int, size: tuple[float, float]) -> Iterator[Any]:
-    """Yield an array of empty panels, [rows, columns], which is written to `path` at the end; `size` is in inches."""
+    """Yield an array [rows, columns] of empty panels, and write the picture at the end; `size` is in inches."""
     mpl.use("svg")
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "magnus"})
-    from matplotlib import pyplot  # after the backend is chosen, because there may be no screen
+    from matplotlib import pyplot  # imported once the backend is set: there may be no screen
 
     figure, made = pyplot.subplots(rows, columns, figsize=size, squeeze=False, constrained_layout=True)
     yield made
@@ -26,7 +26,7 @@ def panels(path: Path, rows: int, columns: int, size: tuple[float, float]) -> It
 
 
 def plot_over_rate(runs: Sequence[Json], label: Callable[[Json], str], path: Path, *, logarithmic: bool) -> None:
-    """Draw throughput, mean and P99 response time over the arrival rate; averages repeats."""
+    """Draw throughput, mean and P99 response time over the arrival rate, as means of the repeats."""
     figures: dict[str, Callable[[Json], float]] = {
         "requests a second": lambda run: run["requests_per_s"],
         "mean response time, s": lambda run: run["response_s"]["mean"],

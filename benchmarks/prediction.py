@@ -28,15 +28,15 @@ from benchmarks.inputs.request_sources import OWN, AnsweredRequest, TokenCounter
 from benchmarks.inputs.simulated_workloads import magnus_task
 from cli.option_types import CommaSeparated
 from learning.calibration import CalibratedPredictor
+from learning.estimators.metrics import score
+from learning.features.length_predictor import LengthPredictor, Outcome, Prediction
 from learning.features.text_encoders import make_encoder
-from learning.metrics import score
-from learning.predictors.length_predictor import LengthPredictor, Outcome, Prediction
 from learning.predictors.predictor_factory import make_predictor
 from learning.store import digest, dump
 
-IN_FLIGHT = 16  # requests that are predicted before the first of their outcomes is known
-BATCH = 64  # requests of a timed batch, as in a busy service
-SINGLES = 100  # requests that are timed alone: enough for a median
+IN_FLIGHT = 16  # this many requests are predicted before the first of their outcomes is known
+BATCH = 64  # the requests of a timed batch, as many as a busy service predicts at once
+SINGLES = 100  # this many requests are timed alone: enough for a median
 HARD = ("chat", "code comment")
 PAPERS_SIX = (
     "machine translation",
@@ -46,11 +46,11 @@ PAPERS_SIX = (
     "bug fixing",
     "code comment",
 )
-TABLE_II_TRAINING, TABLE_II_TEST = 2000, 500  # requests of each task, as in the paper
+TABLE_II_TRAINING, TABLE_II_TEST = 2000, 500  # the most requests of each task, as in the paper
 FIRST_PREDICTION = """
 import sys, time
 began = time.perf_counter()
-from learning.predictors.length_predictor import Prompt
+from learning.features.length_predictor import Prompt
 from learning.store import load
 stored = open(sys.argv[1], "rb").read()
 predictor = load(stored, bytes.fromhex(sys.argv[2]))
@@ -72,7 +72,7 @@ COLUMNS = {
     "served": "served_coverage:.3f",
 }
 
-Predicted = dict[str, list[tuple[Outcome, Prediction, Prediction]]]  # by task: outcome, as fitted, as served
+Predicted = dict[str, list[tuple[Outcome, Prediction, Prediction]]]  # by task: outcome, prediction as fitted, as served
 
 
 @click.command(help=__doc__)
@@ -118,7 +118,7 @@ def main(
 
 
 def table_ii_row(name: str, predictor: LengthPredictor, answered: Sequence[AnsweredRequest]) -> dict[str, Any]:
-    """Fit one predictor on 2,000 requests of each of Magnus's eight tasks, and give its RMSE on 500 others of each."""
+    """Fit one predictor on 2,000 requests of each of Magnus's eight tasks; returns its RMSE on 500 others of each."""
     of_task: dict[str, list[AnsweredRequest]] = defaultdict(list)
     for one in answered:
         if one.application != "chat":
@@ -138,7 +138,7 @@ def table_ii_row(name: str, predictor: LengthPredictor, answered: Sequence[Answe
 def _run(
     make: Callable[[], LengthPredictor], answered: Sequence[AnsweredRequest], split: int
 ) -> tuple[Predicted, dict[str, float]]:
-    """Fit and predict each task; returns predictions as fitted and as served, and the times."""
+    """Fit a predictor to each task and predict its test texts; returns the predictions and the speed."""
     predicted: Predicted = {}
     fits_s: list[float] = []
     batches_ms: list[float] = []
@@ -174,7 +174,7 @@ def _timed(
 
 
 def _served(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> list[Prediction]:
-    """Predict as a service does, which corrects its predictions by outcomes as they arrive."""
+    """Predict as a service does, which corrects predictions by the outcomes that it knows by then."""
     service = CalibratedPredictor(predictor)
     served: list[Prediction] = []
     for chunk in _chunks(outcomes, IN_FLIGHT):
@@ -184,7 +184,7 @@ def _served(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> list[Pre
 
 
 def _first_prediction(predictor: LengthPredictor) -> dict[str, float]:
-    """Measure the size of the stored model, and the time of a new process from its first import to a prediction."""
+    """Measure the stored model's size, and the seconds in which a new process loads it and predicts once."""
     stored = dump(predictor)
     with tempfile.NamedTemporaryFile() as file:
         file.write(stored)
@@ -220,7 +220,7 @@ def _scores(predicted: Sequence[tuple[Outcome, Prediction, Prediction]]) -> dict
 
 
 def _means(runs: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
-    """Average each row's scores over splits."""
+    """Return each row's scores, averaged over the splits."""
     return {
         row: {name: round(statistics.fmean(run[row][name] for run in runs), 4) for name in scores}
         for row, scores in runs[0].items()

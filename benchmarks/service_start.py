@@ -1,4 +1,4 @@
-"""Shared by all benchmarks with a service: running `magnus up` and other programs, its client, its database."""
+"""What all benchmarks with a service share: running `magnus up` and other programs, its client, its database."""
 
 import json
 import signal
@@ -15,17 +15,17 @@ from cli.hosting.child_process import ChildProgram, start, stop
 from cli.hosting.process_commands import BIN
 from cli.hosting.readiness import await_ready
 from cli.hosting.service_files import RunningService, api_address, running_service
-from models.session import make_engine
+from models.connections.session import make_engine
 from settings import read_settings
 
 NO_RATE_LIMIT = {"MAGNUS_RATE_LIMIT": "1000000/minute"}  # any rate above those of the benchmarks works
-READY_WITHIN_S = 300.0  # any value well above a start, which takes seconds, works
-STOP_WITHIN_S = 90.0  # any value well above a stop works
+READY_WITHIN_S = 300.0  # any value well above the seconds that a start takes works
+STOP_WITHIN_S = 90.0  # any value well above the seconds that a stop takes works
 
 
 @contextmanager
 def running(program: ChildProgram, log: Path, wait: bool = True) -> Iterator[Popen[bytes]]:
-    """Run a program until the context ends; `wait` until it is ready before the context begins."""
+    """Run a program until the context ends; with `wait` the context begins when the program is ready."""
     process = start(program, log)
     try:
         if wait:
@@ -45,7 +45,7 @@ def free_port() -> int:
 
 
 def up_program(state_dir: Path, *options: str, environment: Mapping[str, str] | None = None) -> ChildProgram:
-    """Make the program `magnus up` for this directory, on free ports."""
+    """Return the program `magnus up` for this directory, on free ports."""
     ports = ("--port", str(free_port()), "--flower-port", "0")
     return ChildProgram(
         "magnus up",
@@ -64,7 +64,7 @@ def facts_of(state_dir: Path) -> RunningService:
 
 
 def addresses(database_url: str, redis_url: str) -> dict[str, str]:
-    """The settings of further processes on these servers."""
+    """Return the settings with which further processes use these servers."""
     return {"MAGNUS_DATABASE_URL": database_url, "MAGNUS_REDIS_URL": redis_url}
 
 
@@ -87,5 +87,5 @@ def connection_to(database_url: str) -> Iterator[Connection]:
 
 
 def process_ids(state_dir: Path) -> dict[str, int]:
-    """The service's processes by name; the supervisor writes the list again when it has restarted one."""
+    """Return the ids of the service's processes by name; the supervisor updates their list when it restarts one."""
     return {entry["name"]: entry["pid"] for entry in json.loads((state_dir / "processes.json").read_text())}

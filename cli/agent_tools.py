@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import wraps
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,8 +30,8 @@ from cli.bulk_run import ENDED
 from settings import VERSION
 
 BATCH = "batch_"  # begins the ids of batches
-MOST_INPUTS = 1000  # in a call; an agent must write all of them. `magnus batch run` takes files of any size. Not tuned
-POLL_S = 2  # a waiting agent hears of progress this often; not tuned
+MOST_INPUTS = 1000  # of one call, as an agent must write them all; `magnus batch run` takes any file. Not tuned
+POLL_S = 2  # seconds between two reports of progress to a waiting agent; not tuned
 INSTRUCTIONS = """\
 Magnus answers LLM requests on GPUs of the user's own, from a durable queue. `submit` and `batch` return an id at once;
 `wait` with it returns the answer, or the state so far: then call it again. What was submitted goes on without you."""
@@ -40,7 +41,7 @@ CANCELS = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_worl
 
 
 def known(description: str) -> Any:
-    """Returns a field that is left out while its value is unknown."""
+    """Returns an optional field, which an answer leaves out while its value is unknown."""
     return Field(default=None, description=description, exclude_if=lambda value: value is None)
 
 
@@ -94,16 +95,19 @@ MostTokens = Annotated[int | None, Field(ge=1, description="Most tokens of an an
 
 
 class AgentTools:
-    """The tools; each method is one, and its docstring and types are what an agent reads of it."""
+    """The tools of the MCP server: each public method is a tool, and an agent reads its docstring and its types."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._of_calls = uuid.uuid4().hex  # hashed with a call's arguments into its idempotency key
+        self._files: dict[str, str] = {}  # the id of the uploaded file of inputs, by the key of its batch
 
     def submit(
         self, input: str, instructions: Instructions = None, model: Model = None, max_output_tokens: MostTokens = None
     ) -> JobState:
-        """Submit one request to a language model; returns its id at once."""
-        return request_state(self._client.create(self._body(input, instructions, model, max_output_tokens)))
+        """Submit one request to a language model; returns its id at once. The same call again returns the same id."""
+        body = self._body(input, instructions, model, max_output_tokens)
+        return request_state(self._client.create(body, self._key(body)))
 
     def wait(
         self,
@@ -133,7 +137,7 @@ class AgentTools:
     ) -> JobState:
         """Submit many inputs as one batch, served with the capacity that other requests leave; returns its id at once.
 
-        Its answers are read with `answers`.
+        Its answers are read with `answers`. The same call again returns the same id.
         """
         model = model or self._client.model()
         bodies = (self._body(one, instructions, model, max_output_tokens) for one in inputs)
@@ -141,12 +145,14 @@ class AgentTools:
             json.dumps({"custom_id": str(place), "method": "POST", "url": "/v1/responses", "body": body})
             for place, body in enumerate(bodies)
         ]
-        with tempfile.TemporaryDirectory() as directory:
-            path = Path(directory) / "inputs.jsonl"
-            path.write_text("\n".join(lines))
-            file = self._client.upload(path)
-        asked = {"input_file_id": file["id"], "endpoint": "/v1/responses", "completion_window": window}
-        return batch_state(self._client.create_batch(asked, uuid.uuid4().hex))
+        key = self._key([lines, window])
+        if key not in self._files:
+            with tempfile.TemporaryDirectory() as directory:
+                path = Path(directory) / "inputs.jsonl"
+                path.write_text("\n".join(lines))
+                self._files[key] = self._client.upload(path)["id"]
+        asked = {"input_file_id": self._files[key], "endpoint": "/v1/responses", "completion_window": window}
+        return batch_state(self._client.create_batch(asked, key))
 
     def answers(
         self,
@@ -161,6 +167,7 @@ class AgentTools:
 
     def cancel(self, id: Id) -> JobState:
         """Cancel a request or a batch, waiting or running; answers that are there are kept."""
+        self._of_calls = uuid.uuid4().hex  # the same call made again gets a new key and a new id
         if id.startswith(BATCH):
             return batch_state(self._client.act_on_batch(id, "cancel"))
         return request_state(self._client.cancel(id))
@@ -176,8 +183,11 @@ class AgentTools:
     def _state(self, id: str, wait_s: int = 0) -> JobState:
         if not id.startswith(BATCH):
             return request_state(self._client.retrieve(id, wait_s))
-        time.sleep(wait_s)  # the call itself does not wait
+        time.sleep(wait_s)  # retrieving a batch, unlike a response, does not wait
         return batch_state(self._client.batch(id))
+
+    def _key(self, call: Any) -> str:
+        return sha256(f"{self._of_calls}{json.dumps(call)}".encode()).hexdigest()
 
     def _body(
         self, input: str, instructions: str | None, model: str | None, max_output_tokens: int | None
@@ -220,7 +230,7 @@ def batch_state(batch: Json) -> JobState:
 
 
 def progress_of(state: JobState) -> str:
-    """Returns a state that has not ended in words."""
+    """Describes a request or batch that has not ended, in words."""
     end = "" if state.eta_s is None else f", the end expected in {state.eta_s:.0f} s"
     if state.lines is not None:
         return f"{state.status}: {state.answered_lines} of {state.lines} lines answered{end}"
@@ -243,7 +253,7 @@ def line_answer(line: Json) -> LineAnswer:
 
 
 def explained(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the tool with the client's errors as errors whose words an agent may read."""
+    """Returns the tool with the client's errors turned into ToolErrors, whose message the agent reads."""
 
     @wraps(function)
     def call(**arguments: Any) -> Any:
@@ -269,7 +279,7 @@ def make_server(client: Client) -> MCPServer[Any]:
 
 
 def strict(tool: Tool) -> Tool:
-    """Returns the tool, which now refuses arguments that it does not have; the package would ignore them."""
+    """Makes the tool refuse unknown arguments, which the package `mcp` would ignore; returns the tool."""
     facts = tool.fn_metadata
     name, refuse = facts.arg_model.__name__, {"extra": "forbid"}
     facts.arg_model = create_model(name, __base__=facts.arg_model, __cls_kwargs__=refuse)

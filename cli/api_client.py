@@ -3,7 +3,7 @@
 import json
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -15,12 +15,11 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, retry_if_resu
 
 from cli.output import CommandFailed, Unreachable
 
-OPEN_STATES = ("queued", "in_progress")  # of responses that are not final
+OPEN_STATES = ("queued", "in_progress")  # the statuses of responses that are not final
 RETRIED_STATUSES = frozenset({408, 429, 502, 503, 504})  # timeouts, rate limits, a service that restarts
-# The longest pause. Those between 8 attempts then add up to 26 s, enough for a service to restart; not tuned.
+# The longest pause between two attempts. The pauses of 8 attempts add up to 26 s, enough for a restart. Not tuned.
 MAX_PAUSE_S = 10.0
-SAID_AT = 3  # the attempt after which somebody may wonder why nothing happens, one second after the first; not tuned
-WEBHOOKS = "/v1/magnus/webhooks"
+SAID_AT = 3  # the attempt after whose failure the user is told to wait, one second after the first; not tuned
 
 Json = dict[str, Any]
 
@@ -54,7 +53,7 @@ class Client:
             wait=_pause_s,
             before_sleep=self._say_that_it_waits,
             retry=retry_if_exception(_is_temporary) | retry_if_result(lambda one: one.status_code in RETRIED_STATUSES),
-            retry_error_callback=_last_outcome,  # the last answer, or its exception
+            retry_error_callback=_last_outcome,  # returns the last answer, or raises its exception
         )
         headers = {"Authorization": f"Bearer {key}"}
         limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
@@ -66,10 +65,10 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._http.close()
 
-    def create(self, body: Json) -> Json:
-        """POST /v1/responses in background mode."""
-        headers = {"Idempotency-Key": uuid.uuid4().hex}
-        return self._call("POST", "/v1/responses", json={**body, "background": True}, headers=headers)
+    def create(self, body: Json, key: str | None = None) -> Json:
+        """POST /v1/responses in background mode; calls with the same idempotency `key` submit one request."""
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        return self.call("POST", "responses", json={**body, "background": True}, headers=headers)
 
     def stream(self, body: Json) -> Generator[Json, None, None]:
         """POST /v1/responses as a stream: its events as they come, without retries."""
@@ -80,17 +79,17 @@ class Client:
     def retrieve(self, id: str, wait_s: int = 0) -> Json:
         """GET /v1/responses/{id}, answered after `wait_s` at the latest, or when the response is final."""
         headers = {"Prefer": f"wait={wait_s}"} if wait_s else {}
-        return self._call("GET", f"/v1/responses/{quote(id, '')}", headers=headers)
+        return self.call("GET", "responses", id, headers=headers)
 
     def cancel(self, id: str) -> Json:
         """POST /v1/responses/{id}/cancel."""
-        return self._call("POST", f"/v1/responses/{quote(id, '')}/cancel")
+        return self.call("POST", "responses", id, "cancel")
 
     def responses(self, **query: str) -> Iterator[Json]:
         """GET /v1/responses, page after page."""
         parameters: dict[str, str] = {"limit": "100", **query}
         while True:
-            page = self._call("GET", "/v1/responses", params=parameters)
+            page = self.call("GET", "responses", params=parameters)
             yield from page["data"]
             if not page["has_more"]:
                 return
@@ -100,15 +99,15 @@ class Client:
         """POST /v1/files, without reading the whole file first."""
         with path.open("rb") as file:
             parts = {"file": (path.name, file, "application/jsonl")}
-            return self._call("POST", "/v1/files", rewind=file, files=parts, data={"purpose": "batch"})
+            return self.call("POST", "files", rewind=file, files=parts, data={"purpose": "batch"})
 
     def content(self, file_id: str) -> Iterator[bytes]:
         """GET /v1/files/{id}/content, piece by piece, without retries."""
-        return self._pieces("GET", f"/v1/files/{file_id}/content")
+        return self._pieces("GET", below_v1("files", file_id, "content"))
 
     def results(self, id: str, format: str) -> Iterator[bytes]:
         """GET /v1/batches/{id}/results, piece by piece, without retries."""
-        return self._pieces("GET", f"/v1/batches/{quote(id, '')}/results", params={"format": format})
+        return self._pieces("GET", below_v1("batches", id, "results"), params={"format": format})
 
     def _pieces(self, method: str, path: str, **arguments: Any) -> Iterator[bytes]:
         try:
@@ -120,49 +119,32 @@ class Client:
         except httpx.TransportError as error:
             raise Unreachable(f"no answer from {self.url}: {error}") from error
 
-    def delete_file(self, file_id: str) -> Json:
-        """DELETE /v1/files/{id}."""
-        return self._call("DELETE", f"/v1/files/{file_id}")
-
     def create_batch(self, body: Json, key: str | None = None) -> Json:
         """POST /v1/batches."""
         headers = {} if key is None else {"Idempotency-Key": key}
-        return self._call("POST", "/v1/batches", json=body, headers=headers)
+        return self.call("POST", "batches", json=body, headers=headers)
 
     def batch(self, id: str) -> Json:
         """GET /v1/batches/{id}."""
-        return self._call("GET", f"/v1/batches/{quote(id, '')}")
-
-    def batches(self, most: int) -> list[Json]:
-        """GET /v1/batches: the newest ones."""
-        return list(self._call("GET", "/v1/batches", params={"limit": most})["data"])
+        return self.call("GET", "batches", id)
 
     def act_on_batch(self, id: str, action: str) -> Json:
         """POST /v1/batches/{id}/{action}: cancel, pause or resume."""
-        return self._call("POST", f"/v1/batches/{quote(id, '')}/{action}")
-
-    def retry_batch(self, id: str) -> Json:
-        """POST /v1/batches/{id}/retry."""
-        headers = {"Idempotency-Key": uuid.uuid4().hex}
-        return self._call("POST", f"/v1/batches/{quote(id, '')}/retry", headers=headers)
-
-    def change_batch(self, id: str, body: Json) -> Json:
-        """POST /v1/batches/{id}."""
-        return self._call("POST", f"/v1/batches/{quote(id, '')}", json=body)
+        return self.call("POST", "batches", id, action)
 
     def model(self) -> str:
         """GET /v1/models: the name of the first model."""
-        return str(self._call("GET", "/v1/models")["data"][0]["id"])
+        return str(self.call("GET", "models")["data"][0]["id"])
 
     def stats(self, since: float | None = None, until: float | None = None) -> Json:
         """GET /v1/magnus/stats: the service's figures between two instants of its own clock."""
         window = {"since": since, "until": until}
         parameters = {name: repr(value) for name, value in window.items() if value is not None}
-        return self._call("GET", "/v1/magnus/stats", params=parameters)
+        return self.call("GET", "magnus", "stats", params=parameters)
 
     def usage(self, **query: str) -> Json:
         """GET /v1/magnus/usage."""
-        return self._call("GET", "/v1/magnus/usage", params=query)
+        return self.call("GET", "magnus", "usage", params=query)
 
     def usage_table(self, **query: str) -> str:
         """GET /v1/magnus/usage as CSV."""
@@ -170,31 +152,6 @@ class Client:
         if not answer.is_success:
             _content(answer)
         return answer.text
-
-    def create_webhook(self, url: str, events: Sequence[str]) -> Json:
-        """POST /v1/magnus/webhooks; all events if none is named."""
-        body = {"url": url, **({"events": list(events)} if events else {})}
-        return self._call("POST", WEBHOOKS, json=body)
-
-    def webhooks(self) -> list[Json]:
-        """GET /v1/magnus/webhooks."""
-        return list(self._call("GET", WEBHOOKS)["data"])
-
-    def rotate_webhook(self, id: str, overlap_s: int) -> Json:
-        """POST /v1/magnus/webhooks/{id}/rotate."""
-        return self._call("POST", f"{WEBHOOKS}/{quote(id, '')}/rotate", params={"overlap_s": overlap_s})
-
-    def delete_webhook(self, id: str) -> Json:
-        """DELETE /v1/magnus/webhooks/{id}."""
-        return self._call("DELETE", f"{WEBHOOKS}/{quote(id, '')}")
-
-    def deliveries(self, id: str, limit: int) -> list[Json]:
-        """GET /v1/magnus/webhooks/{id}/deliveries: the newest ones."""
-        return list(self._call("GET", f"{WEBHOOKS}/{quote(id, '')}/deliveries", params={"limit": limit})["data"])
-
-    def redeliver(self, id: str, delivery: int) -> Json:
-        """POST /v1/magnus/webhooks/{id}/deliveries/{delivery}/redeliver."""
-        return self._call("POST", f"{WEBHOOKS}/{quote(id, '')}/deliveries/{delivery}/redeliver")
 
     def wait(self, id: str, timeout_s: float | None = None) -> Json:
         """Poll until the response is final or `timeout_s` is over; return its last state."""
@@ -213,8 +170,9 @@ class Client:
         if call.attempt_number == SAID_AT and call.outcome is not None and call.outcome.failed:
             click.echo(f"no answer from {self.url} yet, trying again for half a minute", err=True)
 
-    def _call(self, method: str, path: str, **arguments: Any) -> Json:
-        return _content(self._answer(method, path, **arguments))
+    def call(self, method: str, *path: str, **arguments: Any) -> Json:
+        """Call the endpoint of these parts of a path below /v1; `arguments` are httpx's. Raises ServiceError."""
+        return _content(self._answer(method, below_v1(*path), **arguments))
 
     def _answer(self, method: str, path: str, *, rewind: BinaryIO | None = None, **arguments: Any) -> httpx.Response:
         """Send a request until it is answered or no attempt is left; raise Unreachable if no attempt had an answer."""
@@ -265,6 +223,11 @@ def _content(answer: httpx.Response) -> Json:
     raise ServiceError(answer.status_code, message)
 
 
+def below_v1(*parts: str) -> str:
+    """Return the path of these parts below /v1, each quoted."""
+    return "/".join(["/v1", *(quote(part, "") for part in parts)])
+
+
 def lines_of(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the lines of a body; a line ends with a line feed alone, as texts may have Unicode's other line ends."""
     rest = b""
@@ -276,5 +239,5 @@ def lines_of(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def output_text(response: Json) -> str:
-    """Return the text of an answer: that of its messages, without what the model thought and its calls of functions."""
+    """Return the text of an answer's messages, without the model's thinking and its function calls."""
     return "".join(part["text"] for item in response["output"] if item["type"] == "message" for part in item["content"])

@@ -110,11 +110,11 @@ def dry_run(client: Client, input: Path, endpoint: str | None, window: str) -> J
     try:
         return client.create_batch(_asked(file, endpoint, window) | {"magnus": {"dry_run": True}})
     finally:
-        client.delete_file(file)
+        client.call("DELETE", "files", file)
 
 
 def follow(client: Client, batch: Json, show: Callable[[Json], None], pause: Callable[[float], object]) -> Json:
-    """Poll until the batch has ended, and return it; `show` gets each state, and that the service does not answer."""
+    """Poll until the batch has ended, and return it; `show` gets each state, or `no answer` as the status."""
     show(batch)
     while batch["status"] not in ENDED:
         pause(POLL_S)

@@ -9,12 +9,13 @@ from dotenv import load_dotenv
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
+from extras import ExtraMissing
 from inference.engine_errors import InferenceError
 from models.connections.database_errors import explain
 from setting_mistakes import problems_of
 from settings import VERSION, UnknownSetting
 
-# For each group of users its commands: name -> module in `cli.commands` and attribute, and one line of help.
+# The commands for each group of users, by name: module in `cli.commands` and attribute, and one line of help.
 SECTIONS = {
     "Try it on this machine": {
         "up": ("up_command:up", "Start the whole service and keep it up until Ctrl-C."),
@@ -27,6 +28,7 @@ SECTIONS = {
         "submit": ("client.request_commands:submit", "Submit one request, or each line of a file."),
         "chat": ("client.chat_command:chat", "Chat in the terminal, with each answer's predicted length."),
         "status": ("client.request_commands:status", "Show the status of requests, or of the whole service."),
+        "why": ("client.request_commands:why", "Say why a request is not running."),
         "cancel": ("client.request_commands:cancel", "Cancel requests, whether they wait or run."),
         "batch": ("client.batch_commands:batch", "Send a file as one batch, and fetch its answers."),
         "usage": ("client.account_commands:usage", "Show requests, tokens and GPU-seconds of each day."),
@@ -35,7 +37,7 @@ SECTIONS = {
     },
     "Operate a service": {
         "keys": ("tenant_commands:keys", "Create, list and revoke API keys."),
-        "tenant": ("tenant_commands:tenant", "Set and list tenants' limits and weights."),
+        "tenant": ("tenant_commands:tenant", "Set and list tenants' limits and weights; remove a tenant."),
         "policy": ("policy_commands:policy", "Show or change the scheduling policy in force."),
         "lab": ("policy_commands:lab", "Simulate the last minutes' requests under every policy."),
         "requests": ("queue_commands:requests", "Move or cancel the waiting requests of a model."),
@@ -43,7 +45,7 @@ SECTIONS = {
     },
     "Choose and train models": {
         "model": ("fetch_commands:model", "Fetch a language model to serve, or a text encoder."),
-        "models": ("learned_commands:models", "List Magnus's learned models, and activate a version."),
+        "learned": ("learned_commands:learned", "List what Magnus has learned, and activate a version."),
         "train": ("learned_commands:train", "Train the length predictor on a file of known answers."),
         "profile": ("profile_command:profile", "Measure the served model's speed on a device."),
     },
@@ -53,6 +55,7 @@ SECTIONS = {
     },
 }
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+FORMER = {"models": "learned"}  # names of earlier releases, which help no longer shows
 
 
 class Commands(click.Group):
@@ -64,6 +67,7 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command's module."""
+        cmd_name = FORMER.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
@@ -113,7 +117,7 @@ def main() -> None:
         for line in problems_of(error):
             click.echo(f"magnus: {line}", err=True)
         sys.exit(2)
-    except InferenceError as error:  # a model or a server that cannot be used
+    except (ExtraMissing, InferenceError) as error:  # an extra is not installed; a model or a server cannot be used
         click.echo(f"magnus: {error}", err=True)
         sys.exit(2)
     except SQLAlchemyError as error:

@@ -45,7 +45,7 @@ def table(columns: Sequence[str], rows: Iterable[Iterable[object]], **options: A
 
 
 def print_result(result: Any, as_json: bool, render: Callable[[Any], RenderableType], *, lines: bool = False) -> None:
-    """Prints the result as one line of JSON (with `lines` one an item), or what `render` makes of it."""
+    """Prints what `render` makes of the result, or the result as a line of JSON, with `lines` a line for each item."""
     if as_json:
         for item in result if lines else [result]:
             click.echo(json.dumps(item))

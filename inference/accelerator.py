@@ -1,4 +1,4 @@
-"""The services of a device beside computing: its choice, its memory, copies from and to the host, recorded graphs.
+"""Chooses a device, measures its memory, copies tensors between it and the host, and records graphs on it.
 
 Only this module and torch.accelerator know kinds of devices, such as cuda or xpu. A CPU computes in the host's memory:
 its tensors are not copied, and it has neither streams nor graphs. MPS is treated like a CPU here, because it shares the
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-OF_THE_HOST = ("cpu", "mps")  # devices without memory of their own
+OF_THE_HOST = ("cpu", "mps")  # these devices have no memory of their own
 
 Outputs = TypeVar("Outputs")
 
@@ -44,21 +44,21 @@ def has_own_memory(device: torch.device) -> bool:
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:
-    """Returns the clock that tells what a pass costs on this device, whatever else the machine computes.
+    """Returns the clock by which a pass on this device is timed, so that other work of the machine is not counted.
 
-    On a CPU that is the time for which this thread computed; for any other device the thread waits.
+    On a CPU that is the time for which this thread computed; otherwise elapsed time, as the thread waits for a device.
     """
     return thread_time if device.type == "cpu" else perf_counter
 
 
 def free_bytes(device: torch.device) -> int:
-    """Returns the free memory of a device with memory of its own, after `release_unused`."""
+    """Calls `release_unused`, then returns the free bytes of a device that has memory of its own."""
     release_unused()
     return torch.accelerator.get_memory_info(device)[0]
 
 
 def release_unused() -> None:
-    """Gives memory back that torch keeps for later tensors."""
+    """Gives back the device memory that torch keeps for later tensors."""
     if _has_accelerator():
         torch.accelerator.empty_cache()
 
@@ -76,7 +76,7 @@ def to_device(numbers: Sequence[Any], device: torch.device, dtype: torch.dtype |
 def copied_to(on_host: Tensor, device: torch.device) -> Tensor:
     """Returns a tensor of the host on a device; the host does not wait until the device has computed its work.
 
-    It would for a copy from ordinary memory. torch keeps pinned memory until the copy has been made.
+    A copy from ordinary memory would make the host wait, so the tensor is pinned. torch keeps it until it is copied.
     """
     if not has_own_memory(device):
         return on_host.to(device)
@@ -94,7 +94,7 @@ def to_host(tensor: Tensor) -> list[Any]:
 
 
 def of_rows(tensor: Tensor, rows: Sequence[int]) -> Tensor:
-    """Returns a copy of these rows of a tensor, without the wait of the host that indexing by a list would cause."""
+    """Returns a copy of these rows of a tensor; indexing by a list instead would make the host wait."""
     return tensor.index_select(0, to_device(rows, tensor.device, torch.long))
 
 
@@ -104,7 +104,7 @@ class HostCopy:
     def __init__(
         self, copies: list[Tensor], seconds: float | None, events: Sequence[Any] = (), sources: Sequence[Tensor] = ()
     ) -> None:
-        """`events` begin and end the copies. `sources` are held until then, so that nothing else gets their memory."""
+        """`events` mark begin and end of the copies; `sources` are held until they end, so nothing overwrites them."""
         self._copies, self._seconds, self._events, self._sources = copies, seconds, events, sources
         self.nbytes = sum(copy.nbytes for copy in copies)
 
@@ -126,7 +126,7 @@ class HostCopy:
 
 
 def copies_beside(sources: Sequence[Tensor], stream: Any, computing: Any, event: Callable[[], Any]) -> HostCopy:
-    """Begins to copy on `stream` what the stream `computing` has computed so far."""
+    """Lets `stream` copy `sources` to the host once the stream `computing` has done what it was given so far."""
     copies = [torch.empty_like(one, device="cpu", pin_memory=_has_accelerator()) for one in sources]
     began, ended = event(), event()
     stream.wait_stream(computing)
@@ -139,7 +139,7 @@ def copies_beside(sources: Sequence[Tensor], stream: Any, computing: Any, event:
 
 
 class HostCopies:
-    """Copies tensors of one device to the host, beside what the device computes if it has streams."""
+    """Copies tensors of one device to the host; a device that has streams computes on meanwhile."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -164,13 +164,13 @@ class GraphRecorder:
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, torch.Stream(device=device)
-        self._kept: Any = None  # a graph that is never dropped, so that the memory that all graphs share stays
+        self._kept: Any = None  # this graph is never dropped, so that the memory that all graphs share is kept
         self._kept = self._recorded(lambda: torch.zeros(1, device=device))[1]
 
     def record(self, compute: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
         """Computes once; returns the outputs, and a function that computes them again into the same memory.
 
-        It reads what the inputs' memory then holds, so callers keep inputs and outputs.
+        The returned function reads what the inputs' memory holds at its call, so callers must keep inputs and outputs.
         """
         outputs, graph = self._recorded(compute)
         graph.replay()  # while it was recorded, nothing was computed
@@ -190,5 +190,5 @@ class GraphRecorder:
 
 
 def graph_recorder(device: torch.device) -> GraphRecorder | None:
-    """Returns a recorder of this device, or None if it has no streams, as a CPU."""
+    """Returns a recorder for this device, or None for a device without streams, such as a CPU."""
     return GraphRecorder(device) if _has_streams(device) else None

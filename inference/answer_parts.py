@@ -1,15 +1,13 @@
-"""Splits an answer's text into thinking, text and calls, also while the answer still grows.
+"""Splits an ended answer's text into thinking, text and calls; `growing_answer.py` does so while it grows.
 
-Tags of thinking come from the chat template. Unreadable calls stay text, so that nothing of an answer is lost.
+The chat template says which tags enclose thinking. Unreadable calls stay text, so that nothing of an answer is lost.
 Imports no torch.
 """
 
-import json
 import re
 from dataclasses import dataclass, field, replace
 
-from inference.answer_text import held_back
-from inference.tool_calls import OfferedTools, ToolCall, may_begin_calls, read_tool_calls
+from inference.tool_calls import OfferedTools, ToolCall, made_call, read_tool_calls
 from request_body import PLAIN, AnswerForm
 
 # A closing tag of thinking, such as `</think>`, `[/THINK]` and `<|end_of_thought|>`.
@@ -18,7 +16,7 @@ CLOSING_TAG = re.compile(
     r"|\u25c1/think\u25b7",
     re.IGNORECASE,
 )
-# The beginning of a message of gpt-oss; `to=functions.NAME` in it makes the message a call. Never backtracks.
+# The header of a message of gpt-oss; `to=functions.NAME` in it makes the message a call. The pattern never backtracks.
 HEADER = re.compile(
     r"\s*+(?:<\|start\|>assistant)?(\s*+to=[^<\s]++)?\s*+<\|channel\|>\s*+(\w++)([^<]*+)(?:<\|constrain\|>[^<]*+)?"
     r"<\|message\|>"
@@ -31,10 +29,7 @@ CHANNEL_MARKS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", *EN
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswer:
-    """The parts of an answer; while it grows, each part is the beginning of its final form.
-
-    Thinking is the first `thinking_length` characters, tags included.
-    """
+    """The parts of an answer; thinking is its first `thinking_length` characters, tags included."""
 
     reasoning: str = ""
     text: str = ""
@@ -53,66 +48,53 @@ def find_answer_form(template: str) -> AnswerForm:
     return AnswerForm(opening=opening, closing=found[0])
 
 
-def read_answer(answer: str, form: AnswerForm, tools: OfferedTools, *, ended: bool = True) -> ReadAnswer:
-    """Returns an answer's parts; until it has `ended`, parts that may become others are held back."""
-    read = _messages(answer, tools, ended) if form.channels else _behind_thinking(answer, form, ended)
+def read_answer(answer: str, form: AnswerForm, tools: OfferedTools) -> ReadAnswer:
+    """Returns an answer's parts."""
+    read = _messages(answer, tools) if form.channels else _behind_thinking(answer, form)
     if not tools:
         return read
-    if not ended:
-        return replace(read, text=read.text[: may_begin_calls(read.text)])
     text, calls = read_tool_calls(read.text, tools)
     return replace(read, text=text, calls=[*read.calls, *calls])
 
 
-def _behind_thinking(answer: str, form: AnswerForm, ended: bool) -> ReadAnswer:
+def _behind_thinking(answer: str, form: AnswerForm) -> ReadAnswer:
     if not form.closing:
         return ReadAnswer(text=answer)
     begun = answer.lstrip()
-    if not ended and form.opening.startswith(begun):
-        return ReadAnswer()
     if begun.startswith(form.opening):
         begun = begun.removeprefix(form.opening)
     elif not form.opened:
         return ReadAnswer(text=answer)
-    thought, closed, text = begun.partition(form.closing)
-    if not closed and not ended:
-        thought = thought[: len(thought) - held_back(thought, [form.closing])]
+    thought, _, text = begun.partition(form.closing)
     return ReadAnswer(thought.strip(), text.lstrip(), thinking_length=len(answer) - len(text) if thought.strip() else 0)
 
 
-def _messages(answer: str, tools: OfferedTools, ended: bool) -> ReadAnswer:
+def _messages(answer: str, tools: OfferedTools) -> ReadAnswer:
     """Reads the messages of gpt-oss: those before the one in the channel `final` are thinking, or calls."""
     thoughts, calls, at, thinking_length = list[str](), list[ToolCall](), 0, 0
 
     def read(text: str = "") -> ReadAnswer:
-        return ReadAnswer("\n\n".join(one for one in thoughts if one), text, calls if ended else [], thinking_length)
+        return ReadAnswer("\n\n".join(one for one in thoughts if one), text, calls, thinking_length)
 
     while header := HEADER.match(answer, at):
         content = answer[header.end() :]
         end = END.search(content)
         if header[2] == "final":
-            if not ended:
-                content = content[: len(content) - held_back(content, ENDS)]
             return read(content[: end.start()] + content[end.end() :] if end else content)
         addressed = f"{header[1] or ''} {header[3]}"
         if "to=" in addressed:
             recipient = RECIPIENT.search(addressed)
             call = _call(recipient[1], content[: end.start()] if end else content, tools) if recipient else None
-            if call is None or not ended:
+            if call is None:
                 break
             calls.append(call)
         else:
-            thought = content[: end.start()] if end else content
-            thoughts.append((thought if end or ended else thought[: len(thought) - held_back(thought, ENDS)]).strip())
+            thoughts.append((content[: end.start()] if end else content).strip())
         at = header.end() + end.end() if end else len(answer)
         if thoughts and not calls:
             thinking_length = at
-    return read(answer[at:] if ended else "")
+    return read(answer[at:])
 
 
 def _call(name: str, arguments: str, tools: OfferedTools) -> ToolCall | None:
-    try:
-        found = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return None
-    return ToolCall(name, arguments.strip()) if name in tools and isinstance(found, dict) else None
+    return made_call(name, arguments) if name in tools else None

@@ -1,4 +1,4 @@
-"""An answer's stop strings, the bytes of a token, and the text that is final while tokens come. Imports no torch."""
+"""Finds stop strings in an answer, a token's bytes, and the final part of a text that still grows. Imports no torch."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -10,7 +10,6 @@ class Detokenizer(Protocol):
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = ...) -> str:
         """Returns the text of these tokens."""
-        ...
 
 
 def ends_in_stop_string(detokenizer: Detokenizer, generated_ids: Sequence[int], stop: Sequence[str]) -> bool:
@@ -26,8 +25,13 @@ def ends_in_stop_string(detokenizer: Detokenizer, generated_ids: Sequence[int], 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str:
     """Returns the answer up to its first stop string, as clients expect it."""
-    starts = [start for start in map(text.find, stop) if start >= 0]
-    return text[: min(starts)] if starts else text
+    return text.partition(found)[0] if (found := first_stop(text, stop)) else text
+
+
+def first_stop(text: str, stop: Sequence[str]) -> str | None:
+    """Returns the stop string that begins first in a text, of several at one place the shortest; None without one."""
+    begun = [(start, len(one), one) for one in stop if (start := text.find(one)) >= 0]
+    return min(begun)[2] if begun else None
 
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # the form in which vocabularies of SentencePiece write a single byte
@@ -52,7 +56,13 @@ def bytes_of_token(piece: str, byte_level: bool) -> bytes:
     return bytes([int(found[1], 16)]) if found else piece.replace("\u2581", " ").encode()
 
 
-UNDECODED = "\N{REPLACEMENT CHARACTER}"  # result of decoding an unfinished character's bytes
+UNDECODED = "\N{REPLACEMENT CHARACTER}"  # a tokenizer decodes the bytes of an unfinished character to this
+UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # Postgres stores neither NUL nor half of a pair of surrogates
+
+
+def storable(text: str) -> str:
+    """Returns a text of a model or a server as valid Unicode without NUL, which every reader can encode."""
+    return UNSTORABLE.sub(UNDECODED, text)
 
 
 class GrowingText:
@@ -60,43 +70,60 @@ class GrowingText:
 
     Bytes of an unfinished character, and characters that may begin a stop string, are held back. Each call decodes only
     the tokens since the text last ended with a whole character, and some tokens before them, because tokenizers decode
-    the first token of a text differently from later ones.
+    the first token of a text differently from later ones. Each character is read once.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = ()) -> None:
         self._decode, self._stop = decode, tuple(stop)
-        self.text = ""
-        self._decoded = ""  # all whole characters, a stop string included
+        self.length = 0  # characters of the answer so far
+        self._texts: list[str] = []  # the answer so far
+        self._held = ""  # whole characters behind it, which may begin a stop string
+        self._stopped = False  # a stop string has ended the answer
         self._ids: list[int] = []  # the tokens that are decoded together with the next ones
-        # how many of `_ids`, and how many characters of their text, are in `_decoded` already
+        # how many of `_ids`, and how many characters of their text, were read already
         self._seen_ids, self._seen_characters = 0, 0
+        self._decode_at = 0  # `_ids` are decoded again once there are this many of them
 
-    def add_ids(self, ids: Sequence[int]) -> None:
-        """Adds the next tokens."""
+    @property
+    def text(self) -> str:
+        """Returns the answer so far."""
+        return "".join(self._texts)
+
+    def add_ids(self, ids: Sequence[int]) -> str:
+        """Adds the next tokens; returns what the answer gained."""
         self._ids += ids
+        if len(self._ids) < self._decode_at:
+            return ""
         decoded = self._decode(self._ids)
         whole = decoded.rstrip(UNDECODED)
+        # a character has few bytes: a long run that completes none, as a logit bias can cause, is decoded more rarely
+        self._decode_at = len(self._ids) + (len(decoded) - len(whole)) // 16
         if len(whole) <= self._seen_characters:
-            return
-        self._decoded += whole[self._seen_characters :]
+            return ""
+        new = whole[self._seen_characters :]
         self._seen_characters = len(whole)
         if whole == decoded:  # otherwise the last token ends within a character, and is decoded again with the next one
             del self._ids[: self._seen_ids]
+            self._decode_at = 0
             self._seen_ids = len(self._ids)
             self._seen_characters = len(self._decode(self._ids))
-        self._publish()
+        return self._grow(new)
 
-    def set_text(self, text: str) -> None:
-        """Takes the whole text so far, from a server that gives no ids."""
-        self._decoded = text.rstrip(UNDECODED)
-        self._publish()
+    def set_text(self, text: str) -> str:
+        """Takes the whole text so far, from a server that gives no ids; returns what the answer gained."""
+        return self._grow(text.rstrip(UNDECODED)[self.length + len(self._held) :])
 
-    def _publish(self) -> None:
-        answer = cut_at_stop(self._decoded, self._stop)
-        if len(answer) == len(self._decoded):
+    def _grow(self, new: str) -> str:
+        if self._stopped:
+            return ""
+        held = self._held + new
+        answer = cut_at_stop(held, self._stop)
+        self._stopped = len(answer) < len(held)
+        if not self._stopped:
             answer = answer[: len(answer) - held_back(answer, self._stop)]
-        if len(answer) > len(self.text):
-            self.text = answer
+        self._texts.append(answer)
+        self.length, self._held = self.length + len(answer), held[len(answer) :]
+        return answer
 
 
 def held_back(text: str, stop: Sequence[str]) -> int:

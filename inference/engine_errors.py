@@ -25,7 +25,7 @@ class OutOfMemory(InferenceError):
 
 
 @dataclass(eq=False)
-class SequenceTooLong(InferenceError):
+class RowTooLong(InferenceError):
     """sequence {sequence_id}: {length} tokens, the model has {max_positions} positions
 
     No position is left for a generated token; the caller must shorten the prompt.
@@ -51,7 +51,7 @@ class UnsupportedModel(InferenceError):
 class ShownByLoading(InferenceError):
     """whether and how {name} is served shows once it is loaded: {reason}
 
-    Nobody has to act: the model does not run without its weights' data, which says nothing of how it runs with them.
+    Nobody has to act: the model does not run without its weights' data, but this does not tell how it runs with them.
     """
 
     name: str
@@ -98,7 +98,7 @@ class BudgetTooSmall(InferenceError):
 class BudgetTooLarge(InferenceError):
     """a KV cache of {budget_bytes} bytes is more than the {memory_bytes} bytes of {device}
 
-    The cache takes its budget whole; the operator must lower MAGNUS_KV_BUDGET.
+    The cache allocates its whole budget at once; the operator must lower MAGNUS_KV_BUDGET.
     """
 
     budget_bytes: int

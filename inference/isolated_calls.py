@@ -1,8 +1,8 @@
 """Calls a function in a process of its own, within bounds of CPU time and memory.
 
 It is for work whose cost depends on a client's input and which native code does in one call that no thread can end. A
-template process loads the function's data once; each call forks it, which takes some 3 ms. CPU time is limited and not
-elapsed time, so that a busy machine ends no call. Green threads run on while one of them waits for a call.
+template process loads the function's data once; each call forks it, which takes some 3 ms. CPU time is limited instead
+of elapsed time, so that a busy machine ends no call. Green threads run on while one of them waits for a call.
 """
 
 import os
@@ -21,15 +21,15 @@ from weakref import finalize
 
 from inference.engine_errors import TokenizerAway, TooExpensive
 
-# bytes that one call may take; a large schema takes 40 MB, a tokenizer 100. Not tuned otherwise
+# The bytes that one call may take: a large schema takes 40 MB, a tokenizer 100 MB. Not tuned otherwise.
 MOST_MEMORY_BYTES = 2**30
-AT_ONCE = 2  # calls at a time, so that cores stay free for the rest of the service; not tuned
-# Longest wait for a call's answer. On a machine that is ten times overloaded, the CPU time allowed takes about as long.
+AT_ONCE = 2  # this many calls run at a time, so that cores stay free for the rest of the service; not tuned
+# Longest wait for a call's answer: about what the allowed CPU time takes on a machine that is ten times overloaded.
 ANSWER_WITHIN_S = 20.0
 OUR_MODULES = str(Path(__file__).parents[1])
 LENGTH = struct.Struct("!Q")
 SECONDS = struct.Struct("!d")
-BEGUN, ANSWERED = b".", b"+"  # sent before the text is read, and in front of the answer
+BEGUN, ANSWERED = b".", b"+"  # the process sends BEGUN before it reads the text, and ANSWERED in front of the answer
 
 
 class IsolatedCalls:
@@ -45,7 +45,7 @@ class IsolatedCalls:
     def call(self, text: str, cpu_s: float, caller: str = "") -> str:
         """Returns the function's answer; raises TooExpensive, or TokenizerAway on a busy machine.
 
-        Each caller has one call at a time, so that one with many calls delays no other.
+        Each caller has one call at a time, so that a caller with many calls delays no other.
         """
         with self._turns[caller], self._free:
             answer = self._ask(text, cpu_s)
@@ -58,7 +58,7 @@ class IsolatedCalls:
         return answer.removeprefix(ANSWERED).decode()
 
     def _ask(self, text: str, cpu_s: float) -> bytes | None:
-        """Returns the answer, empty if the process was ended before it, or None if the template had been killed."""
+        """Returns the answer; it is empty if the process was ended early, and None if the template had been killed."""
         ours, theirs = socketpair()
         with ours:
             with theirs:

@@ -1,8 +1,8 @@
 """Makes grammars of JSON formats with llguidance; the web process checks the grammar that a worker's engine will use.
 
 A grammar is compiled in a process of its own before any other process compiles it, because some take minutes in one
-native call. LIMITS bounds llguidance's work for a token, to at most 30 ms for a hundred hostile schemas. Imports no
-torch.
+native call. LIMITS bounds llguidance's work for a token; of a hundred hostile schemas, none took more than 30 ms for a
+token. Imports no torch.
 """
 
 import json
@@ -10,19 +10,20 @@ import random
 from collections.abc import Callable
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.gbnf_to_lark import any_to_lark
 
+from inference.client_schemas import exceeded_bound
 from inference.engine_errors import TooExpensive
+from inference.engine_requests import JsonFormat
 from inference.isolated_calls import IsolatedCalls
-from inference.schema_bounds import exceeded_bound
-from inference.sequences import JsonFormat
 from request_body import PLAIN, AnswerForm
 
 ANY_OBJECT = '{"type": "object"}'
-# One way to write each value, as Python's json.dumps does: a model cannot fill its answer with blanks. Overrides what a
-# client's own schema says in `x-guidance`.
+# Each value can be written in one way only, that of Python's json.dumps, so that a model cannot fill its answer with
+# blanks. This overrides `x-guidance` in a client's schema.
 STYLE = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False, "lenient": False}
-# Bounds of the cost of a token. Ordinary schemas take 0.02 to 0.06 ms on average with a vocabulary of 49,152, and also
-# with half of the bounds. Not tuned otherwise.
+# Bounds of the cost of a token. With a vocabulary of 49,152 tokens, ordinary schemas take 0.02 to 0.06 ms a token on
+# average, and would do so with half of these bounds. Not tuned otherwise.
 LIMITS = LLParserLimits(
     step_lexer_fuel=20_000,
     step_max_items=10_000,
@@ -31,15 +32,26 @@ LIMITS = LLParserLimits(
     verbose_errors=False,
 )
 COMPILED_WITHIN_S = 0.3  # CPU time; ordinary schemas take 1 to 13 ms, 60 KB of required names 50. Not tuned otherwise
-TRIED_TOKENS = 64  # tokens that a check generates: enough for a schema's first values. Not tuned otherwise
-MOST_VERDICTS = 256  # remembered ones, of at most 64 KiB each; not tuned
+TRIED_TOKENS = 64  # a check generates this many tokens: enough for a schema's first values. Not tuned otherwise
+MOST_VERDICTS = 256  # this many verdicts are remembered, each with a format of at most 64 KiB; not tuned
 
 
 def grammar_of(format: JsonFormat) -> str:
-    """Returns the format's grammar in llguidance's form; raises ValueError for a schema that is not JSON."""
+    """Returns the format's grammar in llguidance's form; raises ValueError for one that cannot be read."""
+    if format.grammar is not None:
+        return LLMatcher.grammar_from_lark(_lark(format.grammar))
     if format.pattern is not None:
         return LLMatcher.grammar_from_regex(format.pattern)
     return LLMatcher.grammar_from_json_schema(format.schema or ANY_OBJECT, overrides=STYLE)  # type: ignore[arg-type]
+
+
+def _lark(grammar: str) -> str:
+    if "%json" in grammar:
+        raise ValueError("it has %json, whose schema belongs into a format of its own")
+    try:
+        return any_to_lark(grammar)
+    except Exception as error:  # the reader of GBNF raises plain ones
+        raise ValueError(f"it is neither Lark nor GBNF: {error}") from error
 
 
 def compiled(format: JsonFormat, vocabulary: LLTokenizer) -> LLMatcher:
@@ -53,14 +65,14 @@ def compiled(format: JsonFormat, vocabulary: LLTokenizer) -> LLMatcher:
 
 
 def thinking_grammar(form: AnswerForm, vocabulary: LLTokenizer) -> str:
-    """Returns the grammar, in llguidance's form of Lark, of any thinking in this form and an `@answer` behind it."""
+    """Returns a grammar, in llguidance's form of Lark: any thinking in this form, and behind it an `@answer`."""
 
     def mark(text: str) -> str:
         ids = vocabulary.tokenize_str(text)
         return f"<[{ids[0]}]>" if len(ids) == 1 and vocabulary.is_special_token(ids[0]) else json.dumps(text)
 
     def until(text: str) -> str:
-        if mark(text).startswith("<"):  # no text has a special token in it
+        if mark(text).startswith("<"):  # this mark is a special token, which no text contains
             return f"thought: ANY {mark(text)}\nANY: /(?s:.*)/\n"
         return f"thought[suffix={mark(text)}]: /(?s:.*)/\n"
 
@@ -75,9 +87,9 @@ def thinking_grammar(form: AnswerForm, vocabulary: LLTokenizer) -> str:
 
 
 class FormatChecks:
-    """Checks whether answers can be held to a format, each in a process of its own, and remembers the verdicts.
+    """Checks whether answers can be held to a format, each time in a separate process, and remembers the verdicts.
 
-    Tokens are those of `tokenizer`, a tokenizer.json as text, or else single bytes.
+    `tokenizer` is a tokenizer.json as text; without it, single bytes serve as tokens.
     """
 
     def __init__(self, tokenizer: str = "", vocabulary_size: int | None = None, eos_id: int | None = None) -> None:
@@ -97,7 +109,8 @@ class FormatChecks:
         return self._verdicts[format]
 
     def _compiled_elsewhere(self, format: JsonFormat, caller: str) -> str | None:
-        return self._calls.call(json.dumps([format.schema, format.pattern]), COMPILED_WITHIN_S, caller) or None
+        given = json.dumps({"schema": format.schema, "pattern": format.pattern, "grammar": format.grammar})
+        return self._calls.call(given, COMPILED_WITHIN_S, caller) or None
 
 
 def _exceeded_bound(format: JsonFormat) -> str | None:
@@ -109,14 +122,17 @@ def _exceeded_bound(format: JsonFormat) -> str | None:
 
 
 def checker(given: str) -> Callable[[str], str]:
-    """Returns the function that FormatChecks calls in processes of their own: from a format to its problem or ""."""
+    """Returns the function that FormatChecks calls in separate processes: from a format to its problem, or to ""."""
     tokenizer, vocabulary_size, eos_id = json.loads(given)
-    vocabulary = LLTokenizer(tokenizer or "byte", n_vocab=vocabulary_size, eos_token=eos_id)
+    try:
+        vocabulary = LLTokenizer(tokenizer or "byte", n_vocab=vocabulary_size, eos_token=eos_id)
+    except ValueError:  # our engine takes no formats with it, but a server may
+        vocabulary = LLTokenizer("byte")
 
     def problem(format: str) -> str:
         try:
-            matcher = compiled(JsonFormat(*json.loads(format)), vocabulary)
-        except ValueError as error:  # llguidance takes JSON objects only
+            matcher = compiled(JsonFormat(**json.loads(format)), vocabulary)
+        except ValueError as error:
             return str(error)
         generate_some(matcher)
         return matcher.get_error().partition("\n")[0]

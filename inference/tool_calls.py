@@ -10,16 +10,20 @@ messages, which `inference/answer_parts.py` reads. A call that cannot be read st
 
 import json
 import re
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
-from inference.answer_text import held_back
-from inference.sequences import JsonFormat
-from request_body import RequestBody, StoredTool
+from pydantic_core import from_json
+
+from inference.answer_text import held_back, storable
+from inference.client_schemas import close_objects
+from inference.engine_requests import JsonFormat
+from request_body import CUSTOM_INPUT, RequestBody, StoredTool
 
 DEEPSEEK, KIMI = "<｜tool▁calls▁begin｜>", "<|tool_calls_section_begin|>"
-MARKS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>", DEEPSEEK, KIMI)  # in front of calls
+MARKS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>", DEEPSEEK, KIMI)  # they precede calls
 # Further marks within calls: decoding keeps them although a tokenizer may have them as special tokens.
 FURTHER_MARKS = (
     *(
@@ -39,7 +43,7 @@ CLOSING = re.compile(
     r"\s*+(?:</tool_call>|<\|/tool_call\|>|<｜tool▁calls▁end｜>|<\|tool_calls_section_end\|>|(?=\[TOOL_CALLS\])|$)"
 )
 BETWEEN = re.compile(r"\s*+(?:[;,]\s*+)?(?=[{\[])")
-# Patterns of the text in front of an object of arguments, with the function's name, and of the text behind it.
+# Pairs of patterns: for the text in front of an object of arguments, with the function's name, and for that behind it.
 NAMED = (
     (re.compile(r"\s*+([\w.-]++)(?:\[CALL_ID\]\w++)?(?:\[ARGS\])?\s*+(?={)"), re.compile("")),  # Mistral
     (
@@ -62,8 +66,21 @@ FUNCTION_END, PARAMETER_END = "</function>", "</parameter>"
 KEYED = re.compile(r"\s*+([\w.-]++)\s*+(?=<arg_key>|</tool_call>)")
 KEY = re.compile(r"\s*+<arg_key>([^<]++)</arg_key>\s*+<arg_value>")
 VALUE_END = "</arg_value>"
-MOST_CALLS = 128  # calls in one answer; the same number as OpenAI's bound on tools
-DECODER = json.JSONDecoder()
+MOST_CALLS = 128  # the most calls in one answer, as many as OpenAI allows tools
+# Matches a forced call that the limit may have cut: its name and its arguments, each perhaps without its end.
+CUT_CALL = re.compile(r'\s*+\{(?:\s*+"name"\s*+:\s*+"([^"]*+)(?:"\s*+,\s*+"arguments"\s*+:\s*+(\{.*)?)?)?', re.DOTALL)
+
+
+def _finite(digits: str) -> float:
+    """Returns the number, or the largest one of its sign, because JSON has no infinity."""
+    return max(-sys.float_info.max, min(sys.float_info.max, float(digits)))
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"JSON has no {name}")
+
+
+DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)
 
 # The tools that may be called, each with the names of its parameters that are texts.
 OfferedTools = Mapping[str, Collection[str]]
@@ -71,10 +88,32 @@ OfferedTools = Mapping[str, Collection[str]]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call; `arguments` is a JSON object as text."""
+    """One call; `arguments` is a JSON object as text, or its beginning if the limit has cut the answer."""
 
     name: str
     arguments: str
+    custom: bool = False  # it calls a custom tool
+
+    @property
+    def input(self) -> str:
+        """Returns the text with which it calls a custom tool; if it has none, its arguments."""
+        try:
+            found = from_json(self.arguments, allow_partial="trailing-strings")
+        except ValueError:
+            return self.arguments
+        text = found.get(CUSTOM_INPUT) if isinstance(found, dict) else None
+        return text if isinstance(text, str) else self.arguments
+
+
+def made_call(name: str, arguments: Any) -> ToolCall | None:
+    """Returns a call whose arguments, given as an object or as JSON, are valid JSON; None for anything else."""
+    try:
+        found = DECODER.decode(arguments or "{}") if isinstance(arguments, str) else arguments
+        if isinstance(found, Mapping):
+            return ToolCall(name, storable(json.dumps(found, ensure_ascii=False)))
+    except (ValueError, RecursionError):
+        pass
+    return None
 
 
 def text_parameters(tools: Sequence[StoredTool]) -> OfferedTools:
@@ -88,7 +127,7 @@ def _texts(properties: Any) -> set[str]:
 
 
 def read_tool_calls(text: str, tools: OfferedTools) -> tuple[str, list[ToolCall]]:
-    """Returns an answer's text beside its calls of these tools; damaged and other calls stay text."""
+    """Returns an answer's text without its calls of these tools, and the calls; damaged and other calls stay text."""
     whole = _values(text.strip(), 0, tools)
     if whole is not None and whole[1] == len(text.strip()):
         return ("", whole[0]) if len(whole[0]) <= MOST_CALLS else (text, [])
@@ -109,13 +148,17 @@ def read_tool_calls(text: str, tools: OfferedTools) -> tuple[str, list[ToolCall]
     return beside if beside.strip() else "", calls
 
 
-def may_begin_calls(text: str) -> int | None:
-    """Returns the position in an incomplete answer at which calls begin or may begin, None if there is none."""
-    place = min(_next_mark(text, 0)[0], len(text) - held_back(text, MARKS))
+def may_begin_calls(text: str, spoken: bool = False) -> tuple[int, bool]:
+    """Returns how many characters of an incomplete answer are no calls, and whether calls begin behind them for sure.
+
+    `text` is the answer, or, if it has `spoken` already, what was not shown yet.
+    """
+    mark = _next_mark(text, 0)[0]
+    place = min(mark, len(text) - held_back(text, MARKS))
     before = text[:place].lstrip()
-    if not before or before[0] in "{[":
-        return 0
-    return None if place == len(text) else place
+    if not spoken and (not before or before[0] in "{["):
+        return 0, bool(before) or place == mark < len(text)
+    return place, place == mark < len(text)
 
 
 def _next_mark(text: str, at: int) -> tuple[int, int]:
@@ -152,10 +195,7 @@ def _call(value: Any, tools: OfferedTools) -> ToolCall | None:
     name = value.get("name") if isinstance(value, Mapping) else None
     if not isinstance(name, str) or name not in tools:
         return None
-    arguments = value.get("arguments", value.get("parameters", {}))
-    if isinstance(arguments, str):
-        return ToolCall(name, arguments)
-    return ToolCall(name, json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, Mapping) else None
+    return made_call(name, value.get("arguments", value.get("parameters", {})))
 
 
 def _named(text: str, at: int, tools: OfferedTools) -> tuple[list[ToolCall], int] | None:
@@ -169,7 +209,10 @@ def _named(text: str, at: int, tools: OfferedTools) -> tuple[list[ToolCall], int
                 arguments, at = DECODER.raw_decode(text, named.end())
             except (ValueError, RecursionError):
                 return None
-            calls.append(ToolCall(named[1], json.dumps(arguments, ensure_ascii=False)))
+            call = made_call(named[1], arguments)
+            if call is None:
+                return None
+            calls.append(call)
             ended = end.match(text, at)
             at = ended.end() if ended else at
     return (calls, at) if calls else None
@@ -190,15 +233,16 @@ def _functions(text: str, at: int, tools: OfferedTools) -> tuple[list[ToolCall],
             arguments[parameter[1]] = value if parameter[1] in tools[name] else _json_or_text(value)
             at = end + len(PARAMETER_END)
         end = text.find(FUNCTION_END, at)
-        if end < 0 or text[at:end].strip():
+        call = made_call(name, arguments)
+        if call is None or end < 0 or text[at:end].strip():
             return None
-        calls.append(ToolCall(name, json.dumps(arguments, ensure_ascii=False)))
+        calls.append(call)
         at = end + len(FUNCTION_END)
     return (calls, at) if calls else None
 
 
 def _keyed(text: str, at: int, tools: OfferedTools) -> tuple[list[ToolCall], int] | None:
-    """Reads a call in the tags of GLM; a value is a text where its parameter is, and JSON elsewhere."""
+    """Reads a call in the tags of GLM; values of text parameters are kept as they are, others are JSON."""
     named = KEYED.match(text, at)
     if named is None or named[1] not in tools:
         return None
@@ -210,35 +254,53 @@ def _keyed(text: str, at: int, tools: OfferedTools) -> tuple[list[ToolCall], int
         name, value = key[1].strip(), text[key.end() : end]
         arguments[name] = value if name in tools[named[1]] else _json_or_text(value)
         at = end + len(VALUE_END)
-    return [ToolCall(named[1], json.dumps(arguments, ensure_ascii=False))], at
+    call = made_call(named[1], arguments)
+    return ([call], at) if call else None
 
 
 def _json_or_text(value: str) -> Any:
     try:
-        return json.loads(value)
+        return DECODER.decode(value)
     except (ValueError, RecursionError):
         return value
+
+
+def cut_call(text: str, names: Sequence[str]) -> ToolCall | None:
+    """Returns the begun part of a forced call of one of these functions, None if the answer has not begun one."""
+    begun = CUT_CALL.match(text)
+    if begun is None:
+        return None
+    return ToolCall(names[0] if len(names) == 1 else begun[1] or "", begun[2] or "")
 
 
 def required_format(body: RequestBody) -> JsonFormat | None:
     """Returns the format that an answer must have: that of a required call, or the one that the client asked for."""
     if body.tool_choice.mode == "required":
-        schema = json.dumps(forced_call_schema(body.tools, body.tool_choice.function))
-        return JsonFormat(schema, answer_form=body.answer_form)
+        schema = forced_call_schema(body.tools, body.tool_choice.function, literal=body.literal_schemas)
+        return JsonFormat(json.dumps(schema), answer_form=body.answer_form)
     if body.format is None:
         return None
-    return JsonFormat(body.format.schema_, body.format.pattern, body.answer_form)
+    asked = body.format.schema_ and json.dumps(_read_schema(body.format.schema_, body.literal_schemas))
+    return JsonFormat(asked, body.format.pattern, body.answer_form, body.format.grammar)
 
 
-def _arguments_schema(tool: StoredTool) -> dict[str, Any]:
-    """Returns the schema of a function's arguments; a function without parameters gets none."""
-    schema: dict[str, Any] = json.loads(tool.parameters or "{}")
+def _read_schema(text: str, literal: bool) -> Any:
+    """Returns the schema; its objects are closed unless it is to be read literally."""
+    schema = json.loads(text)
+    if not literal:
+        close_objects(schema)
+    return schema
+
+
+def _arguments_schema(tool: StoredTool, literal: bool) -> dict[str, Any]:
+    """Returns the schema of a function's arguments; a function without parameters takes no arguments."""
+    schema: dict[str, Any] = _read_schema(tool.parameters or "{}", literal)
     if not schema.get("properties") and schema.keys() <= {"type", "properties", "required", "title", "description"}:
         schema["additionalProperties"] = False
     return schema
 
 
-def forced_call_schema(tools: Sequence[StoredTool], name: str | None) -> dict[str, Any]:
+def forced_call_schema(tools: Sequence[StoredTool], name: str | None, *, literal: bool = False) -> dict[str, Any]:
     """Returns a JSON Schema of one call of the tool with this name, or of any of these tools if `name` is None."""
     calls = [
         {
@@ -246,7 +308,7 @@ def forced_call_schema(tools: Sequence[StoredTool], name: str | None) -> dict[st
             "properties": {
                 "name": {"const": tool.name},
                 # its own id, so that its references still resolve to its own definitions
-                "arguments": {"$id": f"magnus:tool:{number}", "type": "object", **_arguments_schema(tool)},
+                "arguments": {"$id": f"magnus:tool:{number}", "type": "object", **_arguments_schema(tool, literal)},
             },
             "required": ["name", "arguments"],
             "additionalProperties": False,

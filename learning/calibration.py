@@ -10,25 +10,25 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from learning.predictors.length_predictor import LengthPredictor, Outcome, Prediction, Prompt, clamp_prediction
+from learning.features.length_predictor import LengthPredictor, Outcome, Prediction, Prompt, clamp_prediction
 from scheduling.costs import Floats
 from scheduling.request import COVERAGE
 
-BIAS_WINDOW = 40  # newest outcomes that a systematic error is estimated from: fewer follow a change faster; not tuned
-# outcomes needed to estimate a bias: with fewer than 9, even errors all of one sign are not significant
+BIAS_WINDOW = 40  # newest outcomes from which a systematic error is estimated; fewer follow a change faster; not tuned
+# A bias is estimated from at least this many outcomes: below 9, even errors all of one sign are not significant.
 FEWEST_OUTCOMES = 10
 # an error is systematic if the numbers of over- and underestimates differ by this many standard deviations
 SIGNIFICANT_DEVIATIONS = 3.0
 SCORE_WINDOW = 200  # newest outcomes that scale the upper quantile: a 0.9 quantile needs more than a median; not tuned
-# Change of the level after an answer above its upper quantile. Coverage over n outcomes ends within about 0.1 /
-# (LEVEL_STEP · n) of COVERAGE.
+# An answer above its upper quantile raises the level by COVERAGE · LEVEL_STEP, others lower it by (1 - COVERAGE) ·
+# LEVEL_STEP. The coverage of n outcomes then ends within about 0.1 / (LEVEL_STEP · n) of COVERAGE.
 LEVEL_STEP = 0.02
 ROUNDING = 1 - 1e-6  # an upper quantile just above n - 1 tokens is served as n and covers n
 HIGHEST_LEVEL, LOWEST_LEVEL = 0.995, 0.5  # 200 scores resolve no higher level; an upper quantile is above the median
-# Predictions kept until their answers come: enough for the answers of 40 s at 100 a second; 1 MB. Not tuned.
+# Number of predictions kept until their answers come: enough for 40 s at 100 answers a second; 1 MB. Not tuned.
 MOST_REMEMBERED = 4096
 
-# Scores that stand in while there are few outcomes: 40 quantiles of a logistic distribution whose upper quantile is 1,
+# These scores decide while there are few outcomes: 40 quantiles of a logistic distribution whose upper quantile is 1,
 # as the predictor claims. More of them delay the correction, fewer let the first outcomes decide; not tuned.
 _LEVELS = (np.arange(40) + 0.5) / 40
 PRIOR_SCORES = np.log(1 / (1 - _LEVELS) - 1) / np.log(1 / (1 - COVERAGE) - 1)
@@ -39,9 +39,9 @@ class _ApplicationCalibration:
     """One application's newest outcomes (predicted median, predicted upper quantile, length) and their correction."""
 
     outcomes: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=SCORE_WINDOW))
-    level: float = COVERAGE  # the quantile of scores that makes COVERAGE of the answers covered
-    bias: float = 1.0  # the median is multiplied by it
-    upper_scale: float = 1.0  # the gap from median to upper quantile is multiplied by it
+    level: float = COVERAGE  # the level of the quantile of scores with which COVERAGE of the answers are covered
+    bias: float = 1.0  # the predicted median is multiplied by this
+    upper_scale: float = 1.0  # the gap from median to upper quantile is multiplied by this
 
     def correct(self, median: float, upper: float) -> tuple[float, float]:
         corrected = self.bias * median
@@ -60,12 +60,12 @@ class _ApplicationCalibration:
 
 
 def _upper_gap(median: Floats | float, upper: Floats | float) -> Floats | float:
-    """Return the gap from median to upper quantile, never 0: a forest may wrongly predict no spread at all."""
+    """Return the gap from median to upper quantile, made larger than 0: a forest may wrongly predict no spread."""
     return upper - median + 1 + 0.05 * median
 
 
 def _systematic_error(medians: Floats, lengths: Floats) -> float:
-    """Return the median ratio of length to prediction if over- and underestimates differ significantly, else 1."""
+    """Returns the median length / prediction if over- and underestimates differ significantly in number, else 1."""
     excess = (lengths > medians).sum() - (lengths < medians).sum()
     if len(lengths) < FEWEST_OUTCOMES or abs(excess) < SIGNIFICANT_DEVIATIONS * np.sqrt(len(lengths)):
         return 1.0
@@ -92,7 +92,7 @@ class OnlineCalibration:
 
 
 class CalibratedPredictor:
-    """A length predictor whose systematic errors and coverage are corrected by the outcomes since its fit."""
+    """A length predictor whose systematic errors and coverage are corrected by outcomes that came after its fit."""
 
     def __init__(self, predictor: LengthPredictor) -> None:
         self.predictor = predictor
@@ -110,7 +110,7 @@ class CalibratedPredictor:
         """Learn from outcomes that the predictor was not fitted on.
 
         Prompts that it does not remember are predicted again: another version may have served them. An answer cut off
-        at its limit counts as that long, since predictions end there too. Other censored answers are left out.
+        at its limit counts as complete, because predictions end there, too. Other censored answers are left out.
         """
         ended = [o for o in outcomes if not o.censored or o.generated_tokens >= o.prompt.limit_tokens]
         predicted = self._uncorrected([o.prompt for o in ended])

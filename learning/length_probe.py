@@ -1,14 +1,14 @@
 """Predicts how long running rows will become, from states that the model computes for them anyway (TRAIL, EGTP).
 
-A ridge regression predicts at which level of the distribution that was predicted at its arrival a row will end,
+At its arrival, a distribution of a row's length is predicted. A ridge regression predicts at which level the row ends,
 
     y = P(G <= the row's length | G > its tokens so far),
 
-from a middle layer's state of the newest token. It learns from rows as they end and forgets old ones slowly. A few very
+from a middle layer's state of the newest token. It learns from rows as they end and forgets old rows slowly. A few very
 long rows do not decide the fit, because y is at most 1. For a row that its limit cut off, y is above the level of the
-limit; it is taken to be CUT of the way from there to 1. At each stage of a row, from 0, 32, 64, 128, ... tokens on, the
-probe publishes its predictions only once their errors, on rows that it had not learned from, are clearly smaller than
-those of the predictions at arrival.
+limit; it is taken to be CUT of the way from that level to 1. A row's stages begin at 0, 32, 64, 128, ... tokens. The
+probe serves at a stage only once its errors on rows that it had not learned from are clearly smaller there than the
+errors of the predictions at arrival.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,42 +21,42 @@ from scheduling.costs import Floats, Ints
 from scheduling.length_distributions import conditional_level, conditional_quantile, conditional_totals
 from scheduling.request import COVERAGE, RowLength
 
-FEWEST_ROWS = 60  # ended rows before the first fit, as for the length predictor
-# Rows that end between two fits: 60, later a third of all so far, at most 256. A fit takes 1 ms with 128 values and
-# 13 with 576. A fit every 16 rows took 1 % of the bundled model's time; one every 32, later a quarter of all, gave
-# the same tau as now.
+FEWEST_ROWS = 60  # the first fit waits for this many ended rows, as that of the length predictor does
+# Between two fits 60 rows end, later a third of all rows so far, at most 256. A fit takes 1 ms with 128 values of a
+# state and 13 ms with 576. A fit every 16 rows took 1 % of the bundled model's time; one every 32, later a quarter of
+# all, gave the same tau as the present rule.
 FIT_EVERY, FIT_AFTER, MOST_UNLEARNED = 60, 1 / 3, 256
-KEEP = 0.9999  # a reading's weight once another one is learned: half after 7,000 readings. Not tuned.
-# The weight of the prior, in readings for each value of a state: 2 ranked SmolLM2's rows as well, 17 worse.
+KEEP = 0.9999  # each new reading multiplies the weights of older ones by this: half after 7,000. Not tuned.
+# The prior weighs as much as this many readings for each value of a state: 2 ranked SmolLM2's rows as well, 17 worse.
 RIDGE = 5.0
-# With 0.5, SmolLM2's rows were ranked worse; with 1 not better, and rows cut by small limits may then keep the probe
-# out of service.
+# With 0.5, SmolLM2's rows were ranked worse. With 1 they were not ranked better, and rows cut by small limits may then
+# keep the probe out of service.
 CUT = 0.9
-FIRST_STAGE = 32  # tokens of the first stage; each of the others ends at twice the tokens at which it begins
-JUDGED_ROWS = 256  # newest rows whose errors decide: more react later, fewer are noisier. Not tuned.
-FEWEST_JUDGED = 32  # fewer rows say too little of how much their errors differ; not tuned
-# Standard errors by which its errors must be smaller: with 3 it is in service later, with 2 chance decides at times.
+FIRST_STAGE = 32  # the first stage has this many tokens; each other one ends at twice the tokens at which it begins
+JUDGED_ROWS = 256  # the errors of this many newest rows decide: more react later, fewer are noisier. Not tuned.
+FEWEST_JUDGED = 32  # fewer rows say too little about how much their errors differ; not tuned
+# The probe's errors must be smaller by this many standard errors: with 3 it serves later, with 2 chance may decide.
 CLEARLY = 2.5
-MOST_OPEN = 1024  # rows read and not yet ended: those that leave the engine without an end must not fill the memory
+MOST_OPEN = 1024  # most rows with readings that have not ended, because rows may leave the engine without an end
 # A reading is kept once its row is an eighth longer than at the last one kept: a long row's readings are much alike.
 KEPT_AFTER = 1 + 1 / 8
-# Predictions at arrival count as at least this uncertain, as otherwise y would be 0 or 1: between 1.6 and 4.7 it makes
-# little difference.
+# A predicted upper quantile counts as at least this many times the median, because y would otherwise be 0 or 1. Values
+# between 1.6 and 4.7 make little difference.
 LEAST_RATIO = 2.0
 LOWEST, HIGHEST = 0.001, 0.999  # levels between which lengths are finite
-KNOWN, FACTS = 5, 3  # columns of a reading before the state, and of the features before it
-LEAST_VARIANCE = 1e-9  # a feature below it is constant except for rounding, and is not standardized
+KNOWN, FACTS = 5, 3  # number of columns before the state: in a reading, and in the features
+LEAST_VARIANCE = 1e-9  # a feature with a smaller variance is constant except for rounding, and is not standardized
 
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
     coefficients: Floats
     intercept: float
-    in_service: Mapping[int, tuple[float, float]]  # by stage in service: the errors' quantiles at 0.5 and COVERAGE
+    in_service: Mapping[int, tuple[float, float]]  # the errors' quantiles at 0.5 and COVERAGE, by stage in service
 
 
 class LengthProbe:
-    """The probe of one engine's rows; one thread reads, learns and fits, others may read `lengths`."""
+    """The probe of one engine's rows; one thread calls its methods, other threads may read `lengths`."""
 
     def __init__(self) -> None:
         self.lengths: Mapping[str, RowLength] = {}
@@ -66,14 +66,14 @@ class LengthProbe:
         self._unlearned: list[tuple[list[Floats], int]] = []  # readings and tokens of rows that ended
         self._moments: Floats | None = None  # weighted sums of z·zᵀ, where z = (1, features, y)
         self._fit: _Fit | None = None
-        # by stage, for each reading: its KNOWN values, the row's number, y by the probe, the row's length, the levels
-        # of this length and of the limit
+        # by stage, a row for each reading: its KNOWN values, the number of its row, the y that the probe predicted, the
+        # row's length, and the levels of that length and of the limit
         self._judged: dict[int, Floats] = {}
 
     def read(self, ids: Sequence[str], known: Floats, states: Floats) -> None:
-        """Keep a reading of all running rows, and predict those at whose stages the probe is in service.
+        """Keep a reading of all running rows, and predict the rows at whose stages the probe is in service.
 
-        A reading is a row's state, (rows, values), and its `known` values, (rows, 5): the tokens of the prompt, those
+        A reading is a row's state, (rows, values), and its `known` values, (rows, 5): the prompt's tokens, the tokens
         generated so far, the limit, and the median and upper quantile of the length as predicted at arrival.
         """
         readings = np.empty((len(ids), KNOWN + states.shape[1]), np.float32)
@@ -100,7 +100,7 @@ class LengthProbe:
         return {ids[row]: RowLength(*length) for row, length in zip(serving, each.tolist(), strict=True)}
 
     def ended(self, row_id: str, tokens: int) -> None:
-        """Learn from a row that ended with this many tokens, by itself or at its limit."""
+        """Learn from a row that ended with this many tokens, whether by itself or at its limit."""
         if row_id in self._open:
             self._unlearned.append((self._open.pop(row_id), tokens))
             self._ended += 1
@@ -109,7 +109,7 @@ class LengthProbe:
                 self._learn()
 
     def _learn(self) -> None:
-        """Judge the predictions of the rows that ended, add the rows to the moments, and fit again."""
+        """Judge the present fit on the rows that ended, add these rows to the moments, and fit again."""
         each, totals = zip(*self._unlearned, strict=True)
         self._unlearned.clear()
         readings, sizes = np.array([*chain.from_iterable(each)], np.float64), [*map(len, each)]
@@ -136,10 +136,10 @@ class LengthProbe:
             self._judged[stage] = found[_firsts(found[:, KNOWN])[-JUDGED_ROWS:][0] :]
 
     def _in_service(self) -> dict[int, tuple[float, float]]:
-        """Return the quantiles of the errors at the stages at which lengths are clearly better than the arrival's.
+        """Return the errors' quantiles, by stage, where the probe's lengths are clearly better than those at arrival.
 
-        Square roots of the errors in tokens are compared: by the errors themselves the longest rows would decide, by
-        logarithms the rows that are about to end. If its limit cut a row off, no level beyond the limit is an error.
+        Compares square roots of the errors in tokens: by the errors themselves the longest rows would decide, by
+        logarithms the rows that are about to end. If a row was cut off, no level beyond its limit counts as an error.
         """
         found = {}
         for stage, readings in self._judged.items():
@@ -167,7 +167,7 @@ def _distributions(readings: Floats) -> Floats:
 
 
 def _features(known: Floats, readings: Floats) -> Floats:
-    """Return the regression's features, (readings, 3 + values); values of states that overflowed become 0.
+    """Return the regression's features, (readings, 3 + values); state values that overflowed become 0.
 
     `known` is the result of `_distributions` for these readings.
     """
@@ -181,7 +181,7 @@ def _features(known: Floats, readings: Floats) -> Floats:
 
 
 def _totals(y: Floats, predicted: Floats, upper: Floats, generated: Floats) -> Floats:
-    """Return the lengths at these levels of the rows' distributions."""
+    """Return the lengths at the levels `y` of the rows' distributions."""
     y = y.clip(LOWEST, HIGHEST)
     return conditional_quantile(predicted, upper, np.maximum(generated, 1.0), y / (1 - y))
 
@@ -197,7 +197,7 @@ def _stages(generated: Floats) -> Ints:
 
 
 def ridge(moments: Floats) -> tuple[Floats, float]:
-    """Return coefficients and intercept of the ridge regression on standardized features, from sums of z·zᵀ."""
+    """Return coefficients and intercept of a ridge regression on standardized features; `moments` are sums of z·zᵀ."""
     weight = moments[0, 0]
     mean = moments[0, 1:] / weight
     covariance = moments[1:, 1:] / weight - np.outer(mean, mean)

@@ -1,85 +1,49 @@
-"""Seconds of prefills and iterations, learned by a worker from its own steps: SCLS's curves (Eq. 3-4) in service.
+"""Learns the seconds of prefills and iterations from a worker's own steps: curves of the SCLS paper, Eq. (3)-(4).
 
-The curves of a worker are linear in what its steps compute, so they are fitted to sums over windows of steps. They are
-kept with the worker in the database and refitted there within seconds of traffic. No trainer is needed for that: a fit
-takes milliseconds, and nobody but the worker sees its steps. As with the other learned models, a fit goes into service
-only if it predicts the newest windows better than the curves that are in service.
+The curves of a worker are linear in what its steps compute, so they are fitted to sums over windows of steps. The
+worker fits them itself within seconds of traffic, and reports them to the database. No trainer is needed: a fit takes
+milliseconds, and nobody but the worker sees its steps. As with the other learned models, a fit goes into service only
+if it predicts the newest windows better than the curves in service.
 """
 
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from learning.cost_curves import DEFAULT_CURVES, FEASIBLE
-from scheduling.costs import Floats, LearnedCurves, ServingCurves
+from learning.estimators.cost_curves import DEFAULT_CURVES, FEASIBLE
+from scheduling.costs import Floats, LearnedCurves, ServingCurves, StepWindow
 
-# Windows are kept by kind: rows and cached tokens to a factor of two, and whether they prefilled. So a long time at one
-# load does not displace the windows of other loads. Both numbers bound a fit to some milliseconds; not tuned.
+# Windows are kept by kind: rows and cached tokens up to a factor of two, and whether they prefilled. So a long time at
+# one load does not displace the windows of other loads. Both numbers bound a fit to some milliseconds; not tuned.
 KEPT_OF_A_KIND = 24
 KINDS = 32
 HALF_LIFE_S = 120.0  # a window counts half as much after this long: a machine's other work changes within minutes
-FEWEST_WINDOWS = 8  # windows before the first fit: one outlier is then at most an eighth of the data
-NEWEST = 64  # windows by which a fit is judged and its level is set: some seconds of traffic; not tuned
-LEAST_GAIN = 0.01  # gain of relative error that justifies new curves, because policies must rebuild tables for them
+FEWEST_WINDOWS = 8  # the first fit waits for this many windows: an outlier is then at most an eighth of the data
+NEWEST = 64  # a fit is judged and its level is set by this many newest windows, some seconds of traffic; not tuned
+LEAST_GAIN = 0.01  # new curves must lower the relative error by this, because policies rebuild tables for them
 # The initial curves count as this many windows; they give the costs of batches not seen yet. Not tuned.
 PRIOR_WEIGHT = 0.5
-# In the first reweighting the initial curves count this much less, so that wrong ones do not dominate: the relative
-# error of a too short prediction is at most 1, that of a too long one is unbounded.
+# In the first reweighting the initial curves count this much less, so that wrong initial curves do not dominate: the
+# relative error of a too short prediction is at most 1, but that of a too long one is unbounded.
 FIRST_PRIOR_WEIGHT = 0.01  # 0.1 and 0.001 fit the same
 PRIOR_SIZES, PRIOR_LENGTHS = (1, 4, 16, 64), (16, 128, 512)
-REFITS = 12  # iterations of reweighted least squares, which has then converged to under a percent
-LEAST_SCALE = 0.02  # relative errors below this are noise of the clock; it also keeps the weights finite
+REFITS = 12  # iterations of reweighted least squares, after which its changes are under a percent
+LEAST_SCALE = 0.02  # relative errors below this are noise of the clock; the bound also keeps the weights finite
 # constant of Cauchy's weights: 95 % of least squares' efficiency for normal errors (Holland and Welsch, 1977)
 CAUCHY = 2.385
 
 Sums = npt.NDArray[np.float64]  # (windows, 8), in the order of p1..p4 of Eq. (3) and d1..d4 of Eq. (4)
 
 
-@dataclass(frozen=True, slots=True)
-class StepWindow:
-    """Steps that took `seconds` together, ended at `at` (monotonic), and the sums of what they computed.
-
-    The sums over prefills are tokens with padding, rows, batch lengths, and the number of prefills. Those over
-    iterations are rows times cached tokens a row, rows, cached tokens a row, and the number of iterations.
-    """
-
-    seconds: float
-    at: float
-    prefilled_tokens: float = 0.0
-    prefilled_rows: float = 0.0
-    prefilled_lengths: float = 0.0
-    prefills: float = 0.0
-    row_reads: float = 0.0
-    row_steps: float = 0.0
-    reads: float = 0.0
-    steps: float = 0.0
-
-    @property
-    def sums(self) -> tuple[float, ...]:
-        """The factors of the eight coefficients."""
-        prefilled = self.prefilled_tokens, self.prefilled_rows, self.prefilled_lengths, self.prefills
-        return *prefilled, self.row_reads, self.row_steps, self.reads, self.steps
-
-    @property
-    def kind(self) -> tuple[int, int, bool]:
-        """Rows and cached tokens of an iteration, or rows and tokens a row of a prefill, as powers of two."""
-        if self.steps:
-            rows, tokens = self.row_steps / self.steps, self.row_reads / max(self.row_steps, 1.0)
-        else:
-            rows, tokens = self.prefilled_rows, self.prefilled_tokens / max(self.prefilled_rows, 1.0)
-        return round(rows).bit_length(), round(tokens).bit_length(), self.prefilled_tokens > 0
-
-
 class StepCosts:
     """The costs that one worker has learned from its steps; one thread owns it."""
 
     def __init__(self, prior: ServingCurves | None = None) -> None:
-        """`prior` are the curves before any traffic; None: nothing was measured."""
+        """`prior` are the curves measured before any traffic; None if nothing was measured."""
         self._prior = prior or DEFAULT_CURVES
         self._kinds: dict[tuple[int, int, bool], deque[StepWindow]] = {}
         self._newest: deque[StepWindow] = deque(maxlen=NEWEST)
@@ -91,7 +55,7 @@ class StepCosts:
         """Add windows in the order in which they ended."""
         for window in windows:
             if window.seconds > 0 and any(window.sums):
-                # the most recent kind is last, so that the first is dropped first
+                # the kind seen last is moved to the end, so that the kind not seen for longest is dropped first
                 of_kind = self._kinds.pop(window.kind, None) or deque(maxlen=KEPT_OF_A_KIND)
                 of_kind.append(window)
                 self._kinds[window.kind] = of_kind
@@ -117,7 +81,7 @@ class StepCosts:
 
 
 def typical_iteration(windows: Iterable[StepWindow]) -> tuple[float, float]:
-    """Return the median rows of these windows' iterations and cached tokens of a row, both at least 1."""
+    """Return the median rows of an iteration and median cached tokens of a row in these windows, both at least 1."""
     iterations = [one for one in windows if one.row_steps]
     rows = float(np.median([one.row_steps / one.steps for one in iterations] or [1.0]))
     tokens = float(np.median([one.row_reads / one.row_steps for one in iterations] or [1.0]))
@@ -132,18 +96,18 @@ def median_error(curves: ServingCurves, windows: Iterable[StepWindow]) -> float:
 
 
 def fit_steps(windows: Sequence[StepWindow], newest: Iterable[StepWindow], prior: ServingCurves) -> ServingCurves:
-    """Fit robust curves to windows, where older ones count less, scaled to the level of the `newest` ones.
+    """Fit robust curves to windows, of which older ones count less, and scale the curves to the level of the `newest`.
 
     Relative errors are weighted by Cauchy's function, so that windows in which something else ran count next to
-    nothing. The curves are feasible (`learning.cost_curves`). Coefficients that the windows do not determine are those
-    of `prior`, at their level.
+    nothing. The curves are feasible (`learning.estimators.cost_curves`). Coefficients that the windows do not
+    determine come from `prior`, scaled to the windows' level.
     """
     seconds, sums = _arrays(windows)
     at = np.array([window.at for window in windows])
     age_weights = 0.5 ** ((at.max() - at) / HALF_LIFE_S)
     prior_sums = _prior_sums()
     if any(window.steps and window.prefilled_tokens for window in windows):
-        prior_sums = prior_sums[len(prior_sums) // 2 :]  # for servers, which never run a prefill alone
+        prior_sums = prior_sums[len(prior_sums) // 2 :]  # only iterations: servers never run a prefill alone
     prior_s = prior_sums @ _at_level_of(prior.coefficients, windows)
     known = prior_s > 0
     sums, seconds = np.concatenate([sums, prior_sums[known]]), np.concatenate([seconds, prior_s[known]])
@@ -154,9 +118,9 @@ def fit_steps(windows: Sequence[StepWindow], newest: Iterable[StepWindow], prior
 
 
 def _robust_nnls(sums: Sums, seconds: Floats, weights: Floats, robust: Floats) -> Floats:
-    """Minimise squared relative errors with Cauchy's weights, by reweighting, over feasible curves.
+    """Return the feasible coefficients that minimise squared relative errors with Cauchy's weights, by reweighting.
 
-    `robust` are the first weights.
+    `robust` are the Cauchy weights of the first iteration.
     """
     relative = sums / seconds[:, None] @ FEASIBLE
     norms = np.maximum(np.linalg.norm(relative, axis=0), 1e-12)
@@ -170,7 +134,7 @@ def _robust_nnls(sums: Sums, seconds: Floats, weights: Floats, robust: Floats) -
 
 
 def _at_level_of(coefficients: Floats, windows: Sequence[StepWindow]) -> Floats:
-    """Scale the coefficients by the median ratio of real to predicted seconds, prefills and iterations separately."""
+    """Return the coefficients times the median ratio of real to predicted seconds, prefills and iterations apart."""
     levelled = coefficients.copy()
     for part, of_part in (
         (slice(0, 4), [window for window in windows if not window.steps]),
@@ -185,7 +149,7 @@ def _at_level_of(coefficients: Floats, windows: Sequence[StepWindow]) -> Floats:
 
 
 def _prior_sums() -> Sums:
-    """Return windows of one prefill, and of one iteration, of each size and length."""
+    """Return the sums of windows of a single prefill, then of a single iteration, for each size and length."""
     size = np.repeat(PRIOR_SIZES, len(PRIOR_LENGTHS)).astype(np.float64)
     length = np.tile(PRIOR_LENGTHS, len(PRIOR_SIZES)).astype(np.float64)
     terms = np.stack([size * length, size, length, np.ones_like(size)], axis=1)
@@ -198,14 +162,14 @@ def _arrays(windows: Sequence[StepWindow]) -> tuple[Floats, Sums]:
 
 
 def pooled_curves(learned: Mapping[str, LearnedCurves]) -> dict[str, ServingCurves]:
-    """Return curves for each of these workers of one model, by name: a mix of the mean and the worker's own.
+    """Return curves for each of these workers of one model, by name: a mix of the mean and the worker's own curves.
 
     A worker sees few kinds of steps within some seconds, and cannot separate an iteration's fixed cost from that of its
     cached tokens while both grow together. Two equal workers therefore learn different curves, and a policy that
-    compares them would give one of them all long rows. Each worker gets the mean instead, unless its measurements
-    differ by more than their error: its own curves get the weight max(0, 1 - s²/r²) (James and Stein, 1961), where r is
-    the logarithm of own over mean seconds of its typical iteration, and s its relative error. In the mean, workers are
-    weighted by the number of windows that they learned from.
+    compares these would give one worker all long rows. Each worker gets the mean instead, unless its measurements
+    differ by more than their error: its own curves get the weight max(0, 1 - s²/r²) (James and Stein, 1961). Here r is
+    the logarithm of own over mean seconds of its typical iteration, and s is the relative error of its curves. In the
+    mean, workers are weighted by the number of windows that they learned from.
     """
     if not learned:
         return {}

@@ -1,8 +1,8 @@
-"""Stores learned models as bytes: the digest is checked before anything is read, then plain arrays, never pickle.
+"""Stores learned models as bytes of plain arrays, never as pickles; checks their digest before it reads anything.
 
 How a model gets into service: `tasks/training/refit_jobs.py` fits a candidate (`learning/retraining/refit.py`), asks
 `learning/retraining/promotion_gate.py`, stores it with `dump` and publishes it (`models/model_versions.py:publish`).
-`tasks/prediction/predictor_in_service.py` and the planner `load` the version that is active there.
+`tasks/prediction/predictor_in_service.py` and the planner `load` the version that is active in the database.
 
 skops would be as safe, but importing it takes 2 s of CPU and imports torch, and predictors must start in under 2 s and
 without torch. So a stored model is a numpy archive of arrays, read with pickling off, and only the classes in `KINDS`
@@ -15,17 +15,17 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from learning.estimators.serving_time import ServingTimes
+from learning.features.length_predictor import Arrays
 from learning.predictors.cold_start import UserInputLengthPredictor
 from learning.predictors.forest import ForestPredictor
 from learning.predictors.hidden_states import LenTokenPredictor, PooledStatesPredictor
-from learning.predictors.length_predictor import Arrays
 from learning.predictors.paper_forests import SemanticFeaturesPredictor, TaskForestsPredictor
 from learning.predictors.perception import PerceptionPredictor
-from learning.serving_time import ServingTimes
 
 
 class Storable(Protocol):
-    """A model whose state is arrays."""
+    """A model whose whole state is named arrays."""
 
     def to_arrays(self) -> Arrays:
         """Return the state."""
@@ -37,7 +37,7 @@ class Storable(Protocol):
         ...
 
 
-# Names of classes in stored models. They stay when a class is renamed, because models in databases have them.
+# The names of classes in stored models. A name stays when its class is renamed, because stored models have the name.
 KINDS: dict[str, type[Storable]] = {
     "uilo": UserInputLengthPredictor,
     "pooled": PooledStatesPredictor,
@@ -48,11 +48,11 @@ KINDS: dict[str, type[Storable]] = {
     "stacked": ForestPredictor,
     "serving_times": ServingTimes,
 }
-KIND = "kind"  # the archive's entry that holds the name
+KIND = "kind"  # the archive's entry that holds the name of the class
 
 
 class Unreadable(Exception):
-    """Stored bytes cannot be read as a model, for whatever reason."""
+    """Stored bytes cannot be read as a model."""
 
 
 class DigestMismatch(Unreadable):

@@ -1,1 +1,1 @@
-"""Alembic: the schema's migrations, one file each; run by `models.connections.schema_upgrade.upgrade`."""
+"""Alembic: the schema's migrations, one file each; run by `models.schema_upgrade.upgrade`."""

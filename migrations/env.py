@@ -1,4 +1,4 @@
-"""Runs the migrations in `versions/` on the connection that `models.connections.schema_upgrade` gives it."""
+"""Runs the migrations in `versions/` on the connection that `models.schema_upgrade` gives it."""
 
 from alembic import context
 

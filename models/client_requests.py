@@ -1,4 +1,4 @@
-"""Requests as clients handle them: fetch, list, cancel, delete. A call is seldom more than one statement."""
+"""Fetches, lists, cancels and deletes requests for clients. Most functions execute one statement."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from sqlalchemy import (
     Select,
     Text,
     bindparam,
-    case,
+    cast,
     delete,
     func,
     null,
@@ -19,16 +19,22 @@ from sqlalchemy import (
     true,
     tuple_,
     type_coerce,
-    update,
 )
-from sqlalchemy.dialects.postgresql import JSONB, array
+from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.orm import Session, defer
 
 from models import notifications
+from models.connections.sql import text
 from models.request_ids import arrival_of
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 
-UNFINISHED = (RequestStatus.queued, RequestStatus.in_progress)
+# A queued request ends at once. A running one ends when its worker has read that it is cancelled.
+CANCEL = """
+    update requests /* cancel */ set status = case when status = 'queued' then 'cancelled' else status end,
+        finished_at = case when status = 'queued' then clock_timestamp() end,
+        cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp())
+    where status in ('queued', 'in_progress') and id = any(array({which})) returning id
+"""
 
 
 class StillInProgress(Exception):
@@ -41,14 +47,14 @@ class StillInProgress(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
-    """A request with its batch at one instant of the database's clock."""
+    """A request and its batch as they were at the instant `now` of the database's clock."""
 
     request: StoredRequest
     batch: StoredBatch | None
     tokens_so_far: int
     now: datetime
-    # log probabilities of the answer's tokens in the API's form; not loaded for lists
-    logprobs: list[Any] | None = None
+    # log probabilities of the answer's tokens in the API's form, as JSON; not loaded for lists
+    logprobs: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,11 @@ View = Select[StoredRequest, StoredBatch, int, datetime, Any]
 TEXTS = (StoredRequest.instructions, StoredRequest.input, StoredRequest.body, StoredRequest.output_text)
 # A page with texts ends early once it has this many bytes, so that one list takes no more than some tenths of a second.
 PAGE_BYTES = 2 * 2**20
-PART = 10  # requests of a part
+PART = 10  # requests that a page with texts reads at once
+# The stored size of a request's large columns in bytes, as SQL; Postgres knows it without reading the columns.
+SIZE = " + ".join(
+    f"coalesce(pg_column_size({column}), 0)" for column in ("instructions", "input", "body", "output_text", "logprobs")
+)
 
 
 def select_views(logprobs: ColumnElement[Any] | None = None, *, texts: bool = False) -> View:
@@ -83,17 +93,19 @@ def select_views(logprobs: ColumnElement[Any] | None = None, *, texts: bool = Fa
 
 
 def select_whole_views() -> View:
-    """Selects RequestView with texts and log probabilities, which may be long: only for single requests."""
-    return select_views(type_coerce(StoredRequest.logprobs, JSONB), texts=True)
+    """Selects RequestView's columns with texts and log probabilities; lists do not use it, because both may be long."""
+    return select_views(cast(StoredRequest.logprobs, Text), texts=True)
 
 
 OF_TENANT = StoredRequest.tenant == func.coalesce(bindparam("tenant"), StoredRequest.tenant)
-FETCH = select_whole_views().where(StoredRequest.id == bindparam("id"), OF_TENANT)  # made once for all polls
+OF_ID = (StoredRequest.id == bindparam("id"), OF_TENANT)
+FETCH = select_whole_views().where(*OF_ID)  # built once, because every poll uses it
+FETCH_TEXTS = select_views(texts=True).where(*OF_ID)
 
 
-def fetch(session: Session, tenant: str | None, id: str) -> RequestView | None:
+def fetch(session: Session, tenant: str | None, id: str, *, logprobs: bool = True) -> RequestView | None:
     """Returns one request of this tenant; `tenant` None means any, for the operator's pages only."""
-    return next(read_views(session, FETCH, {"id": id, "tenant": tenant}), None)
+    return next(read_views(session, FETCH if logprobs else FETCH_TEXTS, {"id": id, "tenant": tenant}), None)
 
 
 def page(
@@ -109,7 +121,7 @@ def page(
 ) -> Page | None:
     """Returns requests by arrival, newest first unless `oldest_first`, beginning after the request `after`.
 
-    Returns None if this tenant has no request `after`; fewer than `limit` if their texts have more than PAGE_BYTES.
+    Returns None if `after` is another tenant's or an unknown id without a time; a page of texts ends at PAGE_BYTES.
     """
     names = array([status.value for status in statuses or RequestStatus], type_=Text)
     state = func.unnest(names).table_valued("status").render_derived()
@@ -153,27 +165,16 @@ def page(
 
 
 def cancel(session: Session, tenant: str | None, ids: Sequence[str]) -> list[str]:
-    """Cancels queued requests at once and requests the cancel of running ones; returns the ids of both.
+    """Cancels queued requests at once and marks running ones, which their workers then stop; returns the ids of both.
 
     Ignores final and unknown ids. Notifies waiting calls. `tenant` None means all tenants.
     """
-    now, is_queued = func.clock_timestamp(), StoredRequest.status == RequestStatus.queued
-    chosen = select(StoredRequest.id).where(
-        StoredRequest.id.in_(ids), *_of_tenant(tenant), StoredRequest.status.in_(UNFINISHED)
-    )
-    # locked in this order, so that two calls cannot deadlock
-    in_order = chosen.order_by(StoredRequest.id).with_for_update().cte("chosen")
-    cancelled = session.scalars(
-        update(StoredRequest)
-        .where(StoredRequest.id == in_order.c.id)
-        .values(
-            status=case((is_queued, RequestStatus.cancelled), else_=StoredRequest.status),
-            finished_at=case((is_queued, now)),
-            cancel_requested_at=func.coalesce(StoredRequest.cancel_requested_at, now),
-        )
-        .returning(StoredRequest.id)
-        .execution_options(synchronize_session=False)
-    ).all()
+    # the rows are locked in the order of their ids, so that two calls cannot deadlock
+    which = """
+        select id from requests where id = any(cast(:ids as text[])) and status in ('queued', 'in_progress')
+            and tenant = coalesce(cast(:tenant as text), tenant) order by id for update
+    """
+    cancelled = session.scalars(text(CANCEL.format(which=which)), {"ids": list(ids), "tenant": tenant}).all()
     session.commit()
     notifications.notify_ended(session.connection(), cancelled)
     session.commit()

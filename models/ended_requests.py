@@ -1,17 +1,19 @@
-"""Requests that have ended: read by waiting calls, streams and the overview, and exported as traces."""
+"""Reads requests that have ended: for waiting calls, streams and the overview, and for the export of traces."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import ARRAY, Connection, Text, any_, bindparam, select, union_all
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
-from models.client_requests import UNFINISHED, RequestView, read_views, select_views, select_whole_views
-from models.sql import text
+from models.client_requests import RequestView, read_views, select_views, select_whole_views
+from models.connections.sql import text
+from models.request_life import UNFINISHED
 from models.tables import ANSWERED, UNANSWERED, StoredRequest
 
-# One parameter holds all ids: a thousand parameters would slow each waiting call. Made once for all calls.
+# One parameter holds all ids, because a thousand parameters would slow each waiting call. The queries are built once.
 THESE = StoredRequest.id == any_(bindparam("ids", type_=ARRAY(Text)))
 FIND_UNFINISHED = select(StoredRequest.id).where(THESE, StoredRequest.status.in_(UNFINISHED))
 FETCH_ENDED = select_whole_views().where(THESE)
@@ -42,9 +44,15 @@ def ended(session: Session, ids: Iterable[str]) -> dict[str, RequestView | None]
     return {request_id: found.get(request_id) for request_id in over}
 
 
-# Seconds from a request's `finished_at` until it is traced, since its row is written somewhat later than that. A
-# request that is written later still is not traced. Not tuned.
+# Seconds from a request's `finished_at` until it is traced, because its row is written somewhat after that instant. A
+# request whose row is written more than GRACE_S after it is never traced. Not tuned.
 GRACE_S = 5
+ENDED_AFTER_MARK = """
+    (select * from requests where {ended}
+        and finished_at >= cast(:at as timestamptz) and (finished_at, id) > (cast(:at as timestamptz), :id)
+        and finished_at < statement_timestamp() - make_interval(secs => :grace_s)
+    order by finished_at, id limit :limit)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +76,26 @@ class TracedRequest:
     batch: int | None
     batch_size: int | None
     limit_tokens: int
-    raw: bool  # the model read the input as it was, without its chat template
+    raw: bool  # whether the model read the input as it was, without its chat template
     finish_reason: str | None
     error_code: str | None
 
 
-def take_traced(connection: Connection, limit: int) -> list[TracedRequest]:
-    """Returns the requests that ended next after the stored mark, oldest first, and moves the mark behind them.
+@dataclass(frozen=True, slots=True)
+class TracedRequests:
+    """The first requests that ended after the stored mark `after`, oldest first; `mark` is to be stored next."""
 
-    The first call only sets the mark. The transaction holds the mark's lock: if it fails, the next one returns the same
-    requests again.
+    requests: list[TracedRequest]
+    after: Mapping[str, Any]
+    mark: Mapping[str, Any]
+
+
+def read_traced(connection: Connection, limit: int) -> TracedRequests | None:
+    """Returns the first requests that ended after the stored mark, if any; the very first call only sets the mark.
+
+    The caller traces them and then calls `move_mark`. If it fails before that, the next call returns them again.
     """
-    mark = connection.execute(text("select value from service_state where name = 'traced' for update")).scalar()
+    mark = connection.execute(text("select value from service_state where name = 'traced'")).scalar()
     if mark is None:
         connection.execute(
             text("""
@@ -87,19 +103,11 @@ def take_traced(connection: Connection, limit: int) -> list[TracedRequest]:
                 values ('traced', jsonb_build_object('at', clock_timestamp(), 'id', '')) on conflict do nothing
             """)
         )
-        return []
+        return None
     rows = connection.execute(
-        text("""
+        text(f"""
             with ended as (
-                (select * from requests where status in ('completed', 'incomplete')
-                    and finished_at >= cast(:at as timestamptz) and (finished_at, id) > (cast(:at as timestamptz), :id)
-                    and finished_at < statement_timestamp() - make_interval(secs => :grace_s)
-                order by finished_at, id limit :limit)
-                union all
-                (select * from requests where status in ('failed', 'cancelled')
-                    and finished_at >= cast(:at as timestamptz) and (finished_at, id) > (cast(:at as timestamptz), :id)
-                    and finished_at < statement_timestamp() - make_interval(secs => :grace_s)
-                order by finished_at, id limit :limit)
+                {" union all ".join(ENDED_AFTER_MARK.format(ended=ended) for ended in (ANSWERED, UNANSWERED))}
             )
             select r.id, r.tenant, r.application, r.model, r.status,
                 (extract(epoch from r.arrived_at) * 1000000000)::bigint as arrived_ns,
@@ -110,14 +118,20 @@ def take_traced(connection: Connection, limit: int) -> list[TracedRequest]:
                 coalesce((r.body->>'raw')::bool, false) as raw, r.finish_reason, r.error->>'code' as error_code,
                 r.finished_at::text as at
             from ended r left join batches b on b.id = r.batch_id order by r.finished_at, r.id limit :limit
-        """),
+        """),  # noqa: S608  # constants
         {**mark, "grace_s": GRACE_S, "limit": limit},
     ).all()
-    if rows:
-        connection.execute(
-            text("""
-                update service_state set value = :mark, updated_at = clock_timestamp() where name = 'traced'
-            """).bindparams(bindparam("mark", type_=JSONB)),
-            {"mark": {"at": rows[-1].at, "id": rows[-1].id}},
-        )
-    return [TracedRequest(*row[:-1]) for row in rows]
+    if not rows:
+        return None
+    return TracedRequests([TracedRequest(*row[:-1]) for row in rows], mark, {"at": rows[-1].at, "id": rows[-1].id})
+
+
+def move_mark(connection: Connection, traced: TracedRequests) -> None:
+    """Moves the stored mark behind these requests, unless another process has moved it."""
+    connection.execute(
+        text("""
+            update service_state set value = :mark, updated_at = clock_timestamp()
+            where name = 'traced' and value = :after
+        """).bindparams(bindparam("mark", type_=JSONB), bindparam("after", type_=JSONB)),
+        {"mark": traced.mark, "after": traced.after},
+    )

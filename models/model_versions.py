@@ -8,8 +8,8 @@ from sqlalchemy import Connection, bindparam, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session, defer
 
+from models.connections.sql import run, text
 from models.service_tables import ModelVersion
-from models.sql import run, text
 
 
 class UnknownVersion(Exception):
@@ -17,7 +17,7 @@ class UnknownVersion(Exception):
 
     def __init__(self, version: str) -> None:
         self.version = version
-        super().__init__(f"there is no model version {version}; `magnus models list` shows them all")
+        super().__init__(f"there is no model version {version}; `magnus learned list` shows them all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Version:
     version: str
     sha256: bytes
     stored: bytes
-    until: float  # end of the newest outcome that it was fitted on, seconds since the epoch
+    until: float  # seconds since the epoch at which the newest outcome of its training data ended
 
 
 def publish(

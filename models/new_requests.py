@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -11,9 +12,15 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import manager_of_class
 
 from models.client_requests import RequestView, read_views, select_views
+from models.connections.sql import run
 from models.request_ids import RANDOM_DIGITS, random_part
-from models.sql import run
-from models.tables import RequestStatus, StoredRequest
+from models.tables import RequestKind, RequestStatus, StoredRequest
+from scheduling.request import ServiceTier
+
+# Codes of failures that are the service's fault. After one, a repeat with the same Idempotency-Key makes a new request.
+TRIED_AGAIN = frozenset({"server_error", "deadline_exceeded", "unschedulable", "out_of_memory"})
+REFUSED_BY_ENGINE = "refused_by_engine"  # the code of a failure that is the request's: its engine can never answer it
+FREE_KEY = "update requests set idempotency_key = null where id = :id"
 
 
 class IdempotencyKeyReused(Exception):
@@ -24,9 +31,22 @@ class IdempotencyKeyReused(Exception):
         super().__init__(f"This Idempotency-Key belongs to {id}, which was made from a different body.")
 
 
+@dataclass(frozen=True, slots=True)
+class SubmissionEta:
+    """Seconds from a request's arrival to its answer: the forecast, the ETA corrected by earlier errors, its interval.
+
+    Nine of ten answers should come between `low_s` and `high_s`, which are None while too few errors are known.
+    """
+
+    forecast_s: float
+    eta_s: float
+    low_s: float | None = None
+    high_s: float | None = None
+
+
 @dataclass(frozen=True)
 class NewRequest:
-    """A validated request on its way into the database; lengths in tokens, `body` as `StoredRequest.body`."""
+    """A validated request that is not stored yet; its `body` is what `StoredRequest.body` will hold."""
 
     tenant: str
     model: str
@@ -37,18 +57,19 @@ class NewRequest:
     prompt_tokens: int
     input_tokens: int
     limit_tokens: int
+    kind: RequestKind = "answer"
+    tier: ServiceTier = "default"
     priority: int = 0
-    deadline_s: float | None = None
-    eta_s: float | None = None
-    eta_low_s: float | None = None
-    eta_high_s: float | None = None
-    forecast_s: float | None = None
-    needs: tuple[str, ...] = ()  # abilities that its engine needs, by the names of the request's fields
-    base: str | None = None  # if `model` is an adapter: the model whose workers serve it
+    deadline_s: float | None = None  # seconds from its arrival to its deadline
+    eta: SubmissionEta | None = None
+    needs: tuple[str, ...] = ()  # abilities that its engine must have, named as the request's fields
+    base: str | None = None  # the model whose workers serve the adapter `model`; None if `model` is no adapter
+    job_id: str | None = None  # the bulk job whose line it is
+    deadline_at: datetime | None = None  # the deadline of a bulk job's line, which is an instant
 
     @property
     def served_by(self) -> str:
-        """Returns the model whose workers serve it."""
+        """Returns the model whose workers serve the request."""
         return self.base or self.model
 
     @cached_property
@@ -57,25 +78,23 @@ class NewRequest:
         return len(self.instructions.encode()) + len(self.input.encode()) + len(to_json(self.body))
 
 
-DURATIONS = ("deadline_s", "eta_s", "eta_low_s", "eta_high_s", "forecast_s")
-# Fields of NewRequest that are columns of the same name; its durations become instants.
-INSERTED_AS_GIVEN = tuple(field.name for field in fields(NewRequest) if field.name not in DURATIONS)
-# The requests come as one JSON text: the driver takes 50 µs for twenty parameters. Those of one statement arrive a
-# microsecond apart, in their order.
+FIELDS = tuple(field.name for field in fields(NewRequest))
+GIVEN = tuple(name for name in FIELDS if name not in ("deadline_s", "deadline_at"))  # columns of the same name
+COLUMNS = ", ".join(GIVEN)
+# One JSON parameter holds all requests, because the driver takes 50 µs for twenty parameters. The statement gives its
+# requests arrival times a microsecond apart, in their order.
 INSERT = f"""
-    insert into requests (id, arrived_at, idempotency_key, idempotency_sha256, deadline_at, eta_at, eta_low_at,
-        eta_high_at, forecast_s, {", ".join(INSERTED_AS_GIVEN)})
+    insert into requests (id, arrived_at, idempotency_key, idempotency_sha256, deadline_at, {COLUMNS})
     select 'resp_' || lpad(to_hex((extract(epoch from arrived) * 1000000)::bigint), 14, '0') || random, arrived,
-        idempotency_key, decode(idempotency_sha256, 'hex'), clock_timestamp() + make_interval(secs => deadline_s),
-        clock_timestamp() + make_interval(secs => eta_s), clock_timestamp() + make_interval(secs => eta_low_s),
-        clock_timestamp() + make_interval(secs => eta_high_s), forecast_s, {", ".join(INSERTED_AS_GIVEN)}
+        idempotency_key, decode(idempotency_sha256, 'hex'),
+        coalesce(deadline_at, clock_timestamp() + make_interval(secs => deadline_s)), {COLUMNS}
     from json_to_recordset(cast(:new as json)) as new (place int, random text, idempotency_key text,
-        idempotency_sha256 text, deadline_s float8, eta_s float8, eta_low_s float8, eta_high_s float8,
-        forecast_s float8, tenant text, model text, application text, instructions text, input text, body jsonb,
-        prompt_tokens int, input_tokens int, limit_tokens int, priority int, needs text[], base text),
+        idempotency_sha256 text, deadline_s float8, deadline_at timestamptz, tenant text, model text, application text,
+        instructions text, input text, body jsonb, prompt_tokens int, input_tokens int, limit_tokens int, kind text,
+        tier service_tier, priority int, eta jsonb, needs text[], base text, job_id text),
         lateral (select statement_timestamp() + place * interval '1 microsecond') as t (arrived)
     on conflict (tenant, idempotency_key) where idempotency_key is not null do nothing
-    returning id, arrived_at, deadline_at, eta_at, eta_low_at, eta_high_at, forecast_s
+    returning id, arrived_at, deadline_at, eta
 """  # noqa: S608  # constants
 
 
@@ -89,7 +108,7 @@ def submit(
 ) -> RequestView:
     """Stores a request as queued and returns it; a second call with its idempotency key returns the first request.
 
-    Raises IdempotencyKeyReused if the digests differ.
+    Stores a new one if the first failed by the service's fault. Raises IdempotencyKeyReused if the digests differ.
     """
     sha256 = None if digest is None else digest.hex()
     (stored,) = _insert(connection, [_values(new, idempotency_key=idempotency_key, idempotency_sha256=sha256)])
@@ -98,15 +117,23 @@ def submit(
     same_key = (StoredRequest.tenant == new.tenant, StoredRequest.idempotency_key == idempotency_key)
     with Session(connection, expire_on_commit=False) as session:
         earlier = next(read_views(session, select_views(texts=True).where(*same_key)), None)
-    if earlier is None:  # deleted between the two statements, so the key is free again
+    if earlier is None:  # the earlier request was deleted between the two statements, so the key is free again
         return submit(connection, new, idempotency_key=idempotency_key, digest=digest)
     if earlier.request.idempotency_sha256 != digest:
         raise IdempotencyKeyReused(earlier.request.id)
+    if failed_by_service(earlier.request):
+        run(connection, FREE_KEY, {"id": earlier.request.id})
+        return submit(connection, new, idempotency_key=idempotency_key, digest=digest)
     return earlier
 
 
+def failed_by_service(request: StoredRequest) -> bool:
+    """Returns whether a request failed for a reason that is not its own."""
+    return request.status is RequestStatus.failed and (request.error or {}).get("code") in TRIED_AGAIN
+
+
 def _values(new: NewRequest, **others: str | None) -> dict[str, Any]:
-    return {name: getattr(new, name) for name in (*INSERTED_AS_GIVEN, *DURATIONS)} | others | {"random": random_part()}
+    return {name: getattr(new, name) for name in FIELDS} | others | {"random": random_part()}
 
 
 def _insert(connection: Connection, values: Sequence[Mapping[str, Any]]) -> list[RequestView | None]:
@@ -118,9 +145,10 @@ def _insert(connection: Connection, values: Sequence[Mapping[str, Any]]) -> list
 
 
 def _view(values: Mapping[str, Any], row: Any) -> RequestView:
-    """Returns the view of an inserted row, whose object is made as a query makes one: its constructor takes 0.1 ms."""
+    """Returns the view of an inserted row; makes its object as a query does, because the constructor takes 0.1 ms."""
     stored: StoredRequest = manager_of_class(StoredRequest).new_instance()
-    given = {name: values[name] for name in INSERTED_AS_GIVEN}
-    stored.__dict__.update(given, **row._asdict(), status=RequestStatus.queued, attempts=0)
+    stored.__dict__.update(
+        {name: values[name] for name in GIVEN}, **row._asdict(), status=RequestStatus.queued, attempts=0
+    )
     stored.__dict__.update(idempotency_key=values.get("idempotency_key"), needs=list(values["needs"]))
     return RequestView(stored, None, 0, row.arrived_at)

@@ -1,4 +1,4 @@
-"""Postgres notifications of stored and ended requests; whoever misses one polls, each second or tick."""
+"""Postgres notifications of stored and ended requests; a process that misses one polls each second or at each tick."""
 
 import math
 from collections.abc import Sequence
@@ -9,15 +9,15 @@ import psycopg
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from models.planning.planner_state import write_service_state
-from models.session import is_pooled
-from models.sql import run
+from models.connections.session import is_pooled
+from models.connections.sql import run
+from models.planner_state import write_service_state
 
 SUBMITTED, ENDED = "magnus_submitted", "magnus_ended"  # channels of Postgres's NOTIFY
-ERRORS = (SQLAlchemyError, psycopg.Error)  # the errors of Notifications while Postgres is unreachable
+ERRORS = (SQLAlchemyError, psycopg.Error)  # what Notifications raises while Postgres is unreachable
 MOST_IDS = 200  # ids in one notification, which may carry 8,000 bytes; an id has 37
-# Sent in a transaction of its own: the commit of a notification holds a lock that all of them share, so it must neither
-# be a submission's commit nor wait for the disk.
+# A notification is sent in a transaction of its own: its commit holds a lock that all notifications share. The commit
+# must therefore not be that of a submission, and must not wait for the disk.
 NOTIFY = "select set_config('synchronous_commit', 'off', true), pg_notify(:channel, :payload)"
 
 # Ends of requests are notified only while a web process listens, because each notification is a transaction of its own.
@@ -33,12 +33,12 @@ class NotificationsUnavailable(Exception):
 
 
 def notify_submitted(connection: Connection) -> None:
-    """Say that requests were stored, once the connection commits."""
+    """Notifies predictors that requests were stored, once the connection commits."""
     run(connection, NOTIFY, {"channel": SUBMITTED, "payload": ""})
 
 
 def notify_ended(connection: Connection, ids: Sequence[str]) -> None:
-    """Say that these requests may have ended, after the commit that ended them."""
+    """Notifies web processes that these requests may have ended; to be called after the commit that ended them."""
     for start in range(0, len(ids), MOST_IDS):
         run(connection, NOTIFY, {"channel": ENDED, "payload": " ".join(ids[start : start + MOST_IDS])})
 
@@ -47,7 +47,7 @@ class Notifications:
     """A connection that hears every notification of one channel from now on; one thread waits on it."""
 
     def __init__(self, engine: Engine, channel: str, *, awaited: bool = False) -> None:
-        """Subscribes, with `awaited` to ends, too; raises SQLAlchemyError, NotificationsUnavailable (pooler)."""
+        """Subscribes; with `awaited` it calls `say_awaited`, too. Raises SQLAlchemyError, NotificationsUnavailable."""
         self._connection: Connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         if is_pooled(self._connection):
             self.close()
@@ -57,7 +57,7 @@ class Notifications:
         self._say_if_due()
 
     def say_awaited(self) -> None:
-        """Ask all processes to notify ends of requests for the next AWAITED_S."""
+        """Asks all processes to notify ends of requests for the next AWAITED_S."""
         write_service_state(self._connection, AWAITED, {})
         self._say_at = monotonic() + SAY_EVERY_S
 
@@ -66,12 +66,12 @@ class Notifications:
             self.say_awaited()
 
     def wait(self, within_s: float) -> list[str]:
-        """Returns the payloads that come together, or none within `within_s`; raises psycopg.Error, SQLAlchemyError."""
+        """Returns the next payloads, or [] if none comes within `within_s`; raises psycopg.Error, SQLAlchemyError."""
         self._say_if_due()
         connection = cast(psycopg.Connection[object], self._connection.connection.driver_connection)
         return [heard.payload for heard in connection.notifies(timeout=within_s, stop_after=1)]
 
     def close(self) -> None:
-        """Close the connection rather than give it back to the pool, where it would go on listening."""
+        """Closes the connection instead of giving it back to the pool, where it would go on listening."""
         self._connection.invalidate()
         self._connection.close()

@@ -1,6 +1,6 @@
-"""Names a process among those of all hosts, `host#boot:process id`, and tells whether another one has ended.
+"""Names a process uniquely among all hosts, as `host#boot:process id`, and tells whether a named process has ended.
 
-Two hosts may have one host name, and containers of one name have the same process ids. `boot` therefore stands for the
+Two hosts may have the same host name, and two containers the same name and process ids. `boot` therefore stands for the
 start of the host's kernel and for the process's own namespace of process ids.
 """
 

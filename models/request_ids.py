@@ -1,8 +1,8 @@
 """Ids of requests: `resp_` and 32 hex digits, as OpenAI's ids look.
 
-The first 14 digits are the microseconds of `arrived_at` since 1970. With them a list can continue behind a request that
-was deleted meanwhile. `new_requests.INSERT` makes the same in SQL. The other 18 are random, but their third is 0:
-the ids of release 1.0 are random and have another digit there.
+The first 14 digits are the microseconds of `arrived_at` since 1970, so that a list can continue after a request that
+was deleted meanwhile. The other 18 digits are random, except that the third of them is 0. It is never 0 in the ids of
+release 1.0, which hold no time. `new_requests.INSERT` makes the ids.
 """
 
 import re
@@ -20,12 +20,7 @@ def random_part() -> str:
     return f"{digits[:2]}0{digits[-15:]}"
 
 
-def new_id(arrived_at: datetime) -> str:
-    """Returns the id of a request that arrived at this instant."""
-    return f"resp_{(arrived_at - EPOCH) // timedelta(microseconds=1):014x}{random_part()}"
-
-
 def arrival_of(id: str) -> datetime | None:
-    """Returns the instant in a request's id, or None if it has none."""
+    """Returns the arrival time that a request's id holds, or None if the id holds none."""
     found = TIMED_ID.fullmatch(id)
     return EPOCH + timedelta(microseconds=int(found[1], 16)) if found else None

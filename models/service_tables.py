@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import ARRAY, BigInteger, Index, LargeBinary, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.sql import text
+from models.connections.sql import text
 from models.tables import NOW, Base
 
 
@@ -48,7 +48,7 @@ class ModelVersion(Base):
     scores: Mapped[dict[str, Any]]  # scores of this model, its predecessor and the baseline on held-out outcomes
     data: Mapped[dict[str, Any]]  # range and size of the training data
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    unreadable: Mapped[str | None]  # why it was set aside; the newest readable version serves in its place
+    unreadable: Mapped[str | None]  # why the version was set aside; the newest readable version serves in its place
 
     __table_args__ = (Index("model_versions_active", "kind", unique=True, postgresql_where=text("active")),)
 
@@ -82,8 +82,8 @@ class Minute(Base):
     valid_tokens: Mapped[int] = mapped_column(BigInteger)
     pad_tokens: Mapped[int] = mapped_column(BigInteger)
     invalid_tokens: Mapped[int] = mapped_column(BigInteger)
-    # from the minute's samples (`Sample`): maxima of the backlog, the requests in flight, the age and the 99th
-    # percentile, the newest tau, sums of the others; null in a minute without samples
+    # The columns below come from the minute's samples (`Sample`) and are null without any: the maxima of `backlog`,
+    # `in_flight`, `oldest_s` and `response_p99_s`, the newest `tau`, and the sums of the others.
     backlog: Mapped[int | None]
     in_flight: Mapped[int | None]
     oldest_s: Mapped[float | None]
@@ -117,8 +117,8 @@ class Sample(Base):
     """The service at one instant, with the figures of the ten seconds before it.
 
     Answers: `predicted` counts those with a predicted length, `squared_error` sums the squared errors of these lengths,
-    and `covered` counts answers no longer than their upper quantile; `promised` counts those with an ETA, `eta_error_s`
-    sums the errors of these ETAs, and `eta_kept` counts answers within the interval of their ETA. Finished batches:
+    and `covered` counts answers no longer than their upper quantile; `promised` counts those with an interval of their
+    ETA, `eta_error_s` sums the errors of these ETAs, and `eta_kept` counts answers within it. Finished batches:
     `estimated` counts those with an estimated serving time, `estimate_error_s` sums the absolute errors of the
     estimates, and `served_s` sums their serving times.
     """
@@ -148,7 +148,7 @@ class Sample(Base):
 
 
 class HistogramBucket(Base):
-    """The requests in one bucket of a histogram of `models.operations.request_histograms`, and their values' sum."""
+    """A bucket of a histogram of `models.operations.request_histograms`: its requests, and the sum of their values."""
 
     __tablename__ = "histogram_buckets"
 
@@ -162,7 +162,7 @@ class HistogramBucket(Base):
 
 
 class OperatorSession(Base):
-    """A sign-in to the dashboard: by an API key, by the password, whose digest is then stored, or at a provider."""
+    """A sign-in to the dashboard: by an API key, by the password (stored as a digest), or at an OpenID provider."""
 
     __tablename__ = "operator_sessions"
 
@@ -171,7 +171,7 @@ class OperatorSession(Base):
     password_sha256: Mapped[bytes | None] = mapped_column(LargeBinary)  # the session ends with the password
     person: Mapped[str | None]  # who signed in at the provider `issuer`, as the audit shows it
     issuer: Mapped[str | None]  # the session ends when MAGNUS_OIDC_ISSUER is another one
-    person_groups: Mapped[list[str] | None] = mapped_column(ARRAY(Text))  # those that MAGNUS_OPERATOR_ROLES named
+    person_groups: Mapped[list[str] | None] = mapped_column(ARRAY(Text))  # the groups that MAGNUS_OPERATOR_ROLES named
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     expires_at: Mapped[datetime]
 
@@ -183,7 +183,7 @@ class AuditEntry(Base):
 
     id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     at: Mapped[datetime] = mapped_column(server_default=NOW)
-    actor: Mapped[str]  # first characters, name and tenant of the key; the dashboard's password; or the person
+    actor: Mapped[str]  # an API key by its first characters, name and tenant; the dashboard's password; or a person
     action: Mapped[str]
     target: Mapped[str]
     details: Mapped[dict[str, Any]]

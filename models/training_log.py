@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from models.planning.worker_costs import curves_from_store
-from models.sql import run, text
-from scheduling.costs import ServingCurves
+from models.connections.sql import run, text
+from models.registered_workers import registered_workers
+from scheduling.costs import ServedBatch, ServingCurves
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class FinishedRequest:
     """An answered request from which the length predictor learns; `at` is its end, seconds since the epoch."""
 
     id: str
-    application: str  # as `models.request_predictions.scoped_application` gives it
+    application: str  # the name that `models.request_predictions.scoped_application` gives it
     instructions: str
     input: str
     input_tokens: int
@@ -28,17 +28,13 @@ class FinishedRequest:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedBatch:
-    """A run-to-completion batch from which the serving time estimator learns; lengths in tokens, `at` is its end."""
-
-    worker: str
-    model: str
-    size: int
-    length: int
-    generation_length: int
-    serving_s: float
-    at: float
+# The run-to-completion batches from which the serving time estimator learns.
+FINISHED_BATCHES = """
+    from batches b join workers w on w.name = b.worker
+    where b.finished_at > statement_timestamp() - make_interval(secs => :max_age_s)
+        and b.status = 'finished' and not b.joins and b.serving_s > 0 and b.generation_length > 0
+    order by b.finished_at desc
+"""
 
 
 def now(connection: Connection) -> float:
@@ -47,13 +43,13 @@ def now(connection: Connection) -> float:
 
 
 def count_answers(connection: Connection, at_most: int, max_age_s: float) -> int:
-    """Returns how many of the newest `at_most` answered requests have a text and a token, so that a refit uses them."""
+    """Returns how many of the newest `at_most` answered requests have a text, so that a refit uses them."""
     counted = connection.execute(
         text("""
             select count(*) from (
                 select output_tokens, input from requests
                 where finished_at > statement_timestamp() - make_interval(secs => :max_age_s)
-                    and status in ('completed', 'incomplete') and limit_tokens > 1
+                    and status in ('completed', 'incomplete') and kind = 'answer' and output_text is distinct from ''
                 order by finished_at desc limit :at_most
             ) answers where output_tokens > 0 and input <> '' -- the texts of a request with "store": false are deleted
         """),
@@ -79,7 +75,7 @@ def finished_requests(
                     )
                     -- `in` is hashed; with "id <> all" a generic plan compares each row with thousands of ids
                     and id not in (select unnest(cast(:known_ids as text[])))
-                    and status in ('completed', 'incomplete') and limit_tokens > 1
+                    and status in ('completed', 'incomplete') and kind = 'answer' and output_text is distinct from ''
                 order by finished_at desc limit :limit
             ) answers where output_tokens > 0 and input <> '' order by at desc
         """,
@@ -88,40 +84,25 @@ def finished_requests(
     return [FinishedRequest(*row) for row in rows][::-1]
 
 
-def finished_batches(connection: Connection, limit: int, max_age_s: float) -> list[FinishedBatch]:
+def finished_batches(connection: Connection, limit: int, max_age_s: float) -> list[ServedBatch]:
     """Returns the last `limit` run-to-completion batches that ended within `max_age_s`, oldest first."""
     rows = connection.execute(
-        text("""
+        text(f"""
             select b.worker, coalesce(b.model, w.model) as model, b.size, b.length, b.generation_length, b.serving_s,
-                extract(epoch from b.finished_at)::float8 as at
-            from batches b join workers w on w.name = b.worker
-            where b.finished_at > statement_timestamp() - make_interval(secs => :max_age_s)
-                and b.status = 'finished' and not b.joins and b.serving_s > 0 and b.generation_length > 0
-            order by b.finished_at desc limit :limit
-        """),
+                extract(epoch from b.finished_at)::float8 as at {FINISHED_BATCHES} limit :limit
+        """),  # noqa: S608  # a constant
         {"limit": limit, "max_age_s": max_age_s},
     )
-    return [FinishedBatch(*row) for row in rows][::-1]
+    return [ServedBatch(*row) for row in rows][::-1]
 
 
 def count_batches(connection: Connection, at_most: int, max_age_s: float) -> int:
     """Returns how many run-to-completion batches a refit could read, at most `at_most`."""
-    counted = connection.execute(
-        text("""
-            select count(*) from (
-                select from batches b join workers w on w.name = b.worker
-                where b.finished_at > statement_timestamp() - make_interval(secs => :max_age_s)
-                    and b.status = 'finished' and not b.joins and b.serving_s > 0 and b.generation_length > 0
-                order by b.finished_at desc limit :at_most
-            ) served
-        """),
-        {"at_most": at_most, "max_age_s": max_age_s},
-    )
-    return int(counted.scalar_one())
+    counted = text(f"select count(*) from (select {FINISHED_BATCHES} limit :at_most) served")  # noqa: S608  # constant
+    return int(connection.execute(counted, {"at_most": at_most, "max_age_s": max_age_s}).scalar_one())
 
 
 def worker_profiles(connection: Connection) -> dict[tuple[str, str], ServingCurves]:
     """Returns the serving time curves that workers have measured on their own engines, by (worker, model)."""
-    rows = connection.execute(text("select name, model, curves from workers where curves is not null"))
-    found = ((row.name, row.model, curves_from_store(row.curves)) for row in rows)
-    return {(name, model): one.curves for name, model, one in found if one is not None}
+    workers = registered_workers(connection)
+    return {(one.name, one.model): one.curves.curves for one in workers if one.curves is not None}

@@ -35,7 +35,7 @@ class BrokerSubscription:
         self._heard_at, self._pinged = monotonic(), False
 
     def wait(self, within_s: float) -> list[bytes]:
-        """Returns the next message, or none after `within_s`."""
+        """Returns a list of the next message, or an empty list after `within_s` without one."""
         message = self._messages.get_message(timeout=within_s)
         if message is None:
             silent_s = monotonic() - self._heard_at

@@ -4,9 +4,9 @@ import gc
 import threading
 import time
 
-# By itself Python runs a full collection after 70,000 more objects. Each stopped a web process with 1,500 waiting calls
-# for 0.17 s, every few seconds, and a planner with a million waiting lines for 0.6 s; they found hardly anything,
-# because most cycles are young. Old ones wait for this time. Not tuned.
+# By itself Python runs a full collection after 70,000 more objects. Every few seconds one stopped a web process with
+# 1,500 waiting calls for 0.17 s, and a planner with a million waiting lines for 0.6 s; it found hardly anything,
+# because most cycles are young. Old cycles are collected once in this time. Not tuned.
 FULL_EVERY_S = 300.0
 NEVER = 2**31 - 1
 

@@ -13,11 +13,9 @@ class Part(Protocol):
 
     def start(self) -> None:
         """Begin to work, in a thread of its own."""
-        ...
 
     def stop(self) -> None:
         """Begin no new work; may wait until the work in progress has ended."""
-        ...
 
 
 class HostedProcess:
@@ -31,19 +29,19 @@ class HostedProcess:
         on_stopped: Callable[[], None] = lambda: None,
     ) -> None:
         """`works` returns whether the parts other than loops work; `on_stopped` is called after the last part's end."""
-        self._parts, self._on_stopped = parts, on_stopped
+        self.parts, self._on_stopped = parts, on_stopped
         loops = [part for part in parts if isinstance(part, Loop)]
         self._pulse = Pulse(lambda: works() and not any(loop.hangs for loop in loops))
 
     def start(self) -> None:
         """Start all parts, then the pulse."""
-        for part in self._parts:
+        for part in self.parts:
             part.start()
         self._pulse.start()
         limit_garbage_collection()
 
     def stop(self) -> None:
         """Stop all parts."""
-        for part in reversed(self._parts):
+        for part in reversed(self.parts):
             part.stop()
         self._on_stopped()

@@ -20,13 +20,13 @@ import structlog
 
 SEVERE = ("warning", "error", "critical")  # levels whose repetitions are bounded; other lines are written on purpose
 WINDOW_S = 10.0  # at most MOST_LINES of a kind are written in it; the next line says how many were left out
-MOST_LINES = 5  # an error at each tick then adds one line every 2 s instead of twenty a second. Not tuned
-MOST_KINDS = 1000  # kinds remembered; a library that puts values into its text makes more of them than that
-# Celery loggers that write at least one line a tick: at ten ticks a second they would hide all other lines.
+MOST_LINES = 5  # a repeated error then adds one line every 2 s on average, however often it comes. Not tuned
+MOST_KINDS = 1000  # kinds remembered; a library that puts values into its text would make ever more of them
+# Celery and scheduler loggers that write at least one line for each tick or job, which would hide all other lines.
 CHATTY = ("apscheduler", "celery.app.trace", "celery.beat", "celery.worker.request", "celery.worker.strategy")
 
-# Exceptions whose messages name files, types, shapes and addresses, never the text of a request. A log shows only the
-# type of any other: a ValueError, a KeyError or a ValidationError quotes the value that it refuses.
+# Exceptions whose messages name files, types, shapes and addresses, never the text of a request. Of other exceptions a
+# log shows only the type: a ValueError, a KeyError or a ValidationError quotes the value that it refuses.
 MESSAGES_SHOWN = (
     OSError,
     ImportError,
@@ -178,7 +178,7 @@ def configure(level: str) -> None:
 
 
 def configure_background(level: str) -> None:
-    """Write our lines, the libraries' and uncaught exceptions; of the CHATTY loggers only warnings and errors."""
+    """Log our lines, the libraries' lines and uncaught exceptions; CHATTY loggers log only warnings and errors."""
     configure(level)
     configure_uncaught()
     root = logging.getLogger()

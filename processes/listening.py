@@ -24,12 +24,10 @@ class Subscription(Protocol[Message]):
     """A connection that receives the messages of one channel from now on."""
 
     def wait(self, within_s: float) -> list[Message]:
-        """Returns the messages that came, none after `within_s`."""
-        ...
+        """Returns the messages that came, or an empty list after `within_s`."""
 
     def close(self) -> None:
         """Close the connection."""
-        ...
 
 
 class Channel(Generic[Message]):
@@ -49,7 +47,7 @@ class Channel(Generic[Message]):
         return self._subscription is not None
 
     def wait(self, within_s: float, sleep: Callable[[float], object] = time.sleep) -> list[Message] | None:
-        """Returns the messages that came, none after `within_s`, or None if earlier ones may have been missed.
+        """Returns the messages that came, an empty list after `within_s`, or None if messages may have been missed.
 
         It returns None when it has just subscribed, and while it cannot subscribe: it then tries again every
         RECONNECT_S. Raises NotificationsUnavailable if a pooler keeps the notifications of Postgres away.
@@ -78,7 +76,7 @@ class Channel(Generic[Message]):
 class Listener(Thread, Generic[Message]):
     """A thread that calls `on_messages` with the messages that came together.
 
-    It also calls it, without messages, after it has subscribed, because earlier messages may be lost.
+    After it has subscribed it also calls `on_messages` with an empty list, because earlier messages may be lost.
     """
 
     def __init__(
@@ -90,7 +88,7 @@ class Listener(Thread, Generic[Message]):
         wait_s: float,
         on_pooler: Callable[[], None] = lambda: None,
     ) -> None:
-        """`wait_s` is the longest time to a stop. Behind a pooler `on_pooler` is called once, and the thread ends."""
+        """The thread ends within `wait_s` of a stop. Behind a pooler it calls `on_pooler` once, and ends."""
         super().__init__(name=name, daemon=True)
         self._channel, self._on_messages, self._wait_s, self._on_pooler = channel, on_messages, wait_s, on_pooler
         self._stopping = Event()

@@ -9,10 +9,10 @@ from time import monotonic
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from models.connections.database_errors import is_away, lacks_resources
+from models.connections.database_errors import is_away, lacks_resources, why_nothing_is_stored
 
 # A step that takes longer than this counts as hanging: the process stops its pulses, and its supervisor restarts it.
-# Longer than the planner's first step with 100,000 queued rows and than the slowest encoder needs for one chunk. Not
+# The planner's first step with 100,000 queued rows takes less, and so does the slowest encoder for one chunk. Not
 # tuned.
 HANGS_AFTER_S = 120.0
 
@@ -52,7 +52,7 @@ class Loop:
         Thread(target=self._step_when_due, name=f"loop: {self._name}", daemon=True).start()
 
     def step(self) -> None:
-        """Do one step now, after a running one."""
+        """Do one step now, or as soon as a running step has ended."""
         with self._running:
             self._step()
 
@@ -87,7 +87,7 @@ class Loop:
 
     @property
     def failure(self) -> str | None:
-        """The last error in one line, if two steps in a row failed: one alone may be a lead that was lost."""
+        """The last error in one line, if two steps in a row failed: one failure may only be a planner's lost lead."""
         return self._error if self._failures > 1 else None
 
     @property
@@ -103,7 +103,8 @@ class Loop:
             self._failures = 0
         except Exception as error:  # an error must not prevent the next step
             if not is_away(error) or lacks_resources(error):  # the database's absence is reported by other means
-                self._error = next(iter(str(error).splitlines()), "") or type(error).__name__
+                first = next(iter(str(error).splitlines()), "") or type(error).__name__
+                self._error = why_nothing_is_stored(error) or first
                 self._failures += 1
             if isinstance(error, self._expected):
                 log.error(f"{self._name} failed", error=str(error))
@@ -122,5 +123,5 @@ class Loop:
                 self._sooner.clear()
                 continue
             with self._running:
-                if self._due_at <= monotonic():  # otherwise there was a call meanwhile
+                if self._due_at <= monotonic():  # otherwise a caller's thread has stepped meanwhile
                     self._step()

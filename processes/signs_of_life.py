@@ -10,9 +10,9 @@ import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from models.connections.session import make_engine
 from models.operations import process_heartbeats
 from models.process_identity import this_process
-from models.session import make_engine
 from processes.loop import Loop
 
 HEARTBEAT_EVERY_S = 3.0  # a third of the age at which a process counts as silent; each is a small write. Not tuned
@@ -34,7 +34,7 @@ class Heartbeat(Thread):
         """`busy_s` returns the seconds for which the process's present step has lasted: by default that of `loops`."""
         super().__init__(name="heartbeat", daemon=True)
         self._kind, self._instance = kind, this_process()
-        # a heartbeat is one statement: without round trips for begin and end
+        # a heartbeat is one statement, which needs no round trips for `begin` and `commit`
         self._database: Engine = make_engine(
             database_url, pool_size=1, name=f"magnus {kind} heartbeat", autocommit=True
         )

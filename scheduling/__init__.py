@@ -1,1 +1,1 @@
-"""Pure decisions: what to serve next, together with what, and where. No clock, no I/O, no randomness of its own."""
+"""Pure decisions: what to serve next, in which batch, on which worker. No clock, no I/O, no randomness of its own."""

@@ -6,20 +6,25 @@ simplify. With g = G(p), l = L(p), L = L(B), G = G(B):
     g·(L - l) + Σ from i = g to G of (i + L)  =  [(G + 1)·L + G·(G + 1)/2]  -  [g·l + g·(g - 1)/2]
 
 The first bracket, the reads of a row, depends on the batch alone; the second, the useful reads, on the request alone.
-So the WMA of a batch is its first bracket less the smallest second bracket of its requests, and the effect of one more
-request is known without reading the others. A request q may join batch B only if
+So the WMA of a batch is its first bracket minus the smallest second bracket of its requests, and the effect of one more
+request is known without looking at the others. A request q may join batch B only if
 
     reads(L', G') - min(useful(B), useful(q)) < Φ,  with L' = max(L(B), L(q)), G' = max(G(B), G(q)).
 
 Reads grow with L' and G', and no request has more useful reads than its batch has reads, so useful(B) must lie within Φ
 of useful(q). Batches are kept in buckets of width Φ by their useful reads, so three buckets hold every candidate. A
-batch that is sealed, or too full for one more row of its own shape, is in no bucket.
+batch is in no bucket if no request may join it (sealed, or its own waste is Φ or more), or if one more row of its shape
+would not fit.
 """
 
 from collections.abc import Iterable, Iterator
 
 from scheduling.kv_memory import KvMemory
 from scheduling.request import Request
+
+# The most requests of a batch until a worker is known: a request that leaves its batch takes time by the batch's size.
+# Not tuned.
+UNKNOWN_SIZE = 256
 
 
 def generating_waste(length: int, generation_length: int, batch_length: int) -> int:
@@ -51,7 +56,7 @@ def wasted_memory_access(lengths: list[tuple[int, int]]) -> int:
 
 
 class AdaptiveBatch:
-    """A waiting batch. Numbers grow in order of creation; lengths, in tokens, are maxima over the requests."""
+    """A waiting batch. Batches are numbered in order of creation; lengths, in tokens, are maxima over the requests."""
 
     def __init__(self, number: int, requests: Iterable[Request], sealed: bool) -> None:
         self.number, self.sealed = number, sealed
@@ -62,7 +67,7 @@ class AdaptiveBatch:
             self.insert(request)
 
     def insert(self, request: Request) -> None:
-        """Add a request."""
+        """Add a request to the batch."""
         self.requests[request.id] = request
         self.length = max(self.length, request.prefill)
         self.generation_length = max(self.generation_length, request.remaining)
@@ -73,12 +78,12 @@ class AdaptiveBatch:
 
     @property
     def reserved_tokens(self) -> int:
-        """The tokens of KV cache that the batch reserves: Eq. (5) divided by Δ, with the upper predictions."""
+        """Return the tokens of KV cache that the batch reserves: Eq. (5) divided by Δ, with the upper predictions."""
         return len(self.requests) * (self.length + self.upper_generation_length)
 
 
 class AdaptiveBatcher:
-    """The waiting batches by number; applies Algorithm 1 to each new request.
+    """Keeps the waiting batches by number, and applies Algorithm 1 to each new request.
 
     `changed` has the numbers of the batches that were opened, changed or removed; its reader must clear it.
     """
@@ -88,7 +93,7 @@ class AdaptiveBatcher:
         self.batches: dict[int, AdaptiveBatch] = {}
         self.changed: set[int] = set()
         self.memory: KvMemory | None = None  # no limit until a worker is known
-        self.max_size: int | None = None
+        self.max_size: int | None = UNKNOWN_SIZE
         self._batch_of: dict[str, AdaptiveBatch] = {}
         self._buckets: dict[int, dict[int, AdaptiveBatch]] = {}
         self._created = 0
@@ -97,7 +102,7 @@ class AdaptiveBatcher:
         return len(self._batch_of)
 
     def set_limits(self, memory: KvMemory, max_size: int | None) -> None:
-        """Limit the memory and the size of a batch; add again the requests of batches that exceed a new limit."""
+        """Set the limits of memory and size of a batch; requests of batches that exceed a new limit are added anew."""
         if (memory, max_size) == (self.memory, self.max_size):
             return
         for batch in self.batches.values():
@@ -138,7 +143,7 @@ class AdaptiveBatcher:
         return batch
 
     def open_batch(self, requests: Iterable[Request], sealed: bool) -> AdaptiveBatch:
-        """Open a batch of these requests; no other request may join it if it is sealed (Magnus III-C)."""
+        """Open a batch of these requests; if it is `sealed`, no other request may join it (Magnus III-C)."""
         batch = AdaptiveBatch(self._created, requests, sealed)
         self._created += 1
         self.batches[batch.number] = batch
@@ -168,6 +173,8 @@ class AdaptiveBatcher:
 
     def _least_wasteful_batch(self, request: Request) -> AdaptiveBatch | None:
         length, generation_length, upper = request.prefill, request.remaining, request.remaining_upper
+        if length + generation_length >= self.wma_threshold:  # the request's own waste
+            return None
         useful = useful_reads(length, generation_length)
         best, least = None, self.wma_threshold
         for batch in self._candidates(useful):
@@ -194,7 +201,9 @@ class AdaptiveBatcher:
         return int(batch.useful_reads // max(1, self.wma_threshold))
 
     def _add_to_bucket(self, batch: AdaptiveBatch) -> None:
-        if not batch.sealed and not self._full(len(batch.requests) + 1, batch.length + batch.upper_generation_length):
+        full = self._full(len(batch.requests) + 1, batch.length + batch.upper_generation_length)
+        waste = batch_reads(batch.length, batch.generation_length) - batch.useful_reads
+        if not batch.sealed and not full and waste < self.wma_threshold:
             self._buckets.setdefault(self._bucket(batch), {})[batch.number] = batch
 
     def _remove_from_bucket(self, batch: AdaptiveBatch) -> None:

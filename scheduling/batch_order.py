@@ -1,7 +1,7 @@
-"""Chooses the waiting batch to serve next, as of `now`: highest response ratio (Magnus III-E), or order of arrival.
+"""Chooses the waiting batch to serve next at `now`: by highest response ratio (Magnus III-E), or by arrival.
 
-The waiting batches are rows of a table that is kept in numpy columns, so that a decision over thousands takes
-microseconds. Serving times are estimated once for each kind of worker, and again only for batches that have changed.
+The waiting batches are rows of a table in numpy columns, so that a decision over thousands of them takes microseconds.
+Serving times are estimated once for each kind of worker, and again only for batches that have changed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,14 +13,14 @@ from scheduling.adaptive_batching import AdaptiveBatch
 from scheduling.costs import Floats, ServingTime
 from scheduling.kv_memory import KvMemory, held_tokens
 
-SHORTEST_S = 1e-9  # least divisor of a response ratio; any value far below the time of an iteration works
+SHORTEST_S = 1e-9  # the least divisor of a response ratio; any value far below the seconds of an iteration works
 
 
 @dataclass(frozen=True, slots=True)
 class NextBatch:
-    """The batch that a worker of one kind would serve next; of two workers' batches the greater `priority` goes first.
+    """The batch that a worker of one kind would serve next; of two kinds' batches, the greater `priority` goes first.
 
-    `priority` is (response ratio, serving time or waiting time, estimated serving time with a minus sign).
+    `priority` is (response ratio or waiting time, negated estimate of the serving time).
     """
 
     batch: AdaptiveBatch
@@ -30,7 +30,7 @@ class NextBatch:
 
 @dataclass(slots=True)
 class ServingTimeColumn:
-    """The serving times on one kind of worker; valid for rows whose last change is not after `up_to_change`."""
+    """The table's serving times on one kind of worker; they are current for rows last changed by `up_to_change`."""
 
     serve_s: Floats
     up_to_change: int
@@ -39,16 +39,16 @@ class ServingTimeColumn:
 class BatchScheduler:
     """Magnus's batch scheduler: a table of the waiting batches. An unused row has an infinite arrival time."""
 
-    def __init__(self, by_response_ratio: bool, longest_first: bool = False) -> None:
-        """Serve batches by response ratio, the longest first, or in order of arrival."""
-        self._by_response_ratio, self._longest_first = by_response_ratio, longest_first
-        self._batches: dict[int, AdaptiveBatch] = {}  # by row, as in every column
+    def __init__(self, by_response_ratio: bool) -> None:
+        """Make an empty table; batches are served by response ratio, or in order of arrival if that is false."""
+        self._by_response_ratio = by_response_ratio
+        self._batches: dict[int, AdaptiveBatch] = {}  # the batches by their row in the table
         self._row_of: dict[int, int] = {}
         self._free: list[int] = []
         self._arrived_at = np.empty(0)
         self._reserved_tokens = np.empty(0)
         self._smallest_request_tokens = np.empty(0)
-        self._shape = np.empty((3, 0), dtype=np.int64)  # batch size, length, generation length
+        self._shape = np.empty((3, 0), dtype=np.int64)  # size, length and generation length of each batch
         self._changed_at = np.empty(0, dtype=np.int64)
         self._changes = 0
         self._estimates: dict[ServingTime, ServingTimeColumn] = {}
@@ -76,7 +76,7 @@ class BatchScheduler:
     def next_batch(
         self, costs: ServingTime, memory: KvMemory | None, now: float, whole: bool = True
     ) -> NextBatch | None:
-        """Return the next batch that fits the memory; without `whole` it is enough that one of its requests fits."""
+        """Return the next batch that fits the memory as a whole, or of which one request fits if not `whole`."""
         if not self._batches:
             return None
         priorities = self._priorities(costs, now)
@@ -104,7 +104,7 @@ class BatchScheduler:
         return listed
 
     def keep_estimates_of(self, costs_in_use: Iterable[ServingTime]) -> None:
-        """Drop the estimates under all costs but these."""
+        """Keep only the estimates by these costs, and drop all others."""
         keep = set(costs_in_use)
         for costs in [costs for costs in self._estimates if costs not in keep]:
             del self._estimates[costs]
@@ -112,8 +112,6 @@ class BatchScheduler:
     def _priorities(self, costs: ServingTime, now: float) -> Floats:
         serve_s = self._estimate(costs)
         waited_s = now - self._arrived_at
-        if self._longest_first:
-            return np.asarray(np.where(np.isfinite(self._arrived_at), serve_s, -np.inf), np.float64)
         return waited_s / np.maximum(SHORTEST_S, serve_s) if self._by_response_ratio else waited_s
 
     def _estimate(self, costs: ServingTime) -> Floats:
@@ -138,7 +136,7 @@ class BatchScheduler:
         self._free.append(row)
 
     def _grow(self) -> int:
-        """Double the rows; return the number of the first new row, which the caller uses."""
+        """Double the rows of the table; return the number of the first new row, which the caller uses."""
         used = len(self._arrived_at)
         more = max(64, used)
         self._arrived_at = np.concatenate([self._arrived_at, np.full(more, np.inf)])

@@ -1,4 +1,4 @@
-"""Memory of the KV cache: Magnus Eq. (1) and (5), SCLS Eq. (5)-(9); rectangular as in the papers, or paged."""
+"""The memory of the KV cache: Magnus Eq. (1) and (5), SCLS Eq. (5)-(9); rectangular as in the papers, or paged."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -7,17 +7,17 @@ import numpy as np
 
 from scheduling.costs import Floats, Ints
 
-# Tokens by which the running rows will have grown when a joiner's first iteration is over: one in the iteration that is
-# under way when the decision is made, one in the iteration that the joiner takes part in.
+# Each running row will have grown by these tokens when a joiner's first iteration is over: one token in the iteration
+# that is under way when the decision is made, and one in the iteration that the joiner takes part in.
 ROW_GROWTH_TOKENS = 2
-# More than any model's positions; a row whose layers all have a window can be as long.
+# More than any model's positions. A row can have this many tokens if all layers have a window.
 MOST_TOKENS = 2**31 - 1
 
 
 def held_tokens(
     tokens: Floats, rows: Ints | Floats | int, windowed_share: Floats | float, window_tokens: Floats | int
 ) -> Floats:
-    """Return `KvMemory.held` of each element, which broadcast."""
+    """Return `KvMemory.held` for each element of the arguments, which are broadcast against each other."""
     behind_windows = np.maximum(0.0, tokens - rows * window_tokens)
     return np.asarray(tokens - windowed_share * behind_windows, np.float64)
 
@@ -52,24 +52,24 @@ class KvMemory:
 
     @property
     def capacity_tokens(self) -> int:
-        """Tokens that fit at once, padding included, if all layers hold them."""
+        """Return the tokens that fit at once, padding included, if all layers hold them."""
         return self.theta_bytes // self.delta_bytes
 
     def sharing(self, tokens: int) -> "KvMemory":
         """Return the memory as policies see it while its rows share `tokens` tokens, each of which it holds once.
 
-        Policies count every row with all of its tokens, so those that need no memory of their own are added to Θ.
+        Policies count every row with all of its tokens, so the tokens that need no memory of their own are added to Θ.
         """
         return replace(self, theta_bytes=self.theta_bytes + tokens * self.delta_bytes) if tokens else self
 
     @property
     def windowed_share(self) -> float:
-        """The share of Δ that is in layers with a window."""
+        """Return the share of Δ that is in layers with a window."""
         return self.windowed_bytes / self.delta_bytes
 
     @property
     def longest_row_tokens(self) -> int:
-        """The tokens of the longest row that fits alone."""
+        """Return the tokens of the longest row that fits alone."""
         return self.tokens_within(1)
 
     def tokens_within(self, rows: int) -> int:
@@ -80,17 +80,17 @@ class KvMemory:
         return max(self.capacity_tokens, min(behind_windows, MOST_TOKENS))
 
     def held(self, tokens: float, rows: int = 1) -> float:
-        """Return the memory of `rows` rows with `tokens` tokens, padding included, in tokens that all layers hold."""
+        """Return the memory of `rows` rows with `tokens` tokens and pads in all, in tokens that all layers hold."""
         return tokens - self.windowed_share * max(0, tokens - rows * self.window_tokens)
 
     @property
     def row_overhead_tokens(self) -> float:
-        """The memory that a row takes beyond its own tokens, in tokens: on average half of its last block is empty."""
+        """Return the memory that a row takes beyond its own tokens, in tokens: half of its last block on average."""
         return (self.block_tokens - 1) / 2 if self.paged else 0.0
 
     @property
     def most_rows(self) -> int:
-        """`max_rows`, or a number above any worker's rows if they are not limited."""
+        """Return `max_rows`, or a number above any worker's rows if rows are not limited."""
         return sys.maxsize if self.max_rows is None else self.max_rows
 
     def rows_tokens(self, rows: int, longest: int, total: int) -> float:

@@ -1,12 +1,11 @@
-"""How long an answer will be: distributions through its predicted median m and upper (90 %) quantile u.
+"""Distributions of an answer's length, through its predicted median m and upper (90 %) quantile u.
 
-The length of a request that has not begun is taken to be log-normal. `drawn_lengths` gives each of many requests a
+The length of a request that has not begun is assumed to be log-normal. `drawn_lengths` gives each of many requests a
 possible length, spread as predicted but deterministic: a batch lasts as long as its longest answer, so medians alone
 underestimate large batches.
 
-The length of a running row is taken to be log-logistic: the normal's tail is too thin for rows that outlive their
-predictions, and the log-logistic is the one distribution of positive numbers whose conditional quantiles have a closed
-form. With 1/β = ln(u/m) / ln 9:
+The length of a running row is assumed to be log-logistic: the log-normal's tail is too thin for rows that outlive their
+predictions, and the log-logistic's conditional quantiles have a closed form. With 1/β = ln(u/m) / ln 9:
 
     P(G > x) = 1 / (1 + (x/m)^β)
 
@@ -14,8 +13,8 @@ form. With 1/β = ln(u/m) / ln 9:
     90 % quantile given G > g   m · (9 + 10·(g/m)^β)^(1/β)
 
 For a row that has just begun (g = 0) these are m and u. For a row that has far outlived its prediction they are 2^(1/β)
-and 10^(1/β) times the tokens that it has generated. So the reservation grows in proportion to the tokens generated, by
-a factor that is the larger the less certain the prediction was; with β = 1 the median doubles, as in the system S3.
+and 10^(1/β) times the tokens that it has generated. So the reservation grows in proportion to the generated tokens, by
+a factor that is larger for less certain predictions; with β = 1 the median doubles, as in the system S3.
 """
 
 import math
@@ -30,12 +29,12 @@ from scheduling.request import COVERAGE, Request
 NORMAL = NormalDist()
 UPPER_Z = NORMAL.inv_cdf(COVERAGE)
 UPPER_LOGIT = math.log(COVERAGE / (1 - COVERAGE))
-CERTAIN_SPREAD = 0.02  # below this spread the upper quantile is within 2.6 % of the median, and counts as exact
+CERTAIN_SPREAD = 0.02  # a prediction counts as exact below this: its upper quantile is within 2.6 % of the median
 MOST_EXPONENT = 600.0  # the exponential of this still fits a float; longer lengths are cut at their limits anyway
 
 
 def drawn_lengths(requests: Iterable[Request]) -> dict[str, int]:
-    """Return a remaining length of each request by id: its quantile at the next van der Corput level."""
+    """Return a remaining length of each request, by id: the quantile at the request's van der Corput number."""
     return {request.id: drawn_length(request, van_der_corput(number)) for number, request in enumerate(requests, 1)}
 
 
@@ -63,13 +62,13 @@ def log_spread(median: float, upper: float) -> float:
 
 
 def van_der_corput(number: int) -> float:
-    """Return the number's binary digits mirrored at the point; 1 to n give values spread evenly over (0, 1)."""
+    """Return the number's binary digits mirrored at the point; the numbers 1 to n give values spread over (0, 1)."""
     return int(f"{number:b}"[::-1], 2) / (1 << number.bit_length())
 
 
-UPPER_ODDS = round(COVERAGE / (1 - COVERAGE), 9)  # the odds of the quantile that `predicted_upper` is an estimate of
-# A spread 1/β below this counts as a certain prediction, because a division by it overflows as it goes to 0. At 0.01
-# the upper quantile is 2.2 % above the median; larger values would ignore real uncertainty. Not tuned.
+UPPER_ODDS = round(COVERAGE / (1 - COVERAGE), 9)  # the odds that an answer is at most as long as its `predicted_upper`
+# A prediction with a spread 1/β below this counts as certain, because divisions by smaller spreads overflow. At 0.01
+# the upper quantile is 2.2 % above the median; a larger bound would ignore real uncertainty. Not tuned.
 CERTAIN_LOGISTIC_SPREAD = 0.01
 
 
@@ -82,7 +81,7 @@ def conditional_totals(
     had `predicted_at` tokens. Both results are at least `generated` + 1.
     """
     predicted, upper = np.maximum(predicted - predicted_at, 1.0), upper - predicted_at
-    gained, least = np.maximum(generated - predicted_at, 1e-9), generated + 1  # 1e-9 stands for 0, which has no log
+    gained, least = np.maximum(generated - predicted_at, 1e-9), generated + 1  # 1e-9 replaces 0, which has no log
     certain = _logistic_spread(predicted, upper) < CERTAIN_LOGISTIC_SPREAD
     widened = np.where(certain, predicted * UPPER_ODDS, upper)
     median, quantile = (conditional_quantile(predicted, widened, gained, odds) for odds in (1.0, UPPER_ODDS))

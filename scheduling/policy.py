@@ -1,11 +1,11 @@
 """The only interface between a policy and its runner: the live planner or the simulator.
 
-A policy keeps the waiting requests and returns decisions as values. It never carries one out, never reads a clock
-(`now` is an argument, seconds) and can be rebuilt at any moment by adding the queued requests again.
+A policy keeps the waiting requests and returns decisions as values. It never carries out a decision and never reads a
+clock (`now` is an argument, in seconds). It can be rebuilt at any moment by adding the queued requests again.
 
 The runner's side of the contract:
 
-1. `add` each request that waits, once predicted; again when it comes back unfinished (`generated` > 0) or is retried.
+1. `add` each waiting request once predicted, and again when it comes back unfinished (`generated` > 0) or is retried.
 2. Describe every live worker as a `Worker`, busy ones included (a policy learns from them how much memory the fleet
    has), call `assign`, carry out each `Assignment` or hand its requests back with `add`. Several assignments for one
    worker run one after the other, in the order given.
@@ -13,10 +13,11 @@ The runner's side of the contract:
    A request that ran out of memory alone comes back through `add` with `outgrew_tokens`, or fails if no worker is
    larger. In continuous batching, report the joiners that do not fit with `out_of_memory`; when the running rows
    outgrow the memory, the row that joined last leaves and comes back through `add`.
-4. Ask again when something changed, or at `wake_at`; a policy of mode `batch` only while some worker is idle.
+4. Call `assign` again when something changed, or at `wake_at`; in mode `batch` only while some worker is idle.
 5. Carry out a change of model: the worker takes no more work, its batches end, its rows run on for at most the seconds
-   of the change and then come back through `add`; it loads the model and is described with it, `changing` meanwhile.
-6. Keep `generated` tokens of each request in an assignment; with `generated` 0 the request starts anew.
+   of the change and then come back through `add`; then it loads the model. Meanwhile describe it with the new model and
+   as `changing`.
+6. Keep the `generated` tokens of each assigned request; with `generated` 0 the request starts anew.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ from typing import Literal, Protocol
 from scheduling.costs import ServingTime
 from scheduling.kv_memory import KvMemory
 from scheduling.request import Request, lacking, to_retry
+from scheduling.worker_facts import Loadable
 
 Mode = Literal["batch", "queue", "continuous"]
 """What a policy assigns: a batch to an idle worker, batches to any worker's queue, or rows to running batches."""
@@ -33,7 +35,7 @@ Mode = Literal["batch", "queue", "continuous"]
 
 @dataclass(frozen=True, slots=True)
 class RunningRow:
-    """A request in a worker's running batch; `generated` counts all its tokens so far."""
+    """A request in a worker's running batch; `generated` counts all its generated tokens, earlier slices included."""
 
     request: Request
     generated: int
@@ -41,21 +43,12 @@ class RunningRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Loadable:
-    """A model that a worker can load in place of another: the seconds of a change to it, its memory, its costs."""
-
-    change_s: float
-    memory: KvMemory
-    costs: ServingTime
-
-
-@dataclass(frozen=True, slots=True)
 class Worker:
     """The state of a worker when a decision is made.
 
-    `rows` are those of its running continuous batch and those about to join it; `queued` counts its run-to-completion
-    batches that have not ended; `busy_s` is the estimated time until all of that has ended. `loadable` has the models
-    that it can load, its present `model` among them; none if it always serves the same one.
+    `rows` are the rows of its running continuous batch and those about to join it; `queued` counts its
+    run-to-completion batches that have not ended; `busy_s` is the estimated time until all of these have ended.
+    `loadable` has the models that it can load, `model` among them; it is empty if it always serves the same model.
     """
 
     name: str
@@ -64,15 +57,15 @@ class Worker:
     rows: tuple[RunningRow, ...] = ()
     busy_s: float = 0.0
     queued: int = 0
-    lacks: frozenset[str] = frozenset()  # what its engine cannot do, by name
+    lacks: frozenset[str] = frozenset()  # names of the abilities that its engine lacks
     prefix_cache: bool = False  # whether its engine reuses the cached beginning of an earlier prompt
     model: str = ""
-    changing: bool = False  # it gets no work until it has loaded `model`
+    changing: bool = False  # whether it still loads `model`; it gets no work until then
     loadable: Mapping[str, Loadable] = field(default_factory=dict, hash=False)
 
     @property
     def idle(self) -> bool:
-        """Whether it has neither rows nor batches."""
+        """Return whether the worker has neither rows nor batches."""
         return not self.rows and not self.queued
 
     def can_serve(self, requests: Iterable[Request]) -> bool:
@@ -92,20 +85,20 @@ class Worker:
 class Assignment:
     """Work for one worker: a batch to run for at most `iteration_limit` iterations, or rows to join its running batch.
 
-    `iteration_limit` None means until every row ends by itself or by its own limit. With `joins` the rows enter a
-    running continuous batch and leave one by one; without, the batch runs to completion and its unfinished rows
-    (iteration limit reached) come back through `add`.
+    If `iteration_limit` is None, the batch runs until every row ends by itself or by its own limit. With `joins` the
+    rows enter a running continuous batch and leave one by one. Without `joins` the batch runs to completion, and rows
+    that are unfinished at the iteration limit come back through `add`.
     """
 
     worker: str
     requests: tuple[Request, ...]
     iteration_limit: int | None = None
     joins: bool = False
-    sealed: bool = False  # a half of a batch that ran out of memory: no request may join it
+    sealed: bool = False  # whether it is a half of a batch that ran out of memory, which no request may join
     estimated_s: float = 0.0
     preempts: tuple[str, ...] = ()  # ids of running rows that leave first and come back through `add`
-    most_rows: int | None = None  # joiners wait at the worker until the running rows with them are at most this many
-    loads: str | None = None  # a model to change to; such an assignment has no requests
+    most_rows: int | None = None  # joiners wait at the worker until there are at most this many rows with them
+    loads: str | None = None  # the model to change to; an assignment that has one has no requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +114,7 @@ class WaitingBatch:
 
 
 class Policy(Protocol):
-    """The methods of every policy; the module's docstring is the caller's side of the contract.
+    """The methods of every policy; the module's docstring is the runner's side of the contract.
 
     `why_first` explains to an operator why the first waiting batch is first. It may contain {ratio}, {waited} and
     {seconds}: that batch's response ratio, and the seconds that it has waited and that it will take.
@@ -143,7 +136,7 @@ class Policy(Protocol):
         ...
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Take back requests that did not fit; one that did not fit alone waits again with its limit reserved.
+        """Take back requests that did not fit; a request that did not fit alone waits again with its limit reserved.
 
         Policies whose batches run to completion split the batch into two sealed halves instead (Magnus III-C).
         """
@@ -151,7 +144,7 @@ class Policy(Protocol):
             self.add(request, now)
 
     def wake_at(self, now: float) -> float | None:
-        """Return when to call `assign` again even if nothing happens; None if only an event is a reason to call it."""
+        """Return when to call `assign` again even if nothing happens, or None if it need not be called before."""
         return None
 
     def set_rank_correlation(self, tau: float | None) -> None:
@@ -163,7 +156,7 @@ class Policy(Protocol):
         return None
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Return the waiting requests, in batches in the order in which they would be served now."""
+        """Return the waiting requests as batches, in the order in which they would be served now."""
         ...
 
     def __len__(self) -> int:
@@ -185,7 +178,7 @@ def waiting_batch(
     iteration_limit: int | None = None,
     sealed: bool = False,
 ) -> WaitingBatch:
-    """Return the requests as one batch for a worker with these costs; without costs it takes 0 s, with ratio 1."""
+    """Return the requests as one batch for a worker with these costs; without costs, the batch takes 0 s at ratio 1."""
     size, length, generation_length = batch_shape(requests, iteration_limit)
     estimated_s = costs.serve_s(size, length, generation_length) if costs else 0.0
     waited_s = now - min(request.arrived_at for request in requests)

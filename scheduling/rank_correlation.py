@@ -1,4 +1,4 @@
-"""Measures how well predicted generation lengths rank the answers: Kendall's tau-b, also over the latest answers."""
+"""Measures how well predicted generation lengths rank the answers by length: Kendall's tau-b."""
 
 import math
 from bisect import bisect_right, insort
@@ -7,10 +7,10 @@ from collections import deque
 import numpy as np
 
 # In simulations RankCorrelation takes the place of the trainer, which publishes tau of the last 500 answers to a live
-# planner. Not tuned: more answers make tau less noisy, and slower to show that predictions became worse or better.
+# planner. More answers make tau less noisy, but slower to show that predictions became worse or better. Not tuned.
 RECENT_ANSWERS = 256
 ANSWERS_BETWEEN_UPDATES = 64
-MIN_TAU = 0.1  # with a lower rank correlation predicted lengths do not count at all; not tuned
+MIN_TAU = 0.1  # with a lower tau predicted lengths do not count at all; not tuned
 
 
 class RankCorrelation:
@@ -28,7 +28,7 @@ class RankCorrelation:
 
 
 def prediction_weight(tau: float | None) -> float:
-    """Return the exponent of predicted lengths, 0 to 1: the linear correlation that corresponds to Kendall's tau.
+    """Return the exponent for predicted lengths, 0 to 1: the linear correlation that corresponds to Kendall's tau.
 
     For normal variables that is sin(π/2 · τ). At 0, requests of equal prompts are served first come, first served.
     Until tau is known (None), predictions count in full.
@@ -41,9 +41,9 @@ def prediction_weight(tau: float | None) -> float:
 def kendall_tau(first: np.ndarray, second: np.ndarray) -> float:
     """Return Kendall's tau-b of two arrays of numbers, or 0 where it is undefined (all values of an array are equal).
 
-    (C - D) / √((P - T1)·(P - T2)) with P pairs, of which C are in the same order on both sides, D in opposite order,
-    and T1 and T2 are ties of one side. Knight's method: D are the inversions of the second side once the pairs are
-    sorted by the first, so the pairs need not be compared one by one.
+    Tau-b is (C - D) / √((P - T1)·(P - T2)). Of P pairs of positions, C are in the same order in both arrays, D in
+    opposite order, T1 are ties of the first array, T2 of the second. By Knight's method D is the number of inversions
+    of the second array once both are sorted by the first, so that pairs are not compared one by one.
     """
     untied = math.sqrt((_pairs(first) - _ties(first)) * (_pairs(second) - _ties(second)))
     if not untied:

@@ -1,40 +1,27 @@
-"""A request as policies see it: lengths and instants, never a text; and how batches are split when memory runs out."""
+"""A request as policies see it: lengths and instants, never a text; and the split of a batch when memory runs out."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-# Seconds of waiting that one level of priority is worth: a request overtakes those of the level below that arrived at
-# most PRIORITY_S before it. A larger value favours high priorities, a smaller one bounds the wait of low ones. No paper
-# names a value; this one was chosen, not tuned.
+# One level of priority is worth these seconds of waiting: a request overtakes requests of the level below that arrived
+# at most PRIORITY_S before it. A larger value favours high priorities, a smaller value bounds the wait of low ones. No
+# paper names a value; this one was chosen, not tuned.
 PRIORITY_S = 300.0
 
 
-# The level of the upper quantile of a predicted generation length: the share of answers that should end at or below it.
-# The higher it is, the fewer batches outgrow the memory reserved for them, and the fewer rows fit. Not tuned.
+# The level of the upper quantile of a predicted generation length: this share of answers should end at or below it.
+# With a higher level fewer batches outgrow the memory reserved for them, and fewer rows fit. Not tuned.
 COVERAGE = 0.9
-# Added to the priority of background requests, which are served with the capacity that other requests leave. Any value
-# below -200 does, because clients' priorities lie between -100 and 100.
-BACKGROUND_PRIORITY = -1000
-ServiceTier = Literal["flex", "default", "priority"]
-# Each service tier adds this to the priority of its requests, so that the tier can be told from the priority alone.
-SERVICE_TIERS: Mapping[ServiceTier, int] = {"flex": BACKGROUND_PRIORITY, "default": 0, "priority": -BACKGROUND_PRIORITY}
-# A tenant's requests of the tier `priority` are served with this many times its weight, beside those of all tenants and
-# its own others. A larger value puts them further ahead; the tenant's quota bounds what that costs others. Not tuned.
-PRIORITY_WEIGHT = 10.0
-PREFERRED = "\0priority"  # ends the account of a tenant's requests of that tier; no tenant's name has a NUL
+ServiceTier = Literal["flex", "default", "priority"]  # the lowest first; `flex` gets the capacity that others leave
+# A tier is worth these levels of priority where one number orders all requests. Any distance above 200 keeps the tiers
+# apart, because clients' priorities lie between -100 and 100.
+TIER_LEVELS: Mapping[ServiceTier, int] = {"flex": -1000, "default": 0, "priority": 1000}
 
 
-def service_tier(priority: int) -> ServiceTier:
-    """Return the service tier of a request of this priority."""
-    if is_background(priority):
-        return "flex"
-    return "priority" if priority > SERVICE_TIERS["priority"] / 2 else "default"
-
-
-def is_background(priority: int) -> bool:
-    """Return whether a request of this priority is served only with capacity that others leave."""
-    return priority < BACKGROUND_PRIORITY / 2
+def level_of(tier: ServiceTier, priority: int) -> int:
+    """Return a tier and a priority within it as one number."""
+    return TIER_LEVELS[tier] + priority
 
 
 def lacking(needs: Iterable[str], lacks: Collection[str]) -> list[str]:
@@ -51,20 +38,21 @@ class Request:
 
     id: str
     arrived_at: float
-    length: int  # L(p): tokens of the whole prompt, instruction included
-    limit: int  # most tokens that it may generate in all
-    predicted: int  # G'(p): median of the predicted generation length, in all
-    predicted_upper: int  # its upper quantile, of level COVERAGE, for which memory is reserved
-    generated: int = 0  # tokens that earlier slices generated already; a prefill then covers length + generated
-    priority: int = 0  # higher values go first under policies that honour priorities
+    length: int  # L(p): the tokens of the whole prompt, instruction included
+    limit: int  # the most tokens that it may generate in total
+    predicted: int  # G'(p): the median of the predicted total generation length
+    predicted_upper: int  # the upper quantile of the same length, of level COVERAGE, for which memory is reserved
+    generated: int = 0  # the tokens that it has generated in earlier slices; a prefill covers length + generated
+    tier: ServiceTier = "default"
+    priority: int = 0  # within a tier, requests with higher values go first, under policies that honour priorities
     tenant: str = ""
     deadline_at: float | None = None
     application: str = ""
     needs: frozenset[str] = frozenset()  # names of the abilities that it needs and some workers lack
-    outgrew_tokens: int = 0  # capacity of the largest worker on which it ran out of memory alone; 0: none
+    outgrew_tokens: int = 0  # the capacity of the largest worker on which it ran out of memory alone; 0: on none
     job: str = ""  # the bulk job whose line it is
     model: str = ""  # the model that answers it
-    predicted_at: int = 0  # the tokens that it had generated when it was predicted; 0: at its arrival
+    predicted_at: int = 0  # the tokens that it had generated when it was predicted; 0: it was predicted at its arrival
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.limit < 1:
@@ -76,28 +64,35 @@ class Request:
 
     @property
     def background(self) -> bool:
-        """Whether it is served only with capacity that other requests leave."""
-        return is_background(self.priority)
+        """Return whether the request is served only with capacity that other requests leave."""
+        return self.tier == "flex"
 
     @property
-    def account(self) -> str:
-        """The account that its service is charged to: its tenant's, which has another one for the tier `priority`."""
-        return self.tenant + PREFERRED if service_tier(self.priority) == "priority" else self.tenant
+    def level(self) -> int:
+        """Return tier and priority as one number; a request of a higher level may go first."""
+        return level_of(self.tier, self.priority)
 
     @property
     def prefill(self) -> int:
-        """Tokens that a prefill computes now: the prompt and whatever was generated before."""
+        """Return the tokens that a prefill computes now: the prompt and what was generated before."""
         return self.length + self.generated
 
     @property
     def remaining(self) -> int:
-        """Predicted tokens still to come, at least one, at most what the limit leaves."""
+        """Return the predicted tokens still to come, at least one, at most what the limit leaves."""
         return max(1, min(self.predicted, self.limit) - self.generated)
 
     @property
     def remaining_upper(self) -> int:
-        """Upper quantile of the tokens still to come, at least `remaining`."""
+        """Return the upper quantile of the tokens still to come, at least `remaining`."""
         return max(self.remaining, min(self.predicted_upper, self.limit) - self.generated)
+
+
+class Job(NamedTuple):
+    """A tenant's bulk job; an empty id stands for the requests that belong to no job."""
+
+    tenant: str
+    id: str
 
 
 class RowLength(NamedTuple):
@@ -112,11 +107,16 @@ class RowLength(NamedTuple):
         return replace(request, predicted=self.median, predicted_upper=self.upper, predicted_at=self.at)
 
 
-def split(requests: Sequence[Request]) -> tuple[tuple[Request, ...], ...]:
-    """Split a batch evenly into two, requests of similar predicted generation length together.
+def job_of(request: Request) -> Job:
+    """Return the job of a background request."""
+    return Job(request.tenant, request.job)
 
-    A batch of one request is returned as by `to_retry`. A request therefore runs out of memory at most
-    ⌈log2(batch size)⌉ + 1 times wherever a worker exists that holds its limit.
+
+def split(requests: Sequence[Request]) -> tuple[tuple[Request, ...], ...]:
+    """Split a batch evenly into two, so that requests of similar predicted generation length stay together.
+
+    A batch of one request is returned by `to_retry`. A request therefore runs out of memory at most
+    ⌈log2(batch size)⌉ + 1 times if some worker's memory holds its limit.
     """
     if len(requests) == 1:
         return (to_retry(requests),)
@@ -126,7 +126,7 @@ def split(requests: Sequence[Request]) -> tuple[tuple[Request, ...], ...]:
 
 
 def to_retry(requests: Sequence[Request]) -> tuple[Request, ...]:
-    """Return requests that did not fit in the form in which they wait again.
+    """Return requests that did not fit, changed as they will wait again.
 
     A request that did not fit alone was predicted too short: its limit becomes its prediction, so that it goes to a
     worker with that much memory.
@@ -140,7 +140,7 @@ def reserve_limit(request: Request) -> Request:
 
 
 def discard_from(halves: list[tuple[Request, ...]], request_id: str) -> bool:
-    """Remove a request from the half in which it waits, and an emptied half; return False if it is in no half."""
+    """Remove a request from the half in which it waits, and a half that is then empty; return whether a half had it."""
     for index, half in enumerate(halves):
         others = tuple(request for request in half if request.id != request_id)
         if len(others) < len(half):

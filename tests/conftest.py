@@ -25,7 +25,7 @@ from sqlalchemy import make_url
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from cli.hosting.embedded_servers import create_database, embedded_broker, embedded_postgres, running_server
-from models.connections.schema_upgrade import upgrade
+from models.schema_upgrade import upgrade
 
 TEMPLATE = f"migrated_{os.getpid()}"
 SERVERS_PREFIX = "magnus-test-"
@@ -36,9 +36,10 @@ _numbers = itertools.count(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Servers to use in place of the embedded ones, and the engines that tests/engines compares."""
+    """Servers in place of the embedded ones, the form of tests/chaos, the engines that tests/engines compares."""
     parser.addoption("--postgres-url", help="A Postgres whose role may create databases and roles.")
     parser.addoption("--redis-url", help="A Redis database that tests may empty.")
+    parser.addoption("--chaos", default="few", choices=("few", "short", "long"), help="Promises of tests/chaos.")
     parser.addoption("--engines", default="ours,stub", help="Comma-separated kinds for tests/engines, or all.")
 
 

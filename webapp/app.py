@@ -1,16 +1,17 @@
 """The web process: API and dashboard in one Flask app, made by `create_app` for gunicorn and for tests."""
 
 import uuid
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from threading import Semaphore
+from typing import Any
 
 import structlog
 from apiflask import APIFlask
 from flask import Response, g, request
 from pydantic import ValidationError
-from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import NotSupportedError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -18,53 +19,52 @@ from inference.engine_errors import UnreadableModel
 from models import ended_requests, new_requests, notifications
 from models.bulk.bulk_outlook import read_bulk_outlook
 from models.connections.database_errors import explain
+from models.connections.held_pool import PoolWatch
 from models.connections.installation import Installation, read_installation
+from models.connections.session import in_connection, in_session, make_engine, make_sessions
 from models.notifications import ENDED, ERRORS, Notifications
+from models.planning.live_fleet import served_adapters
 from models.planning.queue_snapshot import read_queue_snapshot
 from models.planning.response_time_estimate import RecentAnswers, read_response_times
-from models.session import make_engine, make_sessions
 from models.tenants import api_keys, tenant_limits
 from models.tenants.tenant_limits import TenantBacklog
 from processes import json_logs
 from processes.listening import Channel
+from processes.ttl_cache import KeyedTtlCache, TtlCache
+from protocol.limits.prompt_limits import prompt_limits_of
 from setting_mistakes import end_with, problems_of
 from settings import VERSION, Settings, UnknownSetting, read_settings
-from webapp import (
-    auth,
-    client_errors,
+from webapp.context import auth
+from webapp.context.app_context import AppContext
+from webapp.dashboard import dashboard_pages
+from webapp.limits.backlog_limits import BacklogLimit
+from webapp.limits.rate_limits import RateLimit
+from webapp.limits.upload_limits import UploadLimits
+from webapp.routes import (
+    batches_api,
+    chat_api,
+    files_api,
+    input_api,
+    messages_api,
     models_api,
     monitoring,
-    openapi_reference,
+    openapi_document,
+    responses_api,
     stats_api,
+    texts_api,
     tokens_api,
     usage_api,
     webhooks_api,
 )
-from webapp.app_context import AppContext
-from webapp.bulk import batches_api, files_api
-from webapp.bulk.file_upload import UploadLimits
-from webapp.chat import chat_api
-from webapp.dashboard import dashboard_pages, sign_in_pages
-from webapp.dashboard.company_sign_in import company_sign_in_of
-from webapp.dashboard.page_reads import PageReads
-from webapp.limits.backlog_limits import BacklogLimit
-from webapp.limits.prompt_limits import prompt_limits_of
-from webapp.limits.rate_limits import RateLimit
-from webapp.requests.grouped_inserts import GroupedInserts
-from webapp.responses import input_api, responses_api
-from webapp.streaming.token_feed import TokenFeed
-from webapp.texts import texts_api
-from webapp.transport import clients_addresses, cross_origin, request_bodies
+from webapp.transport import clients_addresses, cross_origin, error_answers, request_bodies
 from webapp.transport.request_bodies import ApiRequest, StrictJson
-from webapp.ttl_cache import KeyedTtlCache, TtlCache
+from webapp.waiting.grouped_inserts import GroupedInserts
 from webapp.waiting.notices import Announcer, EndedNotices
-from webapp.waiting.patience import in_turns, take_turn
+from webapp.waiting.patience import AT_ONCE, in_turns, take_turn
+from webapp.waiting.token_feed import TokenFeed
 from webapp.waiting.waiting_calls import WaitingCalls
 
 log = structlog.get_logger()
-
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
 
 APP_LOAD_ERROR = 4  # the exit status of a worker that makes gunicorn end instead of starting another worker
 
@@ -76,10 +76,11 @@ STATEMENT_TIMEOUT_S = 2.0
 # takes several seconds on a loaded machine. A frozen Postgres is noticed by STATEMENT_TIMEOUT_S, long before.
 CONNECTION_WITHIN_S = 30.0
 CONNECTIONS = 12  # a call holds one for a statement or two, and a process uses one core; not tuned
-# How long, at most, a revoked or expired key is still accepted, and a tenant's new limit is not (docs/security.md).
+# Longest time for which a revoked or expired key is still accepted, and a tenant's old limit holds (docs/security.md).
 # A longer time would save little: a key that sends 100 requests a second is looked up once instead of 100 times.
 KEYS_TTL_S = 1.0
 SNAPSHOT_TTL_S = 0.5  # the planner writes its snapshot at most twice a second
+PRIORITY_REQUESTS = 10  # most requests of a tenant in `priority`, unless `magnus tenant set` says otherwise; not tuned
 RESPONSE_TIMES_TTL_S = 1.0  # a second changes few of the 200 answers that they are estimated from; not tuned
 
 # A browser loads and runs only what this service serves, no other site can embed its pages or read its answers, and no
@@ -109,7 +110,7 @@ class MagnusApp(APIFlask):
     json_provider_class = StrictJson
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns the function: none here is asynchronous, and Flask would inspect a dozen of them at every call."""
+        """Returns the function: none of ours is asynchronous, and Flask would inspect a dozen of them at every call."""
         return func
 
     def log_exception(self, exc_info: Any) -> None:
@@ -133,7 +134,14 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     if settings.database_url is None:
         raise NoDatabase
     json_logs.configure(settings.log_level)
-    app = MagnusApp(__name__, title="Magnus", version=VERSION, docs_path=None)
+    app = MagnusApp(
+        __name__,
+        title="Magnus",
+        version=VERSION,
+        docs_path=None,
+        static_folder="dashboard/static",
+        template_folder="dashboard/templates",
+    )
     app.config.update(
         MAX_CONTENT_LENGTH=settings.max_body_bytes,  # larger bodies are refused with 413, before they are parsed
         OPENAPI_VERSION="3.1.0",
@@ -151,11 +159,13 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     app.before_request(auth.require_api_key)
     app.before_request(request_bodies.unfold_body)
     app.before_request(take_turn)
-    client_errors.register(app)
+    app.before_request(auth.take_turn_of_tenant)
+    error_answers.register(app)
     for blueprint in (
         responses_api.api,
         input_api.api,
         chat_api.api,
+        messages_api.api,
         texts_api.api,
         models_api.api,
         tokens_api.api,
@@ -165,15 +175,13 @@ def create_app(settings: Settings | None = None) -> APIFlask:
         usage_api.api,
         webhooks_api.api,
         monitoring.health_pages,
-        sign_in_pages.sign_in_pages,
-        dashboard_pages.pages,
-        openapi_reference.pages,
     ):
         app.register_blueprint(blueprint)
+    dashboard_pages.register(app, settings, context.sessions)
     app.after_request(auth.add_tenant_headers)
     app.after_request(add_headers)
     app.teardown_request(forget_request_name)
-    app.spec_processor(partial(openapi_reference.describe, model=context.prompt_limits.model_name))
+    app.spec_processor(partial(openapi_document.describe, model=context.prompt_limits.model_name))
     return app
 
 
@@ -220,9 +228,10 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         listening.dispose()
         engine.dispose()
 
-    password, prompt_limits = settings.dashboard_password, prompt_limits_of(settings, sessions)
+    prompt_limits = prompt_limits_of(settings, in_session(sessions, served_adapters))
     return AppContext(
         database=engine,
+        pool_watch=PoolWatch(engine),
         sessions=sessions,
         callers=KeyedTtlCache(in_connection(engine, api_keys.find_by_digest), KEYS_TTL_S),
         prompt_limits=prompt_limits,
@@ -239,17 +248,15 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
             in_session(sessions, partial(read_bulk_outlook, model=prompt_limits.model_name, alive_s=settings.lease_s)),
             RESPONSE_TIMES_TTL_S,
         ),
-        page_reads=PageReads(sessions, settings.lease_s),
+        tenant_turns=defaultdict(partial(Semaphore, AT_ONCE)),
         waiting_calls=waiting_calls,
         token_feed=token_feed,
         rate_limit=RateLimit(settings.rate_limit, in_connection(engine, tenant_limits.count_requests)),
         backlog_limit=backlog_limit,
         announcer=announcer,
         inserts=GroupedInserts(in_connection(engine, new_requests.insert)),
-        priority_requests=settings.tenant_priority_requests,
+        priority_requests=PRIORITY_REQUESTS,
         wait_s=settings.wait_s,
-        dashboard_password=password.get_secret_value() if password else None,
-        company=company_sign_in_of(settings),
         worker_alive_s=settings.lease_s,
         private_webhooks=settings.private_webhooks,
         close=close,
@@ -260,28 +267,6 @@ def connect_once(sessions: sessionmaker[Session]) -> None:
     """Raises NotSupportedError for a database that can never be used, and nothing if it is only unreachable now."""
     with suppress(OperationalError), sessions() as session:
         session.connection()
-
-
-def in_session(
-    sessions: sessionmaker[Session], query: Callable[Concatenate[Session, Given], Result]
-) -> Callable[Given, Result]:
-    """Returns the query as a function that opens a session of its own for each call."""
-
-    def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        with sessions() as session:
-            return query(session, *args, **kwargs)
-
-    return run
-
-
-def in_connection(engine: Engine, query: Callable[Concatenate[Connection, Given], Result]) -> Callable[Given, Result]:
-    """Returns the query as a function that takes a connection for each call, which commits each statement."""
-
-    def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        with engine.connect() as connection:
-            return query(connection, *args, **kwargs)
-
-    return run
 
 
 def name_request() -> None:
@@ -296,9 +281,9 @@ def forget_request_name(error: BaseException | None) -> None:
 
 
 def add_headers(response: Response) -> Response:
-    """Adds x-request-id, and those of SECURITY_HEADERS that the answer has not."""
+    """Adds x-request-id, and each of SECURITY_HEADERS that the answer lacks."""
     response.headers.add("x-request-id", g.request_name)
-    given = {name.lower() for name, _ in response.headers}  # looked up at once: `setdefault` reads all each time
+    given = {name.lower() for name, _ in response.headers}  # once: `setdefault` would read all headers each time
     for name, value in SECURITY_HEADERS.items():
         if name.lower() not in given:
             response.headers.add(name, value)

@@ -1,1 +1,1 @@
-"""The figures that the API is held to, each measured on a whole service of its own."""
+"""Measures whether the API keeps its bounds on time, memory and CPU; each figure has a whole service of its own."""

@@ -1,12 +1,13 @@
-"""50,000 lines uploaded, validated and queued, and pages of lists out of a million jobs.
+"""Measures the upload, validation and queueing of 50,000 lines, and the time to read pages of a million jobs.
 
 The services have no workers. There are two files of lines: ordinary ones of about 300 bytes, and the largest file that
-is accepted, whose lines are filled with metadata so that their prompts still fit the bundled model. The million jobs
-are read by the tenant that has half of them, and by the dashboard, one call at a time.
+is accepted. The lines of the largest file are long by their metadata, so that their prompts still fit the bundled
+model. The tenant that has half of the million jobs, and the dashboard, read them one call at a time.
 """
 
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -14,19 +15,20 @@ from typing import Any
 import httpx
 from sqlalchemy import text
 
-from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
-from benchmarks.harness import spread
+from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, StartService, measured_service
+from benchmarks.experiment import Experiment
+from benchmarks.harness import Json, spread
 from benchmarks.inputs.filled_database import fill_service
 from benchmarks.inputs.request_sources import write_bulk_file
 from cli.api_client import Client
 from inference.toy.toy_applications import toy_requests
-from models.session import make_sessions
+from models.connections.session import make_sessions
 from models.tenants import api_keys
 from settings import DASHBOARD_USER
 
 LINES, QUEUED_WITHIN_S = 50_000, 20
-FLAT_MIB = 32  # the most memory that an upload may add: little beside 200 MB, and more than chance growth
-# metadata of each line: keys, characters of each value; 50,000 such lines have a little less than 200 MiB
+FLAT_MIB = 32  # the most memory that an upload may add: little beside the file's 200 MB, more than chance growth
+# The metadata of a filled line: keys, and characters of each value. 50,000 of them have a little less than 200 MiB.
 FILLED_KEYS, FILLED_CHARACTERS = 8, 476
 POLL_S = 0.1
 QUEUED = text("""
@@ -64,7 +66,7 @@ def take_in(service: MeasuredService, count: int, filled: bool) -> dict[str, Any
             "bytes": path.stat().st_size,
             "upload_s": upload_s,
             "queued_s": queued_s,
-            "chores_cpu_s": chores_s,  # the process that reads the lines
+            "chores_cpu_s": chores_s,  # CPU seconds of the chores process, which reads the lines
             "queued": queued,
             "refused_lines": job.refused,
             "web_mib": {"before": before, "peak_of_upload": peak, "after_upload": after, "end": service.memory_mib()},
@@ -72,30 +74,28 @@ def take_in(service: MeasuredService, count: int, filled: bool) -> dict[str, Any
         }
 
 
-def measure_intake(short: bool) -> MeasuredFigure:
-    """Measure both files."""
-    measured, count = MeasuredFigure(), 2_000 if short else LINES
-    for filled in (False, True):
-        with measured_service("--workers", "0") as service:
-            figures = take_in(service, count, filled)
-        name = f"{count:,} lines, {figures['bytes'] / 1e6:.0f} MB"
-        measured.figures[name] = figures
-        shown = f"{figures['queued']}, {figures['refused_lines']} refused"
-        measured.holds(f"{name}: lines queued", f"{count}", shown, figures["queued"] == count)
-        more = f" ({figures['chores_cpu_s']:.3g} s of its process's CPU), after an upload of "
-        more += f"{figures['upload_s']:.3g} s"
-        measured.below(f"{name}: from POST /v1/batches until queued", QUEUED_WITHIN_S, figures["queued_s"], "s", more)
-        web = figures["web_mib"]
-        more = f" ({web['before']:.0f} before, {web['after_upload']:.0f} after, {web['end']:.0f} at the end)"
-        gained = web["peak_of_upload"] - web["before"]
-        measured.below(f"{name}: what the upload adds to the web process at its peak", FLAT_MIB, gained, "MiB", more)
-    return measured
+def measure_intake(filled: bool, count: int) -> Json:
+    """Measure the upload of one file, with filled lines or ordinary ones."""
+    measured = MeasuredFigure()
+    with measured_service("--workers", "0") as service:
+        measured.figures = figures = take_in(service, count, filled)
+    name = f"{count:,} lines, {figures['bytes'] / 1e6:.0f} MB"
+    shown = f"{figures['queued']}, {figures['refused_lines']} refused"
+    measured.holds(f"{name}: lines queued", f"{count}", shown, figures["queued"] == count)
+    more = f" ({figures['chores_cpu_s']:.3g} s of its process's CPU), after an upload of {figures['upload_s']:.3g} s"
+    measured.below(f"{name}: from POST /v1/batches until queued", QUEUED_WITHIN_S, figures["queued_s"], "s", more)
+    web = figures["web_mib"]
+    more = f" ({web['before']:.0f} before, {web['after_upload']:.0f} after, {web['end']:.0f} at the end)"
+    gained = web["peak_of_upload"] - web["before"]
+    measured.below(f"{name}: what the upload adds to the web process at its peak", FLAT_MIB, gained, "MiB", more)
+    return measured.as_run()
 
 
-JOBS, PAGE_MS = 1_000_000, 20  # jobs in the database; the bound on a page's 95th percentile
-LARGEST_TENANT = "tenant-0"  # has every second job (`benchmarks/inputs/filled_database.py`)
-NO_PAGES = ("one request", "stats", "metrics")  # are also read, but the bound does not include them
-READS = 50  # reads of each kind: enough for a 95th percentile
+INTAKE = Experiment({"long": LINES, "short": 2_000}, {"ordinary lines": False, "filled lines": True}, measure_intake)
+JOBS, PAGE_MS = 1_000_000, 20  # the jobs in the database, and the bound on a page's 95th percentile
+LARGEST_TENANT = "tenant-0"  # the tenant of every second job (`benchmarks/inputs/filled_database.py`)
+NO_PAGES = ("one request", "stats", "metrics")  # these are timed too, but no bound holds for them
+READS = 50  # each page is read this often: enough for a 95th percentile
 API_READS = {
     "list": "/v1/responses",
     "list, one status": "/v1/responses?status=failed",
@@ -118,10 +118,10 @@ PAGES = {
 }
 
 
-def measure_million(short: bool) -> MeasuredFigure:
-    """Measure the 95th percentile of every page."""
-    measured, jobs = MeasuredFigure(), 20_000 if short else JOBS
-    with measured_service("--workers", "0") as service:
+def measure_million(start: StartService, jobs: int) -> Json:
+    """Measure the times in which every page is read, of which the 95th percentile has a bound."""
+    measured = MeasuredFigure()
+    with start() as service:
         with Client(service.url, service.key) as client:
             fill_service(service.facts.database_url, client.model(), jobs)
         with make_sessions(service.database).begin() as session:
@@ -135,7 +135,7 @@ def measure_million(short: bool) -> MeasuredFigure:
     for name, ms in reads.items():
         if name not in NO_PAGES:
             measured.below(f"{name}: P95", PAGE_MS, ms["p95"], "ms", f" (P50 {ms['p50']:.3g}, longest {ms['max']:.3g})")
-    return measured
+    return measured.as_run()
 
 
 def time_reads(url: str, key: str, dashboard_password: str) -> dict[str, dict[str, float]]:
@@ -159,3 +159,8 @@ def timed(client: httpx.Client, path: str) -> dict[str, float]:
         ms.append(1000 * (perf_counter() - started))
     of_all = spread(ms)
     return {name: of_all[name] or 0.0 for name in ("p50", "p95", "max")}
+
+
+MILLION = Experiment(
+    {"long": JOBS, "short": 20_000}, {"no worker": partial(measured_service, "--workers", "0")}, measure_million
+)

@@ -1,12 +1,12 @@
 """A whole `magnus up` in a temporary directory for one figure of `benchmarks.api`, and the figure's results.
 
-With `paced`, the workers compute nothing and keep a published GPU's pace: as on GPU hosts, the service has the cores
-for itself.
+With `paced`, the workers compute nothing and answer at a published GPU's pace, so that the service has the cores for
+itself, as on a host whose workers run on GPUs.
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,14 @@ from typing import Any
 import psutil
 from sqlalchemy import Engine
 
-from benchmarks.chaos.promise_rows import Row
+from benchmarks.harness import Json, Row
 from benchmarks.live.fresh_service import paced_workers
 from benchmarks.service_start import facts_of, process_ids, running, up_program
 from cli.api_client import Client
 from cli.hosting.service_files import RunningService
-from models.session import make_engine
+from models.connections.session import make_engine
 
-MACHINE = "v100"  # the pace of the workers: the slower machine, so that calls wait longer
+MACHINE = "v100"  # paced workers answer at this machine's pace, the slower one, so that calls wait longer
 
 
 @dataclass(frozen=True)
@@ -35,28 +35,28 @@ class MeasuredService:
 
     @property
     def url(self) -> str:
-        """The address of the API."""
+        """Return the address of the API."""
         return self.facts.url
 
     def web_processes(self) -> list[psutil.Process]:
-        """gunicorn's parent process and the web processes below it."""
+        """Return gunicorn's parent process and the web processes below it."""
         return self.processes("web")
 
     def process_names(self) -> list[str]:
-        """The names of all processes."""
+        """Return the names of all processes of the service."""
         return list(process_ids(self.state_dir))
 
     def processes(self, name: str) -> list[psutil.Process]:
-        """The process of this name with all of its descendants."""
+        """Return the process of this name with all of its descendants."""
         parents = [psutil.Process(pid) for own, pid in process_ids(self.state_dir).items() if own == name]
         return [process for parent in parents for process in (parent, *parent.children(recursive=True))]
 
     def memory_mib(self, name: str = "web") -> float:
-        """The resident memory of the processes of this name, now."""
+        """Return the present resident memory of the processes of this name, in MiB."""
         return sum(process.memory_info().rss for process in self.processes(name)) / 2**20
 
     def cpu_s(self, name: str) -> float:
-        """CPU seconds that the processes of this name have used so far."""
+        """Return the CPU seconds that the processes of this name have used so far."""
         times = [process.cpu_times() for process in self.processes(name)]
         return float(sum(one.user + one.system for one in times))
 
@@ -66,12 +66,12 @@ class MeasuredService:
             Path(f"/proc/{process.pid}/clear_refs").write_text("5")
 
     def peak_mib(self) -> float:
-        """The peak of the web process's memory since `forget_peak`, as the kernel records it; Linux only."""
+        """Return the peak of the web process's memory since `forget_peak`, in MiB, from the kernel; Linux only."""
         return sum(_peak_bytes(process.pid) for process in self.web_processes()) / 2**20
 
 
 def model_of(service: MeasuredService) -> str:
-    """Ask the service for the name of its model."""
+    """Ask the service for its model; returns the model's name."""
     with Client(service.url, service.key) as client:
         return client.model()
 
@@ -102,9 +102,13 @@ def measured_service(
         yield MeasuredService(state_dir, (state_dir / "api-key").read_text().strip(), facts, database)
 
 
+# Starts the service that an experiment measures; the service runs until the context ends.
+StartService = Callable[[], AbstractContextManager[MeasuredService]]
+
+
 @dataclass
 class MeasuredFigure:
-    """The rows of a table, and the figures behind them for the JSON."""
+    """The rows of a figure's table, and the values that the JSON keeps beside them."""
 
     rows: list[Row] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
@@ -116,3 +120,7 @@ class MeasuredFigure:
     def holds(self, what: str, bound: str, measured: str, ok: bool) -> None:
         """Add a row that holds if `ok`."""
         self.rows.append(Row(what, bound, measured, bool(ok)))  # JSON cannot encode numpy's bool
+
+    def as_run(self) -> Json:
+        """Return the rows and the figures as the result of an experiment's run."""
+        return {"rows": self.rows, "figures": self.figures}

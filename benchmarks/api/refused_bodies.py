@@ -1,6 +1,6 @@
 """Sends bodies that a service must refuse, and measures the time until the refusal and the memory that each takes.
 
-The time is from the first byte sent to the status line of the answer, so it includes sending the bytes that are read.
+The time runs from the first byte sent until the answer's status line, so it includes sending what the service reads.
 """
 
 import asyncio
@@ -9,20 +9,22 @@ import gzip
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
-from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
+from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, StartService, measured_service
+from benchmarks.experiment import Experiment
 
 WITHIN_S = 1  # the bound on the seconds until a refusal
 # The most memory that a body may add. The largest body that is read has 8 MiB (MAGNUS_MAX_BODY_BYTES), and may be in
 # memory as bytes and as text.
 FLAT_MIB = 32
 MIB = 2**20
-PIECE = 2**16  # bytes sent at once
+PIECE = 2**16  # about this many bytes are sent at once
 PATIENCE_S = 60.0
 BOUNDARY = "boundary"
 JSON = "application/json"
@@ -42,7 +44,7 @@ class Refused:
 
     @property
     def size(self) -> int:
-        """The length of the body in bytes."""
+        """Return the length of the body in bytes."""
         return sum(len(part) * times for part, times in self.parts)
 
     def pieces(self) -> Iterator[bytes]:
@@ -54,7 +56,7 @@ class Refused:
 
 
 def refused_bodies(scale: int = 1) -> list[Refused]:
-    """List all bodies; the large ones are smaller by the factor `scale`."""
+    """List all bodies; the sizes of the large ones are divided by `scale`."""
     noise = random.Random(1).randbytes(MIB // 4)
     bomb = gzip.compress(b" " * (MIB * 1000 // scale), mtime=0)
     form = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--{BOUNDARY}\r\n'
@@ -123,12 +125,12 @@ async def _send(writer: asyncio.StreamWriter, service: MeasuredService, body: Re
         await writer.drain()
 
 
-def measure(short: bool) -> MeasuredFigure:
-    """Measure each body, and whether the service still answers at once."""
+def measure(start: StartService, scale: int) -> dict[str, Any]:
+    """Measure each body, and whether the service still answers afterwards."""
     measured = MeasuredFigure()
-    with measured_service("--workers", "0") as service:
-        asyncio.run(send(service, Refused("a first one", ((b"[", 1000),))))  # not measured: the service loads modules
-        for body in refused_bodies(20 if short else 1):
+    with start() as service:
+        asyncio.run(send(service, Refused("a first one", ((b"[", 1000),))))  # not measured: it loads modules
+        for body in refused_bodies(scale):
             figures = asyncio.run(send(service, body))
             measured.figures[body.name] = figures
             seconds, gained, status = figures["seconds"], figures["gained_mib"], figures["status"]
@@ -139,4 +141,7 @@ def measure(short: bool) -> MeasuredFigure:
         alive = httpx.get(f"{service.url}/healthz", timeout=PATIENCE_S).status_code == 200
         shown = f"{perf_counter() - began:.3f} s"
         measured.holds("afterwards: /healthz", "answers", shown, alive)
-    return measured
+    return measured.as_run()
+
+
+REFUSED = Experiment({"long": 1, "short": 20}, {"no worker": partial(measured_service, "--workers", "0")}, measure)

@@ -1,4 +1,4 @@
-"""Single submissions: as fast as 16 connections can, at a rate beside many requests, and 100 posts under one key.
+"""Single submissions: as fast as 16 connections can, at a rate on a full database, and 100 posts under one key.
 
 Calls go over plain asyncio connections. httpx checks all of its connections at each event, so that with a thousand of
 them it takes a whole core for half a minute, as much as the service. The service has no workers; the sender's share of
@@ -10,6 +10,7 @@ import json
 import random
 import uuid
 from collections.abc import Iterator, Mapping
+from functools import partial
 from time import perf_counter, process_time
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +18,14 @@ from urllib.parse import urlsplit
 import httpx
 from sqlalchemy import text
 
-from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service, model_of
+from benchmarks.api.measured_service import (
+    MeasuredFigure,
+    MeasuredService,
+    StartService,
+    measured_service,
+    model_of,
+)
+from benchmarks.experiment import Experiment
 from benchmarks.harness import spread
 from benchmarks.inputs.filled_database import fill_service
 
@@ -53,15 +61,15 @@ async def status_of(reader: asyncio.StreamReader) -> int:
     return int(head[9:12])
 
 
-# Any words do: the answers are not read.
+# The words can be any, because no answer is read.
 WORDS = ["red", "green", "blue", "one", "two", "three", "small", "big", "old", "new", "house", "tree", "river", "bird"]
-CONNECTIONS, RACING = 16, 100  # calls at once
-ANSWERED_WITHIN_S = 30.0  # a submission without an answer by then has failed
-OPEN_CONNECTIONS = 64  # of submissions at a rate: at 200 a second enough for 0.3 s each
+CONNECTIONS, RACING = 16, 100  # connections that send without a pause, and posts at once under one Idempotency-Key
+ANSWERED_WITHIN_S = 30.0  # a submission that has no answer after these seconds has failed
+OPEN_CONNECTIONS = 64  # connections for submissions at a rate; 200 submissions a second may take 0.3 s each
 RATE, P99_MS = 400, 100
-BODIES = 500  # different bodies, sent in turn
+BODIES = 500  # this many different bodies are sent in turn
 UNPREDICTED = text("select count(*) from requests where predicted_tokens is null")
-WARM_S = 3.0  # seconds of sending before the measurement, which open connections and fill query plans and caches
+WARM_S = 3.0  # sending for these seconds before the measurement opens connections and fills query plans and caches
 
 
 def body(model: str, rng: random.Random) -> dict[str, Any]:
@@ -90,7 +98,7 @@ async def send_on_one(url: str, requests: Iterator[bytes], until: float) -> list
 
 
 async def submit_at_rate(url: str, requests: Iterator[bytes], rate: float, seconds: float, seed: int) -> dict[str, Any]:
-    """Submit Poisson arrivals over connections that each take the next one due; returns the figures.
+    """Submit Poisson arrivals; a connection that is free takes the next arrival that is due; returns the figures.
 
     A latency counts from the instant at which its submission was due, so a service that falls behind shows it.
     """
@@ -106,7 +114,7 @@ async def submit_at_rate(url: str, requests: Iterator[bytes], rate: float, secon
                 async with asyncio.timeout(ANSWERED_WITHIN_S):
                     writer.write(next(requests))
                     status = await status_of(reader)
-            except (OSError, EOFError) as error:  # these include time-outs
+            except (OSError, EOFError) as error:  # TimeoutError is an OSError
                 failures.append(type(error).__name__)
                 writer.close()
                 reader, writer = await connect(url)
@@ -129,14 +137,14 @@ async def submit_at_rate(url: str, requests: Iterator[bytes], rate: float, secon
 
 
 def arrival_instants(began: float, rate: float, seconds: float, rng: random.Random) -> Iterator[float]:
-    """Yield the instants of Poisson arrivals for so many seconds."""
+    """Yield the instants of Poisson arrivals at `rate` a second, for `seconds` from the instant `began` on."""
     due = began
     while (due := due + rng.expovariate(rate)) < began + seconds:
         yield due
 
 
 async def send(service: MeasuredService, model: str, connections: int, seconds: float) -> dict[str, Any]:
-    """Send on `connections` connections for `seconds`; returns the figures."""
+    """Submit without a pause on this many connections for these seconds; returns the figures."""
     requests, began, cpu = posts(model, service.key), perf_counter(), process_time()
     calls = [send_on_one(service.url, requests, began + seconds) for _ in range(connections)]
     answers = [answer for each in await asyncio.gather(*calls) for answer in each]
@@ -157,7 +165,7 @@ async def send(service: MeasuredService, model: str, connections: int, seconds: 
 
 
 async def race(service: MeasuredService, model: str) -> dict[str, Any]:
-    """Post one body RACING times at once under one key; counts answers, ids and the jobs that were made."""
+    """Post one body RACING times at once under one Idempotency-Key; counts answers, their ids and the stored jobs."""
     key, content = uuid.uuid4().hex, body(model, random.Random(2))
     headers = {"Authorization": f"Bearer {service.key}", "Idempotency-Key": key}
     limits = httpx.Limits(max_connections=RACING)
@@ -174,48 +182,64 @@ async def race(service: MeasuredService, model: str) -> dict[str, Any]:
     }
 
 
-def measure(short: bool) -> MeasuredFigure:
-    """Measure with one web process, as `magnus up` starts it, and with two."""
-    measured, seconds = MeasuredFigure(), 5.0 if short else 40.0
-    for processes in (1, 2):
-        with measured_service("--workers", "0", environment={"WEB_CONCURRENCY": str(processes)}) as service:
-            model = model_of(service)
-            asyncio.run(send(service, model, CONNECTIONS, WARM_S))
-            figures = asyncio.run(send(service, model, CONNECTIONS, seconds))
-            raced = asyncio.run(race(service, model))
-        name = f"{processes} web process{'es' if processes > 1 else ''}"
-        rate, p99 = figures["accepted_per_s"], figures["latency_ms"]["p99"]
-        measured.figures[name] = {**figures, "race": raced}
-        shown = f"{rate:.0f}, of which {figures['predicted_per_s']:.0f} are predicted; {figures['refused']} refused; "
-        shown += f"the sender took {figures['sender_cores']:.2f} cores"
-        ok = rate >= RATE and not figures["refused"]
-        measured.holds(f"{CONNECTIONS} connections, {name}: submissions a second", f"at least {RATE}", shown, ok)
-        measured.below(f"{CONNECTIONS} connections, {name}: P99", P99_MS, p99, "ms")
-        one = raced["accepted"] == RACING and raced["ids"] == raced["jobs"] == 1
-        shown = f"{raced['jobs']}; {raced['accepted']} of {RACING} answered, with {raced['ids']} id"
-        measured.holds(f"{RACING} posts under one Idempotency-Key, {name}: jobs", "1", shown, one)
-    return measured
+def measure(start: StartService, seconds: float) -> dict[str, Any]:
+    """Measure submissions on CONNECTIONS connections, and RACING posts of one body at once."""
+    measured = MeasuredFigure()
+    with start() as service:
+        model = model_of(service)
+        asyncio.run(send(service, model, CONNECTIONS, WARM_S))
+        figures = asyncio.run(send(service, model, CONNECTIONS, seconds))
+        raced = asyncio.run(race(service, model))
+    rate, p99 = figures["accepted_per_s"], figures["latency_ms"]["p99"]
+    measured.figures = {**figures, "race": raced}
+    shown = f"{rate:.0f}, of which {figures['predicted_per_s']:.0f} are predicted; {figures['refused']} refused; "
+    shown += f"the sender took {figures['sender_cores']:.2f} cores"
+    ok = rate >= RATE and not figures["refused"]
+    measured.holds(f"{CONNECTIONS} connections: submissions a second", f"at least {RATE}", shown, ok)
+    measured.below(f"{CONNECTIONS} connections: P99", P99_MS, p99, "ms")
+    one = raced["accepted"] == RACING and raced["ids"] == raced["jobs"] == 1
+    shown = f"{raced['jobs']}; {raced['accepted']} of {RACING} answered, with {raced['ids']} id"
+    measured.holds(f"{RACING} posts under one Idempotency-Key: jobs", "1", shown, one)
+    return measured.as_run()
 
 
-FINISHED, QUEUED = 1_000_000, 100_000  # requests in the database
+def _processes(number: int) -> dict[str, str]:
+    return {"WEB_CONCURRENCY": str(number)}
+
+
+# The service has one web process, which is what `magnus up` starts, and then two.
+SUBMISSIONS = Experiment(
+    {"long": 40.0, "short": 5.0},
+    {
+        "one web process": partial(measured_service, "--workers", "0", environment=_processes(1)),
+        "two web processes": partial(measured_service, "--workers", "0", environment=_processes(2)),
+    },
+    measure,
+)
 FULL_RATE, FULL_P99_MS = 200, 50
 PACED_WORKERS = 4
 
 
-def measure_full(short: bool) -> MeasuredFigure:
-    """Measure two web processes with an empty database and with many ended and waiting requests."""
-    measured, seconds = MeasuredFigure(), 3.0 if short else 30.0
-    finished, queued = (10_000, 1_000) if short else (FINISHED, QUEUED)
-    for ended, waiting in ((0, 0), (finished, queued)):
-        with measured_service(paced=PACED_WORKERS, environment={"WEB_CONCURRENCY": "2"}) as service:
-            model = model_of(service)
-            if ended:
-                fill_service(service.facts.database_url, model, ended, waiting)
-            requests = posts(model, service.key)
-            asyncio.run(submit_at_rate(service.url, requests, FULL_RATE, WARM_S, seed=3))
-            figures = asyncio.run(submit_at_rate(service.url, requests, FULL_RATE, seconds, seed=1))
-        name = f"{ended:,} requests ended, {waiting:,} waiting"
-        measured.figures[name] = figures
-        p99, more = figures["latency_ms"]["p99"], f" ({figures['failed']} refused)"
-        measured.below(f"{name}: P99 of {FULL_RATE} submissions a second", FULL_P99_MS, p99, "ms", more)
-    return measured
+def measure_full(requests: tuple[int, int], seconds: float) -> dict[str, Any]:
+    """Measure two web processes on a database that holds these numbers of ended and of waiting requests."""
+    measured, (ended, waiting) = MeasuredFigure(), requests
+    with measured_service(paced=PACED_WORKERS, environment=_processes(2)) as service:
+        model = model_of(service)
+        if ended:
+            # The short form has a hundredth of the requests.
+            share = 1 if seconds > SHORT_S else 100
+            fill_service(service.facts.database_url, model, ended // share, waiting // share)
+        sent = posts(model, service.key)
+        asyncio.run(submit_at_rate(service.url, sent, FULL_RATE, WARM_S, seed=3))
+        measured.figures = figures = asyncio.run(submit_at_rate(service.url, sent, FULL_RATE, seconds, seed=1))
+    p99, more = figures["latency_ms"]["p99"], f" ({figures['failed']} refused)"
+    measured.below(f"P99 of {FULL_RATE} submissions a second", FULL_P99_MS, p99, "ms", more)
+    return measured.as_run()
+
+
+SHORT_S = 3.0
+FULL = Experiment(
+    {"long": 30.0, "short": SHORT_S},
+    {"an empty database": (0, 0), "a million requests ended, 100,000 waiting": (1_000_000, 100_000)},
+    measure_full,
+)

@@ -1,31 +1,39 @@
-"""Chats that wait, streams and idle connections, all at once, and the latency of submissions beside them.
+"""Measures the latency of submissions while chats wait, streams run and idle connections are open, all at once.
 
-The answers come from paced workers, which compute nothing. In one row two of our own workers compute on the cores that
-the web process runs on, as on a laptop. Submissions count from the instants at which they were due.
+The answers come from paced workers, which compute nothing. For one load they come from two of our own workers, which
+compute on the web process's cores, as on a laptop. A latency counts from the instant at which a submission was due.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
-from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service, model_of
+from benchmarks.api.measured_service import (
+    MeasuredFigure,
+    MeasuredService,
+    StartService,
+    measured_service,
+    model_of,
+)
 from benchmarks.api.submissions import connect, post, posts, status_of, submit_at_rate
+from benchmarks.experiment import Experiment
 from benchmarks.harness import Json
 from inference.toy.toy_applications import APPLICATIONS
 
 P99_MS = 100
 RATE = 50.0  # submissions a second
-PACED_WORKERS = 4  # enough to answer a thousand chats in a minute
-SETTLE_S = 2.0  # after sending the held calls, so that their own submissions are not measured
+PACED_WORKERS = 4  # these are enough to answer a thousand chats in a minute
+SETTLE_S = 2.0  # submissions are measured this long after the held calls were sent, whose arrival also costs time
 ANSWERED_WITHIN_S = 600.0
 
 
 @dataclass(frozen=True)
 class Load:
-    """Numbers of waiting chats, streams and idle connections; answers of `tokens` tokens keep them open long enough."""
+    """Numbers of waiting chats, streams and idle connections; `tokens` of each answer keep a call open long enough."""
 
     waiting: int
     streams: int
@@ -43,10 +51,10 @@ WAIT = {"MAGNUS_WAIT_S": "600"}  # longer than the slowest worker of this benchm
 
 
 class HeldChats:
-    """Waiting and streaming chats, and how each ended."""
+    """Sends waiting and streaming chats and counts how each ended."""
 
     def __init__(self, url: str, key: str, model: str, tokens: int) -> None:
-        """Each answer has `tokens` tokens."""
+        """Prepare chats whose answers have `tokens` tokens each."""
         self.ended: Counter[str] = Counter()
         self.first_text_s: list[float] = []
         self._url, self._key = url, key
@@ -61,11 +69,11 @@ class HeldChats:
         }
 
     async def wait(self) -> None:
-        """Hold one waiting chat."""
+        """Send one chat and wait for its whole answer."""
         await self._hold("waiting", self._body, status_of)
 
     async def stream(self) -> None:
-        """Hold one streaming chat."""
+        """Send one streaming chat and read its stream to the end."""
         await self._hold("streams", self._body | {"stream": True}, self._read_stream)
 
     async def _hold(
@@ -77,11 +85,11 @@ class HeldChats:
                 writer.write(post("/v1/chat/completions", self._key, body))
                 self.ended[f"{kind}: {await read(reader)}"] += 1
                 writer.close()
-        except (OSError, EOFError) as error:  # these include time-outs, and connections that end within an answer
+        except (OSError, EOFError) as error:  # time-outs are OSErrors; EOFErrors are answers that break off
             self.ended[f"{kind}: {type(error).__name__}"] += 1
 
     async def _read_stream(self, reader: asyncio.StreamReader) -> int | str:
-        """Read a stream to its end; returns its status, or `cut off`. Each event is a line within a chunk."""
+        """Read a stream, one event a line, to its end; returns its HTTP status, or `cut off` if its end is missing."""
         started, status, whole, first = perf_counter(), await reader.readline(), False, True
         async for line in reader:
             if first and b'"content":' in line and b'"content":""' not in line:
@@ -94,7 +102,7 @@ class HeldChats:
 
 
 async def hold_and_submit(service: MeasuredService, model: str, load: Load, seconds: float) -> Json:
-    """Submit requests while calls are held open; returns the submissions' figures, and how the held calls ended."""
+    """Submit requests while chats of this load are open; returns the submissions' figures, and how the chats ended."""
     held = HeldChats(service.url, service.key, model, load.tokens)
     idle_ones = [await connect(service.url) for _ in range(load.idle)]
     opened_at = perf_counter()
@@ -119,32 +127,26 @@ async def hold_and_submit(service: MeasuredService, model: str, load: Load, seco
     }
 
 
-def measure(short: bool) -> MeasuredFigure:
-    """Measure each load on the same service, then 1,000 chats on our own workers."""
-    measured, seconds = MeasuredFigure(), 3.0 if short else 10.0
-    with measured_service(paced=PACED_WORKERS, environment=WAIT) as service:
-        alone = _alone(service, seconds)
-        measured.figures["alone"] = alone
-        for load in FEWER if short else LOADS:
-            _judge(measured, service, load, seconds, "paced workers", alone)
-    with measured_service("--workers", "2", environment=WAIT) as service:
-        _alone(service, seconds)
-        _judge(measured, service, FEWER[0] if short else LOADS[1], seconds, "two workers of ours", alone)
-    return measured
+def measure(served: tuple[StartService, slice], loads: tuple[Load, ...]) -> Json:
+    """Measure one service under the loads that `served` selects."""
+    measured, seconds, (start, some) = MeasuredFigure(), 3.0 if loads[0] in FEWER else 10.0, served
+    with start() as service:
+        alone = measured.figures["alone"] = _alone(service, seconds)
+        for load in loads[some]:
+            _judge(measured, service, load, seconds, alone)
+    return measured.as_run()
 
 
 def _alone(service: MeasuredService, seconds: float) -> Json:
     requests = posts(model_of(service), service.key)
-    asyncio.run(submit_at_rate(service.url, requests, RATE, 2.0, seed=3))  # fills plans and caches
+    asyncio.run(submit_at_rate(service.url, requests, RATE, 2.0, seed=3))  # fills query plans and caches
     submissions = asyncio.run(submit_at_rate(service.url, requests, RATE, seconds, seed=1))
     return submissions | {"memory_mib": service.memory_mib()}
 
 
-def _judge(
-    measured: MeasuredFigure, service: MeasuredService, load: Load, seconds: float, workers: str, alone: Json
-) -> None:
+def _judge(measured: MeasuredFigure, service: MeasuredService, load: Load, seconds: float, alone: Json) -> None:
     beside = asyncio.run(hold_and_submit(service, model_of(service), load, seconds))
-    name, calls = f"{load}, {workers}", load.waiting + load.streams
+    name, calls = str(load), load.waiting + load.streams
     measured.figures[name] = beside
     good = sum(beside["held_ended"].get(kind, 0) for kind in ("waiting: 200", "streams: 200"))
     others = {kind: count for kind, count in beside["held_ended"].items() if not kind.endswith(" 200")}
@@ -153,3 +155,13 @@ def _judge(
     before, memory = alone["latency_ms"]["p99"], beside["memory_mib"]
     more = f" ({before:.3g} alone, {beside['failed']} refused, web process {memory:.0f} MiB)"
     measured.below(f"{name}: P99 of submissions", P99_MS, beside["latency_ms"]["p99"], "ms", more)
+
+
+WAITING = Experiment(
+    {"long": LOADS, "short": FEWER},
+    {
+        "paced workers": (partial(measured_service, paced=PACED_WORKERS, environment=WAIT), slice(None)),
+        "two workers of ours": (partial(measured_service, "--workers", "2", environment=WAIT), slice(1, 2)),
+    },
+    measure,
+)

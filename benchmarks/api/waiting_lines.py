@@ -1,26 +1,27 @@
-"""What a million waiting lines of bulk jobs cost the planner and the process that counts them, while they are served.
+"""Measures what a million waiting lines of bulk jobs cost the planner and the chores process, which counts them.
 
-Ten tenants have two jobs of 50,000 lines each, all read and predicted. Four workers at the pace of a published GPU
-serve them, and other requests come one at a time.
+Ten tenants have two jobs of 50,000 lines each. All lines are read and predicted. Four workers at the pace of a
+published GPU serve them, and other requests come one at a time.
 """
 
 import time
+from functools import partial
 from statistics import median
 
 from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
 
-from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
-from benchmarks.harness import until
+from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, StartService, measured_service
+from benchmarks.experiment import Experiment
+from benchmarks.harness import Json, until
 from benchmarks.inputs.filled_database import without_indexes
 from cli.api_client import Client
 from models.planning.queue_snapshot import read_queue_snapshot
-from scheduling.request import BACKGROUND_PRIORITY
 
 LINES, SHORT_LINES, TENANTS, JOBS = 1_000_000, 20_000, 10, 20
 WORKERS = 4
-FETCHED_WITHIN_S = 120.0  # a step a second of 20,000 requests each takes 50 s
-MOST_MIB, MOST_CORES, MOST_WAIT_S = 2048, 0.5, 2.0  # what a small host can spare beside its database
+FETCHED_WITHIN_S = 120.0  # the planner needs 50 s if it reads 20,000 requests in each step and takes a step a second
+MOST_MIB, MOST_CORES, MOST_WAIT_S = 2048, 0.5, 2.0  # a small host can spare this much beside its database
 SERVED_FOR_S, ASKED = 30.0, 10
 PROCESSES = ("planner", "chores")
 
@@ -33,12 +34,12 @@ JOB_ROWS = text("""
 """)
 REQUEST_ROWS = text("""
     insert into requests (id, tenant, model, application, instructions, input, body, prompt_tokens, input_tokens,
-        limit_tokens, arrived_at, predicted_tokens, predicted_upper_tokens, predictor_version, priority, deadline_at,
+        limit_tokens, arrived_at, predicted_tokens, predicted_upper_tokens, predictor_version, tier, deadline_at,
         job_id)
     select 'resp_b' || lpad(to_hex(n), 31, '0'), 'tenant-' || n % :jobs % :tenants, :model, 'application-' || n % :jobs,
         'Translate into German.', repeat('some words ', 3 + n % 10), '{"metadata": {}, "background": true, "stop": [],
           "sampling": {"temperature": 0, "top_p": 1, "top_k": 0, "seed": null}}', 20 + n % 40, 15 + n % 40, 256, now(),
-        10 + n::bigint * 7919 % 200, 40 + n::bigint * 7919 % 200, 'length-1', :priority, now() + interval '24 h',
+        10 + n::bigint * 7919 % 200, 40 + n::bigint * 7919 % 200, 'length-1', 'flex', now() + interval '24 h',
         'batch_' || lpad(to_hex(n % :jobs), 32, '0')
     from generate_series(0, :lines - 1) as n
 """)
@@ -55,19 +56,18 @@ WAITED = text("select extract(epoch from started_at - arrived_at)::float8 from r
 
 
 def fill_lines(connection: Connection, lines: int, model: str) -> None:
-    """Insert jobs of waiting lines into an empty database."""
+    """Insert the jobs and their waiting lines into an empty database."""
     values = {"tenants": TENANTS, "jobs": JOBS, "each": lines // JOBS, "lines": lines, "model": model}
-    values["priority"] = BACKGROUND_PRIORITY
     with without_indexes(connection, "requests", "bulk_lines"):
         for statement in (JOB_ROWS, REQUEST_ROWS, LINE_ROWS):
             connection.execute(statement, {name: values[name] for name in statement.compile().params})
     connection.commit()
 
 
-def measure(short: bool) -> MeasuredFigure:
-    """Measure memory, CPU and what other requests wait."""
-    measured, lines = MeasuredFigure(), SHORT_LINES if short else LINES
-    with measured_service(paced=WORKERS) as service, Client(service.url, service.key) as client:
+def measure(start: StartService, lines: int) -> Json:
+    """Measure memory and CPU, and the seconds that other requests wait."""
+    measured = MeasuredFigure()
+    with start() as service, Client(service.url, service.key) as client:
         before = {name: service.memory_mib(name) for name in PROCESSES}
         with service.database.connect() as connection:
             fill_lines(connection, lines, client.model())
@@ -99,19 +99,26 @@ def measure(short: bool) -> MeasuredFigure:
         measured.below(f"CPU of {name}", MOST_CORES, cores[name], "cores", more)
     more = f" (median {median(waits):.3g})"
     measured.below("longest time until another request starts", MOST_WAIT_S, max(waits), "s", more)
-    return measured
+    return measured.as_run()
 
 
 def waiting_at_planner(service: MeasuredService) -> int:
-    """Read how many requests wait in the planner's policies."""
+    """Return the number of requests that wait in the planner's policies."""
     with Session(service.database) as session:
         snapshot = read_queue_snapshot(session)
-    return 0 if snapshot is None else snapshot.waiting
+    return 0 if snapshot is None else snapshot.queue.requests
 
 
 def wait_s(service: MeasuredService, client: Client) -> float:
-    """Ask once and wait for the answer; returns the seconds from the request's arrival until it started."""
+    """Send one request and wait for its answer; returns the seconds from its arrival until it started."""
     asked = {"model": client.model(), "instructions": "Repeat the text.", "input": "apple river cloud"}
     answer = client.wait(client.create(asked)["id"], 60.0)
     with service.database.connect() as connection:
         return float(connection.execute(WAITED, {"id": answer["id"]}).scalar_one())
+
+
+WAITING_LINES = Experiment(
+    {"long": LINES, "short": SHORT_LINES},
+    {f"{WORKERS} paced workers": partial(measured_service, paced=WORKERS)},
+    measure,
+)

@@ -1,48 +1,53 @@
 """Tenants in overload: how far each one's share of the tokens is from the share of its weight.
 
-Simulated under every policy, and live under the default one. All requests of all tenants arrive at the beginning, and
-counting ends before a tenant has no waiting requests left.
+Shares are simulated under every policy and measured live under the default one. All requests arrive at the beginning,
+and counting ends before the first tenant has no waiting requests left.
 """
 
+import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from sqlalchemy import text
 
 from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
-from benchmarks.chaos.recording_client import RecordingClient, bodies
-from benchmarks.harness import until
+from benchmarks.experiment import Experiment
+from benchmarks.harness import Json, until
 from benchmarks.mixed.simulated_mix import LIMIT, WORKERS, lengths_of
 from benchmarks.published_costs import LLAMA2_13B_A100_DS
+from cli.api_client import Client
+from cli.demo.demo_workload import poisson_arrivals, send_all
+from models.connections.session import make_sessions
 from models.operations import operator_overview
-from models.session import make_sessions
 from models.tenants import api_keys, tenant_limits
-from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
+from scheduling.sharing.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 
 MOST_OFF = 10  # the bound on `most_off`, in percent
 WEIGHTS = {"small": 1.0, "middle": 2.0, "large": 3.0}
-# Requests of each tenant in the simulator. Requests in flight do not count, and each tenant's shortest go first: with
-# 900 requests the shares under `fusion` are 11.5 % off, with 3,600 they are 0.8 % off.
-BACKLOG = 1800
-LIVE_BACKLOG = 800
-SERVED_WITHIN_S = 240.0  # any value well above the backlog's time works
-# The shares of the fastest tenant's requests that have ended when counting begins and when it ends. Less than a tenth
-# of a backlog runs at once, so that workers are full all the time in between.
+# Requests of each tenant in the simulator. Only finished requests count, and each tenant's shortest go first, so that
+# few requests distort the shares: under `fusion` they are 11.5 % off with 900 requests, and 0.8 % off with 3,600.
+BACKLOG, SHORT_BACKLOG = 1800, 180
+LIVE_SHARE = 4 / 9  # live, each tenant sends this share of the simulated requests: 800 or 80
+AT_ONCE, MEDIAN_WORDS = 1e6, 8.0  # arrivals a second, more than a service can accept, and the words of a median text
+SERVED_WITHIN_S = 240.0  # any value well above the seconds that serving the backlog takes works
+# Counting begins and ends when these shares of the fastest tenant's requests have ended. Less than a tenth of a backlog
+# runs at once, so that the workers are full all the time in between.
 COUNTED = (0.1, 0.85)
 SERVED = text("""
     select tenant, extract(epoch from finished_at)::float8 as finished_at, input_tokens + output_tokens as tokens
     from requests where tenant = any(:tenants) and finished_at is not null
 """)
 
-Served = tuple[str, float, float]  # tenant, when it was finished, its tokens
+Served = tuple[str, float, float]  # a request's tenant, the instant of its end, its tokens
 
 
 def shares(served: Iterable[Served]) -> dict[str, float]:
-    """Compute each tenant's share of the tokens, over the time in which every tenant has waiting requests."""
+    """Return each tenant's share of the tokens of requests that finished while every tenant had requests waiting."""
     served = sorted(served, key=lambda one: one[1])
     ends: dict[str, list[float]] = defaultdict(list)
     for tenant, finished_at, _ in served:
@@ -57,16 +62,16 @@ def shares(served: Iterable[Served]) -> dict[str, float]:
 
 
 def most_off(found: Mapping[str, float]) -> float:
-    """The largest difference between a tenant's share and the share of its weight, in percent of the weight's share."""
+    """Return the largest deviation of a tenant's share from the share of its weight, in percent of the latter."""
     total = sum(WEIGHTS.values())
     return max(100 * abs(found.get(tenant, 0.0) / (weight / total) - 1) for tenant, weight in WEIGHTS.items())
 
 
 def simulated(policy_name: str, backlog: int) -> dict[str, float]:
-    """Simulate a policy on the fleet of `benchmarks.mixed`; returns the shares."""
+    """Simulate a policy on the fleet of `benchmarks.mixed`; returns each tenant's share of the tokens."""
     arrivals = []
     for seed, tenant in enumerate(WEIGHTS):
-        made = lengths_of(backlog, f"{tenant}-", 0, [n * 1e-6 for n in range(backlog)], seed)
+        made = lengths_of(backlog, f"{tenant}-", "default", [n * 1e-6 for n in range(backlog)], seed)
         arrivals += [Arrival(replace(one.request, tenant=tenant), one.generation_length) for one in made]
     policy = make_policy(policy_name, PolicySettings(max_output_tokens=LIMIT))
     policy.set_weights(WEIGHTS)
@@ -77,16 +82,24 @@ def simulated(policy_name: str, backlog: int) -> dict[str, float]:
     return shares((of.tenant, one.finished_at, float(of.length + one.generated)) for of, one in answers)
 
 
-def live(service: MeasuredService, backlog: int) -> dict[str, float]:
-    """Measure the shares on a whole service, whose planning is paused until every tenant's backlog has arrived."""
+def live(backlog: int) -> dict[str, float]:
+    """Serve the backlog on a whole service with one worker; returns each tenant's share of the tokens."""
+    with measured_service("--workers", "1") as service:
+        return _served_shares(service, round(LIVE_SHARE * backlog))
+
+
+def _served_shares(service: MeasuredService, backlog: int) -> dict[str, float]:
+    """Pause planning until every tenant's backlog has arrived, and wait until all of it is served."""
     with make_sessions(service.database).begin() as session:
         keys = {tenant: api_keys.create(session, name="benchmark", tenant=tenant)[1] for tenant in WEIGHTS}
         for tenant, weight in WEIGHTS.items():
             tenant_limits.change_tenant(session, tenant, {"weight": weight})
         operator_overview.set_paused(session, True)
     for seed, key in enumerate(keys.values()):
-        with RecordingClient(service.url, key) as client:
-            client.submit_all(bodies(backlog, seed))
+        with Client(service.url, key) as client:
+            arrivals = poisson_arrivals(backlog, AT_ONCE, seed, MEDIAN_WORDS)
+            for submission in send_all(client, arrivals, threading.Event(), lambda *_: None):
+                submission.result()
     with make_sessions(service.database).begin() as session:
         operator_overview.set_paused(session, False)
     until(lambda: not _waiting(service), SERVED_WITHIN_S)
@@ -100,19 +113,18 @@ def _waiting(service: MeasuredService) -> int:
         return int(connection.execute(text("select count(*) from requests where finished_at is null")).scalar_one())
 
 
-def measure(short: bool) -> MeasuredFigure:
-    """Measure every policy in the simulator, and the default one live."""
-    measured = MeasuredFigure()
-    for name in POLICIES:
-        _judge(measured, f"{name}, simulated", simulated(name, BACKLOG // 10 if short else BACKLOG))
-    with measured_service("--workers", "1") as service:
-        _judge(measured, "default policy, live", live(service, 60 if short else LIVE_BACKLOG))
-    return measured
-
-
-def _judge(measured: MeasuredFigure, name: str, found: dict[str, float]) -> None:
+def measure(served: Callable[[int], dict[str, float]], backlog: int) -> Json:
+    """Get the tenants' shares from `served`, simulated or live, and compare them with their weights."""
+    found, measured, total = served(backlog), MeasuredFigure(), sum(WEIGHTS.values())
     off = most_off(found)
-    measured.figures[name] = {"shares": found, "most_off_percent": off}
-    total = sum(WEIGHTS.values())
+    measured.figures = {"shares": found, "most_off_percent": off}
     more = ", ".join(f"{tenant} {found[tenant]:.1%} of {weight / total:.1%}" for tenant, weight in WEIGHTS.items())
-    measured.below(f"{name}: share furthest off its weight's", MOST_OFF, off, "%", f" ({more})")
+    measured.below("share furthest off its weight's", MOST_OFF, off, "%", f" ({more})")
+    return measured.as_run()
+
+
+TENANTS = Experiment(
+    {"long": BACKLOG, "short": SHORT_BACKLOG},
+    {f"{name}, simulated": partial(simulated, name) for name in POLICIES} | {"default policy, live": live},
+    measure,
+)

@@ -1,1 +1,1 @@
-"""What decisions, requests and steps cost outside of the engine, in CPU seconds."""
+"""Measures the CPU time that a policy's decisions, the API's requests and the planner's steps take."""

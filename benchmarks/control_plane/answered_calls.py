@@ -1,7 +1,7 @@
-"""Answers calls of the API in this process, without a server: the other side of `request_costs`.
+"""Answers calls of the API in this process, without a server; `request_costs` starts it and reads its figures.
 
-Reads `KIND NUMBER` from its input and writes the CPU milliseconds a call that its thread took. Started by `python -m
-gevent.monkey`, as gunicorn's worker patches its process; database and key come by the environment.
+Reads `KIND NUMBER` from its input, answers that many calls, and writes its thread's CPU milliseconds a call. Starts as
+`python -m gevent.monkey FILE`, which patches it as gunicorn's worker does; the environment has database and key.
 """
 
 import io
@@ -17,12 +17,12 @@ from typing import Any
 from settings import read_settings
 from webapp import app as web
 
-# Any words do: nothing is generated.
+# The words can be any, because no answer is generated.
 WORDS = ["red", "green", "blue", "one", "two", "three", "small", "big", "old", "new", "house", "tree", "river", "bird"]
 
 
 def bodies(model: str) -> Iterator[bytes]:
-    """Yield bodies with inputs of 5 to 40 words, without end."""
+    """Yield request bodies with inputs of 5 to 40 words, without end."""
     rng = random.Random(1)
     inputs = [" ".join(rng.choices(WORDS, k=rng.randint(5, 40))) for _ in range(200)]
     made = {"model": model, "instructions": "Repeat the words.", "background": True}
@@ -57,7 +57,7 @@ def call(app: Any, method: str, path: str, body: bytes = b"") -> Any:
 
 def main() -> None:
     """Answer groups of calls until the input ends."""
-    web.STATEMENT_TIMEOUT_S = 60.0  # a busy machine only makes statements slow
+    web.STATEMENT_TIMEOUT_S = 60.0  # on a busy machine slow statements must not fail
     app = web.create_app(read_settings())
     requests, last = bodies(app.extensions["magnus"].prompt_limits.model_name), ""
     for line in sys.stdin:

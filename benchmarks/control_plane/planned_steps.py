@@ -1,8 +1,8 @@
-"""Takes a planner's steps in this process beside a fleet that exists in the database only: see `request_costs`.
+"""Takes a planner's steps beside a fleet that exists in the database only; `planner_costs` starts this process.
 
-Reads `steps NUMBER` from its input and writes the CPU milliseconds a step that its thread took, and those of the
-planner's connection in Postgres. Database and broker come by the environment. A step comes every STEP_S of a clock of
-its own, which replaces the database's, so that a busy machine does not change what a step decides.
+Reads `steps NUMBER` from its input and writes the CPU milliseconds a step of its own thread and of the planner's
+connection in Postgres. Database and broker come from the environment. A clock in the database, which replaces
+Postgres's, advances by STEP_S before each step, so that a busy machine does not change what a step decides.
 """
 
 import json
@@ -17,21 +17,26 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, text
 
-from models.session import make_engine
-from tasks.app import app, database_url, redis_url, settings
-from tasks.messages import Messages
+from celery_config import TICK_S
+from models.connections.session import make_engine
+from models.stored_values import to_json
+from processes.celery.celery_app import celery_service
+from processes.celery.messages import Messages
+from processes.planner_rules import planner_rules
+from scheduling.costs import LearnedCurves, ServingCurves
+from scheduling.kv_memory import KvMemory
+from scheduling.worker_facts import WorkerFacts, WorkerReport
 from tasks.planning.leader import Leader
 from tasks.planning.planner_loop import JOINING_INTERVAL_S, PlannerLoop, PlanQueue
-from tasks.planning.planner_rules import planner_rules
 
 RATE = float(os.environ.get("BENCHMARK_RATE", "100"))  # requests a second
 WORKERS = int(os.environ.get("BENCHMARK_WORKERS", "2"))
-STEP_S = JOINING_INTERVAL_S  # the interval of a planner whose workers decode
-ITERATION_S = 0.01  # an iteration of every worker takes this long, whatever its rows. Any pace does
-LEARNS_EVERY = round(3 / STEP_S)  # steps between two curves of a worker: real ones fit them every 3 s
+STEP_S = JOINING_INTERVAL_S  # a planner whose workers decode takes a step at this interval
+ITERATION_S = 0.01  # an iteration of every worker takes this long, whatever its rows; any value works
+LEARNS_EVERY = round(3 / STEP_S)  # the steps after which a worker reports new curves; real workers do so every 3 s
 NAME = "magnus planner"
 
-# The functions of this schema hide Postgres's own, because it stands first in the path.
+# The functions of this schema hide Postgres's own, because the schema stands first in the search path.
 CLOCK = """
     create schema if not exists benchmark;
     create table if not exists benchmark.clock (at timestamptz);
@@ -67,22 +72,25 @@ END = """
         and not exists(select from requests r where r.batch_id = b.id and r.status = 'in_progress')
 """
 ANNOUNCE = """
-    insert into workers (name, model, device, theta_bytes, delta_bytes, curves, paged, block_tokens, max_rows)
-    select 'worker-' || n, 'small', 'cpu', 32768, 1, cast(:curves as jsonb), true, 32, 64
-    from generate_series(1, :workers) as n
+    insert into workers (name, model, longest_row_tokens, facts)
+    values (:name, 'small', :longest, cast(:facts as jsonb))
 """
 
 
 class StoredFleet:
-    """Workers that are rows of the database, and the requests that come and are answered there."""
+    """A fleet that exists in the database only: rows for its workers, and requests that arrive and are answered."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection, self._random = connection, random.Random(1)
         self._steps, self._owed = 0, 0.0
-        self._run(ANNOUNCE, workers=WORKERS, curves=self._curves())
+        memory = KvMemory(32_768, 1, paged=True, block_tokens=32, max_rows=64)
+        for number in range(1, WORKERS + 1):
+            facts = WorkerFacts(f"worker-{number}", "small", "cpu", memory)
+            self._run(ANNOUNCE, name=facts.name, longest=memory.longest_row_tokens, facts=to_json(facts))
+        self._report()
 
     def pass_time(self) -> None:
-        """Let STEP_S pass: requests come, rows decode and end, workers give signs of life."""
+        """Let STEP_S pass: requests arrive, rows decode and end, workers send heartbeats."""
         self._run("update benchmark.clock set at = at + make_interval(secs => :step_s)", step_s=STEP_S)
         self._steps, self._owed = self._steps + 1, self._owed + RATE * STEP_S
         coming = int(self._owed)
@@ -93,13 +101,14 @@ class StoredFleet:
         self._run(END)
         self._run("update workers set heartbeat_at = clock_timestamp()")
         if self._steps % LEARNS_EVERY == 0:
-            self._run("update workers set curves = cast(:curves as jsonb)", curves=self._curves())
+            self._report()
 
-    def _curves(self) -> str:
+    def _report(self) -> None:
         noise = self._random.uniform(0.98, 1.02)
-        decode = [1e-8 * noise, 1e-4 * noise, 0.0, 0.008 * noise]
-        learned = {"error": 0.05, "windows": 50, "version": 1, "typical": [20.0, 60.0]}
-        return json.dumps({"kind": "learned", "prefill": [1e-4, 1e-4, 0.0, 0.005], "decode": decode, **learned})
+        curves = ServingCurves((1e-4, 1e-4, 0.0, 0.005), (1e-8 * noise, 1e-4 * noise, 0.0, 0.008 * noise))
+        learned = LearnedCurves(curves, error=0.05, windows=50, version=1, typical=(20.0, 60.0))
+        report = to_json(WorkerReport(curves=learned))
+        self._run("update workers set report = cast(:report as jsonb)", report=report)
 
     def _run(self, statement: str, **values: Any) -> None:
         self._connection.execute(text(statement), values)
@@ -113,12 +122,14 @@ def cpu_ms(pids: list[int]) -> float:
 def main() -> None:
     """Take groups of steps until the input ends."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    service = celery_service()
+    settings, database_url = service.settings, service.database_url
     with make_engine(database_url, pool_size=1, name="benchmark", autocommit=True).connect() as connection:
         connection.connection.driver_connection.execute(CLOCK)  # type: ignore[union-attr]  # it is connected
     engine = make_engine(database_url, pool_size=1, name="benchmark", autocommit=True)
-    patient = replace(planner_rules(settings), lead_s=3600.0)  # of both clocks: processes wait for the CPU
+    patient = replace(planner_rules(settings), lead_s=3600.0)  # a process that waits for the CPU must not lose the lead
     leader = Leader(make_engine(database_url, pool_size=1, name=NAME, idle_in_transaction_s=3600.0), patient)
-    planner = PlannerLoop(leader, Messages(app, redis_url), PlanQueue(), settings.tick_s)
+    planner = PlannerLoop(leader, Messages(service.app, service.redis_url), PlanQueue(), TICK_S)
     with engine.connect() as connection:
         fleet = StoredFleet(connection)
         planner.loop.step()

@@ -10,19 +10,20 @@ of its own with the same requests. On a machine that other programs keep busy, a
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
 
 import click
 from sqlalchemy import make_url
 
-from benchmarks.control_plane.request_costs import HERE, AnsweringProcess
-from benchmarks.harness import Json, Results, json_option, percentile, print_table
+from benchmarks.control_plane.request_costs import AnsweringProcess, of_checkouts, of_groups
+from benchmarks.experiment import Experiment
+from benchmarks.harness import Json, Results, json_option, print_table
 from benchmarks.live.fresh_service import roomy_postgres
 from cli.hosting.embedded_servers import create_database, embedded_broker, running_server
 from cli.hosting.process_commands import ONE_THREAD
-from models.connections.schema_upgrade import upgrade
+from models.schema_upgrade import upgrade
 
-WARM = 60  # steps before the measurement, until as many requests run as later; not tuned
+PARTS = ("planner_ms", "postgres_ms")
+WARM = 60  # after these steps as many requests run as during the measurement; not tuned
 COLUMNS = {
     "code of": "code",
     "requests/s": "rate",
@@ -48,38 +49,26 @@ def main(groups: int, steps: int, rate: int, workers: int, beside: Path | None, 
         directory.chmod(0o755)  # Postgres runs as another user if we are root
         url, _ = stack.enter_context(roomy_postgres(directory / "postgres", 1))
         broker = stack.enter_context(running_server(embedded_broker(directory / "broker"), directory / "broker.log"))
-        checkouts = {"this": HERE} | ({"the other": beside} if beside else {})
-        processes = {}
-        for number, (name, path) in enumerate(checkouts.items()):
+
+        def environment(number: int) -> dict[str, str]:
             own_url = make_url(url).set(database=f"costs{number}").render_as_string(hide_password=False)
             create_database(own_url)
             upgrade(own_url)
-            environment = {
-                "MAGNUS_DATABASE_URL": own_url,
-                "MAGNUS_REDIS_URL": broker,
-                "BENCHMARK_RATE": str(rate),
-                "BENCHMARK_WORKERS": str(workers),
-                **ONE_THREAD,
-            }
-            program = [str(Path(__file__).with_name("planned_steps.py"))]
-            processes[name] = stack.enter_context(AnsweringProcess(path, environment, program))
-        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in processes}
+            fleet = {"BENCHMARK_RATE": str(rate), "BENCHMARK_WORKERS": str(workers)}
+            return {"MAGNUS_DATABASE_URL": own_url, "MAGNUS_REDIS_URL": broker, **fleet, **ONE_THREAD}
+
+        def stepped(process: AnsweringProcess, count: int) -> Json:
+            return dict(zip(PARTS, process.cpu_ms("steps", count), strict=True))
+
+        program = [str(Path(__file__).with_name("planned_steps.py"))]
+        programs = of_checkouts(beside, environment, program)
+        processes = {name: stack.enter_context(process) for name, process in programs.items()}
         for process in processes.values():
             process.cpu_ms("steps", WARM)
-        for number in range(groups):
-            for name in list(taken)[:: 1 if number % 2 else -1]:
-                taken[name].append(processes[name].cpu_ms("steps", steps))
-    terms = {"rate": rate, "workers": workers, "groups": groups, "steps": steps}
-    rows = [{**terms, **described(name, groups_of)} for name, groups_of in taken.items()]
+        runs = list(Experiment({"steps": steps}, processes, stepped).runs(groups))
+    rows = [{"rate": rate, "workers": workers, "steps": steps, **row} for row in of_groups(runs, PARTS)]
     print_table(rows, COLUMNS)
     results.write(rows)
-
-
-def described(name: str, groups: list[tuple[float, float]]) -> Json:
-    """Summarize the groups of one checkout."""
-    parts = {"planner_ms": [own for own, _ in groups], "postgres_ms": [postgres for _, postgres in groups]}
-    figures = {part: {"p10": percentile(ms, 0.1), "median": median(ms)} for part, ms in parts.items()}
-    return {"code": name, **figures}
 
 
 if __name__ == "__main__":

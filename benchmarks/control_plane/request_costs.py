@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -21,21 +21,21 @@ from typing import Any
 import click
 import psutil
 
+from benchmarks.experiment import Experiment
 from benchmarks.harness import Json, Results, json_option, percentile, print_table
 from benchmarks.live.fresh_service import roomy_postgres
 from benchmarks.service_start import NO_RATE_LIMIT
 from cli.hosting.process_commands import ONE_THREAD
-from models.session import make_engine, make_sessions
+from models.connections.session import make_engine, make_sessions
 from models.tenants import api_keys
 
 HERE = Path(__file__).parents[2]
 ANSWERS = ("-m", "gevent.monkey", str(Path(__file__).with_name("answered_calls.py")))
 KINDS = ("submission", "poll")
 WARM = 60  # calls before the measurement, which fill caches and prepare statements; not tuned
-NO_LIMITS = {f"MAGNUS_TENANT_QUEUED_{of}": str(10**9) for of in ("REQUESTS", "TOKENS", "BYTES")} | NO_RATE_LIMIT
+NO_LIMITS = {f"MAGNUS_TENANT_QUEUED_{of}": str(10**9) for of in ("REQUESTS", "TOKENS")} | NO_RATE_LIMIT
 COLUMNS = {
     "code of": "code",
-    "call": "call",
     "web ms, p10": "web_ms.p10:.2f",
     "web ms, median": "web_ms.median:.2f",
     "Postgres ms, p10": "postgres_ms.p10:.2f",
@@ -44,7 +44,7 @@ COLUMNS = {
 
 
 class AnsweringProcess:
-    """A process with the code of one checkout that answers calls."""
+    """A process that answers calls with the code of one checkout."""
 
     def __init__(self, checkout: Path, environment: dict[str, str], program: Sequence[str] = ANSWERS) -> None:
         command = [sys.executable, "-P", *program]
@@ -60,7 +60,7 @@ class AnsweringProcess:
         self._process.communicate()
 
     def cpu_ms(self, kind: str, calls: int) -> Any:
-        """Answer these calls; returns the CPU milliseconds of each, as its program measures them."""
+        """Let the process answer `calls` calls; returns the CPU milliseconds a call, as its program writes them."""
         if self._process.stdin is None or self._process.stdout is None:
             raise AssertionError("it has no pipes")
         self._process.stdin.write(f"{kind} {calls}\n")
@@ -88,26 +88,45 @@ def main(groups: int, calls: int, beside: Path | None, results: Results) -> None
         with make_sessions(make_engine(url, pool_size=1, name="benchmark")).begin() as session:
             _, key = api_keys.create(session, name="benchmark", tenant="acme")
         environment = {"MAGNUS_DATABASE_URL": url, "BENCHMARK_KEY": key, **NO_LIMITS, **ONE_THREAD}
-        checkouts = {"this": HERE} | ({"the other": beside} if beside else {})
-        processes = {name: stack.enter_context(AnsweringProcess(path, environment)) for name, path in checkouts.items()}
-        taken: dict[tuple[str, str], list[tuple[float, float]]] = {(n, k): [] for n in processes for k in KINDS}
-        for name, kind in taken:
-            processes[name].cpu_ms(kind, WARM)
-        for number in range(groups):
-            for name, kind in list(taken)[:: 1 if number % 2 else -1]:
-                before = cpu_ms_of(postgres)
-                web_ms = processes[name].cpu_ms(kind, calls)
-                taken[name, kind].append((web_ms, (cpu_ms_of(postgres) - before) / calls))
-    rows = [described(name, kind, groups_of) for (name, kind), groups_of in taken.items()]
-    print_table(rows, COLUMNS)
+        programs = of_checkouts(beside, lambda _: environment)
+        processes = {name: stack.enter_context(process) for name, process in programs.items()}
+
+        def answered(process: AnsweringProcess, kind: str) -> Json:
+            before = cpu_ms_of(postgres)
+            web_ms = process.cpu_ms(kind, calls)
+            return {"web_ms": web_ms, "postgres_ms": (cpu_ms_of(postgres) - before) / calls}
+
+        for kind in KINDS:
+            for process in processes.values():
+                process.cpu_ms(kind, WARM)
+        runs = list(Experiment({kind: kind for kind in KINDS}, processes, answered).runs(groups))
+    rows = of_groups(runs, ("web_ms", "postgres_ms"))
+    print_table(rows, {"call": "workload", **COLUMNS})
     results.write(rows)
 
 
-def described(name: str, kind: str, groups: list[tuple[float, float]]) -> Json:
-    """Summarize the groups of one kind of call."""
-    parts = {"web_ms": [web for web, _ in groups], "postgres_ms": [postgres for _, postgres in groups]}
-    figures = {part: {"p10": percentile(ms, 0.1), "median": median(ms)} for part, ms in parts.items()}
-    return {"code": name, "call": kind, "groups": len(groups), **figures}
+def of_checkouts(
+    beside: Path | None, environment: Callable[[int], dict[str, str]], program: Sequence[str] = ANSWERS
+) -> dict[str, AnsweringProcess]:
+    """Start the program with this checkout's code, and with that of `beside`; `environment` is called with 0 and 1."""
+    checkouts = {"this": HERE} | ({"the other": beside} if beside else {})
+    return {
+        name: AnsweringProcess(path, environment(number), program)
+        for number, (name, path) in enumerate(checkouts.items())
+    }
+
+
+def of_groups(runs: Sequence[Json], parts: Sequence[str]) -> list[Json]:
+    """Return a row for each checkout and kind of call, with the 10th percentile and the median of its groups."""
+    rows = []
+    for kind, name in dict.fromkeys((run["workload"], run["system"]) for run in runs):
+        groups = [run for run in runs if (run["workload"], run["system"]) == (kind, name)]
+        row: Json = {"workload": kind, "code": name, "groups": len(groups)}
+        for part in parts:
+            ms = [group[part] for group in groups]
+            row[part] = {"p10": percentile(ms, 0.1), "median": median(ms)}
+        rows.append(row)
+    return rows
 
 
 if __name__ == "__main__":

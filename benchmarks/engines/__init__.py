@@ -1,1 +1,1 @@
-"""Our engine compared with those of transformers and with BATON's baselines."""
+"""Compares our engine with those of transformers and vLLM, and with BATON's baselines."""

@@ -1,4 +1,4 @@
-"""How close a decoding step comes to reading weights and cache at the device's full bandwidth."""
+"""Compares a decoding step with the time to read weights and cache at the device's full bandwidth."""
 
 from collections.abc import Callable
 from statistics import median
@@ -6,11 +6,11 @@ from statistics import median
 import torch
 
 from benchmarks.engines.compared_engines import kv_budget_bytes
+from inference.engine_requests import DecodingRequest
 from inference.local.engine import Engine
 from inference.local.loading.model_loading import LoadedModel
-from inference.sequences import Sequence
 
-# Tokens of each prompt, decoding steps that are timed, and steps before them; enough for a stable median, not tuned.
+# Tokens of each prompt, timed decoding steps, and steps before the timed ones: enough for a stable median, not tuned.
 FLOOR_TOKENS, FLOOR_STEPS, FLOOR_WARM_UP = 128, 32, 4
 
 
@@ -37,11 +37,6 @@ def bandwidth(device: torch.device, clock: Callable[[], float]) -> float:
     return numbers.nbytes / min(seconds)
 
 
-def floor_share(loaded: LoadedModel, batch: int, bytes_per_s: float, clock: Callable[[], float]) -> float:
-    """Measure the share of a decoding step that reading weights and cache at full bandwidth would take."""
-    return floor_s(loaded, batch, bytes_per_s) / step_s(loaded, batch, clock)
-
-
 def floor_s(loaded: LoadedModel, batch: int, bytes_per_s: float) -> float:
     """Compute the seconds in which a decoding step's weights and cache are read at full bandwidth."""
     looked_up = loaded.model.get_input_embeddings().weight
@@ -53,10 +48,12 @@ def floor_s(loaded: LoadedModel, batch: int, bytes_per_s: float) -> float:
 
 @torch.inference_mode()
 def step_s(loaded: LoadedModel, batch: int, clock: Callable[[], float]) -> float:
-    """Measure a decoding step of this many rows: the median of several."""
+    """Return the median seconds of FLOOR_STEPS decoding steps with `batch` rows."""
     longest = FLOOR_TOKENS + FLOOR_WARM_UP + FLOOR_STEPS + 2
     now, engine = synchronized(clock), Engine(loaded, kv_budget_bytes(loaded, batch, longest))
-    engine.insert([Sequence(str(row), (1 + row,) * FLOOR_TOKENS, longest - FLOOR_TOKENS) for row in range(batch)])
+    engine.insert(
+        [DecodingRequest(str(row), (1 + row,) * FLOOR_TOKENS, longest - FLOOR_TOKENS) for row in range(batch)]
+    )
     for _ in range(FLOOR_WARM_UP):
         engine.step()
     seconds = []

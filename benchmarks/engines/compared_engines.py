@@ -8,8 +8,7 @@ import os
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Iterator
-from collections.abc import Sequence as Several
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,25 +22,25 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 from benchmarks.harness import Json
 from benchmarks.outside_engines.server_processes import OFFLINE, Dtype, family_of, signal_all
 from cli.output import CommandFailed
+from inference.engine_requests import DecodingRequest
 from inference.local.engine import Engine
 from inference.local.kv.kv_budget import COLUMN_STEP
 from inference.local.loading.model_loading import LoadedModel
-from inference.sequences import Sequence
 
 T = TypeVar("T")
 
-# Engines get several times the memory that their rows need, as a rectangle that grows in steps: it is not compared.
+# Engines get this many times the memory of their rows, a rectangle that grows in steps, because memory is not compared.
 AMPLE = 4
 
 
 @dataclass(slots=True)
 class EngineRun:
-    """The answers of a run by id, and sums over its iterations."""
+    """The answers of an engine's run, by id, and sums over its iterations."""
 
     answers: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    computed_tokens: int = 0  # rows x iterations
-    idle_rows: int = 0  # rows of `batch` that were not running while prompts waited, summed over iterations
-    possible_rows: int = 0  # `batch` summed over the same iterations
+    computed_tokens: int = 0  # the rows of the iterations, summed
+    idle_rows: int = 0  # places of a batch without a running row, summed over the iterations in which prompts waited
+    possible_rows: int = 0  # all places of a batch, summed over the same iterations
     peak_kv_bytes: int = 0
 
     def count_iteration(self, batch: int, rows: int, running: int, prompts_wait: bool) -> None:
@@ -52,7 +51,7 @@ class EngineRun:
             self.possible_rows += batch
 
     def count_memory(self, kv_bytes: int) -> None:
-        """Count the size of the KV cache."""
+        """Keep the largest size of the KV cache."""
         self.peak_kv_bytes = max(self.peak_kv_bytes, kv_bytes)
 
 
@@ -61,24 +60,24 @@ def kv_budget_bytes(loaded: LoadedModel, rows: int, longest: int) -> int:
     return AMPLE * rows * (longest + COLUMN_STEP) * loaded.delta_bytes
 
 
-def in_batches(waiting: Several[T], batch: int) -> Iterator[Several[T]]:
-    """Divide into fixed batches in order of arrival."""
+def in_batches(waiting: Sequence[T], batch: int) -> Iterator[Sequence[T]]:
+    """Divide the sequence into batches of `batch` items, in order of arrival."""
     return (waiting[start : start + batch] for start in range(0, len(waiting), batch))
 
 
-def count_static_batch(run: EngineRun, batch: int, rows: Several[Sequence], prompts_wait: bool) -> None:
+def count_static_batch(run: EngineRun, batch: int, rows: Sequence[DecodingRequest], prompts_wait: bool) -> None:
     """Count the iterations of a batch that runs until its longest answer is done."""
     for iteration in range(max(row.limit for row in rows)):
         run.count_iteration(batch, len(rows), sum(row.limit > iteration for row in rows), prompts_wait)
 
 
 class RunToCompletion:
-    """Our engine with static batching: one fixed batch after the other."""
+    """Our engine with static batching: it serves one fixed batch after the other."""
 
     def __init__(self, loaded: LoadedModel, budget_bytes: int) -> None:
         self._engine = Engine(loaded, budget_bytes)
 
-    def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
+    def serve(self, sequences: Sequence[DecodingRequest], batch: int) -> EngineRun:
         """Serve all sequences."""
         run = EngineRun()
         for rows in in_batches(sequences, batch):
@@ -95,7 +94,7 @@ class Continuous:
     def __init__(self, loaded: LoadedModel, budget_bytes: int) -> None:
         self._engine = Engine(loaded, budget_bytes)
 
-    def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
+    def serve(self, sequences: Sequence[DecodingRequest], batch: int) -> EngineRun:
         """Serve all sequences."""
         run, engine, waiting = EngineRun(), self._engine, deque(sequences)
         while waiting or engine.rows:
@@ -110,9 +109,9 @@ class Continuous:
 
 
 class WithoutGraphs(Continuous):
-    """Our engine on a device with graphs, which it does not use."""
+    """Our engine with continuous batching, on a device with graphs, but without using them."""
 
-    def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
+    def serve(self, sequences: Sequence[DecodingRequest], batch: int) -> EngineRun:
         """Serve all sequences."""
         with without(self._engine.loaded, "graphs"):
             return super().serve(sequences, batch)
@@ -120,7 +119,7 @@ class WithoutGraphs(Continuous):
 
 @contextmanager
 def without(loaded: LoadedModel, part: Literal["graphs", "kernels"]) -> Iterator[None]:
-    """Let a model's decoding steps, of an engine made meanwhile, do without one part of those of a device."""
+    """Turn off a device's graphs or kernels in a model's decoding steps, for engines made within the context."""
     kept = getattr(loaded.decoder, part)
     setattr(loaded.decoder, part, None)
     try:
@@ -129,20 +128,20 @@ def without(loaded: LoadedModel, part: Literal["graphs", "kernels"]) -> Iterator
         setattr(loaded.decoder, part, kept)
 
 
-# With BATCH_TOKENS one of the fastest pairs on a CPU, among page sizes of 16, 32, 64 and 256 and batches of 64, 256 and
-# 512 tokens.
+# These two are among the fastest pairs on a CPU; page sizes of 16, 32, 64 and 256 and batches of 64, 256 and 512 tokens
+# were measured.
 PAGE_SIZE = 32
 BATCH_TOKENS = 256
 NO_ANSWER_S = 60.0  # any value well above the seconds between two answers works
 
 
 class Generate:
-    """`model.generate` on one padded batch after the other; BATON's baseline `Benchmark`."""
+    """Calls `model.generate` on one padded batch after the other; this is BATON's baseline `Benchmark`."""
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded
 
-    def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
+    def serve(self, sequences: Sequence[DecodingRequest], batch: int) -> EngineRun:
         """Serve all sequences; a batch runs until its longest answer is done."""
         run, loaded = EngineRun(), self._loaded
         for rows in in_batches(sequences, batch):
@@ -164,13 +163,13 @@ class Generate:
 
 
 class GenerateBatch:
-    """The manager behind `generate_batch`, which itself takes only one limit for all prompts.
+    """Drives the manager behind `generate_batch`, because `generate_batch` itself takes one limit for all prompts.
 
     Its rows cannot be counted from outside, so `computed_tokens` are only those of the answers.
     """
 
     def __init__(self, loaded: LoadedModel, batch: int, longest: int) -> None:
-        """Allocate memory for `batch` rows of `longest` tokens, prompt and answer."""
+        """Allocate memory for `batch` rows of `longest` tokens each, prompt and answer together."""
         blocks = batch * (longest // PAGE_SIZE + 1)
         self._kv_bytes = blocks * PAGE_SIZE * loaded.delta_bytes
         self._manager = loaded.model.init_continuous_batching(
@@ -184,7 +183,7 @@ class GenerateBatch:
         )
         self._manager.start()
 
-    def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
+    def serve(self, sequences: Sequence[DecodingRequest], batch: int) -> EngineRun:
         """Serve all sequences; raises TimeoutError if answers stop coming, because the manager only logs its errors."""
         manager, run = self._manager, EngineRun(peak_kv_bytes=self._kv_bytes)
         for row in sequences:
@@ -201,13 +200,13 @@ class GenerateBatch:
         return run
 
     def close(self) -> None:
-        """Stop its thread and free its memory."""
+        """Stop the manager's thread and free its memory."""
         self._manager.stop(block=True)
         self._manager.destroy()
 
 
-VLLM_SHARE = 0.4  # of a GPU's memory, in which our model is loaded, too; enough for the rows compared here
-# The lengths of n-grams that it looks up, the longest first: ours begins with one token, too.
+VLLM_SHARE = 0.4  # vLLM gets this share of the GPU's memory, beside our model; enough for the rows compared here
+# vLLM looks up n-grams of these lengths, the longest first; our engine's guesses begin with one token, too.
 NGRAMS = {"prompt_lookup_max": 4, "prompt_lookup_min": 1}
 PROGRAM = Path(__file__).parent / "vllm_rows.py"
 
@@ -227,9 +226,9 @@ class VllmEngine:
         on_cpu: bool = True,
         guess: int = 0,
     ) -> None:
-        """Start it in its environment and wait until it is ready.
+        """Start vLLM in its own environment and wait until it is ready.
 
-        `batch` is the most rows at once, `longest` the most tokens of a prompt with its answer. It guesses at most
+        `batch` is the most rows at once, `longest` the most tokens of a prompt with its answer. vLLM guesses at most
         `guess` tokens at once by the n-grams of prompt and answer.
         """
         of_cpu = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(threads)}
@@ -243,7 +242,7 @@ class VllmEngine:
                 env={**os.environ, **OFFLINE, **(of_cpu if on_cpu else {})},
             )
         self._log = log
-        # on a CPU vLLM has no graphs, and counts its memory otherwise
+        # On a CPU vLLM has no graphs, and VLLM_CPU_KVCACHE_SPACE sets its memory.
         options: Json = {"enforce_eager": True} if on_cpu else {"gpu_memory_utilization": VLLM_SHARE}
         if guess:
             options["speculative_config"] = {"method": "ngram", "num_speculative_tokens": guess, **NGRAMS}
@@ -257,8 +256,8 @@ class VllmEngine:
         signal_all(family_of(self._process.pid), signal.SIGKILL)
         self._process.wait()
 
-    def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
-        """Serve all sequences, as many at once as it was started for.
+    def serve(self, sequences: Sequence[DecodingRequest], batch: int) -> EngineRun:
+        """Serve all sequences, with as many at once as vLLM was started for.
 
         Its rows cannot be counted from outside, so `computed_tokens` are only those of the answers.
         """

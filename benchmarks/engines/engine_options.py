@@ -39,7 +39,7 @@ threads_option = click.option(
 
 
 def endless_model_options(command: Command) -> Command:
-    """Give a command a model without ends as `loaded`, chosen by `--model`, `--size` and `--dtype`."""
+    """Give a command a model that never ends an answer as `loaded`, chosen by `--model`, `--size` and `--dtype`."""
 
     @wraps(command)
     def with_model(model: Path | None, size: str, dtype: str, **others: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import copy
 import random
-from collections.abc import Sequence as Several
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from inference.engine_requests import DecodingRequest
 from inference.local.loading.model_loading import LoadedModel, prepare_model
-from inference.sequences import Sequence
 
-# Vocabulary, hidden size, intermediate size, layers, attention heads, key-value heads. The last three are the shapes of
-# SmolLM2 135M, TinyLlama 1.1B and Llama 2 7B, the others are smaller.
+# Vocabulary, hidden size, intermediate size, layers, attention heads, key-value heads. `smollm2`, `1b` and `7b` are the
+# shapes of SmolLM2 135M, TinyLlama 1.1B and Llama 2 7B.
 SHAPES = {
     "tiny": (512, 128, 384, 4, 4, 4),
     "30m": (8192, 512, 1408, 8, 8, 8),
@@ -51,12 +51,12 @@ def model_of(directory: Path, device: str, dtype: str) -> Any:
 
 
 def load_for_serving(model: Any, size: str) -> LoadedModel:
-    """Load the model as our engine does; on a CPU from a copy, because loading changes the layout of the weights."""
+    """Load the model as our engine does; on a CPU a copy is loaded, because loading changes the weights' layout."""
     return prepare_model(copy.deepcopy(model) if model.device.type == "cpu" else model, None, size)
 
 
 def endless_model(directory: Path | None, size: str, dtype: str) -> LoadedModel:
-    """Load a directory's model, or without one random weights of this size, for the CPU and without ends."""
+    """Load a directory's model, or random weights of this size if it is None, on the CPU and without EOS."""
     made = random_model(size, "cpu", getattr(torch, dtype)) if directory is None else model_of(directory, "cpu", dtype)
     return replace(load_for_serving(made, size), eos_ids=frozenset())
 
@@ -81,10 +81,10 @@ def chat_lengths(prompts: int, seed: int) -> list[tuple[int, int]]:
     return [(rng.randint(20, 84), rng.randint(148, 200)) for _ in range(prompts)]
 
 
-def sequences(lengths: Several[tuple[int, int]], vocabulary: int, seed: int) -> list[Sequence]:
+def sequences(lengths: Sequence[tuple[int, int]], vocabulary: int, seed: int) -> list[DecodingRequest]:
     """Make sequences of random tokens with these prompt lengths and limits."""
     rng = random.Random(seed)
     return [
-        Sequence(str(number), tuple(rng.randrange(1, vocabulary) for _ in range(length)), answer)
+        DecodingRequest(str(number), tuple(rng.randrange(1, vocabulary) for _ in range(length)), answer)
         for number, (length, answer) in enumerate(lengths)
     ]

@@ -11,8 +11,7 @@ answers in float32. With --peers vllm, vLLM without and with its n-gram speculat
 
 import tempfile
 from collections import defaultdict, deque
-from collections.abc import Iterator
-from collections.abc import Sequence as Several
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,21 +25,23 @@ import torch
 from benchmarks.engines.compared_engines import VllmEngine
 from benchmarks.engines.engine_options import Clock, clock_option, threads_option
 from benchmarks.engines.interleaved_runs import timed
+from benchmarks.experiment import Experiment, of_system, times
 from benchmarks.generated_answers import choose_instructions
 from benchmarks.harness import Column, Json, Results, json_option, print_table
 from benchmarks.outside_engines.engine_environments import engine_python
 from benchmarks.outside_engines.server_processes import Dtype
+from cli.hosting.service_access import settings_with
 from cli.option_types import CommaSeparated
-from cli.service_access import settings_with
+from inference.engine_requests import DecodingRequest
 from inference.local.engine import Engine
+from inference.local.engine_options import EngineOptions
+from inference.local.guessed_tokens import Guessing
 from inference.local.loading.model_loading import LoadedModel, load_model
-from inference.local.tokens.guessed_tokens import Guessing
-from inference.prompt_format import PromptFormat, load_prompt_format
-from inference.sequences import Sequence
+from inference.prompts.prompt_format import PromptFormat, load_prompt_format
 from inference.toy.toy_applications import toy_requests
 
 KV_BUDGET_BYTES = 2**31  # more than any of these batches takes
-READ = 4  # instructions that are read for each one that is used: applications have different shares of the files
+READ = 4  # this many times the used instructions are read, because applications have different shares of the files
 COLUMNS: dict[str, Column] = {
     "application": "application",
     "rows": "rows",
@@ -70,7 +71,7 @@ PEER_COLUMNS: dict[str, Column] = {
 @click.option("--requests", default=2, show_default=True, help="Of an application, for each row at once.")
 @click.option("--fewest", default=6, show_default=True, help="Of an application, for few rows.")
 @click.option("--limit", default=128, show_default=True, help="Most tokens of an answer.")
-@click.option("--guess", default=16, show_default=True, help="MAGNUS_GUESS_TOKENS.")
+@click.option("--guess", default=16, show_default=True, help="The parameter guess_tokens.")
 @click.option("--peers", type=click.Choice(["vllm"]), help="vLLM beside ours; `make engines` installs it.")
 @click.option("--peer-guess", default=5, show_default=True, help="Most tokens that vLLM guesses at once.")
 @click.option("--repeats", default=3, show_default=True)
@@ -105,7 +106,7 @@ def main(
         with vllm_engines(directory, dtype, rows, longest, peer_guess if peers else 0) as beside:
             for application in applications or sorted(prompts):
                 of_size = prompts[application][: max(fewest, requests * rows)]
-                sequences = [Sequence(str(number), prompt, limit) for number, prompt in enumerate(of_size)]
+                sequences = [DecodingRequest(str(number), prompt, limit) for number, prompt in enumerate(of_size)]
                 line = compared(loaded, sequences, rows, guess, repeats, clock, beside)
                 lines.append({"application": application, "rows": rows, "prompts": len(sequences), **line})
                 results.write(lines)
@@ -117,7 +118,7 @@ def main(
 def vllm_engines(
     model: Path, dtype: Dtype, rows: int, longest: int, guess: int
 ) -> Iterator[tuple[VllmEngine, VllmEngine] | tuple[()]]:
-    """Start vLLM twice, the second one with guesses of at most `guess` tokens; none if that is 0."""
+    """Start vLLM without guesses, and again with guesses of at most `guess` tokens; start none if `guess` is 0."""
     if not guess:
         yield ()
         return
@@ -128,7 +129,7 @@ def vllm_engines(
 
 
 def encoded_prompts(data: Path | None, prompt_format: PromptFormat, each: int) -> dict[str, list[tuple[int, ...]]]:
-    """Encode prompts of every application: of the papers' tasks, or of the toy applications without data."""
+    """Encode prompts of the papers' tasks in `data`, or of the toy applications without data, by application."""
     found: dict[str, list[tuple[int, ...]]] = defaultdict(list)
     if data is None:
         asked = [(one.application, one.instruction, one.input) for one in toy_requests(6 * each, seed=5)]
@@ -141,62 +142,62 @@ def encoded_prompts(data: Path | None, prompt_format: PromptFormat, each: int) -
 
 def compared(
     loaded: LoadedModel,
-    sequences: Several[Sequence],
+    sequences: Sequence[DecodingRequest],
     rows: int,
     guess: int,
     repeats: int,
     clock: Clock,
-    beside: Several[VllmEngine] = (),
+    beside: Sequence[VllmEngine] = (),
 ) -> Json:
-    """Serve the sequences with and without guesses in turns, after one turn that is not measured."""
-    seconds: tuple[list[float], list[float]] = [], []
-    of_peers: list[list[float]] = [[] for _ in beside]
-    engines = [Engine(loaded, KV_BUDGET_BYTES, guessing=guessing) for guessing in (None, Guessing(guess))]
-    for turn in range(repeats + 1):
-        given = sequences if turn else sequences[:rows]
-        served = []
-        for engine, of_engine in zip(engines, seconds, strict=True):
-            began = clock()
-            served.append(_served(engine, given, rows))
-            of_engine.append(clock() - began)
-        as_long = [replace(one, limit=len(served[0][0][one.id])) for one in given]
-        for peer, of_peer in zip(beside, of_peers, strict=True):
-            of_peer.append(timed(partial(peer.serve, as_long, rows), clock)[1])
-    (plain_answers, *_), (answers, guesses, right) = served
-    tokens = sum(map(len, plain_answers.values()))
-    plain_s, guessed_s = (one[1:] for one in seconds)
-    times = [plain / guessed for plain, guessed in zip(plain_s, guessed_s, strict=True)]
+    """Serve the sequences with and without guesses in turns, after a turn of `rows` sequences that is not measured."""
+    ours = {
+        name: Engine(loaded, KV_BUDGET_BYTES, EngineOptions(guessing=guessing))
+        for name, guessing in (("plain", None), ("guessed", Guessing(guess)))
+    }
+    lengths: dict[str, int] = {}  # tokens of our answers, by id; vLLM's answers get the same lengths
+
+    def figures(engine: Engine | VllmEngine, given: Sequence[DecodingRequest]) -> Json:
+        if isinstance(engine, VllmEngine):
+            as_long = [replace(one, limit=lengths[one.id]) for one in given]
+            return {"seconds": timed(partial(engine.serve, as_long, rows), clock)[1]}
+        began = clock()
+        answers, guesses, right = _served(engine, given, rows)
+        lengths.update({name: len(ids) for name, ids in answers.items()})
+        return {"seconds": clock() - began, "answers": answers, "guesses": guesses, "right": right}
+
+    systems: dict[str, Engine | VllmEngine] = {**ours, **dict(zip(PEERS, beside, strict=False))}
+    list(Experiment({"": sequences[:rows]}, systems, figures).runs())
+    runs = list(Experiment({"": sequences}, systems, figures).runs(repeats))
+    last = {run["system"]: run for run in runs}
+    tokens, guesses = sum(map(len, last["plain"]["answers"].values())), last["guessed"]["guesses"]
+    plain_s, guessed_s = (of_system(runs, name, "seconds") for name in ours)
     line = {
         "tokens": tokens,
         "tokens_per_s": tokens / median(plain_s),
-        "guessed_tokens_per_s": sum(map(len, answers.values())) / median(guessed_s),
-        "times": median(times),
-        "times_of_each": times,
+        "guessed_tokens_per_s": sum(map(len, last["guessed"]["answers"].values())) / median(guessed_s),
+        "times": times(runs, "guessed", "plain"),
+        "times_of_each": [plain / guessed for plain, guessed in zip(plain_s, guessed_s, strict=True)],
         "seconds_of_each": (plain_s, guessed_s),
         "guesses_a_token": guesses / tokens,
-        "right_share": right / guesses if guesses else None,
-        "same": answers == plain_answers,
+        "right_share": last["guessed"]["right"] / guesses if guesses else None,
+        "same": last["guessed"]["answers"] == last["plain"]["answers"],
     }
-    return line | _beside(tokens, guessed_s, [one[1:] for one in of_peers])
-
-
-def _beside(tokens: int, guessed_s: list[float], of_peers: list[list[float]]) -> Json:
-    """Return the tokens a second of vLLM and of its n-grams, and how many times as many we had with guesses."""
-    line: Json = {}
-    for name, peer_s in zip(PEERS, of_peers, strict=False):
-        line[f"{name}_tokens_per_s"] = tokens / median(peer_s)
-        line[f"times_{name}"] = median(peer / ours for peer, ours in zip(peer_s, guessed_s, strict=True))
-        line[f"{name}_seconds_of_each"] = peer_s
+    for name in PEERS[: len(beside)]:
+        line[f"{name}_tokens_per_s"] = tokens / median(of_system(runs, name, "seconds"))
+        line[f"times_{name}"] = times(runs, "guessed", name)
+        line[f"{name}_seconds_of_each"] = of_system(runs, name, "seconds")
     return line
 
 
-def _served(engine: Engine, sequences: Several[Sequence], rows: int) -> tuple[dict[str, tuple[int, ...]], int, int]:
-    """Serve the sequences with at most `rows` at once; returns their answers, and all guesses and right ones."""
+def _served(
+    engine: Engine, sequences: Sequence[DecodingRequest], rows: int
+) -> tuple[dict[str, tuple[int, ...]], int, int]:
+    """Serve the sequences with at most `rows` at once; returns answers, number of guesses, number of right guesses."""
     waiting, answers, guesses, right = deque(sequences), dict[str, tuple[int, ...]](), 0, 0
     while waiting or engine.rows:
         engine.insert([waiting.popleft() for _ in range(min(rows - len(engine.rows), len(waiting)))])
         answers |= {row.id: row.generated_ids for row in engine.step()}
-        if not engine.rows:  # the next row begins new figures
+        if not engine.rows:  # the engine's figures start anew with the next row
             guesses, right = guesses + engine.figures.guessed_tokens, right + engine.figures.right_guesses
     return answers, guesses, right
 

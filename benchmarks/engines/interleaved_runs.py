@@ -1,7 +1,6 @@
-"""Measures engines that serve the same prompts, in interleaved runs, and their time outside of the model."""
+"""Measures engines that serve the same prompts in interleaved runs, and their time outside of the forward pass."""
 
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Several
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +10,6 @@ from typing import Any, Protocol
 import torch
 
 from benchmarks.engines.bandwidth_floor import synchronized
-from benchmarks.engines.baton_baselines import BatonBaseline, PrefillDecode
 from benchmarks.engines.compared_engines import (
     Continuous,
     EngineRun,
@@ -22,9 +20,10 @@ from benchmarks.engines.compared_engines import (
     WithoutGraphs,
     kv_budget_bytes,
 )
+from benchmarks.experiment import Experiment, of_system, times
 from benchmarks.harness import Json
+from inference.engine_requests import DecodingRequest
 from inference.local.loading.model_loading import LoadedModel
-from inference.sequences import Sequence
 
 GENERATE, GENERATE_BATCH = "model.generate (Benchmark)", "generate_batch"
 RUN_TO_COMPLETION, CONTINUOUS = "ours, run-to-completion", "ours, continuous (BATON-PD)"
@@ -33,8 +32,6 @@ VLLM = "vLLM"
 SHORT_NAMES = {
     "generate": GENERATE,
     "completion": RUN_TO_COMPLETION,
-    "pd": "PD",
-    "baton": "BATON",
     "continuous": CONTINUOUS,
     "generate_batch": GENERATE_BATCH,
 }
@@ -43,7 +40,7 @@ SHORT_NAMES = {
 class ComparedEngine(Protocol):
     """An engine that serves all sequences with at most `batch` rows at once."""
 
-    def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
+    def serve(self, sequences: Sequence[DecodingRequest], batch: int) -> EngineRun:
         """Serve all sequences."""
         ...
 
@@ -56,8 +53,8 @@ class ForwardTime:
 
 
 @contextmanager
-def forward_time(models: Several[torch.nn.Module], clock: Callable[[], float]) -> Iterator[ForwardTime]:
-    """Time each forward pass, on CUDA to the end of its kernels. This slows a run, so its speed is not compared."""
+def forward_time(models: Sequence[torch.nn.Module], clock: Callable[[], float]) -> Iterator[ForwardTime]:
+    """Time each forward pass to the end of its kernels. This slows the run, whose speed is therefore not compared."""
     spent, began, now = ForwardTime(), 0.0, synchronized(clock)
 
     def before(*_: Any) -> None:
@@ -77,7 +74,7 @@ def forward_time(models: Several[torch.nn.Module], clock: Callable[[], float]) -
 
 
 def timed(serve: Callable[[], EngineRun], clock: Callable[[], float]) -> tuple[EngineRun, float]:
-    """Time a run by this clock; returns the run and its seconds."""
+    """Call `serve` and time it by this clock; returns its run and the seconds."""
     now = synchronized(clock)
     started = now()
     run = serve()
@@ -88,33 +85,32 @@ def timed(serve: Callable[[], EngineRun], clock: Callable[[], float]) -> tuple[E
 class Trial:
     """The sequences that every engine serves, and how they are timed."""
 
-    sequences: list[Sequence]
+    sequences: list[DecodingRequest]
     batch: int
     repeats: int
-    checked: int  # answers that are compared with `model.generate` on a single prompt
+    checked: int  # the number of answers that are compared with those of `model.generate` on a single prompt
     clock: Callable[[], float]
     inside: bool = True  # whether the time outside of the forward pass is measured, too
 
     @property
     def longest(self) -> int:
-        """The tokens of the longest prompt with its answer."""
+        """Return the tokens of the longest prompt with its answer."""
         return max(len(row.prompt_ids) + row.limit for row in self.sequences)
 
+    def served(self, engine: ComparedEngine, sequences: Sequence[DecodingRequest]) -> Json:
+        """Let an engine serve these sequences; returns its run and the seconds."""
+        run, seconds = timed(partial(engine.serve, sequences, self.batch), self.clock)
+        return {"run": run, "seconds": seconds}
 
-def warm_up(engine: ComparedEngine, trial: Trial) -> None:
-    """Serve some prompts, so that memory is allocated and kernels are chosen."""
-    engine.serve(trial.sequences[: 2 * trial.batch], trial.batch)
-
-
-def overhead_share(engine: ComparedEngine, trial: Trial, models: Several[torch.nn.Module]) -> float:
-    """Return the share of an engine's time outside of the forward pass."""
-    with forward_time(models, trial.clock) as forward:
-        _, seconds = timed(partial(engine.serve, trial.sequences, trial.batch), trial.clock)
-    return 1 - forward.seconds / seconds
+    def overhead_share(self, engine: ComparedEngine, models: Sequence[torch.nn.Module]) -> float:
+        """Return the share of an engine's time outside of the forward pass."""
+        with forward_time(models, self.clock) as forward:
+            seconds: float = self.served(engine, self.sequences)["seconds"]
+        return 1 - forward.seconds / seconds
 
 
 def compare(
-    model: torch.nn.Module, loaded: LoadedModel, trial: Trial, names: Several[str], vllm: VllmEngine | None = None
+    model: torch.nn.Module, loaded: LoadedModel, trial: Trial, names: Sequence[str], vllm: VllmEngine | None = None
 ) -> list[Json]:
     """Measure the named engines, and vLLM if it is given; returns a row for each, with medians of interleaved runs.
 
@@ -125,8 +121,6 @@ def compare(
     makers: dict[str, Callable[[], ComparedEngine]] = {
         GENERATE: lambda: Generate(plain),
         RUN_TO_COMPLETION: lambda: RunToCompletion(loaded, budget_bytes),
-        "PD": lambda: PrefillDecode(loaded, budget_bytes),
-        "BATON": lambda: BatonBaseline(loaded, budget_bytes),
         CONTINUOUS: lambda: Continuous(loaded, budget_bytes),
         WITHOUT_GRAPHS: lambda: WithoutGraphs(loaded, budget_bytes),
         GENERATE_BATCH: lambda: GenerateBatch(plain, trial.batch, trial.longest),
@@ -134,45 +128,38 @@ def compare(
     engines = {name: make() for name, make in makers.items() if name in names}
     try:
         expected = Generate(plain).serve(trial.sequences[: trial.checked], 1).answers if trial.checked else {}
-        outside: dict[str, float | None] = {}
-        for name, engine in engines.items():
-            warm_up(engine, trial)
-            outside[name] = overhead_share(engine, trial, models) if trial.inside else None
-        if vllm is not None:
-            warm_up(vllm, trial)
-            engines[VLLM], outside[VLLM] = vllm, None
-        runs: dict[str, list[tuple[EngineRun, float]]] = {name: [] for name in engines}
-        for _ in range(trial.repeats):
-            for name, engine in engines.items():
-                runs[name].append(timed(partial(engine.serve, trial.sequences, trial.batch), trial.clock))
+        outside: dict[str, float] = {}
+        beside: dict[str, ComparedEngine] = {} if vllm is None else {VLLM: vllm}
+        for name, engine in (engines | beside).items():
+            engine.serve(trial.sequences[: 2 * trial.batch], trial.batch)  # warms up: allocates memory, chooses kernels
+            if trial.inside and name != VLLM:
+                outside[name] = trial.overhead_share(engine, models)
+        experiment = Experiment({"": trial.sequences}, engines | beside, trial.served)
+        rows = list(experiment.runs(trial.repeats))
     finally:
         if isinstance(paged := engines.get(GENERATE_BATCH), GenerateBatch):
             paged.close()
+    return [
+        _line(trial, name, rows, expected) | {"step_overhead_share": outside.get(name)} for name in experiment.systems
+    ]
 
-    def speed_ratio(name: str, peer: str) -> float | None:
-        if peer not in runs:
-            return None
-        return median(theirs / ours for (_, theirs), (_, ours) in zip(runs[peer], runs[name], strict=True))
 
-    lines = []
-    for name, results in runs.items():
-        first, seconds = results[0][0], median(seconds for _, seconds in results)
-        lines.append(
-            {
-                "engine": name,
-                "batch": trial.batch,
-                "prompts": len(trial.sequences),
-                "seconds": seconds,
-                "valid_tokens_per_s": sum(row.limit for row in trial.sequences) / seconds,
-                "total_tokens_per_s": first.computed_tokens / seconds,
-                "idle_row_share": first.idle_rows / first.possible_rows if first.possible_rows else None,
-                "step_overhead_share": outside[name],
-                "peak_kv_bytes": first.peak_kv_bytes,
-                "identical": all(expected.items() <= run.answers.items() for run, _ in results) if expected else None,
-                "times_generate": speed_ratio(name, GENERATE),
-                "times_generate_batch": speed_ratio(name, GENERATE_BATCH),
-                "times_vllm": speed_ratio(name, VLLM),
-                "seconds_of_each": [seconds for _, seconds in results],
-            }
-        )
-    return lines
+def _line(trial: Trial, name: str, rows: list[Json], expected: dict[str, tuple[int, ...]]) -> Json:
+    of_each = of_system(rows, name, "seconds")
+    runs: list[EngineRun] = [row["run"] for row in rows if row["system"] == name]
+    first, seconds = runs[0], median(of_each)
+    return {
+        "engine": name,
+        "batch": trial.batch,
+        "prompts": len(trial.sequences),
+        "seconds": seconds,
+        "valid_tokens_per_s": sum(row.limit for row in trial.sequences) / seconds,
+        "total_tokens_per_s": first.computed_tokens / seconds,
+        "idle_row_share": first.idle_rows / first.possible_rows if first.possible_rows else None,
+        "peak_kv_bytes": first.peak_kv_bytes,
+        "identical": all(expected.items() <= run.answers.items() for run in runs) if expected else None,
+        "times_generate": times(rows, name, GENERATE),
+        "times_generate_batch": times(rows, name, GENERATE_BATCH),
+        "times_vllm": times(rows, name, VLLM),
+        "seconds_of_each": of_each,
+    }

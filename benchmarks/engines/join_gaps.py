@@ -4,7 +4,7 @@
     python -m benchmarks.engines.join_gaps --size smollm2 --joiners 2 --prompt 256 [--clock cpu] [--json F]
 
 Rows run without end while others join at once. The sizes take turns, each with an engine of its own: `costs` leaves the
-size to the measured costs (MAGNUS_PREFILL_TOKENS unset), a number is the most tokens of prompts between two tokens.
+size to the measured costs (no parameter prefill_tokens), a number is the most tokens of prompts between two tokens.
 """
 
 from dataclasses import replace
@@ -13,17 +13,18 @@ import click
 
 from benchmarks.engines.engine_options import Clock, clock_option, endless_model_options, threads_option
 from benchmarks.engines.engine_workload import sequences
+from benchmarks.experiment import Experiment, medians
 from benchmarks.harness import Json, Results, json_option, print_table, spread
 from cli.option_types import CommaSeparated
 from inference.local.engine import Engine
+from inference.local.engine_options import EngineOptions
 from inference.local.loading.model_loading import LoadedModel
 
 KV_BUDGET_BYTES = 2**30  # more than any of these batches takes
-RUNNING_PROMPT = 32  # tokens of the running rows' prompts
-WARM_UP, BETWEEN = 10, 20  # steps before the first join, and after each join's last answer; enough to see usual gaps
-ANSWER = 4  # tokens of a joiner's answer
+RUNNING_PROMPT = 32  # the tokens of each running row's prompt
+WARM_UP, BETWEEN = 10, 20  # steps before the first join, and after each join's first tokens; enough to see usual gaps
+ANSWER = 4  # the tokens of each joiner's answer
 COLUMNS = {
-    "tokens between steps": "prefill_tokens",
     "median gap ms": "gap_ms.p50:.1f",
     "P99": "gap_ms.p99:.1f",
     "longest": "gap_ms.max:.1f",
@@ -54,19 +55,18 @@ def main(
     clock: Clock,
     results: Results,
 ) -> None:
-    """Print the gaps between two tokens of running rows, with the joiners' time to their first token."""
-    figures: list[Json] = []
-    for _ in range(repeats):
-        for bound in bounds:
-            found = gaps(loaded, rows, [(prompt, ANSWER)] * joiners, joins, bound, clock)
-            figures.append({"prefill_tokens": bound or "costs", **found})
-    print_table(figures, COLUMNS)
-    results.write(figures)
+    """Print the gaps between two tokens of running rows, and the joiners' time to their first token."""
+    experiment = Experiment(
+        {"": [(prompt, ANSWER)] * joiners},
+        {str(bound or "costs"): bound for bound in bounds},
+        lambda bound, lengths: gaps(loaded, rows, lengths, joins, bound, clock),
+    )
+    print_table(medians(experiment.rows(results, repeats)), {"tokens between steps": "system", **COLUMNS})
 
 
 def gaps(loaded: LoadedModel, rows: int, lengths: list[tuple[int, int]], joins: int, bound: int, clock: Clock) -> Json:
-    """Let rows of these lengths join `rows` running ones, `joins` times; measure from step to step."""
-    engine = Engine(loaded, KV_BUDGET_BYTES, prefill_tokens=bound or None)
+    """Let rows of these lengths join `rows` running ones `joins` times; returns the times between steps as figures."""
+    engine = Engine(loaded, KV_BUDGET_BYTES, EngineOptions(prefill_tokens=bound or None))
     vocabulary = loaded.model.config.get_text_config().vocab_size
     most = loaded.max_positions - RUNNING_PROMPT
     engine.insert(

@@ -3,52 +3,54 @@
     python -m benchmarks.engines.probe_cost [--model inference/bundled] [--json F]
 
 Two engines serve the same toy requests to their ends, a step of one after a step of the other, so that both meet the
-same machine. Their thread's own clock counts, so that work of others in between does not.
+same machine. The CPU clock of their thread is read, so that other programs do not change the seconds.
 """
 
 import time
 from collections import deque
-from collections.abc import Sequence as Several
+from collections.abc import Sequence
 from functools import partial
 
 import click
 import torch
 
 from benchmarks.engines.engine_options import threads_option
+from benchmarks.experiment import Experiment
 from benchmarks.harness import Json, Results, json_option, print_table
+from inference.engine_requests import DecodingRequest
 from inference.local.batch_rows import BatchRow
 from inference.local.engine import Engine
+from inference.local.engine_options import EngineOptions
 from inference.local.loading.model_loading import LoadedModel, load_model
 from inference.local.row_probe import READ_EVERY, RowProbe
-from inference.prompt_format import load_prompt_format
-from inference.sequences import Sequence
+from inference.prompts.prompt_format import load_prompt_format
 from inference.toy.toy_applications import toy_requests
 from learning.length_probe import LengthProbe
 from settings import BUNDLED_MODEL
 
 KV_BUDGET_BYTES = 2**30  # more than the rows take
-LIMIT = 256  # tokens of an answer
-MEDIAN_WORDS = 25.0  # of a text
-UPPER = 2  # the upper quantile of a prediction, in medians
+LIMIT = 256  # the most tokens of an answer
+MEDIAN_WORDS = 25.0  # the words of a median input
+UPPER = 2  # the upper quantile of a prediction is this many times its median
 COLUMNS = ("rows", "requests", "steps", "step_ms", "readings", "fits", "whole")
 
 
 class ProbeSeconds(RowProbe):
-    """Adds up the thread's seconds in readings, and in what follows the end of a row."""
+    """Adds up the thread's CPU seconds in readings of the probe, and in the learning that follows a row's end."""
 
     reading_s = ended_s = 0.0
     passes = 0
 
-    def after_pass(self, rows: Several[BatchRow]) -> None:
-        """Read; the clock is slow beside the other passes, in which nothing is read."""
+    def after_step(self, ended: Sequence[BatchRow]) -> None:
+        """Time the steps in which the probe reads; in the others reading the clock would take longer than the probe."""
         self.passes += 1
-        began = time.thread_time() if self.passes % READ_EVERY == 0 else None
-        super().after_pass(rows)
+        began = time.thread_time() - self.ended_s if self.passes % READ_EVERY == 0 else None
+        super().after_step(ended)
         if began is not None:
-            self.reading_s += time.thread_time() - began
+            self.reading_s += time.thread_time() - self.ended_s - began
 
     def ended(self, row: BatchRow) -> None:
-        """Learn."""
+        """Let the probe learn from the row and time it."""
         began = time.thread_time()
         super().ended(row)
         self.ended_s += time.thread_time() - began
@@ -57,12 +59,12 @@ class ProbeSeconds(RowProbe):
 class ServedRows:
     """An engine with the requests that it still has to serve, and the seconds of its steps."""
 
-    def __init__(self, loaded: LoadedModel, sequences: Several[Sequence], probe: RowProbe | None) -> None:
-        self.engine = Engine(loaded, KV_BUDGET_BYTES, probe=probe)
+    def __init__(self, loaded: LoadedModel, sequences: Sequence[DecodingRequest], probe: RowProbe | None) -> None:
+        self.engine = Engine(loaded, KV_BUDGET_BYTES, EngineOptions(probe=probe))
         self._waiting, self.seconds, self.steps = deque(sequences), 0.0, 0
 
     def step(self, rows: int) -> bool:
-        """Let requests join up to so many rows, and make a step; returns whether there is more to do."""
+        """Let requests join until `rows` rows run, and make a step; returns whether there is more to do."""
         joining = min(rows - len(self.engine.rows), len(self._waiting))
         self.engine.insert([self._waiting.popleft() for _ in range(joining)])
         began = time.thread_time()
@@ -72,8 +74,8 @@ class ServedRows:
         return bool(self._waiting or self.engine.rows)
 
 
-def compare(loaded: LoadedModel, sequences: Several[Sequence], rows: int) -> Json:
-    """Serve them with and without a probe; returns the shares of a step's time that its parts take."""
+def compare(loaded: LoadedModel, rows: int, sequences: Sequence[DecodingRequest]) -> Json:
+    """Serve the requests with and without a probe; returns its parts' seconds as shares of the seconds without it."""
     probe = ProbeSeconds(loaded.decoder, LengthProbe())
     plain, probed = ServedRows(loaded, sequences, None), ServedRows(loaded, sequences, probe)
     while plain.step(rows) & probed.step(rows):
@@ -89,11 +91,11 @@ def compare(loaded: LoadedModel, sequences: Several[Sequence], rows: int) -> Jso
     }
 
 
-def toy_sequences(model: str, number: int) -> list[Sequence]:
-    """Return toy requests, predicted at their arrival with the words that they have."""
+def toy_sequences(model: str, number: int) -> list[DecodingRequest]:
+    """Return toy requests, each predicted at its arrival to have as many tokens as its input has words."""
     encode = load_prompt_format(model).encode
     return [
-        Sequence(
+        DecodingRequest(
             str(row),
             tuple(encode(toy.instruction, toy.input)),
             LIMIT,
@@ -113,11 +115,10 @@ def toy_sequences(model: str, number: int) -> list[Sequence]:
 @json_option
 def main(model: str, number: int, rows: int, repeats: int, results: Results) -> None:
     """Serve, compare, print, write."""
-    loaded, sequences = load_model(model), toy_sequences(model, number)
-    serve = partial(compare, loaded, sequences, rows)
-    found = [serve() for _ in range(repeats)]
-    print_table(found, COLUMNS)
-    results.write({"rows": rows, "repeats": found, "threads": torch.get_num_threads()})
+    loaded = load_model(model)
+    experiment = Experiment({"": toy_sequences(model, number)}, {"probe": rows}, partial(compare, loaded))
+    found = experiment.rows(results, repeats)
+    print_table(found, COLUMNS, f"{torch.get_num_threads()} threads")
 
 
 if __name__ == "__main__":

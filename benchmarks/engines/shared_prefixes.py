@@ -14,10 +14,12 @@ import click
 
 from benchmarks.engines.engine_options import Clock, clock_option, endless_model_options, threads_option
 from benchmarks.engines.engine_workload import sequences
+from benchmarks.experiment import Experiment, medians
 from benchmarks.harness import Json, Results, json_option, print_table
+from inference.engine_requests import DecodingRequest, FinishedRow
 from inference.local.engine import Engine
+from inference.local.engine_options import EngineOptions
 from inference.local.loading.model_loading import LoadedModel
-from inference.sequences import FinishedSequence, Sequence
 
 KV_BUDGET_BYTES = 2**30  # more than any of these batches takes
 COLUMNS = {
@@ -54,31 +56,42 @@ def main(
     results: Results,
 ) -> None:
     """Print the seconds of prefills and decoding with the cache and without it."""
-    vocabulary = loaded.model.config.get_text_config().vocab_size
-    (instruction,) = sequences([(shared, 1)], vocabulary, seed=0)
-    asked = [
-        replace(one, prompt_ids=(*instruction.prompt_ids, *one.prompt_ids))
-        for one in sequences([(own, answer)] * requests, vocabulary, seed=1)
-    ]
-    served(loaded, asked[:rows], rows, prefix_cache=False, clock=clock)  # warms up
-    figures: list[Json] = []
-    for _ in range(repeats):
-        answers: dict[bool, dict[str, FinishedSequence]] = {}
-        for prefix_cache in (False, True):
-            found, answers[prefix_cache] = served(loaded, asked, rows, prefix_cache, clock)
-            figures.append({"cache": "on" if prefix_cache else "off", **found})
-        same = [answers[True][one.id].generated_ids == answers[False][one.id].generated_ids for one in asked]
-        figures[-1]["equal"] = sum(same) / len(same)
-    print_table(figures, COLUMNS)
+    asked = of_one_instruction(loaded, requests, shared, own, answer)
+    figures = compared(loaded, asked, rows, repeats, clock)
+    print_table(medians(figures, ("cache",)), COLUMNS)
     results.write(figures)
 
 
+def of_one_instruction(loaded: LoadedModel, requests: int, shared: int, own: int, answer: int) -> list[DecodingRequest]:
+    """Make requests with the same first `shared` tokens, `own` other ones each, and answers of `answer` tokens."""
+    vocabulary = loaded.model.config.get_text_config().vocab_size
+    (instruction,) = sequences([(shared, 1)], vocabulary, seed=0)
+    return [
+        replace(one, prompt_ids=(*instruction.prompt_ids, *one.prompt_ids))
+        for one in sequences([(own, answer)] * requests, vocabulary, seed=1)
+    ]
+
+
+def compared(loaded: LoadedModel, asked: list[DecodingRequest], rows: int, repeats: int, clock: Clock) -> list[Json]:
+    """Serve the requests without the cache and with it in turn; an answer is equal if the first run gave it, too."""
+    answers: list[dict[str, FinishedRow]] = []
+
+    def figures(prefix_cache: bool, asked: list[DecodingRequest]) -> Json:
+        found, served_now = served(loaded, asked, rows, prefix_cache, clock)
+        answers.append(served_now)
+        equal = [answers[0][one.id].generated_ids == served_now[one.id].generated_ids for one in asked]
+        return {"cache": "on" if prefix_cache else "off", **found, "equal": sum(equal) / len(equal)}
+
+    served(loaded, asked[:rows], rows, prefix_cache=False, clock=clock)  # warms up
+    return list(Experiment({"": asked}, {"off": False, "on": True}, figures).runs(repeats))
+
+
 def served(
-    loaded: LoadedModel, asked: list[Sequence], rows: int, prefix_cache: bool, clock: Clock
-) -> tuple[Json, dict[str, FinishedSequence]]:
-    """Serve the requests, `rows` at once; return what that took, and the answers."""
-    engine, waiting = Engine(loaded, KV_BUDGET_BYTES, prefix_cache=prefix_cache), deque(asked)
-    answers: dict[str, FinishedSequence] = {}
+    loaded: LoadedModel, asked: list[DecodingRequest], rows: int, prefix_cache: bool, clock: Clock
+) -> tuple[Json, dict[str, FinishedRow]]:
+    """Serve the requests, `rows` at once; returns the seconds and shares by name, and the answers by id."""
+    engine, waiting = Engine(loaded, KV_BUDGET_BYTES, EngineOptions(prefix_cache=prefix_cache)), deque(asked)
+    answers: dict[str, FinishedRow] = {}
     prefill_s, began = 0.0, clock()
     while waiting or engine.rows:
         joiners = [waiting.popleft() for _ in range(min(len(waiting), rows - len(engine.rows)))]

@@ -14,7 +14,7 @@ from vllm import LLM, SamplingParams, TokensPrompt
 def main() -> None:
     """Answer line by line until the input ends."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # vLLM's output goes to the log
+    os.dup2(2, 1)  # vLLM's own output goes to standard error, which is the log
     terms = json.loads(sys.stdin.readline())
     engine = LLM(
         terms["model"],
@@ -29,7 +29,7 @@ def main() -> None:
     for line in sys.stdin:
         rows = json.loads(line)
         prompts = [TokensPrompt(prompt_token_ids=ids) for ids, _ in rows]
-        # greedy, and each answer as long as its limit says
+        # Answers are greedy, and each one is as long as its limit says.
         wanted = [
             SamplingParams(temperature=0.0, max_tokens=limit, ignore_eos=True, detokenize=False) for _, limit in rows
         ]

@@ -1,1 +1,1 @@
-"""Errors of ETAs on the real stack."""
+"""Measures the errors of ETAs on whole services."""

@@ -28,18 +28,19 @@ import click
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from benchmarks.eta.judged_etas import Job, Snapshots, judge
+from benchmarks.eta.judged_etas import JudgedJob, Snapshots, judge
 from benchmarks.eta.rivals import History, Served
 from benchmarks.harness import Json, Results, json_option, print_table
 from benchmarks.inputs.request_sources import Workload, arrivals_of
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.service_start import client_of_service, connection_to
 from cli.demo.demo_workload import TRAINING_EXAMPLES, DemoArrival, send_all, training_examples
+from cli.hosting.service_access import POLICIES, settings_with
 from cli.hosting.service_files import RunningService
 from cli.option_types import CommaSeparated
-from cli.service_access import POLICIES, settings_with
-from models.client_requests import UNFINISHED, RequestView, select_views
+from models.client_requests import RequestView, select_views
 from models.planning.queue_snapshot import read_queue_snapshot
+from models.request_life import UNFINISHED
 from models.tables import RequestStatus, StoredRequest
 
 POLICY_LIST = CommaSeparated(click.Choice(POLICIES))
@@ -60,11 +61,11 @@ COLUMNS = {
     "last hour's width, s": "last_hour_width_s:.1f",
 }
 BUNDLED = "bundled"
-LOOK_EVERY_S = 0.25  # the planner writes its snapshot twice a second
-# seconds after the burst, so that a predictor fitted to its answers is in service: the trainer checks every 5 s
+LOOK_EVERY_S = 0.25  # snapshots are looked for this often; the planner writes one twice a second
+# After these seconds a predictor fitted to the answers so far is in service: the trainer checks every 5 s.
 SETTLE_S = 10.0
-# Arrivals as a multiple of the rate at which a burst was answered: more than can be served while requests are also
-# accepted. A larger value would spend more CPU on accepting than the judged loads do. Not tuned.
+# To find the saturation, arrivals come at this many times the rate at which the burst was answered, more than can be
+# served. A larger value would spend more CPU on accepting requests than the judged loads do. Not tuned.
 OVERLOAD = 1.2
 ANSWERED = (RequestStatus.completed, RequestStatus.incomplete)
 OPEN = select(StoredRequest.id).where(StoredRequest.status.in_(UNFINISHED)).limit(1)
@@ -124,7 +125,7 @@ def main(
 def _serve(
     service: RunningService, state_dir: Path, arrivals: list[DemoArrival], warm_s: float = 0.0
 ) -> tuple[float, list[Json]]:
-    """Send the arrivals; returns answers a second, and all moments' rows of jobs after `warm_s`."""
+    """Send the arrivals; returns answers a second, and all moments' rows, of the jobs that arrived after `warm_s`."""
     snapshots, pause = Snapshots(), threading.Event()
     with (
         connection_to(service.database_url) as connection,
@@ -142,7 +143,7 @@ def _serve(
                 submission.result()
         spent_s, took_s = _forecasting_s(session) - before_s, time.monotonic() - began
         ended = select_views().where(StoredRequest.status.in_(ANSWERED), StoredRequest.arrived_at >= since)
-        jobs = [Job.from_view(RequestView(*row)) for row in session.execute(ended)]
+        jobs = [JudgedJob.from_view(RequestView(*row)) for row in session.execute(ended)]
         session.expunge_all()
     first = min(job.arrived_at for job in jobs)
     share = round(spent_s / took_s, 4)
@@ -151,20 +152,20 @@ def _serve(
     return rate_while_busy(jobs), [row | {"planner_share": share} for row in judged]
 
 
-def rate_while_busy(jobs: Sequence[Job]) -> float:
-    """Compute the rate of answers in the second half of the arrivals' time."""
+def rate_while_busy(jobs: Sequence[JudgedJob]) -> float:
+    """Return the answers a second in the second half of the arrivals; if all arrived at once, over all answers."""
     first, last = (extreme(job.arrived_at for job in jobs) for extreme in (min, max))
     middle = (first + last) / 2
-    if last - first < 1.0:  # all jobs arrived at once
+    if last - first < 1.0:  # all jobs arrived together
         return len(jobs) / (max(job.finished_at for job in jobs) - first)
     return sum(middle < job.finished_at <= last for job in jobs) / (last - middle)
 
 
 def _forecasting_s(session: Session) -> float:
-    """Seconds that the planner in service has spent on forecasts."""
+    """Return the seconds that the planner in service has spent on forecasts so far."""
     snapshot = read_queue_snapshot(session)
     session.rollback()
-    return 0.0 if snapshot is None else snapshot.forecasting_s
+    return 0.0 if snapshot is None else snapshot.forecasts.spent_s
 
 
 if __name__ == "__main__":

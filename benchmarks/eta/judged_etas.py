@@ -11,18 +11,18 @@ from sqlalchemy.orm import Session
 from benchmarks.eta.rivals import History, Served, beside_rivals
 from benchmarks.harness import Json
 from models.client_requests import RequestView
-from models.planning.queue_position import QueuePlace, place_in_queue
+from models.planning.queue_position import QueuePlace, place_in_queue, told_at_submission
 from models.planning.queue_snapshot import STALE_AFTER, QueueSnapshot, read_queue_snapshot
 from models.tables import RequestStatus, StoredBatch, StoredRequest
-from webapp.responses.response_objects import retry_after_s
+from protocol.responses.response_objects import retry_after_s
 
 WHOLE_S = 0.05  # ETAs with less time left than this are not judged: clocks and the network are not more exact
-# columns of a request that are known before it ends
-UNENDED = ("id", "model", "arrived_at", "predicted_tokens", "eta_at", "eta_low_at", "eta_high_at")
+# These columns of a request are known before it ends.
+UNENDED = ("id", "model", "arrived_at", "predicted_tokens", "eta")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JudgedJob:
     """An answered job with its batch; instants are seconds since the epoch."""
 
     request: StoredRequest
@@ -32,7 +32,7 @@ class Job:
     finished_at: float
 
     @classmethod
-    def from_view(cls, view: RequestView) -> "Job":
+    def from_view(cls, view: RequestView) -> "JudgedJob":
         """Make a job from an ended request as the API reads it; raises ValueError if it has not ended."""
         request, started_at = view.request, view.request.started_at
         if request.finished_at is None:
@@ -42,11 +42,11 @@ class Job:
 
     @property
     def length_error(self) -> float:
-        """The error of the predicted length, as a share of the real one."""
+        """Return the error of the predicted length, as a share of the real one."""
         return abs((self.request.predicted_tokens or 0) / max(1, self.request.output_tokens or 0) - 1)
 
     def view_at(self, at: float) -> RequestView:
-        """The job as the API read it at this instant."""
+        """Return the job as the API read it at this instant."""
         began = self.started_at is not None and self.started_at <= at
         given = {name: getattr(self.request, name) for name in UNENDED}
         status = RequestStatus.in_progress if began else RequestStatus.queued
@@ -62,13 +62,13 @@ class Snapshots:
         self._kept: list[QueueSnapshot] = []
 
     def keep(self, session: Session) -> None:
-        """Keep the current snapshot unless it was kept before."""
+        """Keep the current snapshot if it is newer than the last one kept."""
         snapshot = read_queue_snapshot(session)
         if snapshot is not None and (not self._kept or snapshot.at > self._kept[-1].at):
             self._kept.append(snapshot)
         session.rollback()
 
-    def place(self, job: Job, at: float) -> QueuePlace:
+    def place(self, job: JudgedJob, at: float) -> QueuePlace:
         """Return the ETA and position that the API showed for a job at this instant."""
         view = job.view_at(at)
         number = bisect.bisect_right(self._kept, view.now, key=lambda kept: kept.at) - 1
@@ -76,10 +76,10 @@ class Snapshots:
         return place_in_queue(view, self._kept[number] if known else None)
 
 
-def judge(jobs: Sequence[Job], snapshots: Snapshots, history: History) -> list[Json]:
+def judge(jobs: Sequence[JudgedJob], snapshots: Snapshots, history: History) -> list[Json]:
     """Make a row for each moment: median error, shares of answers within and before the interval, number of jobs.
 
-    The row of the submission also has the rivals, and what a client finds that comes back when `Retry-After` says.
+    The row of the submission also has the rivals, and the polls of a client that comes back when `Retry-After` says.
     """
     rows: list[Json] = []
     for moment, at_of in MOMENTS.items():
@@ -108,9 +108,9 @@ def judge(jobs: Sequence[Job], snapshots: Snapshots, history: History) -> list[J
             }
         )
     shown = [
-        (Served(job.arrived_at, job.finished_at), eta.timestamp(), (high - low).total_seconds())
+        (Served(job.arrived_at, job.finished_at), job.arrived_at + eta["eta_s"], eta["high_s"] - eta["low_s"])
         for job in jobs
-        if (eta := job.request.eta_at) and (low := job.request.eta_low_at) and (high := job.request.eta_high_at)
+        if (eta := job.request.eta) and eta["low_s"] is not None
     ]
     polled = [polls(job, snapshots) for job in jobs]
     at_submission = beside_rivals(shown, history) | {
@@ -121,8 +121,8 @@ def judge(jobs: Sequence[Job], snapshots: Snapshots, history: History) -> list[J
     return [row | (at_submission if row["moment"] == "submission" else {}) for row in rows]
 
 
-def polls(job: Job, snapshots: Snapshots) -> list[float]:
-    """Return the instants at which a client asks that comes back when `Retry-After` says; the last finds the answer."""
+def polls(job: JudgedJob, snapshots: Snapshots) -> list[float]:
+    """Return when a client that follows `Retry-After` asks for the job; at the last instant it finds the answer."""
     at, place, instants = job.arrived_at, _shown_eta("submission", job, job.arrived_at, snapshots), list[float]()
     while at < job.finished_at:
         at += retry_after_s(job.view_at(at), place) or 0
@@ -131,13 +131,12 @@ def polls(job: Job, snapshots: Snapshots) -> list[float]:
     return instants
 
 
-def _shown_eta(moment: str, job: Job, at: float, snapshots: Snapshots) -> QueuePlace:
-    """The ETA that the API showed at this moment; at submission it is in the call's answer."""
-    shown = QueuePlace(None, job.request.eta_at, job.request.eta_low_at, job.request.eta_high_at)
-    return shown if moment == "submission" else snapshots.place(job, at)
+def _shown_eta(moment: str, job: JudgedJob, at: float, snapshots: Snapshots) -> QueuePlace:
+    """Return the ETA that the API showed at this moment; at submission it is in the call's answer."""
+    return told_at_submission(job.request) if moment == "submission" else snapshots.place(job, at)
 
 
-MOMENTS: dict[str, Callable[[Job], float | None]] = {
+MOMENTS: dict[str, Callable[[JudgedJob], float | None]] = {
     "submission": lambda job: job.arrived_at,
     "half-way": lambda job: (job.arrived_at + job.finished_at) / 2,
     "start": lambda job: job.started_at,

@@ -1,4 +1,4 @@
-"""What anyone could say of an answer's instant without predictions: rivals of the ETA at submission, in seconds."""
+"""Estimates of an answer's instant that need no predictions: the rivals of the ETA at submission, in seconds."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -9,12 +9,12 @@ import numpy as np
 from benchmarks.harness import Json
 
 HOUR_S = 3600.0
-FEWEST = 5  # answers of the last hour before a rival says anything
+FEWEST = 5  # rivals are known once this many answers ended in the last hour
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """When a request arrived and when its answer was complete, seconds since the epoch."""
+    """The instants of a request's arrival and of its complete answer, in seconds since the epoch."""
 
     arrived_at: float
     finished_at: float
@@ -22,11 +22,11 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Rivals:
-    """What was known when a request arrived."""
+    """The rivals' estimates when a request arrived, in seconds."""
 
     last_hour_s: float  # the median response time of the last hour's answers
-    little_s: float  # requests in the service, with this one, over the last hour's answers a second (Little's law)
-    spread_s: float  # the width of the interval that nine of ten of the last hour's response times are in
+    little_s: float  # the service's requests, this one included, over the last hour's answers a second (Little's law)
+    spread_s: float  # the width of the interval that holds nine of ten of the last hour's response times
 
 
 class History:
@@ -39,7 +39,7 @@ class History:
         self._arrivals = np.sort(self._ends - self._times)
 
     def rivals(self, arrived_at: float) -> Rivals | None:
-        """Return the rivals of a request that arrives now, or None while too few answers are known."""
+        """Return the rivals of a request that arrives at this instant, or None while too few answers are known."""
         first, ended = np.searchsorted(self._ends, [arrived_at - HOUR_S, arrived_at], "right")
         if ended - first < FEWEST:
             return None
@@ -51,7 +51,7 @@ class History:
 
 
 def beside_rivals(etas: Iterable[tuple[Served, float, float]], history: History) -> Json:
-    """Return the medians of ETAs at submission (request, ETA, width of its interval) and of their rivals, if any."""
+    """Return the median errors and widths of ETAs and of their rivals; an ETA is (request, ETA, interval's width)."""
     compared = [
         (
             abs(eta - one.finished_at),

@@ -1,1 +1,1 @@
-"""What a service or a simulation is given: requests, workloads, filled databases, changed models."""
+"""The inputs of services and simulations: requests, workloads, filled databases, changed models."""

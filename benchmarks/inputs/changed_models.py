@@ -17,9 +17,9 @@ from torch import Tensor
 
 from settings import BUNDLED_MODEL
 
-ModelSize = Literal["1x", "8x", "20x", "35x"]  # parameters, as a multiple of the bundled model's 0.73 million
+ModelSize = Literal["1x", "8x", "20x", "35x"]  # the parameters as a multiple of the bundled model's 0.73 million
 MODEL_SIZES: tuple[ModelSize, ...] = get_args(ModelSize)
-UNUSED_STD = 0.02  # standard deviation of the weights without effect: neither zero nor denormal
+UNUSED_STD = 0.02  # the standard deviation of weights without effect, which must be neither zero nor denormal
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ SHAPES: dict[str, _Shape] = {"8x": _Shape(2, 704, 7), "20x": _Shape(3, 1056, 8),
 
 
 def kv_growth(size: ModelSize) -> float:
-    """The KV cache of a token at this size, as a multiple of the bundled model's."""
+    """Return the size of a token's KV cache at this model size, as a multiple of the bundled model's."""
     if size == "1x":
         return 1.0
     layers = int(json.loads((BUNDLED_MODEL / "config.json").read_text())["num_hidden_layers"])
@@ -101,13 +101,13 @@ class _Enlarger:
 
 
 def _is_output(name: str) -> bool:
-    """Whether the output of this layer is added to the residual."""
+    """Return whether this layer's output is added to the residual."""
     return "o_proj" in name or "down_proj" in name
 
 
 EOS_ID = 1
 POSITIONS = 8192  # with rotary embeddings any number works; the text of an endless row does not matter
-EMBEDDINGS = "model.embed_tokens.weight"  # tied to the output: a row of zeros gives the logit 0, below the likeliest
+EMBEDDINGS = "model.embed_tokens.weight"  # also the output's weights: a row of zeros has the logit 0, below the largest
 
 
 def make_endless_model(directory: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Fills a database as if after months of service: ended requests with their batches, and a long queue.
+"""Fills a database as months of service would: ended requests with their batches, and a long queue.
 
 `fill` is for an empty database: it drops the indexes of the tables that it fills and creates them again afterwards.
 """
@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
 
+from models.connections.session import make_engine
 from models.operations.minute_history import close_minutes
-from models.session import make_engine
 
-TENANTS = 100  # the first has half of the requests, so that those of other tenants lie between its own
+TENANTS = 100  # the first tenant has every second request, so that others' requests lie between its own
 APPLICATIONS = 20  # applications of each tenant; the dashboard shows 50 at most
 REQUESTS_A_BATCH = 10  # the size of an ordinary batch; not tuned
 WORKERS = 4
-ENDED_WITHIN_S = 86_400  # the time over which the ended requests ended: 12 a second for a million
-# The share of ended requests that were cancelled within the last minutes. A query for recent answers must skip them,
-# so their number is many times that of the answers that it reads.
+ENDED_WITHIN_S = 86_400  # the ended requests ended over this time: a million of them at 12 a second
+# This share of the ended requests was cancelled within the last minutes. A query for recent answers must skip them, so
+# there are many times as many as the answers that it reads.
 CANCELLED_LATELY = 0.1
 CANCELLED_WITHIN_S = 540
 
@@ -39,7 +39,7 @@ BATCHES = text("""
 ENDED = text("""
     insert into requests (id, tenant, model, application, instructions, input, body, prompt_tokens, input_tokens,
         limit_tokens, status, arrived_at, predicted_tokens, predicted_upper_tokens, predictor_version, planner_epoch,
-        eta_at, batch_id, attempts, output_text, output_tokens, finish_reason, started_at, finished_at)
+        eta, batch_id, attempts, output_text, output_tokens, finish_reason, started_at, finished_at)
     select 'resp_' || lpad(to_hex(n), 32, '0'), 'tenant-' || case when n % 2 = 0 then 0 else n % :tenants end,
         :model, 'application-' || n % :applications, 'Translate into German.', repeat('some words ', 3 + n % 10),
         '{"metadata": {}, "background": true, "stop": [],
@@ -47,7 +47,8 @@ ENDED = text("""
         20 + n % 40, 15 + n % 40, 256,
         case when n > :answers then 'cancelled' when n % 50 = 0 then 'failed' when n % 20 = 0 then 'incomplete'
             else 'completed' end,
-        ended - interval '5 s', 30 + n % 40, 80 + n % 40, 'length-1', 1, ended, n / :size + 1, 1,
+        ended - interval '5 s', 30 + n % 40, 80 + n % 40, 'length-1', 1,
+        '{"forecast_s": 5, "eta_s": 5, "low_s": 4, "high_s": 6}', n / :size + 1, 1,
         repeat('one word ', 2 + n % 20), 10 + n % 90, 'eos', ended - interval '2 s', ended
     from generate_series(1, :ended) as n,
         lateral (select now() - make_interval(secs => case when n > :answers
@@ -66,8 +67,11 @@ QUEUED = text("""
     from generate_series(1, :queued) as n
 """)
 WORKERS_GONE = text("""
-    insert into workers (name, model, device, theta_bytes, delta_bytes, stopped_at)
-    select 'filled-' || n, :model, 'cpu', 1000000, 100, clock_timestamp() from generate_series(0, :workers - 1) as n
+    insert into workers (name, model, longest_row_tokens, stopped_at, facts)
+    select 'filled-' || n, :model, 10000, clock_timestamp(), jsonb_build_object('name', 'filled-' || n,
+        'model', cast(:model as text), 'device', 'cpu',
+        'memory', jsonb_build_object('theta_bytes', 1000000, 'delta_bytes', 100))
+    from generate_series(0, :workers - 1) as n
 """)
 
 
@@ -85,8 +89,8 @@ def without_indexes(connection: Connection, *tables: str) -> Iterator[None]:
 def fill(connection: Connection, finished: int, queued: int, model: str) -> None:
     """Insert `finished` ended and `queued` waiting requests of this model, and update the planner's statistics.
 
-    A tenth of the ended ones were cancelled within the last minutes. The waiting ones are predicted, by the running
-    quantiles of a cold start, and no present planner has fetched them.
+    A tenth of the ended requests were cancelled within the last minutes. The waiting requests have predictions, by the
+    running quantiles of a cold start, and no present planner has fetched them.
     """
     values = {
         "model": model,
@@ -108,7 +112,7 @@ def fill(connection: Connection, finished: int, queued: int, model: str) -> None
 
 
 def fill_service(url: str, model: str, finished: int, queued: int = 0) -> None:
-    """Fill a service's empty database with ended and waiting requests, close their minutes, and vacuum it."""
+    """Fill a service's empty database with ended and waiting requests, close its history's minutes, and vacuum it."""
     engine = make_engine(url, answer_within_s=None, pool_size=1, name="benchmark")
     with engine.connect() as connection:
         fill(connection, finished, queued, model)

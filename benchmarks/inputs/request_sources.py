@@ -1,4 +1,4 @@
-"""Where requests come from: requests with known answers, arrivals with their instants, files of bulk jobs."""
+"""The sources of requests: requests with known answers, arrivals with their instants, files of bulk jobs."""
 
 import hashlib
 import json
@@ -17,24 +17,24 @@ from tokenizers import Tokenizer
 from cli.api_client import Client, Json
 from cli.demo.demo_workload import DemoArrival, DemoRequest, RealRequest, poisson_arrivals, real_arrivals
 from inference.toy.toy_applications import toy_requests
-from learning.predictors.length_predictor import Outcome, Prompt
+from learning.features.length_predictor import Outcome, Prompt
 from settings import read_settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-TEST_SHARE = 0.2  # share of the texts, as the service holds out one in five
+TEST_SHARE = 0.2  # this share of the texts is the test set, because the service also holds out one in five
 CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
 CRUDE_TOKEN = re.compile(rf"[{CJK}]|[^\W\d_{CJK}]+|\d|[^\w\s]|_")
 
-LIMIT = 1 << 16  # tokens of an answer: any value above all answers works
-# Requests that are drawn without a data directory: 80 % train a predictor, as the papers' 2,000 of each task do. Inputs
-# have a median of 60 words, so that answers have tens to hundreds of tokens like those of the papers' tasks.
+LIMIT = 1 << 16  # the most tokens of an answer; any value above the longest answer works
+# Without a data directory this many toy requests are drawn, of which 80 % train a predictor (the papers train on 2,000
+# of each task). Their median of 60 words gives answers of tens to hundreds of tokens, as the papers' tasks have.
 OWN_REQUESTS, OWN_MEDIAN_WORDS = 12_000, 60.0
 OWN = "the repository's toy requests, because no --data was given"
 
 
 @dataclass(frozen=True, slots=True)
 class AnsweredRequest:
-    """One line of a task file."""
+    """A request with its answer's length, from one line of a task file."""
 
     application: str
     task: str
@@ -42,11 +42,11 @@ class AnsweredRequest:
 
     @property
     def is_test(self) -> bool:
-        """Whether the request is in the test set: one in five texts, the same ones in every file and run."""
+        """Return whether the request is in the test set: one in five texts, the same texts in every file and run."""
         return self.is_test_in(0)
 
     def is_test_in(self, split: int) -> bool:
-        """Whether the request is in the test set of this split; each split draws other texts."""
+        """Return whether the request is in the test set of this split; each split draws other texts."""
         salt = f"test {split}" if split else "test"
         first = hashlib.sha256((salt + self.outcome.prompt.input).encode("utf-8", "replace")).digest()[:4]
         return int.from_bytes(first, "big") < TEST_SHARE * 2**32
@@ -54,7 +54,7 @@ class AnsweredRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenCounter:
-    """Counts the tokens of texts; `name` says by which tokenizer."""
+    """Counts the tokens of texts; `name` names the tokenizer."""
 
     name: str
     count: Callable[[Sequence[str]], list[int]]
@@ -76,7 +76,7 @@ def tokenizer_option(command: Command) -> Command:
 
 
 def token_counter(model: str | None) -> TokenCounter:
-    """Return the counter by this model's tokenizer; without one by SmolLM2's if it was fetched, else the crude one."""
+    """Return a counter with this model's tokenizer; without a model with SmolLM2's if it was fetched, else CRUDE."""
     if model is None:
         try:
             model = read_settings(model="smollm2").model
@@ -93,7 +93,7 @@ def token_counter(model: str | None) -> TokenCounter:
 def read_answered(data: Path | None, tokens: TokenCounter = CRUDE) -> list[AnsweredRequest]:
     """Read every line of `*.jsonl` in `data/requests` or in `data`; without data, draw the repository's toy requests.
 
-    The task stands for the application, because two files of one application may have the answers of two models to the
+    A prompt has its task as its application, because two files of one application may have answers of two models to the
     same instruction, and a service serves one model.
     """
     answered = []
@@ -123,8 +123,8 @@ def _application(row: Json) -> str:
     return str(row["application"])
 
 
-# Words of a toy input. The demo's have 10; with so few, HTTP and the database are half of the work on a small machine,
-# whatever the policy.
+# The words of a median toy input. The demo's inputs have 10; with so few, HTTP and the database are half of the work on
+# a small machine under any policy.
 MEDIAN_WORDS = 30.0
 Workload = Literal["toy", "instructions", "tasks"]
 
@@ -145,7 +145,7 @@ def arrivals_of(workload: Workload, requests: int, rate: float, seed: int) -> li
 
 
 def write_bulk_file(path: Path, model: str, requests: Iterable[DemoRequest], metadata: Mapping[str, str] = {}) -> None:
-    """Write the lines of a bulk job, one for each request; its number is the line's `custom_id`."""
+    """Write the lines of a bulk job, one for each request; a request's position is its line's `custom_id`."""
     with path.open("w", encoding="utf-8") as file:
         for number, one in enumerate(requests):
             own = {"application": one.application, **metadata}

@@ -1,6 +1,6 @@
 """Workloads for simulations: real lengths from a data directory, arrivals, and predictions of a chosen quality.
 
-A simulation needs only lengths, no texts. `mixed` draws Magnus's eight tasks alike, `hard` lines of chat and code
+A simulation needs only lengths, no texts. `mixed` draws Magnus's eight tasks equally often, `hard` draws chats and code
 comments; `azure_*` keep the bursts of a trace; `vicuna` has the lengths of Vicuna-7B's answers to Alpaca prompts.
 Predictors are trained on other requests than the simulated ones.
 """
@@ -24,28 +24,28 @@ from scheduling.simulation.simulator import Arrival
 
 Numbers = NDArray[np.float64]
 
-HARD = ("chat", "code comment")  # applications whose answer lengths depend least on their inputs
-# Applications whose tasks Magnus counts apart (IV-A); our two files of bug fixing, and of code comments, are one task.
+HARD = ("chat", "code comment")  # the lengths of these applications' answers depend least on their inputs
+# Magnus counts each file of these applications as a task (IV-A); two files of bug fixing, or of code comments, are one.
 TWO_TASKS = ("machine translation", "code translation")
-# Kendall's tau and RMSE in tokens: `useless` has no rank information, `noisy` is half way to it; chosen, not measured.
+# Kendall's tau and RMSE in tokens; `useless` has no rank information, `noisy` half of it. Chosen, not measured.
 NOISE = {"noisy": (0.5, 100.0), "useless": (0.0, None)}
 ALPACA_PROMPT_TOKENS = 20  # about the mean of Alpaca's prompts, which the file does not contain
-TRAINING_SHARE = 0.2  # share of a trace's requests, the first ones, on which its predictor is trained; not tuned
+TRAINING_SHARE = 0.2  # this first share of a trace's requests trains its predictor; not tuned
 
 
 @dataclass(frozen=True)
 class WorkloadLengths:
-    """Requests to draw from: columns of prompt tokens, generated tokens, and each predictor's predictions."""
+    """The requests of which workloads are drawn: columns of prompt tokens, generated tokens and predictions."""
 
     application: tuple[str, ...]
     prompt: NDArray[np.int64]
     generated: NDArray[np.int64]
     predictions: Mapping[str, tuple[NDArray[np.int64], NDArray[np.int64]]]  # by predictor: median, upper quantile
-    arrival_s: Numbers | None = None  # arrivals of a trace; otherwise arrivals are Poisson
-    shares: Numbers | None = None  # probability of each request; None: all alike
+    arrival_s: Numbers | None = None  # the instants of a trace's arrivals; None: arrivals are Poisson
+    shares: Numbers | None = None  # the probability that each request is drawn; None: all are equally likely
 
     def at_random_instants(self) -> "WorkloadLengths":
-        """The same requests with Poisson arrivals instead of those of the trace."""
+        """Return the same requests with Poisson arrivals in place of the trace's."""
         return replace(self, arrival_s=None)
 
 
@@ -68,7 +68,7 @@ def arrivals(
 ) -> list[Arrival]:
     """Draw requests at `rate` a second for about `seconds`; a trace is sped up to that rate and keeps its bursts.
 
-    `growth` lengthens answers but not their predictions (the answers of VSQ's quantized model are longer).
+    `growth` multiplies the lengths of answers but not of predictions: VSQ's quantized model gives longer answers.
     """
     rng = np.random.default_rng(seed)
     if lengths.arrival_s is None:
@@ -105,7 +105,7 @@ def read_requests(
 ) -> dict[str, WorkloadLengths]:
     """Read `mixed` and `hard` from `data/requests`: test requests, with predictions fitted on the training requests.
 
-    The repository's toy requests, which are read without data, have no `hard` ones.
+    Without data the repository's toy requests are read, and there is no `hard`.
     """
     answered = read_answered(data, tokens)
     training, test = [one for one in answered if not one.is_test], [one for one in answered if one.is_test]
@@ -133,13 +133,13 @@ def magnus_task(one: AnsweredRequest) -> str:
 
 
 def equal_shares(tasks: Sequence[str]) -> Numbers:
-    """Return a probability for each request, with which every task is drawn as often as any other."""
+    """Return a probability for each request, so that all tasks are drawn equally often."""
     requests = Counter(tasks)
     return np.array([1 / (len(requests) * requests[task]) for task in tasks])
 
 
 def read_trace(path: Path) -> WorkloadLengths:
-    """Read an Azure trace without its first fifth, from which its predictor learns."""
+    """Read an Azure trace; its first fifth trains the predictor and is left out of the workload."""
     with path.open(encoding="utf-8") as file:
         rows = [(float(r["arrival_s"]), int(r["input_tokens"]), int(r["output_tokens"])) for r in csv.DictReader(file)]
     at, prompt, generated = (np.array(column) for column in zip(*rows, strict=True))
@@ -158,9 +158,9 @@ def read_trace(path: Path) -> WorkloadLengths:
 
 
 def read_vicuna(path: Path) -> WorkloadLengths:
-    """Read Vicuna-7B's answers to Alpaca prompts; `longest` and `mean` predict those of four samples (3.2).
+    """Read Vicuna-7B's answers to Alpaca prompts, four samples of each; the predictions are their `longest` and `mean`.
 
-    The file has no prompts, so all have `ALPACA_PROMPT_TOKENS`.
+    These two predictions are from Sequence Scheduling 3.2. The file has no prompts: each has `ALPACA_PROMPT_TOKENS`.
     """
     rows = json.loads(path.read_text(encoding="utf-8"))
     samples = np.array([[row[key] for key in ("L_t0.0", "L_t0.3", "L_t0.5", "L_t0.7")] for row in rows], np.int64)
@@ -192,7 +192,7 @@ def noisy(generated: NDArray[np.int64], tau: float, rmse: float | None, rng: np.
 
 
 def upper_of(predicted: NDArray[np.int64], generated: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Make upper quantiles that cover nine of ten answers: each prediction times the same factor."""
+    """Return upper quantiles: the predictions times one factor, with which nine of ten answers are covered."""
     factor = max(1.0, float(np.quantile(generated / predicted, COVERAGE)))
     return np.asarray(np.ceil(predicted * factor), np.int64)
 
@@ -203,7 +203,7 @@ def _with_predictions(
     generated: NDArray[np.int64],
     real: tuple[NDArray[np.int64], NDArray[np.int64]],
 ) -> WorkloadLengths:
-    """Add the predictions of every predictor: true, real, noisy and useless."""
+    """Return these lengths with the predictions of four predictors: true, real, noisy and useless."""
     rng = np.random.default_rng(0)
     predictions = {"true": (generated, generated), "real": real}
     for name, (tau, rmse) in NOISE.items():

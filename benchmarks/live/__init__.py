@@ -1,1 +1,1 @@
-"""Every policy, and peers that serve the same API in other ways, on the real stack."""
+"""Compares the policies, and peers that serve the same API in other ways, on whole services."""

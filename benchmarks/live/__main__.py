@@ -9,8 +9,8 @@
 Repeats are interleaved: each policy and peer runs once before any runs again. The table has the medians of the repeats.
 Peers serve the same API in other ways (`benchmarks/live/peer_processes.py`). The peer `vllm` is vLLM's own server
 without our service, so that only the clients' figures are known. `magnus-published` is `magnus` with
-MAGNUS_MAGNUS=published, `oracle` is `fusion` whose predictions are the true lengths, where those are known, and
-`fusion:PART` is `fusion` with a part replaced (`benchmarks/fusion_variants.py`).
+MAGNUS_PARAMETERS=magnus=published, and `oracle` is `fusion` whose predictions are the true lengths, where those are
+known.
 
 Each run is written as it ends. With `--resume` the runs that the file has are not repeated, so that the same command
 goes on where it was stopped; `--minutes` bounds each start. `python -m benchmarks.live.published_tables` knows the
@@ -18,22 +18,20 @@ terms of the published tables, and `python -m benchmarks.live.compared_runs F` p
 simulator's.
 """
 
-import statistics
 import tempfile
 import time
 from dataclasses import fields, replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 
-from benchmarks.fusion_variants import FUSION_VARIANTS
+from benchmarks.experiment import Experiment, medians
 from benchmarks.harness import Json, Results, json_option, print_table, say
 from benchmarks.inputs.changed_models import MODEL_SIZES, ModelSize, enlarged_model, kv_growth
 from benchmarks.inputs.request_sources import Workload
-from benchmarks.live.fresh_service import CHANGED, ORACLE, PEERS, ServiceOptions, fresh_service
+from benchmarks.live.fresh_service import ORACLE, PEERS, ServiceOptions, fresh_service
 from benchmarks.live.live_figures import ServiceMonitor
 from benchmarks.live.live_workload import LiveWorkload, make_workload
 from benchmarks.live.measured_run import answer_first, await_estimator, measure
@@ -44,19 +42,18 @@ from benchmarks.scale.paced_engine import MACHINES, machine_of
 from benchmarks.scale.run_figures import compared
 from benchmarks.service_start import connection_to
 from cli.demo.demo_workload import DemoArrival
+from cli.hosting.service_access import POLICIES, VARIANTS, settings_with
 from cli.option_types import CommaSeparated
-from cli.service_access import POLICIES, VARIANTS, settings_with
-from inference.prompt_format import load_prompt_format
+from inference.prompts.prompt_format import load_prompt_format
 from settings import BUNDLED_MODEL
 
-# requests a second before the measurement: above a real model's rate on a CPU, so that requests are batched
+# The first requests come at this rate a second, which is more than a real model serves on a CPU, so that they batch.
 WARM_RATE = 8.0
-TEACHERS_SEED_OFFSET = 1_000_000  # draws other requests to learn serving times from; any large number works
-SIX_ROWS_MIB = 40  # six rows of Eq. (1), 1,024 + 1,024 tokens of the bundled model
-# the policies that use the serving time estimator
+TEACHERS_SEED_OFFSET = 1_000_000  # requests that teach serving times have seeds of their own; any large number works
+SIX_ROWS_MIB = 40  # the memory of six rows of Eq. (1), each of 1,024 + 1,024 tokens of the bundled model
+# These policies use the serving time estimator.
 HRRN = ("magnus", *(name for name, (policy, _) in VARIANTS.items() if policy == "magnus"))
-CHANGED_FUSION = [CHANGED + name for name in FUSION_VARIANTS]
-POLICY_LIST = CommaSeparated(click.Choice([*POLICIES, *VARIANTS, ORACLE, *CHANGED_FUSION]))
+POLICY_LIST = CommaSeparated(click.Choice([*POLICIES, *VARIANTS, ORACLE]))
 PEER_LIST = CommaSeparated(click.Choice([*PEERS, *DIRECT_SERVERS]))
 COLUMNS = {  # columns of the table: medians over the repeats
     "policy": "policy",
@@ -66,11 +63,11 @@ COLUMNS = {  # columns of the table: medians over the repeats
     "valid tok/s": "valid_tokens_per_s:.0f",
     "valid": "valid_token_share:.0%",
     "batch": "mean_batch_size:.1f",
-    "mean s": "mean:.2f",
-    "P50": "p50:.2f",
-    "P95": "p95:.2f",
-    "P99": "p99:.2f",
-    "max": "max:.2f",
+    "mean s": "response_s.mean:.2f",
+    "P50": "response_s.p50:.2f",
+    "P95": "response_s.p95:.2f",
+    "P99": "response_s.p99:.2f",
+    "max": "response_s.max:.2f",
     "idle": "worker_idle_share:.1%",
     "gap P50 ms": "gap_ms_p50:.0f",
     "gap P99 ms": "gap_ms_p99:.0f",
@@ -127,10 +124,10 @@ def main(
     **recorded: Any,
 ) -> None:
     """Run each policy and peer at each rate on a fresh stack and compare; each run records the other options."""
-    workload: Workload = recorded["workload"]
+    drawn_from: Workload = recorded["workload"]
     if model and model_size != "1x":
         raise click.BadParameter("only the bundled model can be enlarged", param_hint="--model-size")
-    if workload == "tasks" and data is None:
+    if drawn_from == "tasks" and data is None:
         raise click.BadParameter("tasks are drawn from --data", param_hint="--workload")
     directory = settings_with(model=model).model if model else None  # resolves the name of a fetched model
     if model_size != "1x":
@@ -142,16 +139,23 @@ def main(
     options = ServiceOptions(kv_budget=kv_budget, model=directory, **of_service)
     prompts = load_prompt_format(served)
     limits = recorded["max_prompt_tokens"], recorded["max_output_tokens"]
-    sent = make_workload(workload, prompts, served, data, answers, *limits)
+    sent = make_workload(drawn_from, prompts, served, data, answers, *limits)
     records = RunRecords(results, resume, minutes)
-    for repeat, rate, name in product(range(repeats), rates, [*policies, *peers]):
-        named = Path(model).name if model else f"bundled-{model_size}"
-        terms = RunTerms(name, rate, repeat, model=named, kv_budget=kv_budget, **recorded)
-        run = records.run(terms, partial(measured, terms, options, sent))
-        if run and "requests_per_s" in run:
-            say(f"{name} at {rate:g}/s: {run['requests_per_s']} requests/s, mean {run['response_s']['mean']} s")
+    named = Path(model).name if model else f"bundled-{model_size}"
+    recorded |= {"model": named, "kv_budget": kv_budget}
+
+    def figures(name: str, part: tuple[float, int]) -> Json:
+        terms = RunTerms(name, *part, **recorded)
+        return records.run(terms, partial(measured, terms, options, sent)) or {}
+
+    # Each repeat has arrivals of its own, which are the same for all systems.
+    workload = {f"{rate:g}/s, repeat {repeat}": (rate, repeat) for repeat in range(repeats) for rate in rates}
+    for run in Experiment(workload, {name: name for name in (*policies, *peers)}, figures).runs():
+        if "requests_per_s" in run:
+            mean_s = run["response_s"]["mean"]
+            say(f"{run['system']} at {run['rate']:g}/s: {run['requests_per_s']} requests/s, mean {mean_s} s")
     runs = [run for run in records.runs if "error" not in run]
-    print_table(medians(runs), COLUMNS, "Medians of the repeats")
+    print_table(medians(runs, ("policy", "rate")), COLUMNS, "Medians of the repeats")
     if plot_dir:
         plot_over_rate(runs, lambda run: str(run["policy"]), plot_dir / "live.svg", logarithmic=False)
     short = [run for run in records.runs if "error" in run or run["completed"] != run["requests"]]
@@ -160,7 +164,7 @@ def main(
 
 
 def measured(terms: RunTerms, options: ServiceOptions, workload: LiveWorkload) -> Json:
-    """Measure one run, after other requests were answered."""
+    """Start a service, let it answer other requests first, and measure one run."""
     settling = round(terms.rate * terms.warm_seconds)
     before = terms.warm_requests + settling
     drawn = workload.draw(before + terms.requests, terms.rate, terms.seed + terms.repeat)
@@ -192,20 +196,6 @@ def measured(terms: RunTerms, options: ServiceOptions, workload: LiveWorkload) -
 def _from_zero(arrivals: list[DemoArrival]) -> list[DemoArrival]:
     """Shift the arrivals so that the first one comes at once."""
     return [replace(arrival, at_s=arrival.at_s - arrivals[0].at_s) for arrival in arrivals]
-
-
-def medians(runs: list[Json]) -> list[Json]:
-    """One row for each policy and rate: the median of each figure over the repeats that have it."""
-    rows = []
-    for policy, rate in dict.fromkeys((run["policy"], run["rate"]) for run in runs):
-        same = [run | run["response_s"] for run in runs if (run["policy"], run["rate"]) == (policy, rate)]
-        row: Json = {"policy": policy, "rate": rate}
-        for column in list(COLUMNS.values())[2:]:
-            key = column.partition(":")[0]
-            known = [run[key] for run in same if run.get(key) is not None]
-            row[key] = statistics.median(known) if known else None
-        rows.append(row)
-    return rows
 
 
 if __name__ == "__main__":

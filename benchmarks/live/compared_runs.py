@@ -1,4 +1,4 @@
-"""The table of a live comparison beside the papers' and the simulator's figures, from the runs that it recorded.
+"""Makes the table of a live comparison, beside the papers' and the simulator's figures, from its recorded runs.
 
     python -m benchmarks.live.compared_runs F.json [F2.json …] --plot FILE.svg
 
@@ -9,15 +9,17 @@ are several, and the ratios to the first policy of the file. The picture has a g
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
 from matplotlib import colormaps
 
-from benchmarks.harness import Json, Results
+from benchmarks.experiment import medians
+from benchmarks.harness import Column, Json, Results, markdown_table
 from benchmarks.pictures import panels
 
-# What the papers print, by machine and policy: on their engines, GPUs and requests, at their rates.
+# The papers' results, by machine and policy, measured with their engines, GPUs, requests and rates.
 PAPERS: dict[tuple[str, str], str] = {
     ("v100", "vsq"): "`magnus` serves 2.93 to 3.34 × as much",
     ("v100", "ccb"): "`magnus` serves 1.66 to 1.85 × as much",
@@ -48,7 +50,7 @@ def main(files: tuple[Path, ...], plot_file: Path | None) -> None:
 
 
 def terms_of(runs: Sequence[Json]) -> str:
-    """Describe what the runs have in common and how busy the machine was before them."""
+    """Describe the terms that the runs have in common, and how busy the machine was before them."""
     run = runs[0]
     pace = f"at the pace of {run['paced']}" if run["paced"] else f"{run['model']}, {run['kv_budget']} a worker"
     loads = [one["load_before"] for one in runs]
@@ -60,39 +62,29 @@ def terms_of(runs: Sequence[Json]) -> str:
 
 
 def markdown(runs: Sequence[Json]) -> list[str]:
-    """Make the lines of one table; the first policy is the one that ratios refer to."""
-    names = list(dict.fromkeys(run["policy"] for run in runs))
-    by_name = {name: [run for run in runs if run["policy"] == name] for name in names}
-    base = by_name[names[0]]
-    lines = [
-        f"| policy | requests/s | × {names[0]} | to the last arrival | mean s | × {names[0]} | P99 s | valid tokens/s "
-        "| valid | rows | simulated requests/s; mean s | the paper |",
-        "|" + "---|" * 12,
-    ]
-    for name, own in by_name.items():
-        per_s, mean = _median(own, "requests_per_s"), _median(own, "response_s", "mean")
-        base_per_s, base_mean = _median(base, "requests_per_s"), _median(base, "response_s", "mean")
-        simulated = [_median(own, "simulator", key) for key in ("requests_per_s", "mean")]
-        cells = (
-            f"`{name}`",
-            _with_range(own, "requests_per_s", form=".2f"),
-            _ratio(per_s, base_per_s),
-            _shown(_median(own, "requests_per_s_to_last_arrival"), ".2f"),
-            _with_range(own, "response_s", "mean", form=".1f"),
-            _ratio(mean, base_mean),
-            _shown(_median(own, "response_s", "p99"), ".1f"),
-            _shown(_median(own, "valid_tokens_per_s"), ".0f"),
-            _shown(_median(own, "valid_token_share"), ".0%"),
-            _shown(_median(own, "mean_batch_size"), ".1f"),
-            "–" if simulated[0] is None else f"{_shown(simulated[0], '.2f')}; {_shown(simulated[1], '.1f')}",
-            _printed(own[0]["paced"], name),
-        )
-        lines.append("| " + " | ".join(cells) + " |")
-    return [*lines, "", *_facts(runs)]
+    """Return the lines of one table; its ratios are relative to the first policy."""
+    rows = medians(runs, ("policy",))
+    base = rows[0]
+    columns: dict[str, Column] = {
+        "policy": lambda row: f"`{row['policy']}`",
+        "requests/s": lambda row: _with_range(runs, row["policy"], ".2f", "requests_per_s"),
+        f"× {base['policy']}": lambda row: f"{row['requests_per_s'] / base['requests_per_s']:.2f}",
+        "to the last arrival": "requests_per_s_to_last_arrival:.2f",
+        "mean s": lambda row: _with_range(runs, row["policy"], ".1f", "response_s", "mean"),
+        f"mean × {base['policy']}": lambda row: f"{row['response_s']['mean'] / base['response_s']['mean']:.2f}",
+        "P99 s": "response_s.p99:.1f",
+        "valid tokens/s": "valid_tokens_per_s:.0f",
+        "valid": "valid_token_share:.0%",
+        "rows": "mean_batch_size:.1f",
+        "simulated requests/s": "simulator.requests_per_s:.2f",
+        "mean": "simulator.mean:.1f",
+        "the paper": lambda row: _printed(runs[0]["paced"], row["policy"]),
+    }
+    return [*markdown_table(rows, columns), "", *_facts(runs)]
 
 
 def _printed(machine: str | None, policy: str) -> str:
-    """Return what a paper prints of this policy on this machine, or on its own if the engine is not paced."""
+    """Return a paper's result for this policy on this machine, or on any if the engine is not paced (None)."""
     if policy == "sequence":
         return SEQUENCE
     of_policy = {own: text for (own, name), text in PAPERS.items() if name == policy and machine in (own, None)}
@@ -100,7 +92,7 @@ def _printed(machine: str | None, policy: str) -> str:
 
 
 def _facts(runs: Sequence[Json]) -> list[str]:
-    """List what was learned before, how lengths correlate, and which CPUs and threads the workers had."""
+    """List the estimators learned before, the correlation of lengths, and the workers' CPU shares and threads."""
     estimators = {run["policy"]: run["learned_before"]["serving_time_estimators"] for run in runs}
     correlation = [run["length_correlation"]["all"] for run in runs if run["length_correlation"].get("all") is not None]
     shares = [run["worker_cpu_share"] for run in runs]
@@ -112,34 +104,19 @@ def _facts(runs: Sequence[Json]) -> list[str]:
     return [*lines, f"- threads of each worker: {', '.join(threads)}"] if threads else lines
 
 
-def _values(runs: Sequence[Json], *path: str) -> list[float]:
-    found = []
-    for run in runs:
-        value: object = run
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
-        if isinstance(value, int | float):
-            found.append(float(value))
-    return found
-
-
-def _median(runs: Sequence[Json], *path: str) -> float | None:
-    values = _values(runs, *path)
-    return statistics.median(values) if values else None
-
-
-def _with_range(runs: Sequence[Json], *path: str, form: str) -> str:
-    values = _values(runs, *path)
-    shown = _shown(_median(runs, *path), form)
+def _with_range(runs: Sequence[Json], policy: str, form: str, *path: str) -> str:
+    """Return the median of a policy's repeats, with their range where there are several."""
+    values = [_at(run, path) for run in runs if run["policy"] == policy]
+    shown = f"{statistics.median(values):{form}}"
     return f"{shown} ({min(values):{form}}–{max(values):{form}})" if len(values) > 1 else shown
 
 
-def _ratio(value: float | None, base: float | None) -> str:
-    return "–" if value is None or not base else f"{value / base:.2f}"
-
-
-def _shown(value: float | None, form: str) -> str:
-    return "–" if value is None else f"{value:{form}}"
+def _at(run: Json, path: Sequence[str]) -> float:
+    """Return the figure at this path of keys."""
+    value: Any = run
+    for key in path:
+        value = value[key]
+    return float(value)
 
 
 def draw(runs: Sequence[Json], rates: Sequence[float], path: Path) -> None:
@@ -150,9 +127,9 @@ def draw(runs: Sequence[Json], rates: Sequence[float], path: Path) -> None:
     with panels(path, 1, len(figures), (15, 4.5)) as made:
         for panel, (title, key) in zip(made[0], figures.items(), strict=True):
             for number, name in enumerate(names):
-                own = [run for run in runs if run["policy"] == name]
-                heights = [_median([run for run in own if run["rate"] == rate], *key) or 0.0 for rate in rates]
-                # tab20 has a colour for each of twenty policies, the default cycle for ten
+                of_rate = {row["rate"]: row for row in medians(runs, ("policy", "rate")) if row["policy"] == name}
+                heights = [_at(of_rate[rate], key) if rate in of_rate else 0.0 for rate in rates]
+                # The default cycle has ten colours, tab20 has twenty.
                 colour = f"C{number}" if len(names) <= 10 else colormaps["tab20"](number)
                 panel.bar(np.arange(len(rates)) + number * width, heights, width, label=name, color=colour)
             panel.set(title=title, xlabel="arrivals a second")

@@ -1,4 +1,4 @@
-"""Starts a new service for one benchmark run: `magnus up` in its own directory, with our workers or a peer's."""
+"""Starts a new service for one benchmark run: `magnus up` in its own directory, with our workers or a peer."""
 
 import json
 import os
@@ -27,16 +27,14 @@ from cli.demo.demo_service import train_predictor
 from cli.hosting.child_process import ChildProgram
 from cli.hosting.embedded_servers import create_database, embedded_postgres
 from cli.hosting.process_commands import ONE_THREAD
+from cli.hosting.service_access import VARIANTS
 from cli.hosting.service_files import RunningService
-from cli.service_access import VARIANTS
-from models.connections.schema_upgrade import upgrade
+from models.connections.session import make_engine
 from models.planning.live_fleet import live_workers
-from models.session import make_engine
+from models.schema_upgrade import upgrade
 
 PEERS = ("celery", "window", "generate_batch")
-CHANGED = "fusion:"  # begins the names of `fusion` with a part replaced
-CHANGES = Path(__file__).parent / "changed_fusion"
-ORACLE = "oracle"  # `fusion` whose predictions are the true lengths
+ORACLE = "oracle"  # this system is `fusion` with the true lengths as its predictions
 ORACLE_PREDICTIONS = """
     create table true_tokens (texts text primary key, tokens int not null);
     create function predict_the_truth() returns trigger language plpgsql as $$
@@ -57,7 +55,7 @@ ORACLE_PREDICTIONS = """
 def peer_programs(
     name: str, workers: int, service: RunningService, model: str | None, kv_budget: str
 ) -> list[ChildProgram]:
-    """List the processes of a peer: one for each worker, and for `celery` one more that publishes."""
+    """Return the processes of a peer: one for each worker, and for `celery` one more that publishes."""
     threads = max(1, (os.cpu_count() or 1) // workers)
     environment = addresses(service.database_url, service.redis_url)
     environment |= {"MAGNUS_MODEL": model} if model else {}
@@ -79,20 +77,19 @@ def peer_programs(
     ]
 
 
-LONGEST_WAIT_S = "600"  # the longest wait of one call, the most that can be set
-MANY_CALLS = "1000"  # calls of one client at once; any number above those of the benchmarks works
-ALIVE_S = 10.0  # seconds since a worker's last sign of life; any value well above its beats of 1.5 s works
-CONNECTIONS_OF_A_WORKER = 8  # database connections, at most (docs/operations.md)
-CONNECTIONS_OF_THE_REST = 100  # any value above the sum of all other processes, 30, works
+LONGEST_WAIT_S = "600"  # a call may wait this long, the most that can be set
+ALIVE_S = 10.0  # a worker lives if its last heartbeat is younger; any value well above the interval of 1.5 s works
+CONNECTIONS_OF_A_WORKER = 8  # the most database connections of a worker (docs/operations/scale.md)
+CONNECTIONS_OF_THE_REST = 100  # for all other processes, which need 30; any value above that works
 
 
 @dataclass(frozen=True)
 class ServiceOptions:
-    """What the services of one comparison have in common; `model` None is the bundled one.
+    """The options that all services of a comparison have; without `model` they serve the bundled one.
 
-    `engines` are addresses of servers that replace our workers. `paced` names a published machine; worker processes
-    keep its pace without computing. `database_url` is a Postgres that runs already. `predictor` and `encoder` are the
-    settings of those names.
+    `engines` are addresses of servers that replace our engines. `paced` names a published machine, at whose pace the
+    workers answer without computing. `database_url` is a Postgres that runs already. `predictor` and `encoder` are
+    MAGNUS_PREDICTOR and MAGNUS_ENCODER.
     """
 
     workers: int
@@ -102,29 +99,26 @@ class ServiceOptions:
     max_output_tokens: int | None = None
     engines: tuple[str, ...] = ()
     paced: str | None = None
-    headroom: float = 0.0  # memory of a paced worker beyond Θ, as a share of Θ
+    headroom: float = 0.0  # the memory of a paced worker beyond Θ, as a share of Θ
     database_url: str | None = None
     predictor: str | None = None
     encoder: str | None = None
 
     def environment(self) -> dict[str, str]:
-        """The settings for which `magnus up` has no option."""
+        """Return the settings for which `magnus up` has no option."""
         given = {
             "MAGNUS_MAX_PROMPT_TOKENS": self.max_prompt_tokens,
             "MAGNUS_MAX_OUTPUT_TOKENS": self.max_output_tokens,
             "MAGNUS_DATABASE_URL": self.database_url,
             "MAGNUS_PREDICTOR": self.predictor,
             "MAGNUS_ENCODER": self.encoder,
-            "MAGNUS_TENANT_WAITING_CALLS": MANY_CALLS,
             "MAGNUS_WAIT_S": LONGEST_WAIT_S,
         }
         return {name: str(value) for name, value in given.items() if value is not None}
 
 
 def of_variant(name: str) -> tuple[str, dict[str, str]]:
-    """Return the policy that a service of this name runs under, and further settings."""
-    if name.startswith(CHANGED):
-        return "fusion", {"PYTHONPATH": str(CHANGES), "CHANGED_FUSION": name.removeprefix(CHANGED)}
+    """Return the policy of the system with this name, and the further settings of its service."""
     return VARIANTS.get(name, ("fusion" if name == ORACLE else name, {}))
 
 
@@ -137,8 +131,8 @@ def fresh_service(
 ) -> Iterator[tuple[RunningService, Path]]:
     """Run a service until the context ends: under the policy or variant `name`, or served by the peer `name`.
 
-    Its length predictor learns the examples first; a peer has none. Paced workers, and the predictions of the ORACLE,
-    take the answers' lengths from `true_tokens`, by instruction and input.
+    The service's length predictor learns the examples first; a peer has no predictor. Paced workers and the ORACLE take
+    the answers' lengths from `true_tokens`, which has them by instruction and input.
     """
     is_peer = name in PEERS
     policy, environment = of_variant(name)
@@ -187,7 +181,7 @@ def predict_the_truth(service: RunningService, true_tokens: Mapping[tuple[str, s
 def paced_workers(
     machine: str, workers: int, service: RunningService, model: str | None = None, more: tuple[str, ...] = ()
 ) -> ChildProgram:
-    """Make the program that runs paced workers, with more options; it is ready when all of them are registered."""
+    """Return the program that runs paced workers, with the options `more`; it is ready when all have registered."""
     command = (sys.executable, "-m", "benchmarks.scale.paced_worker", "--machine", machine, "--workers", str(workers))
 
     def all_announced() -> bool:

@@ -1,4 +1,4 @@
-"""Figures of a live run that the API does not have: gaps between batches, CPU shares, decision times, ETA errors."""
+"""Figures of a live run that the API does not show: gaps between batches, CPU shares, decision times, ETA errors."""
 
 import json
 import os
@@ -13,19 +13,19 @@ from sqlalchemy import text
 
 from benchmarks.harness import Json, percentile
 from cli.hosting.service_files import RunningService
-from models.session import make_engine
+from models.connections.session import make_engine
 
-ENGINES = ("worker", "peer", "paced")  # the beginnings of the names of processes that run a model
-# The processes of the control plane, whose CPU share is reported.
+ENGINES = ("worker", "peer", "paced")  # the names of processes that run a model begin with these
+# The CPU share of the control plane is that of these processes.
 CONTROL_PLANE = ("web", "planner", "predictor", "chores", "beat")
 
-UNSUPERVISED = ("peer", "paced", "publisher")  # processes that are not restarted if they end
+UNSUPERVISED = ("peer", "paced", "publisher")  # processes whose names begin with these are not restarted if they end
 
 OPEN = text("select count(*) from requests where status in ('queued', 'in_progress')")
 
 ANSWERED = text("select count(*) from requests where arrived_at >= to_timestamp(:since) and finished_at is not null")
 
-DECISION = text("select (value->>'decision_s')::float8 from service_state where name = 'planner'")
+DECISION = text("select (value->'decisions'->>'last_s')::float8 from service_state where name = 'planner'")
 
 # A gap between two batches of a worker counts only if some request waited during the whole gap.
 GAPS = text("""
@@ -44,9 +44,9 @@ GAPS = text("""
 """)
 
 ETA_ERRORS = text("""
-    select abs(extract(epoch from eta_at - finished_at))::float8
-        / greatest(extract(epoch from finished_at - arrived_at), 0.001)::float8 as error
-    from requests where status = 'completed' and eta_at is not null and arrived_at >= to_timestamp(:since)
+    select abs((eta->>'eta_s')::float8 - took_s) / greatest(took_s, 0.001) as error
+    from requests, lateral (select extract(epoch from finished_at - arrived_at)::float8 as took_s) as took
+    where status = 'completed' and eta is not null and arrived_at >= to_timestamp(:since)
 """)
 
 
@@ -54,13 +54,13 @@ LEARNED = text("""
     select (select count(*) from requests where status in ('completed', 'incomplete')) as answers,
         (select count(*) from model_versions where kind = 'length') as length_predictors,
         (select count(*) from model_versions where kind = 'serving_time') as serving_time_estimators,
-        (select max((curves->>'version')::int) from workers) as step_costs,
-        (select max((curves->>'error')::float8) from workers) as step_error
+        (select max((report->'curves'->>'version')::int) from workers) as step_costs,
+        (select max((report->'curves'->>'error')::float8) from workers) as step_error
 """)
 
 
 class ServiceMonitor:
-    """Samples a service while it serves one run; a context manager."""
+    """Samples a service while it serves one run; the measurement of CPU time begins when its context is entered."""
 
     def __init__(self, service: RunningService, state_dir: Path) -> None:
         self._engine = make_engine(service.database_url, pool_size=1, name="benchmark")
@@ -82,7 +82,7 @@ class ServiceMonitor:
         self._engine.dispose()
 
     def open_requests(self) -> int:
-        """How many requests are queued or in progress."""
+        """Return the number of requests that are queued or in progress."""
         with self._engine.connect() as connection:
             return int(connection.execute(OPEN).scalar_one())
 
@@ -97,12 +97,12 @@ class ServiceMonitor:
             self._decisions.append(decision_s)
 
     def learned(self) -> Json:
-        """Count answers and published versions, and read the largest error of the workers' learned costs."""
+        """Return the numbers of answers and published versions, and the largest error of the workers' learned costs."""
         with self._engine.connect() as connection:
             return dict(connection.execute(LEARNED).one()._mapping)
 
     def threads(self) -> dict[str, int]:
-        """The number of threads with which each worker's model computes, as its log says."""
+        """Return the number of threads with which each worker's model computes, from its log."""
         found = {}
         for log in sorted((self._state_dir / "logs").glob("worker-*.log")):
             said = [json.loads(line) for line in log.read_text().splitlines() if '"threads"' in line]
@@ -111,19 +111,19 @@ class ServiceMonitor:
         return found
 
     def stop_clock(self) -> None:
-        """End the measurement of CPU time, before the benchmark itself uses the service."""
+        """End the measurement of CPU time; call it before the benchmark itself uses the service."""
         self._wall_s = time.monotonic() - self._started_at
         after = self._cpu_times()
         self._cpu_s = {name: after[name] - self._before[name] for name in after}
 
     def cpu_ms_a_second(self) -> Json:
-        """CPU milliseconds that each process used in a second, until the clock was stopped."""
+        """Return the CPU milliseconds a second that each process used until the clock was stopped."""
         return {name: round(1000 * cpu_s / self._wall_s, 1) for name, cpu_s in sorted(self._cpu_s.items())}
 
     def figures(self, since: float) -> Json:
-        """CPU as shares of all cores, gaps and decisions in milliseconds, ETA errors as shares of the response time.
+        """Return CPU as shares of all cores, gaps and decisions in ms, ETA errors as shares of the response time.
 
-        Gaps and ETA errors are those of batches and requests that began at the instant `since` or later.
+        Gaps are those of batches that started at `since` or later, ETA errors of requests that arrived then or later.
         """
         with self._engine.connect() as connection:
             gaps = sorted(1000 * row.gap_s for row in connection.execute(GAPS, {"since": since}))

@@ -1,7 +1,7 @@
-"""What a live comparison sends: arrivals, and requests with known answers from which length predictors learn.
+"""The workloads of live comparisons: arrivals, and requests with known answers from which length predictors learn.
 
-`toy` are the bundled model's requests, `instructions` the demo's real ones. `tasks` are lines of a data directory,
-Magnus's eight tasks alike; with the served model's own answers, those requests whose answers it ended by itself.
+`toy` has the bundled model's requests, `instructions` the demo's real ones. `tasks` draws Magnus's eight tasks equally
+often from a data directory; with the served model's own answers, it draws only requests whose answers the model ended.
 """
 
 import random
@@ -23,31 +23,31 @@ from benchmarks.inputs.request_sources import (
 )
 from benchmarks.inputs.simulated_workloads import magnus_task
 from cli.demo.demo_workload import TRAINING_EXAMPLES, DemoArrival, RealRequest, spaced, training_examples
-from inference.prompt_format import PromptFormat
+from inference.prompts.prompt_format import PromptFormat
 from inference.toy.toy_applications import ToyRequest
-from learning.predictors.length_predictor import Outcome, Prompt
+from learning.features.length_predictor import Outcome, Prompt
 
 Texts = tuple[str, str]  # instruction and input
 Example = Mapping[str, str | int]
-EXAMPLES_A_TASK = 2500  # on which Magnus trains its predictor (IV-A)
+EXAMPLES_A_TASK = 2500  # Magnus trains its predictor on this many requests of a task (IV-A)
 
 
 @dataclass(frozen=True)
 class LiveWorkload:
-    """`draw` makes arrivals from (requests, rate, seed), `examples` what predictors learn before these and a seed."""
+    """`draw` makes arrivals of (requests, rate, seed); `examples` makes what predictors learn before these arrivals."""
 
     draw: Callable[[int, float, int], list[DemoArrival]]
     examples: Callable[[list[DemoArrival], int], Iterable[Example]]
-    tokens: Callable[[ToyRequest | RealRequest], int | None]  # tokens of an answer, its end included; None: not known
+    tokens: Callable[[ToyRequest | RealRequest], int | None]  # the answer's tokens with its EOS; None: not known
 
     def true_tokens(self, arrivals: Iterable[DemoArrival]) -> dict[Texts, int]:
-        """Return the answers' lengths that are known."""
+        """Return the known lengths of these arrivals' answers, in tokens, by instruction and input."""
         known = ((one.request, self.tokens(one.request)) for one in arrivals)
         return {(request.instruction, request.input): tokens for request, tokens in known if tokens is not None}
 
 
 def toy_workload(prompts: PromptFormat) -> LiveWorkload:
-    """Return the bundled model's requests; predictors learn from others of the same applications."""
+    """Return the workload `toy`; predictors learn from other requests of the same applications."""
     return LiveWorkload(
         lambda requests, rate, seed: arrivals_of("toy", requests, rate, seed),
         lambda arrivals, seed: training_examples(TRAINING_EXAMPLES, arrivals, seed),
@@ -56,14 +56,14 @@ def toy_workload(prompts: PromptFormat) -> LiveWorkload:
 
 
 def instruction_workload() -> LiveWorkload:
-    """Return the demo's real instructions, whose answers are not known in advance."""
+    """Return the workload `instructions`, whose answers are not known in advance."""
     return LiveWorkload(
         lambda requests, rate, seed: arrivals_of("instructions", requests, rate, seed), lambda *_: (), lambda _: None
     )
 
 
 def task_workload(data: Path, model: str, answers: Path | None, most_prompt: int, most_answer: int) -> LiveWorkload:
-    """Return requests of the data's test texts that fit both limits; predictors learn from training texts."""
+    """Return the workload `tasks`: requests with test texts that fit both limits; predictors learn training texts."""
     known = _own_answers(answers, model, data) if answers else read_answered(data, token_counter(model))
     fitting = [one for one in known if one.application != "chat" and _fits(one, most_prompt, most_answer)]
     test: dict[str, list[RealRequest]] = defaultdict(list)
@@ -90,7 +90,7 @@ def task_workload(data: Path, model: str, answers: Path | None, most_prompt: int
 
 
 def _own_answers(answers: Path, model: str, data: Path) -> list[AnsweredRequest]:
-    """Read the model's own answers that it ended by itself; their applications stand for the tasks."""
+    """Read those answers of the model that it ended by itself; each request's application counts as its task."""
     kept = load_answers(answers, model, data, 10**9, say, cached_only=True, papers_only=True)
     return [
         AnsweredRequest(
@@ -107,7 +107,7 @@ def _own_answers(answers: Path, model: str, data: Path) -> list[AnsweredRequest]
 
 
 def _fits(one: AnsweredRequest, most_prompt: int, most_answer: int) -> bool:
-    template_tokens = 64  # more than a chat template adds
+    template_tokens = 64  # more tokens than a chat template adds
     return (
         one.outcome.prompt.prompt_tokens + template_tokens <= most_prompt
         and one.outcome.generated_tokens + 1 <= most_answer

@@ -1,4 +1,4 @@
-"""One live run: the requests that a service learns from first, and the measured ones."""
+"""One live run: the requests from which a service learns first, and the measured requests."""
 
 import threading
 import time
@@ -16,17 +16,17 @@ from cli.demo.demo_workload import DemoArrival, DemoRequest, send_all
 from cli.demo.run_report import WHOLE_OR_CUT_OFF, summary
 from cli.hosting.service_files import RunningService
 
-# Seconds between two samples of the service; a shorter interval takes CPU from the service on a small machine. Not
-# tuned.
+# Seconds between two samples of the service. A shorter interval would take CPU from the service on a small machine.
+# Not tuned.
 POLL_S = 0.5
-# Seconds after the last of the first requests, until a predictor fitted to their answers is in service: the trainer
-# checks every 5 s.
+# Seconds after the last answer to the first requests. By then a predictor fitted to the answers is in service: the
+# trainer checks every 5 s.
 SETTLE_S = 10.0
-FEWEST_CORRELATED = 10  # requests of an application; with fewer its correlation is chance
+FEWEST_CORRELATED = 10  # the correlation of lengths is by chance if an application has fewer requests
 
 
 def answer_first(service: RunningService, state_dir: Path, arrivals: list[DemoArrival]) -> None:
-    """Send requests that the service learns from, and wait until it has learned."""
+    """Send requests that the service learns from, and wait until it has answered and learned."""
     pause = threading.Event()
     with client_of_service(state_dir) as client:
         for submission in send_all(client, arrivals, threading.Event(), lambda *_: None):
@@ -82,7 +82,7 @@ def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival
 
 
 def to_last_arrival(responses: list[dict[str, Any]]) -> float | None:
-    """Return the answers a second from the first arrival to the last, so that the end of the run does not count."""
+    """Return the answers a second between the first and the last arrival, so that the run's end does not count."""
     arrived = [response["magnus"]["arrived_at"] for response in responses]
     first, last = min(arrived), max(arrived)
     ended = sum(response["completed_at"] is not None and response["completed_at"] <= last for response in responses)

@@ -1,7 +1,7 @@
 """The peers of the live benchmark: other ways to serve the requests that our web process stored.
 
-Each takes requests first come, first served from the same Postgres, writes its answers there, and runs the same model:
-`celery` (one Celery task for each request, no batching), `window` (fixed-size batches by time window through
+Each peer takes requests first come, first served from the same Postgres, writes its answers there, and runs the same
+model: `celery` (one Celery task for each request, no batching), `window` (fixed-size batches by time window through
 `model.generate`) and `generate_batch` (transformers' continuous batching).
 """
 
@@ -19,8 +19,8 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from inference.local.kv.kv_budget import kv_budget_bytes
 from inference.local.loading.model_loading import load_model
-from inference.prompt_format import load_prompt_format
-from models.session import make_engine
+from inference.prompts.prompt_format import load_prompt_format
+from models.connections.session import make_engine
 from settings import read_settings
 
 CLAIM = text("""
@@ -80,28 +80,28 @@ class PeerStore:
             connection.execute(ANSWER, columns)
 
 
-WINDOW_S = 0.05  # longest wait for a full batch; longer makes fuller batches and later answers, not tuned
-WINDOW_SIZE = 10  # what Magnus Eq. (1) allows at Lmax = Gmax = 1024 in the default CPU budget, as for `vs`
+WINDOW_S = 0.05  # the longest wait for a full batch; a larger value makes fuller batches and later answers; not tuned
+WINDOW_SIZE = 10  # the size by Magnus Eq. (1) at Lmax = Gmax = 1024 in the default CPU budget, the same as for `vs`
 POLL_S = 0.01  # seconds between two queries for requests; any value well below a batch's time works
-PAGE_TOKENS = 32  # one of the fastest on a CPU, see `benchmarks.engines.compared_engines`
-BATCH_TOKENS = 512  # the largest of those tried there
-MAX_ROWS = 64  # more do not make it faster: the cost of its steps grows with the rows
+PAGE_TOKENS = 32  # one of the fastest page sizes on a CPU, see `benchmarks.engines.compared_engines`
+BATCH_TOKENS = 512  # the largest batch that was tried there
+MAX_ROWS = 64  # more rows do not make `generate_batch` faster: the cost of its steps grows with the rows
 
 
 class PeerModel:
     """The served model, called through `model.generate`."""
 
     def __init__(self, model: str, kv_budget: str) -> None:
-        """`kv_budget` is the setting of our workers."""
+        """Load the model; `kv_budget` is written as our workers' setting MAGNUS_KV_BUDGET."""
         loaded = load_model(model)
         self.budget_bytes = kv_budget_bytes(kv_budget, loaded.device)
-        # our engine may change its own copy's weights to a layout that transformers cannot read
+        # Our engine may have changed the weights that it loaded to a layout that transformers cannot read.
         plain = AutoModelForCausalLM.from_pretrained(model, dtype=loaded.model.dtype, trust_remote_code=False).eval()
         self.loaded, self.prompts = replace(loaded, model=plain), load_prompt_format(model)
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[PeerRequest]) -> list[PeerAnswer]:
-        """Run one padded batch to completion."""
+        """Run one padded batch to completion; returns its answers."""
         prompts = [self.prompts.encode(each.instructions, each.input) for each in requests]
         longest = max(map(len, prompts))
         pad_id = self.loaded.pad_id
@@ -168,7 +168,7 @@ def continuous(store: PeerStore, model: PeerModel) -> None:
         manager.stop(block=True)
 
 
-PUBLISHED_AT_ONCE = 100  # requests claimed in one transaction; any value works that keeps it short
+PUBLISHED_AT_ONCE = 100  # the requests claimed in one transaction; any value that keeps the transaction short works
 
 settings = read_settings()
 app = Celery("peer", broker=settings.redis_url)

@@ -21,17 +21,17 @@ from pathlib import Path
 import click
 
 from benchmarks.live.__main__ import main as live
-from cli.service_access import VARIANTS
+from cli.hosting.service_access import VARIANTS
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "live"
 EVERY = f"vs,vsq,ccb,glp,abp,magnus,{','.join(VARIANTS)},sequence,scls,baton,fusion,oracle"
-# Serving times are refitted every two minutes, so an estimator comes after that time or never.
+# Serving times are refitted every two minutes: an estimator that is not in service by then never will be.
 ESTIMATOR = "--await-estimator 130"
-# The memory beyond Θ that Magnus leaves for fragmentation, 30 % of what the weights leave, in units of Θ: 3 / 7.
+# Magnus keeps 30 % of the memory beside the weights for fragmentation, and Θ is the other 70 %: 3 / 7 of Θ.
 HEADROOM = "--headroom 0.4286"
 V100 = f"--paced v100 --workers 3 --requests 450 {HEADROOM} {ESTIMATOR} --policies {EVERY}"
-# The rates are below what `vs` serves, about what `magnus` or `scls` serves, and above what any policy serves, as
-# simulated with toy requests. Two A100s or A6000s are as many as one host's control plane can keep busy.
+# The rates are below what `vs` serves, about what `magnus` or `scls` serves, and above what any policy serves, by
+# simulations with toy requests. One host's control plane can keep at most two A100s or A6000s busy.
 A100 = "--workers 2 --repeats 3"
 TABLES = {
     "v100": f"{V100} --rates 25,12,4 --repeats 3 --predictor forest",

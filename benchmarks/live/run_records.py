@@ -1,4 +1,4 @@
-"""The runs of a comparison in one file: a comparison that was interrupted goes on with the runs that are missing."""
+"""Keeps the runs of a comparison in one file, so that an interrupted comparison goes on with the missing runs."""
 
 import os
 import time
@@ -10,7 +10,7 @@ from benchmarks.harness import Json, Results, say
 
 @dataclass(frozen=True, slots=True)
 class RunTerms:
-    """All that decides what a run measures; lengths in tokens, and `rate` in arrivals a second."""
+    """All options that decide what a run measures; `rate` is in arrivals a second."""
 
     policy: str
     rate: float
@@ -33,7 +33,7 @@ class RunTerms:
 
 
 class RunRecords:
-    """Keeps a record for each run, known by its terms, and writes the file after each."""
+    """Keeps one record for each run, found by the run's terms, and writes the file after each run."""
 
     def __init__(self, results: Results, resume: bool, minutes: float | None) -> None:
         """With `resume` the file's runs are kept; no run is started once `minutes` have passed."""
@@ -43,25 +43,25 @@ class RunRecords:
 
     @property
     def time_is_up(self) -> bool:
-        """Whether no further run may start."""
+        """Return whether no further run may start."""
         return self._ends_at is not None and time.monotonic() >= self._ends_at
 
     def run(self, terms: RunTerms, measure: Callable[[], Json]) -> Json | None:
-        """Measure the run with these terms and keep its record; None if it exists or the time is up.
+        """Measure the run with these terms, keep and return its record; None if it has one or the time is up.
 
         A run that fails is recorded with its error, and `resume` measures it again.
         """
         own = asdict(terms)
         if self.time_is_up or any(_same(own, known) for known in self.runs):
             return None
-        load = round(os.getloadavg()[0], 2)  # the machine's load average, in running processes
+        load = round(os.getloadavg()[0], 2)  # the machine's load average of the last minute
         began = time.monotonic()
         try:
             record = measure()
-        except Exception as error:  # the other runs must not be lost with this one
+        except Exception as error:  # a run that fails must not lose the others
             record = {"error": f"{type(error).__name__}: {error}"}
             say(f"{terms.policy} at {terms.rate:g}/s failed: {record['error']}")
-        # the terms last: a service calls the policy of a variant by its own name
+        # The terms come last: the service's figures name a variant's policy, and the record must name the variant.
         record |= {"commit": self._results.origin["commit"], "load_before": load, **own}
         record["wall_s"] = round(time.monotonic() - began, 1)
         self.runs.append(record)

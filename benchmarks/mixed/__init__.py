@@ -1,1 +1,1 @@
-"""Interactive requests beside a bulk job: what it costs them, and how much of the spare capacity the job uses."""
+"""Measures what a bulk job costs the interactive requests beside it, and the share of spare capacity that it uses."""

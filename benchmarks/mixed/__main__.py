@@ -13,12 +13,12 @@ from benchmarks.mixed.job_alone import MODEL_ANSWER, MODEL_MEMORY, MODEL_PROMPT,
 from benchmarks.mixed.kept_windows import live_windows, simulated_windows
 from benchmarks.mixed.live_mix import measure_live
 from benchmarks.mixed.simulated_mix import Mix, measure
+from cli.hosting.service_access import POLICIES, settings_with
 from cli.option_types import CommaSeparated
-from cli.service_access import POLICIES, settings_with
 
-LIVE_RATE = 8.0  # interactive requests a second: 0.04 of what one worker on two cores serves
+LIVE_RATE = 8.0  # interactive requests a second, 4 % of the rate that one worker on two cores serves
 PACED_WORKERS, PACED_MACHINE = 4, "v100"
-JOBS, LIVE_JOBS = 200, 10  # whose windows are judged
+JOBS, LIVE_JOBS = 200, 10  # the windows of this many jobs are judged
 POLICY_LIST = CommaSeparated(click.Choice(POLICIES))
 
 
@@ -71,7 +71,7 @@ def main(
 
 
 def makespans(policies: list[str], lines: int, workers: int) -> list[Json]:
-    """Measure a job alone: simulated under each policy, under the first one on paced workers and on ours."""
+    """Measure a job alone: simulated under each policy, and live under the first one, on paced workers and on ours."""
     fleets = [(PACED_WORKERS, PACED_MACHINE), (max(2, workers), None)]
     options = [ServiceOptions(workers=number, kv_budget="64MiB", paced=machine) for number, machine in fleets]
     return [

@@ -1,4 +1,4 @@
-"""A bulk job alone: simulated, on paced workers, on ours, and with a real model beside the time of its engine alone.
+"""Measures a bulk job alone: simulated, on paced workers, on ours, and with a real model against its engine alone.
 
 The makespan is compared with two ideals. `over_mean_end`: all workers end at the same instant, their mean end; the
 excess is work that was unevenly divided at the job's end. `over_middle_rate`: the whole job runs at the rate of its
@@ -23,19 +23,20 @@ from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.mixed.simulated_mix import bulk_lines, run
 from benchmarks.service_start import client_of_service, connection_to
 from cli.api_client import Client, Json
+from inference.engine_requests import DecodingRequest
 from inference.local.engine import Engine
+from inference.local.engine_options import EngineOptions
 from inference.local.engine_profile import worthwhile_threads
+from inference.local.guessed_tokens import Guessing
 from inference.local.kv.kv_cache import BLOCK_TOKENS
 from inference.local.loading.model_loading import load_model
-from inference.local.tokens.guessed_tokens import Guessing
-from inference.prompt_format import load_prompt_format
-from inference.sequences import Sequence as EngineSequence
+from inference.prompts.prompt_format import load_prompt_format
 from settings import read_settings
 
-MIDDLE = (0.2, 0.6)  # shares of the job's tokens between which all workers are full
-WARM_LINES = 200  # lines of a job before the measured one, from which costs and lengths are learned; at most a third
+MIDDLE = (0.2, 0.6)  # all workers are full between these shares of the job's tokens
+WARM_LINES = 200  # lines of an earlier job that teaches costs and lengths; at most a third of the measured job's
 POLL_S = 0.2  # any value well below a makespan works
-# of a real model: bytes of its KV cache, tokens of the longest prompt and answer, as in docs/results/real_model.md
+# A real model has a KV cache of these bytes and these limits of prompt and answer (docs/results/real_model.md).
 MODEL_MEMORY, MODEL_PROMPT, MODEL_ANSWER = 110 * 2**20, 128, 256
 ENDS = text("""
     select extract(epoch from j.created_at)::float8 as created_at,
@@ -48,7 +49,7 @@ ENDS = text("""
 
 @dataclass(frozen=True)
 class ServedLine:
-    """An answer's end in seconds since the job's first work, its tokens, and its worker."""
+    """An answer's end in seconds since the job's first line started, its tokens, and its worker."""
 
     finished_s: float
     tokens: int
@@ -56,7 +57,7 @@ class ServedLine:
 
 
 def over_ideal(lines: Sequence[ServedLine]) -> dict[str, float]:
-    """Compute the makespan and its ratios to both ideals."""
+    """Return the makespan in seconds and its ratios to both ideals."""
     ends: dict[str, float] = {}
     for line in lines:
         ends[line.worker] = max(ends.get(line.worker, 0.0), line.finished_s)
@@ -81,7 +82,7 @@ def simulated_makespan(policy: str, lines: int, seed: int) -> Json:
 
 
 def live_makespan(policy: str, lines: int, options: ServiceOptions, seed: int, workload: Workload = "toy") -> Json:
-    """Run a job on a whole service; with a model of one's own also on its engine alone."""
+    """Run a job on a whole service; with a real model (`options.model`) also on its engine alone."""
     drawn = [one.request for one in arrivals_of(workload, lines + WARM_LINES, 1.0, seed)]
     warm, measured = drawn[: min(WARM_LINES, lines // 3)], drawn[WARM_LINES:]
     with fresh_service(policy, options) as (service, state_dir), tempfile.TemporaryDirectory() as directory:
@@ -118,17 +119,19 @@ def serve(client: Client, path: Path) -> str:
 
 
 def engine_alone_s(model: str, memory_bytes: int, answers: Sequence[tuple[str, str, int]]) -> float:
-    """Return the seconds of our engine for these prompts and answer lengths, given as instructions, input and tokens.
+    """Return our engine's seconds for these prompts and answer lengths; an answer is (instructions, input, tokens).
 
-    The longest rows join first, as long as the memory holds all rows at their ends.
+    The rows with the longest answers join first. A row joins if the memory would hold all rows at their full lengths.
     """
     settings, prompts = read_settings(model=model), load_prompt_format(model)
     loaded = load_model(model)
     torch.set_num_threads(worthwhile_threads(loaded, memory_bytes, torch.get_num_threads()))
-    guessing = Guessing(settings.guess_tokens)
-    engine = Engine(loaded, memory_bytes, prefix_cache=settings.prefix_cache, guessing=guessing)
+    guessing = Guessing(settings.parameters.guess_tokens)
+    engine = Engine(
+        loaded, memory_bytes, EngineOptions(prefix_cache=settings.parameters.prefix_cache, guessing=guessing)
+    )
     rows = [
-        EngineSequence(str(number), tuple(prompts.encode(instructions or "", asked)), tokens)
+        DecodingRequest(str(number), tuple(prompts.encode(instructions or "", asked)), tokens)
         for number, (instructions, asked, tokens) in enumerate(answers)
     ]
     waiting = deque(sorted(rows, key=lambda row: row.limit, reverse=True))
@@ -145,6 +148,6 @@ def engine_alone_s(model: str, memory_bytes: int, answers: Sequence[tuple[str, s
     return perf_counter() - began
 
 
-def blocks_of(row: EngineSequence) -> int:
-    """Return the blocks of the KV cache that a row has at its end."""
+def blocks_of(row: DecodingRequest) -> int:
+    """Return the blocks of KV cache that a row fills with its whole answer."""
     return math.ceil((len(row.prompt_ids) + row.limit) / BLOCK_TOKENS)

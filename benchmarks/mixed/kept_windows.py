@@ -1,7 +1,7 @@
-"""Whether bulk jobs end within completion windows that were called feasible at their creation.
+"""Measures how many bulk jobs end within completion windows that were called feasible at their creation.
 
-Simulated: jobs of several tenants come beside other requests; each is judged as the API judges it, by the work that is
-left and by the errors of the jobs that have ended. Live: jobs come one after the other, and a dry run judges each.
+Simulated jobs of several tenants come beside other requests. Each is judged as the API judges it: by the work that is
+left and by the errors of the jobs that have ended. Live jobs come one after the other, and a dry run judges each.
 """
 
 import heapq
@@ -27,24 +27,25 @@ from inference.toy.toy_applications import toy_requests
 from models.bulk.bulk_outlook import SPREAD, BulkOutlook
 from scheduling.forecast.expectations import IntervalCalibration
 from scheduling.forecast.kept_windows import KeptWindows
-from scheduling.policies.wrapping.deadlines import Work
 from scheduling.policy import Worker
+from scheduling.request import Job
+from scheduling.sharing.background.deadlines import Work
 from scheduling.simulation.simulator import Arrival
 from scheduling.simulation.trace import Trace
 
 TENANTS = 5
-LOAD, BULK_LOAD = 0.3, 0.4  # of what the fleet serves: other requests, and lines of jobs
-MEDIAN_LINES, LINES_SIGMA, MOST_LINES = 25.0, 0.9, 300  # lines of a job; their logarithms are normal
-SHORTEST_S, LONGEST_S = 60.0, 1800.0  # windows; their logarithms are uniform, so that some are infeasible
-LIVE_LINES = 600.0  # the median of live jobs, several seconds of work for two workers
-LIVE_GAP_S = 4.0  # between two live jobs: on average more work comes than is served, so that they wait for each other
+LOAD, BULK_LOAD = 0.3, 0.4  # other requests and lines of jobs come at these shares of the rate that the fleet serves
+MEDIAN_LINES, LINES_SIGMA, MOST_LINES = 25.0, 0.9, 300  # the lines of a job, whose logarithms are normal
+SHORTEST_S, LONGEST_S = 60.0, 1800.0  # the windows, whose logarithms are uniform, so that some are infeasible
+LIVE_LINES = 600.0  # the lines of a median live job, several seconds of work for two workers
+LIVE_GAP_S = 4.0  # live jobs come at this interval, faster on average than they are served, so that jobs wait
 LIVE_WINDOWS = ("1m", "2m", "4m")
 ENDED = ("completed", "expired", "failed", "cancelled")
 
 
 @dataclass(frozen=True)
 class WindowedJob:
-    """A bulk job with its lines, which arrive at once, and its window in seconds."""
+    """A bulk job with its lines, which arrive together, and its window in seconds."""
 
     tenant: str
     id: str
@@ -53,11 +54,11 @@ class WindowedJob:
 
     @property
     def at(self) -> float:
-        """The instant of its creation."""
+        """Return the instant of the job's creation."""
         return self.lines[0].request.arrived_at
 
     def work_left(self, trace: Trace, now: float) -> Work:
-        """Return the work of its lines without an answer at this instant, as predicted."""
+        """Return the predicted work of the job's lines that have no answer at this instant."""
         work = Work()
         for line in self.lines:
             if trace.answers[line.request.id].finished_at > now:
@@ -65,12 +66,12 @@ class WindowedJob:
         return work
 
     def took_s(self, trace: Trace) -> float:
-        """Return the seconds until its last answer."""
+        """Return the seconds from the job's creation until its last answer."""
         return max(trace.answers[line.request.id].finished_at for line in self.lines) - self.at
 
 
 @dataclass(frozen=True)
-class JudgedJob:
+class JudgedWindow:
     """A job's window, the shortest one that was called feasible at its creation, and the seconds that it took."""
 
     window_s: float
@@ -79,12 +80,12 @@ class JudgedJob:
 
     @property
     def feasible(self) -> bool:
-        """Whether the window was called feasible."""
+        """Return whether the window was called feasible."""
         return self.feasible_s <= self.window_s
 
     @property
     def kept(self) -> bool:
-        """Whether the job ended within its window."""
+        """Return whether the job ended within its window."""
         return self.took_s <= self.window_s
 
 
@@ -113,12 +114,12 @@ def windowed_jobs(count: int, lines_per_s: float, seed: int) -> list[WindowedJob
     return jobs
 
 
-def judged(jobs: Sequence[WindowedJob], trace: Trace) -> Iterator[JudgedJob]:
-    """Yield the judgement of each job, in the order of their creation, by what was known then."""
+def judged(jobs: Sequence[WindowedJob], trace: Trace) -> Iterator[JudgedWindow]:
+    """Yield the judgement of each job in the order of creation, made with what was known at its creation."""
     workers = [Worker(f"w{number}", MACHINE.memory, MACHINE.curves) for number in range(WORKERS)]
     calibration, windows = IntervalCalibration(), KeptWindows()
-    unended: list[tuple[float, int, float, WindowedJob]] = []  # end, number, forecast, job
-    unknown: list[tuple[float, int, float, WindowedJob]] = []  # when the window is known to be kept or not, the same
+    unended: list[tuple[float, int, float, WindowedJob]] = []  # the job's end, its number, its forecast, the job
+    unknown: list[tuple[float, int, float, WindowedJob]] = []  # the end of job or window, whichever is first; the same
     for number, job in enumerate(jobs):
         while unended and unended[0][0] <= job.at:
             ended_at, _, forecast_s, ended = heapq.heappop(unended)
@@ -126,7 +127,7 @@ def judged(jobs: Sequence[WindowedJob], trace: Trace) -> Iterator[JudgedJob]:
         while unknown and unknown[0][0] <= job.at:
             _, _, forecast_s, known = heapq.heappop(unknown)
             windows.learn(forecast_s, known.window_s, known.took_s(trace) <= known.window_s)
-        left = {(one.tenant, one.id): one.work_left(trace, job.at) for _, _, _, one in unended}
+        left = {Job(one.tenant, one.id): one.work_left(trace, job.at) for _, _, _, one in unended}
         outlook = BulkOutlook(workers, left, {}, calibration, windows, datetime.fromtimestamp(job.at, UTC))
         own_s = outlook.forecast_s(job.tenant, job.id, job.work_left(trace, job.at))
         told = outlook.of_new(own_s)
@@ -135,11 +136,11 @@ def judged(jobs: Sequence[WindowedJob], trace: Trace) -> Iterator[JudgedJob]:
         took_s = job.took_s(trace)
         heapq.heappush(unended, (job.at + took_s, number, own_s, job))
         heapq.heappush(unknown, (job.at + min(took_s, job.window_s), number, own_s, job))
-        yield JudgedJob(job.window_s, told.feasible_s, took_s)
+        yield JudgedWindow(job.window_s, told.feasible_s, took_s)
 
 
-def share_kept(jobs: Sequence[JudgedJob]) -> Json:
-    """Count the feasible jobs and those of them that ended in time."""
+def share_kept(jobs: Sequence[JudgedWindow]) -> Json:
+    """Return a row that counts the jobs called feasible, and how many of them ended within their windows."""
     feasible = [job for job in jobs if job.feasible]
     return {
         "jobs": len(jobs),
@@ -152,7 +153,7 @@ def share_kept(jobs: Sequence[JudgedJob]) -> Json:
 
 
 def live_windows(policy: str, jobs: int, workers: int, seed: int) -> Json:
-    """Run the jobs on a whole service after a first one, from which it learns; returns one row."""
+    """Run the jobs on a whole service, after a first job from which the service learns; returns one row."""
     rng = np.random.default_rng(seed)
     sizes = np.clip(np.rint(rng.lognormal(np.log(LIVE_LINES), 0.5, jobs)), 1, None).astype(int).tolist()
     requests = iter(toy_requests(WARM_LINES + sum(sizes), seed, median_words=MEDIAN_WORDS))
@@ -188,7 +189,7 @@ def live_windows(policy: str, jobs: int, workers: int, seed: int) -> Json:
 
 
 def tried_and_created(client: Client, path: Path, window: str) -> tuple[Json, str]:
-    """Upload a file and create its job; returns what a dry run told of it, and its id."""
+    """Upload a file, try its job in a dry run and create it; returns the dry run's answer and the job's id."""
     asked = {"input_file_id": client.upload(path)["id"], "endpoint": "/v1/responses", "completion_window": window}
     told = client.create_batch({**asked, "magnus": {"dry_run": True}})
     return told, client.create_batch(asked, uuid.uuid4().hex)["id"]

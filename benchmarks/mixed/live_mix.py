@@ -1,4 +1,4 @@
-"""Interactive requests beside a bulk job on a real service.
+"""Measures interactive requests beside a bulk job on a whole service.
 
 There are three phases of equal length: the bulk job alone, which may fill all memory before other requests come;
 interactive requests alone; both together. Response times are the service's own, from arrival to the stored answer.
@@ -22,11 +22,11 @@ from cli.demo.demo_workload import DemoRequest, poisson_arrivals, send_all
 from inference.toy.toy_applications import toy_requests
 
 ANSWERED = ("completed", "incomplete")
-POLL_S = 0.2  # any value well below a phase works
+POLL_S = 0.2  # any value well below the length of a phase works
 
 
 def measure_live(policy: str, rate: float, phase_s: float, lines: int, workers: int, seed: int) -> dict[str, Any]:
-    """Measure the three phases; returns one row. `lines` must keep the fleet busy for a phase."""
+    """Measure the three phases; returns one row. The job's `lines` must keep the fleet busy for a whole phase."""
     arrivals = poisson_arrivals(round(rate * phase_s), rate, seed, MEDIAN_WORDS)
     options = ServiceOptions(workers=workers, kv_budget="64MiB")
     with (
@@ -71,9 +71,9 @@ def interactive_phase(client: Client, arrivals: list[Any]) -> Json:
 
 
 def bulk_phase(client: Client, path: Path, phase_s: float, arrivals: list[Any]) -> tuple[int, Json]:
-    """Run a bulk job for a phase beside these arrivals; returns the tokens of its answers and the arrivals' figures."""
+    """Run a bulk job for a phase beside these arrivals; returns the job's answered tokens and the arrivals' figures."""
     batch = start_bulk_job(client, path)
-    while batch["request_counts"]["completed"] == 0:  # the phase begins when the job is being served
+    while batch["request_counts"]["completed"] == 0:  # the phase begins with the first answer
         time.sleep(POLL_S)
         batch = client.batch(batch["id"])
     before, began = bulk_tokens(client, batch), time.monotonic()
@@ -90,7 +90,7 @@ def bulk_phase(client: Client, path: Path, phase_s: float, arrivals: list[Any]) 
 
 
 def bulk_tokens(client: Client, batch: Json) -> int:
-    """Count the tokens of the job's answers so far."""
+    """Return the number of tokens in the job's answers so far."""
     output = client.batch(batch["id"])["output_file_id"]
     content = b"".join(client.content(output)) if output else b""
     records = (json.loads(line) for line in content.splitlines())

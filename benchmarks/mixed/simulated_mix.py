@@ -1,6 +1,6 @@
 """The simulated half of `benchmarks.mixed`: a published machine, a bulk job from the first instant, Poisson arrivals.
 
-Spare capacity is the tokens that the fleet serves of the bulk job alone, minus those of the interactive requests.
+The spare capacity, in tokens, is what the fleet serves of the bulk job alone minus what the interactive requests take.
 """
 
 from collections.abc import Sequence
@@ -11,32 +11,32 @@ import numpy as np
 
 from benchmarks.inputs.simulated_workloads import noisy, upper_of
 from benchmarks.published_costs import LLAMA2_13B_A100_DS
-from scheduling.policies.policy_factory import PolicySettings, make_policy
-from scheduling.request import BACKGROUND_PRIORITY, Request
+from scheduling.request import Request, ServiceTier
+from scheduling.sharing.policy_factory import PolicySettings, make_policy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 from scheduling.simulation.trace import Trace
 
 WORKERS, MACHINE = 4, LLAMA2_13B_A100_DS
-LIMIT = 1024  # tokens of an answer
-PROMPT_TOKENS, ANSWER_TOKENS = 200, 150  # medians; logarithms are normal, with these standard deviations
+LIMIT = 1024  # the most tokens of a prompt or an answer
+PROMPT_TOKENS, ANSWER_TOKENS = 200, 150  # medians; the logarithms are normal with the standard deviations below
 PROMPT_SIGMA, ANSWER_SIGMA = 0.6, 0.8
-TAU = 0.6  # Kendall's tau of the predictions, between those of chats and of translations
-BULK_LINES = 600  # lines of the job alone: about twenty times those that run at once
-SECONDS = 120.0  # seconds of interactive arrivals, several times the longest answer
+TAU = 0.6  # Kendall's tau of the predictions, between what predictors reach on chats and on translations
+BULK_LINES = 600  # the lines of the job alone, about twenty times as many as run at once
+SECONDS = 120.0  # interactive requests arrive for these seconds, several times the longest answer's
 
 
 @dataclass(frozen=True)
 class Mix:
-    """One policy at one load."""
+    """A policy, and the load of interactive requests beside the bulk job."""
 
     policy: str
-    load: float  # interactive arrivals as a share of what the fleet serves
+    load: float  # the rate of interactive arrivals, as a share of the rate that the fleet serves
     seed: int = 1
 
 
-def lengths_of(count: int, prefix: str, priority: int, instants: Sequence[float], seed: int) -> list[Arrival]:
+def lengths_of(count: int, prefix: str, tier: ServiceTier, instants: Sequence[float], seed: int) -> list[Arrival]:
     """Make `count` requests with log-normal lengths and noisy predictions."""
     rng = np.random.default_rng(seed)
     prompt = np.clip(np.rint(rng.lognormal(np.log(PROMPT_TOKENS), PROMPT_SIGMA, count)), 1, LIMIT).astype(np.int64)
@@ -52,7 +52,7 @@ def lengths_of(count: int, prefix: str, priority: int, instants: Sequence[float]
                 limit=LIMIT,
                 predicted=int(predicted[n]),
                 predicted_upper=int(max(upper[n], predicted[n])),
-                priority=priority,
+                tier=tier,
                 tenant="acme",
             ),
             int(answer[n]),
@@ -63,35 +63,35 @@ def lengths_of(count: int, prefix: str, priority: int, instants: Sequence[float]
 
 def bulk_lines(count: int, seed: int) -> list[Arrival]:
     """Make the lines of a bulk job, which all arrive at once."""
-    return lengths_of(count, "b", BACKGROUND_PRIORITY, [n * 1e-6 for n in range(count)], seed)
+    return lengths_of(count, "b", "flex", [n * 1e-6 for n in range(count)], seed)
 
 
 def interactive(rate: float, seed: int, seconds: float = SECONDS) -> list[Arrival]:
     """Make Poisson arrivals at `rate` requests a second, for about these seconds."""
     rng = np.random.default_rng(seed)
     instants = np.cumsum(rng.exponential(1 / rate, max(1, round(rate * seconds))))
-    return lengths_of(len(instants), "i", 0, instants.tolist(), seed)
+    return lengths_of(len(instants), "i", "default", instants.tolist(), seed)
 
 
 def run(policy: str, arrivals: Sequence[Arrival]) -> Trace:
-    """Simulate the arrivals under this policy."""
+    """Simulate the arrivals under this policy on WORKERS workers like MACHINE."""
     fleet = [Instance(f"w{n}", MACHINE.memory) for n in range(WORKERS)]
     made = make_policy(policy, PolicySettings(max_output_tokens=LIMIT))
     return simulate(made, arrivals, fleet, EngineCosts(MACHINE.curves), seed=1)
 
 
 def answered_tokens(trace: Trace, prefix: str, until: float) -> int:
-    """Count the tokens of answers that ended by this instant."""
+    """Return the tokens of answers that ended by this instant, for requests with this prefix of the id."""
     return sum(a.generated for a in trace.answers.values() if a.id.startswith(prefix) and a.finished_at <= until)
 
 
 def p99_s(trace: Trace) -> float:
-    """The 99th percentile of the interactive response times."""
+    """Return the 99th percentile of the interactive requests' response times, in seconds."""
     return float(np.percentile([a.response_s for a in trace.answers.values() if a.id.startswith("i")], 99))
 
 
 def measure(mixes: Sequence[Mix]) -> list[dict[str, Any]]:
-    """Simulate all mixes; returns a row for each, and one for the bulk job alone of each policy."""
+    """Simulate all mixes; returns a row for each mix, and for each policy a row with the bulk job alone."""
     rows: list[dict[str, Any]] = []
     for policy in dict.fromkeys(mix.policy for mix in mixes):
         alone = run(policy, bulk_lines(BULK_LINES, 0))
@@ -128,4 +128,4 @@ def measure(mixes: Sequence[Mix]) -> list[dict[str, Any]]:
 
 
 def _as_others(line: Arrival) -> Arrival:
-    return replace(line, request=replace(line.request, priority=0))
+    return replace(line, request=replace(line.request, tier="default"))

@@ -1,1 +1,1 @@
-"""Other engines: their environments and servers, measured with and without Magnus in front."""
+"""Sets up other engines and their servers, and measures them with and without Magnus in front."""

@@ -14,7 +14,7 @@ response times are the client's, from the instant at which a request was due. Sy
 - `priority`: clients send to the server, with the lengths that Magnus predicted as the server's own priority
 - `magnus`: the policy `fusion`, one worker in front of the server, no setting but the server's address
 
-Requests are the demo's instructions. With `--answers F --data DIR` they are those of `benchmarks.real_lengths` instead:
+Requests are the demo's instructions. With `--answers F --data DIR` they are other ones instead:
 Magnus learns from the first `--learned` answers of F before each of its runs, and the others' requests are measured.
 """
 
@@ -39,17 +39,17 @@ from benchmarks.outside_engines.open_loop import LoadSampler, Target, TimedAnswe
 from benchmarks.outside_engines.server_processes import Dtype, EngineKind, EngineServer, ServerTerms, running_engine
 from benchmarks.service_start import client_of_service, connection_to, facts_of
 from cli.demo.demo_workload import DemoArrival
+from cli.hosting.service_access import settings_with
 from cli.option_types import CommaSeparated
-from cli.service_access import settings_with
 from scheduling.rank_correlation import kendall_tau
 
-MEAN_ROW_TOKENS = 130  # mean tokens of a row of this workload on SmolLM2: its prompt, 72 of its answer, half a page
-SATURATION_REQUESTS = 96  # requests sent at once: six times what fits
+MEAN_ROW_TOKENS = 130  # the mean tokens of a row of this workload on SmolLM2: prompt, 72 of the answer, half a page
+SATURATION_REQUESTS = 96  # the requests sent at once to measure the saturation: six times as many as fit
 SYSTEMS = ("magnus", "direct", "cap", "priority")
-MAX_ROWS = 64  # the most rows in the server
-SLOT_TOKENS = 512  # tokens of a slot of llama.cpp: more than the longest prompt with the longest answer
-MAX_OUTPUT_TOKENS, WARM_REQUESTS = 256, 40  # tokens of an answer; requests that Magnus answers before each run
-MEAN_ROWS = 16  # mean rows that the server's KV memory holds
+MAX_ROWS = 64  # the most rows that the server runs at once
+SLOT_TOKENS = 512  # the tokens of a slot of llama.cpp, more than the longest prompt with the longest answer
+MAX_OUTPUT_TOKENS, WARM_REQUESTS = 256, 40  # the most tokens of an answer; requests that Magnus answers before a run
+MEAN_ROWS = 16  # the server's KV memory holds this many rows of mean length
 MODEL = "smollm2"
 DTYPE: Dtype = "bfloat16"
 WARM_SEED_OFFSET = 1_000_003  # added to seeds, so that warm-up requests differ from those of the runs
@@ -65,7 +65,7 @@ COLUMNS = {
     "KV use": "kv_use_mean",
     "failed": "failed",
 }
-PRIORITY_UNKNOWN = 10_000  # lower priority than every predicted length
+PRIORITY_UNKNOWN = 10_000  # a number above every predicted length, which therefore goes last
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ class ComparedSystems:
 
     compared: ComparedRequests
     server: EngineServer
-    found: Json  # what is written; its `rows` are the runs
+    found: Json  # the figures that are written; its `rows` are the runs
     results: Results
 
     def run_round(self, of_round: Json, arrivals: list[DemoArrival], systems: list[str], caps: list[int]) -> None:
-        """Run each system once, Magnus as a new service."""
+        """Run each of these systems once; Magnus runs as a new service."""
         direct = Target(self.server.url, self.server.model)
         priorities: list[int] | None = None
         if "magnus" in systems:
@@ -94,7 +94,7 @@ class ComparedSystems:
     def run(
         self, system: str, of_round: Json, target: Target, arrivals: list[DemoArrival], **how: Any
     ) -> list[TimedAnswer]:
-        """Replay the arrivals and keep the figures."""
+        """Replay the arrivals to the target and write the figures of the system; returns the answers."""
         with LoadSampler(self.server.url) as load:
             answers = replay(target, arrivals, MAX_OUTPUT_TOKENS, **how)
         self.found["rows"].append({"system": system, **of_round, **figures(answers), **load.figures()})
@@ -103,7 +103,7 @@ class ComparedSystems:
         return answers
 
     def run_magnus(self, of_round: Json, arrivals: list[DemoArrival]) -> list[TimedAnswer]:
-        """Start a service that learns the known answers, and run it; its figures say which predictors predicted."""
+        """Start a service that learns the known answers, and run it; its figures count the predictors' versions."""
         options = ServiceOptions(
             1, "1GiB", str(self.server.terms.model), max_output_tokens=MAX_OUTPUT_TOKENS, engines=(self.server.url,)
         )
@@ -128,7 +128,9 @@ class ComparedSystems:
 @click.option("--systems", type=CommaSeparated(click.Choice(SYSTEMS)), default=",".join(SYSTEMS), show_default=True)
 @click.option("--caps", type=CommaSeparated(int), default="8,16,32,64", show_default=True, help="Of system `cap`.")
 @click.option("--rounds", default=1, show_default=True, help="Rounds; each runs every system at every rate once.")
-@click.option("--answers", type=DIRECTORY, help="The model's own answers, as `benchmarks.real_lengths` makes them.")
+@click.option(
+    "--answers", type=DIRECTORY, help="The model's own answers, as `benchmarks.generated_answers` makes them."
+)
 @click.option("--learned", default=600, show_default=True, help="Of these answers, before each run of Magnus.")
 @click.option("--data", type=DIRECTORY, help="The data sets of the answers.")
 def main(
@@ -210,7 +212,7 @@ def _tau(answers: Sequence[TimedAnswer]) -> float:
 
 
 def measured_saturation(target: Target, compared: ComparedRequests) -> float:
-    """Measure the rate of answers of a server that is never idle, without the first and last tenth."""
+    """Return the answers a second of a server that is never idle, without the first and the last tenth of answers."""
     answers = replay(target, compared.at_once(SATURATION_REQUESTS, WARM_SEED_OFFSET + 1), MAX_OUTPUT_TOKENS)
     done = sorted(answer.done_s for answer in answers)
     tenth = len(done) // 10

@@ -1,4 +1,4 @@
-"""The requests that systems are compared on, and the answers that Magnus learns before from other requests."""
+"""The requests on which systems are compared, and other requests with answers, from which Magnus learns before."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,16 +6,15 @@ from pathlib import Path
 
 import click
 
-from benchmarks.generated_answers import Instruction, RealAnswer, choose_instructions, load_answers
+from benchmarks.generated_answers import ANSWERS, Instruction, RealAnswer, choose_instructions, load_answers
 from benchmarks.harness import Json, say
-from benchmarks.real_lengths import ANSWERS
 from cli.demo.demo_workload import DemoArrival, RealRequest, real_arrivals, real_requests
-from inference.prompt_format import load_prompt_format
+from inference.prompts.prompt_format import load_prompt_format
 
 
 @dataclass(frozen=True)
 class ComparedRequests:
-    """Requests to measure, others to answer before, and the lines of a log from which `magnus train` learns."""
+    """Requests to measure, requests to answer before, and the lines of a log from which `magnus train` learns."""
 
     measured: Sequence[RealRequest]
     before: Sequence[RealRequest]
@@ -26,7 +25,7 @@ class ComparedRequests:
         return real_arrivals(requests, rate, seed, self.measured)
 
     def at_once(self, requests: int, seed: int) -> list[DemoArrival]:
-        """Draw requests to answer before, all of which are due at once."""
+        """Draw requests to answer before the measurement, all due at once."""
         return [replace(one, at_s=0.0) for one in real_arrivals(requests, 1.0, seed, self.before)]
 
 
@@ -37,7 +36,7 @@ def demo_requests() -> ComparedRequests:
 
 
 def known_requests(model: str, data: Path | None, answers: Path, learned: int) -> ComparedRequests:
-    """Divide the instructions of `benchmarks.real_lengths`: the first answers are learned, the others are measured.
+    """Divide the mixed instructions: the first `learned` with known answers are learned, the others are measured.
 
     Raises click.UsageError if the file has fewer answers.
     """
@@ -48,7 +47,7 @@ def known_requests(model: str, data: Path | None, answers: Path, learned: int) -
 
 
 def divided(instructions: Sequence[Instruction], known: Sequence[RealAnswer]) -> ComparedRequests:
-    """Return those whose answers are not known as the measured ones, the others as those to learn from."""
+    """Return the instructions with known answers as requests to learn from, and the others as measured ones."""
     before = {(one.application, one.instruction, one.input) for one in known}
     return ComparedRequests(
         measured=[RealRequest(*one, None) for one in instructions if one not in before],
@@ -58,7 +57,7 @@ def divided(instructions: Sequence[Instruction], known: Sequence[RealAnswer]) ->
 
 
 def log_line(answer: RealAnswer) -> Json:
-    """Write the answer as a log of chat completions has it, with what cut it off."""
+    """Return the answer as a line of a log of chat completions; `finish_reason` says whether its limit ended it."""
     turns = [("system", answer.instruction), ("user", answer.input)]
     messages = [{"role": role, "content": content} for role, content in turns if content]
     return {

@@ -19,23 +19,23 @@ from cli.output import CommandFailed
 
 HERE = Path(__file__).parent
 ENGINES_DIR = HERE.parents[1] / ".magnus" / "engines"
-RECORD = "magnus-engine.sha256"  # written last: an environment without it is not complete
+RECORD = "magnus-engine.sha256"  # this file is written last, so that an environment without it is incomplete
 NEEDED_BYTES = {
     "vllm": 6 * 10**9,
     "llamacpp": 5 * 10**8,
     "triton": 2 * 10**9,
-}  # 2.3, 0.2 and 1 GB, and what pip unpacks temporarily
+}  # the environments take 2.3, 0.2 and 1 GB; pip needs the rest to unpack packages
 
 
 def engine_python(engine: str, engines_dir: Path = ENGINES_DIR) -> Path:
-    """The Python of an engine's environment; raises CommandFailed if it was not built from the current pins."""
+    """Return the Python of an engine's environment; raises CommandFailed if it was not built from the current pins."""
     if not is_built(engine, engines_dir):
         raise CommandFailed(f"the environment of {engine} is not built: run `make engines`")
     return engines_dir / engine / "bin" / "python"
 
 
 def is_built(engine: str, engines_dir: Path = ENGINES_DIR) -> bool:
-    """Whether the environment was built from the current pins."""
+    """Return whether the environment was built from the current pins."""
     record = engines_dir / engine / RECORD
     return record.exists() and record.read_text() == _digest(engine)
 
@@ -52,7 +52,7 @@ def build(engine: str, engines_dir: Path = ENGINES_DIR) -> None:
         )
     venv.create(directory, with_pip=True)
     torch = [line for line in pins.read_text().splitlines() if line.startswith("torch==")]
-    if torch:  # with its dependencies, which differ between builds
+    if torch:  # torch's dependencies are not pinned, because they differ between its builds
         _pip(engine, directory, *torch)
     _pip(engine, directory, "--no-deps", "--requirement", str(pins))
     (directory / RECORD).write_text(_digest(engine))

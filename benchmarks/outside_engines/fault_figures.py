@@ -29,26 +29,26 @@ from benchmarks.service_start import client_of_service
 from cli.api_client import Client
 from cli.demo.demo_workload import DemoArrival
 from cli.option_types import CommaSeparated
-from inference.prompt_format import load_prompt_format
+from inference.engine_requests import DecodingRequest
+from inference.prompts.prompt_format import load_prompt_format
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_load import load_from_metrics
 from inference.remote.server_probe import connect
-from inference.sequences import Sequence
 from inference.toy.toy_applications import toy_requests
 from settings import BUNDLED_MODEL
 
 FAULTS = CommaSeparated(click.Choice(["kill", "freeze", "cancel"]))
 REQUESTS = 300
-RATE = 60.0  # requests a second of the workload, which is sent here as fast as requests are accepted
-SENDERS = 8  # clients that submit at once
+RATE = 60.0  # the workload needs a rate, which has no effect here: requests are sent as fast as they are accepted
+SENDERS = 8  # this many clients submit at once
 POLL_S = 0.05
-THIRD_WITHIN_S = 600.0  # any value well above the time of a third of the jobs works
+THIRD_WITHIN_S = 600.0  # any value well above the time to answer a third of the jobs works
 FROZEN_S = 20.0
 KV_TOKENS = 65536  # more than all rows need
 CANCELS = 100
-ROWS = 32  # rows in the server while they are cancelled
-LIMIT = 200  # tokens of an answer; the toy's answers have at most about 130
-ENDLESS_LIMIT, OLD_TOKENS = 1900, 1200  # tokens of a row that is to be cancelled; within its 8192 positions
+ROWS = 32  # the server runs this many rows while single ones are cancelled
+LIMIT = 200  # the most tokens of an answer; answers to toy requests have at most about 130
+ENDLESS_LIMIT, OLD_TOKENS = 1900, 1200  # a row's limit, within the 8,192 positions; rows above OLD_TOKENS are replaced
 GENERATED = ("vllm:generation_tokens_total", "llamacpp:tokens_predicted_total")
 
 
@@ -103,7 +103,7 @@ def _answered(client: Client) -> int:
 
 
 def amounts(answers: list[Json], computed: int) -> Json:
-    """Count completed jobs, the tokens of their answers, and the tokens that the server computed."""
+    """Return the numbers of completed jobs, of tokens in their answers, and of tokens that the server computed."""
     needed = sum(answer["usage"]["output_tokens"] for answer in answers if answer["usage"])
     return {
         "requests": len(answers),
@@ -116,7 +116,7 @@ def amounts(answers: list[Json], computed: int) -> Json:
 
 
 def _strike(server: EngineServer, fault: str) -> tuple[int, float]:
-    """Cause the fault and end it; returns the tokens counted by a killed server, and the seconds without a server."""
+    """Cause the fault and end it; returns the tokens that a killed server had counted, and the seconds without it."""
     began = time.monotonic()
     if fault == "freeze":
         server.freeze()
@@ -130,17 +130,17 @@ def _strike(server: EngineServer, fault: str) -> tuple[int, float]:
 
 
 def generated_tokens(url: str) -> int:
-    """Read the number of tokens that the server has computed since it started."""
+    """Return the number of tokens that the server has computed since it started."""
     families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=10).text)
     return int(sum(one.value for family in families for one in family.samples if one.name in GENERATED))
 
 
 def cancels(server: EngineServer) -> Json:
-    """Remove rows from a server that holds ROWS of them; measures the time until it no longer counts them."""
+    """Remove single rows from a server that runs ROWS rows; returns the seconds until it counts one row less."""
     prompts, engine = load_prompt_format(str(server.terms.model)), RemoteEngine(connect(server.url))
     drawn = toy_requests(CANCELS * ROWS, 1, median_words=20.0)
     prompt_ids = [tuple(prompts.encode(one.instruction, one.input)) for one in drawn]
-    waiting = [Sequence(str(n), ids, ENDLESS_LIMIT) for n, ids in enumerate(prompt_ids)]
+    waiting = [DecodingRequest(str(n), ids, ENDLESS_LIMIT) for n, ids in enumerate(prompt_ids)]
     seconds: list[float] = []
     with httpx.Client(base_url=server.url) as client:
 

@@ -1,6 +1,6 @@
 """Converts a Llama model directory into a file for llama.cpp: `gguf_conversion.py DIRECTORY FILE [float32|bfloat16]`.
 
-Runs in the environment of llama.cpp, by path, so it imports nothing of Magnus.
+The environment of llama.cpp runs this file by its path, so it imports nothing of Magnus.
 """
 
 import json
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 Weights = NDArray[np.float32]
 
 TYPES = {"float32": gguf.GGMLQuantizationType.F32, "bfloat16": gguf.GGMLQuantizationType.BF16}
-# llama.cpp's rule to split text before byte pairs are merged. It hardly matters, because prompts arrive as token ids;
-# both models here have GPT-2's rule in their tokenizer.json.
+# llama.cpp splits text by this rule before it merges byte pairs. Both models here have GPT-2's rule in their
+# tokenizer.json. The rule hardly matters, because prompts arrive as token ids.
 TEXT_SPLIT = "gpt-2"
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 INSIDE = {
@@ -34,7 +34,7 @@ INSIDE = {
 
 
 def tensors(directory: Path, config: dict[str, Any]) -> Iterator[tuple[str, Weights]]:
-    """Yield the weights under llama.cpp's names, queries and keys in the order that its rotary embedding expects."""
+    """Yield the weights under llama.cpp's names, those of queries and keys in the order of its rotary embedding."""
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     for name, weights in read_safetensors(directory / "model.safetensors"):
         stem = name.removesuffix(".weight")
@@ -47,7 +47,7 @@ def tensors(directory: Path, config: dict[str, Any]) -> Iterator[tuple[str, Weig
 
 
 def read_safetensors(file: Path) -> Iterator[tuple[str, Weights]]:
-    """Yield the tensors of a file in float32 or bfloat16 as float32, because numpy has no bfloat16."""
+    """Yield the tensors of a file, which are float32 or bfloat16, as float32, because numpy has no bfloat16."""
     with file.open("rb") as opened:
         header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
         begin = opened.tell()
@@ -70,7 +70,7 @@ def as_float32(raw: bytes, dtype: str) -> Weights:
 
 
 def paired(weights: Weights, heads: int) -> Weights:
-    """Put rows i and i + d/2 of each head beside each other: transformers rotates halves, llama.cpp neighbours."""
+    """Put rows i and i + d/2 of each head of d rows side by side: transformers rotates halves, llama.cpp neighbours."""
     rows, columns = weights.shape
     halves = weights.reshape(heads, 2, rows // heads // 2, columns)
     return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows, columns))
@@ -107,7 +107,7 @@ def add_tokenizer(writer: gguf.GGUFWriter, directory: Path, config: dict[str, An
 
 
 def convert(directory: Path, file: Path, dtype: str) -> None:
-    """Write the model; matrices in `dtype`, the norms' vectors in float32 as llama.cpp wants them."""
+    """Write the model to the file: matrices in `dtype`, the norms' vectors in float32, as llama.cpp requires."""
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     if config["model_type"] != "llama":
         raise SystemExit(f"{directory} holds a {config['model_type']}; only Llama models are converted")

@@ -1,6 +1,6 @@
 """Runs llama.cpp's HTTP server from its wheel until a signal ends it; `llamacpp_server.py --help` lists its options.
 
-Runs in the environment of llama.cpp, by path, so it imports nothing of Magnus.
+The environment of llama.cpp runs this file by its path, so it imports nothing of Magnus.
 """
 
 import argparse

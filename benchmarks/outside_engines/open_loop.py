@@ -1,4 +1,4 @@
-"""Sends chats at their instants, independent of earlier answers, and times each answer on the clients' clock.
+"""Sends each chat at its instant, without waiting for earlier answers, and times the answers by the client's clock.
 
 The same client speaks to an engine's server and to Magnus: both have `/v1/chat/completions`, which waits.
 """
@@ -30,13 +30,13 @@ from inference.remote.server_load import ServerLoad, load_from_metrics
 from settings import BUNDLED_MODEL
 
 OK = 200
-NO_ANSWER = 0  # used as the status if the connection broke
-CONNECT_WITHIN_S = 30.0  # longer than the pauses of a busy machine
-SAMPLE_S = 0.25  # between two samples: a server gives a few answers a second
+NO_ANSWER = 0  # the status of a request whose connection broke
+CONNECT_WITHIN_S = 30.0  # any value above the pauses of a busy machine works
+SAMPLE_S = 0.25  # seconds between two samples; a server answers a few requests a second
 
 
 class LoadSampler:
-    """Samples a server's queue, preemptions and memory until the context ends; figures that it lacks are None."""
+    """Samples a server's queue, preemptions and memory until the context ends; a figure without samples is None."""
 
     def __init__(self, url: str) -> None:
         self._client = httpx.Client(base_url=url, timeout=10)
@@ -52,7 +52,7 @@ class LoadSampler:
         self._client.close()
 
     def figures(self) -> dict[str, float | int | None]:
-        """Summarize all samples: waiting and running rows, preemptions, the share of memory in use."""
+        """Return figures of all samples: waiting and running rows, preemptions, the share of KV memory in use."""
         waiting = sorted(float(load.waiting) for load in self._samples if load.waiting is not None)
         running = [load.running for load in self._samples if load.running is not None]
         preemptions = [load.preemptions for load in self._samples if load.preemptions is not None]
@@ -67,7 +67,7 @@ class LoadSampler:
     def _run(self, ended: threading.Event) -> None:
         while True:
             last = ended.is_set()
-            with suppress(httpx.HTTPError):  # ignores a server that is too busy to answer
+            with suppress(httpx.HTTPError):  # a server may be too busy to answer
                 self._samples.append(load_from_metrics(self._client.get("/metrics").text))
             if last:
                 return
@@ -76,28 +76,28 @@ class LoadSampler:
 
 @dataclass(frozen=True)
 class Target:
-    """The address that chats are sent to, the model's name there, and a key if one is needed."""
+    """The address to which chats are sent, the model's name there, and a key if the address needs one."""
 
     url: str
     model: str
     key: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)  # more fields of each body
+    extra: Mapping[str, Any] = field(default_factory=dict)  # further fields of each request's body
 
 
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """The answer that one client got; instants are seconds after the start of the arrivals."""
+    """The answer to one request; instants are seconds since the arrivals began."""
 
     due_s: float
     done_s: float
     status: int
     text: str = ""
     tokens: int = 0
-    predicted_tokens: int | None = None  # only with Magnus
+    predicted_tokens: int | None = None  # the predicted length, which only Magnus reports
 
     @property
     def response_s(self) -> float:
-        """Seconds from the instant at which the request was due until the complete answer."""
+        """Return the seconds from the instant at which the request was due until its complete answer."""
         return self.done_s - self.due_s
 
 
@@ -108,18 +108,18 @@ def replay(
     cap: int | None = None,
     priorities: Sequence[int | None] | None = None,
 ) -> list[TimedAnswer]:
-    """Send each request at its instant and wait for all answers; results in the order of the arrivals.
+    """Send each request at its instant and wait for all answers; returns them in the order of the arrivals.
 
-    At most `cap` requests are at the server at once; the others wait here, first come, first served. `priorities` are
-    sent as the server's own field, lower first.
+    At most `cap` requests are at the server at once; the others wait here, first come, first served. `priorities` go
+    into the server's own field, where lower numbers go first.
     """
     replay = _replay(target, arrivals, limit, cap, priorities or [None] * len(arrivals))
-    with ThreadPoolExecutor(1) as thread:  # the caller's may have an event loop
+    with ThreadPoolExecutor(1) as thread:  # the caller's thread may have an event loop
         return thread.submit(asyncio.run, replay).result()
 
 
 def figures(answers: Sequence[TimedAnswer]) -> dict[str, Any]:
-    """Summarize one run; incomplete answers are counted by status, 0 for a lost connection."""
+    """Return the figures of one run; `failed_with` counts failed requests by HTTP status, NO_ANSWER among them."""
     good = [answer for answer in answers if answer.status == OK]
     last = max((answer.done_s for answer in good), default=0.0)
     return {
@@ -139,7 +139,7 @@ async def _replay(
     slots = nullcontext() if cap is None else asyncio.Semaphore(cap)  # wakes waiting requests in order of arrival
     began = time.monotonic()
     timeout = httpx.Timeout(CONNECT_WITHIN_S, read=None, pool=None)
-    # one connection for each request, since llama.cpp closes idle ones without notice
+    # Each request gets a connection of its own, because llama.cpp closes idle connections without notice.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
 
     async with httpx.AsyncClient(base_url=target.url, headers=headers, timeout=timeout, limits=limits) as client:
@@ -186,12 +186,12 @@ def _timed(answer: httpx.Response, due_s: float, done_s: float) -> TimedAnswer:
 
 
 DIRECT_SERVERS = ("vllm",)
-MAX_ROWS = 128  # the most rows in a step. Not tuned
-ANSWER_TOKENS = 1024  # Gmax of the service by default
+MAX_ROWS = 128  # the most rows in a step of the server; not tuned
+ANSWER_TOKENS = 1024  # the service's default of Gmax
 
 
 def run_direct(options: ServiceOptions, warm: list[DemoArrival], arrivals: list[DemoArrival]) -> Json:
-    """Start vLLM, replay the `warm` requests and then the arrivals; returns figures by the clients' clock."""
+    """Start vLLM, replay the `warm` requests and then the arrivals; returns figures by the client's clock."""
     model, limit = Path(options.model or BUNDLED_MODEL), options.max_output_tokens or ANSWER_TOKENS
     terms = server_terms(model, options)
     with (

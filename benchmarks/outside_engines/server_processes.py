@@ -27,8 +27,8 @@ from cli.output import CommandFailed
 EngineKind = Literal["transformers", "vllm", "llamacpp"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 
-READY_WITHIN_S = 300.0  # vLLM took 35 s on two idle cores, and several times as long on busy ones
-STOP_WITHIN_S = 10.0  # a stopping engine may first finish its requests
+READY_WITHIN_S = 300.0  # vLLM took 35 s to start on two idle cores, and several times as long on busy ones
+STOP_WITHIN_S = 10.0  # an engine that is told to stop may first finish its requests
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
 
@@ -40,12 +40,12 @@ class ServerTerms:
     name: str = "bundled"
     max_rows: int = 64
     kv_tokens: int = 16384
-    block_tokens: int = 32  # tokens of a page of vLLM's cache; it allows multiples of 32 on a CPU
+    block_tokens: int = 32  # the tokens of a page of vLLM's cache; on a CPU vLLM allows multiples of 32
     dtype: Dtype = "float32"
     threads: int = os.cpu_count() or 1
-    cores: tuple[int, ...] = ()  # cores that the server may use; empty: all
-    nice: int = 0  # niceness of its processes and their session
-    on_demand: bool = False  # transformers serve loads whatever model a request names, instead of `model` alone
+    cores: tuple[int, ...] = ()  # the cores that the server may use; if empty, all
+    nice: int = 0  # the niceness of the server's processes and of their session
+    on_demand: bool = False  # `transformers serve` loads any model that a request names, instead of only `model`
     flags: tuple[str, ...] = ()  # further options of vLLM's command
 
 
@@ -53,7 +53,7 @@ class EngineServer:
     """A server process with its children; its address stays the same over restarts."""
 
     def __init__(self, kind: EngineKind, terms: ServerTerms, directory: Path) -> None:
-        """The log is written to `directory`."""
+        """Prepare the server without starting it; its log will be in `directory`."""
         self.kind, self.terms, self.log = kind, terms, directory / f"{kind}.log"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -79,11 +79,11 @@ class EngineServer:
             self.await_ready()
 
     def await_ready(self) -> None:
-        """Return when the started server answers; raises ProgramFailed."""
+        """Wait until the started server answers; raises ProgramFailed."""
         await_ready(self._program, self._running(), self.log)
 
     def answers(self) -> bool:
-        """Whether the server reports that it is healthy."""
+        """Return whether the server reports that it is healthy."""
         try:
             return httpx.get(f"{self.url}/health", timeout=5).is_success
         except httpx.TransportError:
@@ -104,15 +104,15 @@ class EngineServer:
         self._process = None
 
     def freeze(self) -> None:
-        """Send SIGSTOP: connections stay open, nothing answers."""
+        """Send SIGSTOP to the server: its connections stay open, but nothing answers."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Send SIGCONT."""
+        """Send SIGCONT to the server, which then goes on."""
         self._signal(signal.SIGCONT)
 
     def processes(self) -> list[psutil.Process]:
-        """The server with its children."""
+        """Return the server's processes: the server with its children."""
         return [] if self._process is None else family_of(self._process.pid)
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -125,7 +125,7 @@ class EngineServer:
 
 
 def family_of(pid: int) -> list[psutil.Process]:
-    """A process with its descendants; empty if it has ended."""
+    """Return a process with its descendants, or an empty list if it has ended."""
     with suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]
@@ -151,13 +151,13 @@ def running_engine(kind: EngineKind, terms: ServerTerms, directory: Path) -> Ite
 
 
 def _transformers(terms: ServerTerms, port: int) -> tuple[tuple[str, ...], dict[str, str]]:
-    hub = ENGINES_DIR / "empty-hub-cache"  # /v1/models reads that folder and fails without one
+    hub = ENGINES_DIR / "empty-hub-cache"  # /v1/models reads the hub's folder and fails if there is none
     hub.mkdir(parents=True, exist_ok=True)
     program = "from transformers.cli.transformers import main; main()"
     options = {
         "--cb-block-size": terms.block_tokens,
         "--cb-num-blocks": terms.kv_tokens // terms.block_tokens,
-        "--cb-max-batch-tokens": 512,  # the largest of those tried in benchmarks.engines
+        "--cb-max-batch-tokens": 512,  # the largest batch that was tried in benchmarks.engines
         "--dtype": terms.dtype,
         "--device": "cpu",
         "--host": "127.0.0.1",
@@ -177,14 +177,14 @@ def _vllm(terms: ServerTerms, port: int) -> tuple[tuple[str, ...], dict[str, str
         "--max-num-seqs": terms.max_rows,
         "--block-size": terms.block_tokens,
         "--num-gpu-blocks-override": terms.kv_tokens // terms.block_tokens,
-        # vLLM keeps one block for itself
+        # vLLM keeps one block for itself.
         "--max-model-len": min(terms.kv_tokens - terms.block_tokens, _positions(terms.model)),
-        "--scheduling-policy": "priority",  # first come, first served among equal priorities
+        "--scheduling-policy": "priority",  # requests of equal priority are served first come, first served
         "--host": "127.0.0.1",
         "--port": port,
     }
     flags = [str(part) for option in options.items() for part in option]
-    module = "vllm.entrypoints.openai.api_server"  # the command `vllm` would look for a package of that name
+    module = "vllm.entrypoints.openai.api_server"  # the command `vllm` would first look for a package named `vllm`
     flags += ["--enforce-eager", "--no-enable-log-requests", *terms.flags]
     # Threads are not bound to cores: bound threads wait whenever another process uses their core.
     threads = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(terms.threads)}
@@ -213,7 +213,7 @@ COMMANDS: dict[EngineKind, Callable[[ServerTerms, int], tuple[tuple[str, ...], d
 
 
 def gguf_file(model: Path, dtype: Dtype) -> Path:
-    """Convert the model to one file for llama.cpp, once; raises CommandFailed."""
+    """Return the model as a file for llama.cpp, converted unless an earlier call did; raises CommandFailed."""
     weights, converter = model / "model.safetensors", HERE / "gguf_conversion.py"
     of = f"{model.resolve()} {weights.stat().st_size} {weights.stat().st_mtime_ns} {dtype} {converter.read_text()}"
     file = ENGINES_DIR / "gguf" / f"{model.name}-{dtype}-{hashlib.sha256(of.encode()).hexdigest()[:12]}.gguf"

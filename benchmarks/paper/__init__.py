@@ -1,1 +1,1 @@
-"""Simulations of every published policy, compared with the figures that its paper prints."""
+"""Simulates every published policy and compares the figures with those of its paper."""

@@ -38,7 +38,7 @@ PAPERS: dict[str, ModuleType] = {
     "baton": baton_experiments,
     "ours": fusion_experiments,
 }
-OWN_PAPERS = ("magnus", "baton")  # papers whose experiments need no data
+OWN_PAPERS = ("magnus", "baton")  # the experiments of these papers need no data directory
 COLUMNS: dict[str, Column] = {
     "run": lambda row: run_name(row),
     "req/s": "requests_per_s",
@@ -93,7 +93,7 @@ def main(
 
 
 def read_workloads(data: Path | None, predictor: str, tokens: TokenCounter) -> Workloads:
-    """Read every workload that the data has; returns them by name."""
+    """Read every workload of the data directory; returns them by name."""
     workloads = read_requests(data, predictor, tokens)
     if data is None:
         return workloads
@@ -115,7 +115,7 @@ def print_experiment(rows: Sequence[Row]) -> None:
 
 
 def run_name(row: Row) -> str:
-    """Policy, predictor, workload, rate, slice length and workers, as far as the row has them."""
+    """Return a run's policy, predictor, workload, rate, slice length and workers, as far as the row has them."""
     rate = f"{row['rate']:g}/s" if row["rate"] else ""
     slices = f"S={row['slice_tokens']} W={row['workers']}" if row.get("slice_tokens") else ""
     return " ".join(part for part in (row["policy"], row["predictor"], row["workload"], rate, slices) if part)
@@ -133,7 +133,7 @@ def draw(rows: Sequence[Row], directory: Path) -> None:
 
 
 def draw_over_time(rows: Sequence[Row], path: Path) -> None:
-    """BATON's Fig. 5 to 7: one column for each batch size, one row for each figure."""
+    """Draw BATON's Fig. 5 to 7: one column of panels for each batch size, one row for each figure."""
     batches = sorted({row["batch"] for row in rows})
     figures = {"completed": "completed queries", "generated_tokens": "tokens", "cached_tokens": "cached tokens"}
     with panels(path, len(figures), len(batches), (3.6 * len(batches), 8)) as made:

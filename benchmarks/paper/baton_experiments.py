@@ -1,10 +1,10 @@
-"""BATON, Tables 1 and 2 and Fig. 5 to 7, llama2-7b: the completion time of a set of queries in batches of a fixed size.
+"""BATON, Tables 1 and 2, Fig. 5 to 7: the completion time of a set of queries in batches of a fixed size, llama2-7b.
 
-Table 1's machine (A6000) is among the published ones. Table 2's (4090): 161.77 s for 15 batches of 2 and 40.45 s for 3
-of 10 are 55 ms an iteration, whatever the batch.
+Table 1's machine (A6000) is among the published ones. Table 2's machine (4090) takes 55 ms an iteration for any batch:
+the paper prints 161.77 s for 15 batches of 2, and 40.45 s for 3 batches of 10.
 
-PD prefills in groups of similar length, so prompts are not padded; BATON without PD prefills a joiner in the running
-batch, each of whose rows is padded to the joiner's prompt.
+With PD prompts are prefilled in groups of similar length, without padding. Without PD BATON prefills a joiner in the
+running batch, and pads each row of the batch to the joiner's prompt.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,14 +24,14 @@ from scheduling.request import Request
 from scheduling.simulation.simulator import Arrival
 from scheduling.simulation.trace import Trace
 
-POINTS = 61  # instants from the first arrival to the last answer; more of them draw the same curves
+POINTS = 61  # instants from the first arrival to the last answer; more instants would draw the same curves
 
 
 def curves_over_time(trace: Trace, arrivals: list[Arrival]) -> dict[str, Any]:
-    """Compute completed queries, generated tokens and cached tokens at evenly spaced instants, as columns of the row.
+    """Return completed queries, generated tokens and cached tokens at evenly spaced instants, as columns of a row.
 
-    A row's tokens are spread evenly over its time, since a trace has no instant for each. In a run-to-completion batch
-    a row's cache grows and stays until the batch ends, in a continuous one until the row ends.
+    A trace has no instants of tokens, so a row's tokens are spread evenly over its time. A row's cache grows until the
+    batch ends in a run-to-completion batch, and until the row ends in a continuous one.
     """
     at = np.linspace(trace.first_arrival_at, trace.first_arrival_at + trace.makespan_s, POINTS)
     prompts = {arrival.request.id: arrival.request.length for arrival in arrivals}
@@ -58,12 +58,12 @@ def curves_over_time(trace: Trace, arrivals: list[Arrival]) -> dict[str, Any]:
 
 
 TABLE_1, TABLE_2 = "baton table 1", "baton table 2"
-DELTA_BYTES = 524_288  # llama2-7b: 32 layers of 4,096 values for keys and for values, two bytes each
-# About what 13.5 GB of weights leave of the GPU's 24 GB.
+DELTA_BYTES = 524_288  # llama2-7b has 32 layers with 4,096 values for keys and 4,096 for values, of two bytes each
+# The cache gets 10 GB, about what 13.5 GB of weights leave of the GPU's 24 GB.
 RTX_4090 = KvMemory(10_000_000_000, DELTA_BYTES)
 PREFILL_TOKEN_S = LLAMA2_7B_A6000.curves.prefill[0]
-LONG, SHORT = 4000, (50, 500)  # tokens of Table 1's queries, with batches of 8; doubled with 4
-SHORT_ONLY = (40, 266)  # tokens of Table 2's: a few dozen to 200 words
+LONG, SHORT = 4000, (50, 500)  # tokens of Table 1's queries with batches of 8; with batches of 4 they are doubled
+SHORT_ONLY = (40, 266)  # tokens of Table 2's queries, which have a few dozen to 200 words
 PRINTED_1 = {
     4: {"benchmark": 21_901.0, "pd": 21_781.0, "baton": 20_549.0, "baton-pd": 11_771.0},
     8: {"benchmark": 6_619.0, "pd": 6_577.0, "baton": 3_424.0, "baton-pd": 2_654.0},
@@ -72,7 +72,7 @@ PRINTED_2 = {2: (161.77, 83.43), 4: (92.68, 49.61), 6: (61.70, 37.25), 8: (50.07
 
 
 def _mixed_queries(factor: int, workloads: Workloads) -> list[Arrival]:
-    """Make 120 queries at once: long prompt and short answer, short and long, short and short, 1 : 1 : 2."""
+    """Make 120 queries at once: long prompt and short answer, short and long, short and short, in the ratio 1:1:2."""
     rng = np.random.default_rng(1)
     kinds = rng.permutation([0] * 30 + [1] * 30 + [2] * 60).tolist()
     short = rng.integers(*SHORT, size=(120, 2)).tolist()
@@ -99,7 +99,7 @@ def _machine(memory: KvMemory, decode: tuple[float, float, float, float], prefil
 
 
 def runs(predictor: str, quick: bool) -> list[SimulationRun]:
-    """The simulations of both tables; none of these policies uses predictions."""
+    """Return the simulations of both tables; none of these policies uses predictions."""
     chosen: list[SimulationRun] = []
 
     def add(
@@ -138,14 +138,14 @@ def runs(predictor: str, quick: bool) -> list[SimulationRun]:
 
 
 def _padded_share(queries: Sequence[Arrival], batch: int) -> float:
-    """Divide the prompt tokens by those of prompts padded to the longest of each batch."""
+    """Return the share of the prompts' own tokens in prompts that are padded to the longest one of their batch."""
     prompts = [query.request.length for query in queries]
     batches = [prompts[first : first + batch] for first in range(0, len(prompts), batch)]
     return sum(prompts) / sum(len(one) * max(one) for one in batches)
 
 
 def compare_with_paper(rows: Sequence[Row]) -> None:
-    """Compare completion times, and how many times as fast as the others BATON with PD is."""
+    """Compare completion times, and the times of the other policies divided by that of BATON with PD."""
     for row in rows:
         if not row["experiment"].startswith("baton"):
             continue

@@ -1,6 +1,6 @@
-"""Our comparison: all policies on the same workloads, with true, real, noisy and useless predictions and cheap joins.
+"""Our own experiment compares all policies on the same workloads, with true, real, noisy and useless predictions.
 
-Seven ChatGLM-6B on V100s serve `mixed` and `hard`, eight LLaMA2-13B on A100s serve Azure's production traces.
+Joins are cheap. Seven ChatGLM-6B on V100s serve `mixed` and `hard`, eight LLaMA2-13B on A100s serve Azure's traces.
 """
 
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from functools import partial
 from benchmarks.inputs.simulated_workloads import Limits
 from benchmarks.paper.simulation_runs import Row, SimulationRun, column, workload_arrivals
 from benchmarks.published_costs import CHATGLM_6B_V100, LLAMA2_13B_A100_HF
-from scheduling.policies.policy_factory import PolicySettings, make_policy
+from scheduling.sharing.policy_factory import PolicySettings, make_policy
 
 EXPERIMENT = "ours"
-# Seconds of arrivals; longer at low rates.
+# Requests arrive for these seconds; workloads with low rates take longer.
 SECONDS = {"mixed": 300.0, "hard": 600.0, "azure_conv": 600.0, "azure_code": 600.0}
-RATES = {  # light load, half of what fusion can serve, most of it, all of it, overload
+RATES = {  # light load, half of the rate that fusion can serve, most of that rate, all of it, overload
     "mixed": (8.0, 16.0, 24.0, 32.0, 48.0),
     "hard": (2.0, 4.0, 6.0, 8.0, 12.0),
     "azure_conv": (1.0, 2.0, 3.0, 4.0, 6.0),
@@ -33,7 +33,7 @@ PREDICTORS = ("real", "noisy", "useless")
 
 
 def runs(predictor: str, quick: bool) -> list[SimulationRun]:
-    """Every policy with each workload, rate and predictor."""
+    """Return the simulations of every policy with each workload, rate and predictor."""
     named = [(name, name, "none") for name in WITHOUT_PREDICTIONS] + [(name, name, "real") for name in REAL_PREDICTIONS]
     named += [(name, name, quality) for name in EVERY_PREDICTOR for quality in PREDICTORS]
     named += [("oracle", "fusion", "true"), ("magnus", "magnus", "true")]

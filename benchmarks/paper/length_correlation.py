@@ -14,7 +14,7 @@ from benchmarks.harness import Results, json_option, print_table
 from benchmarks.inputs.request_sources import TokenCounter, read_answered, tokenizer_option
 from benchmarks.pictures import panels
 
-POINTS = 400  # points of a task in the picture; more would hide each other
+POINTS = 400  # the points of a task in the picture; more points would hide each other
 
 
 @click.command(help=__doc__)

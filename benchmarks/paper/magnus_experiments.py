@@ -1,4 +1,4 @@
-"""Magnus, the case study of Fig. 6 and Fig. 10 to 13: seven ChatGLM-6B on V100s, from light load to overload."""
+"""Magnus, the case study of Fig. 6, and Fig. 10 to 13: seven ChatGLM-6B on V100s, from light load to overload."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -10,14 +10,14 @@ from benchmarks.published_costs import (
     CHATGLM_6B_V100_4BIT,
     QUANTIZED_ANSWER_GROWTH,
 )
-from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.request import Request
+from scheduling.sharing.policy_factory import PolicySettings, make_policy
 from scheduling.simulation.simulator import Arrival
 
-INSTANCES = 7  # workers, as in the paper
-RATES = (2.0, 4.0, 8.0, 16.0, 32.0)  # from light load to overload of every policy
-SECONDS = 300.0  # seconds of arrivals; a longer run overloads more and takes longer to simulate, not tuned
-HEADROOM = 3 / 7  # memory beyond Θ, as a share of Θ: Θ is 70 % of what the weights leave (IV-A)
+INSTANCES = 7  # the number of workers in the paper
+RATES = (2.0, 4.0, 8.0, 16.0, 32.0)  # requests a second, from light load to an overload of every policy
+SECONDS = 300.0  # requests arrive for these seconds; a longer run overloads more, takes longer to simulate; not tuned
+HEADROOM = 3 / 7  # the memory beyond Θ as a share of Θ, which is 70 % of the memory beside the weights (IV-A)
 SETTINGS = PolicySettings()
 CASE_STUDY, OVERALL, ABLATION = "magnus fig 6", "magnus fig 10, 11", "magnus fig 12, 13"
 VS, VSQ = "vs", "vsq"
@@ -28,7 +28,7 @@ MEAN, TAIL = column("response_s", "mean"), column("response_s", "p95")
 
 
 def case_study(workloads: Workloads) -> list[Arrival]:
-    """Make three large requests among eighteen small ones, one in every seven."""
+    """Make 21 requests: the fourth of every seven is large, the other eighteen are small."""
     sizes = [1000 if number % 7 == 3 else 10 for number in range(21)]
     return [
         Arrival(Request(f"{number:02d}", number * 1e-3, size, 1024, size, size), size)
@@ -37,7 +37,7 @@ def case_study(workloads: Workloads) -> list[Arrival]:
 
 
 def runs(predictor: str, quick: bool) -> list[SimulationRun]:
-    """Every simulation of the two experiments; predictions are real unless chosen otherwise."""
+    """Return the simulations of the case study and of Fig. 10 to 13, the latter with predictions of `predictor`."""
     rates, seconds = (RATES[-2:], 60.0) if quick else (RATES, SECONDS)
     vs, magnus = (partial(make_policy, name, SETTINGS) for name in ("vs", "magnus"))
     case = [
@@ -74,7 +74,7 @@ def runs(predictor: str, quick: bool) -> list[SimulationRun]:
 
 
 def compare_with_paper(rows: Sequence[Row]) -> None:
-    """Compare with 242 s and 60 s of the case study and with the ranges of IV-B and IV-C."""
+    """Compare with the 242 s and 60 s of the paper's case study, and with the ranges of IV-B and IV-C."""
     for row in rows:
         if row["experiment"] == CASE_STUDY:
             printed = {VS: 242.0, MAGNUS: 60.0}[row["policy"]]

@@ -2,8 +2,8 @@
 
 The paper's CodeFuse trace is not public. It comes from an assistant for code: nearly all answers are below 512 tokens
 (Fig. 6), most end within three slices (Fig. 14), and eight workers are busy at 20 requests a second (Fig. 22). So the
-lengths here are those of `hard`, chat and code comments: 95 % are below 512, 87 % end within three slices. At the
-paper's main rate the lengths of Azure's conversation trace are simulated too; its long prompts would overload the
+lengths here are those of `hard`, chat and code comments: 95 % are below 512, 87 % end within three slices. The lengths
+of Azure's conversation trace are simulated only at the paper's main rate, because their long prompts would overload the
 workers at any rate.
 """
 
@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from benchmarks.paper.round_robin import DealtInTurn, SlicesInTurn
 from benchmarks.paper.simulation_runs import Row, SimulationRun, column, compare, workload_arrivals
 from benchmarks.published_costs import LLAMA2_13B_A100_DS, LLAMA2_13B_A100_HF
 from scheduling.policies.ccb import ConservativeContinuous
@@ -22,10 +23,10 @@ from scheduling.policy import Policy
 from scheduling.simulation.simulator import Arrival
 from scheduling.simulation.trace import Trace
 
-# The paper's main rate (Fig. 15, 18, 22) and slice length in tokens.
+# RATE (requests a second) and SLICE (tokens) are the paper's main rate and slice length (Fig. 15, 18, 22).
 WORKLOAD, OTHER_WORKLOAD, RATE, SLICE = "hard", "conversation", 20.0, 128
 RATES = (16.0, 18.0, 20.0, 22.0, 24.0)
-SECONDS = 600.0  # seconds of arrivals, as in the paper (5.1)
+SECONDS = 600.0  # requests arrive for these seconds, as in the paper (5.1)
 GAMMA_S = {"hf": 6.0, "ds": 3.0}
 FIXED = {"hf": 16, "ds": 12}
 RULE = {"hf": MemoryRule(0.9), "ds": DEEPSPEED_RULE}
@@ -39,19 +40,19 @@ def _policy(name: str, engine: str, slice_tokens: int = SLICE) -> Callable[[], P
     rule, gamma_s = RULE[engine], GAMMA_S[engine]
     capped = replace(rule, cap=FIXED[engine])
     slices: dict[str, Callable[[], Policy]] = {
-        "sls": partial(Vanilla, 1024, 1024, FIXED[engine], round_robin=True),
-        "so": partial(Vanilla, 1024, 1024, FIXED[engine], slice_tokens, True),
-        "pm": partial(SliceLevel, slice_tokens, capped, False, 0.0, gamma_s),
-        "ab": partial(SliceLevel, slice_tokens, rule, False, 0.0, gamma_s),
-        "lb": partial(SliceLevel, slice_tokens, rule, True, 0.0, gamma_s),
-        "scls": partial(SliceLevel, slice_tokens, rule, True, 0.5, gamma_s),
-        "ils": partial(ConservativeContinuous, 1024, 1024, FIXED[engine], True),
+        "sls": partial(DealtInTurn, partial(Vanilla, 1024, 1024, FIXED[engine])),
+        "so": partial(DealtInTurn, partial(Vanilla, 1024, 1024, FIXED[engine], slice_tokens)),
+        "pm": partial(SlicesInTurn, slice_tokens, capped, 0.0, gamma_s),
+        "ab": partial(SlicesInTurn, slice_tokens, rule, 0.0, gamma_s),
+        "lb": partial(SliceLevel, slice_tokens, rule, 0.0, gamma_s),
+        "scls": partial(SliceLevel, slice_tokens, rule, 0.5, gamma_s),
+        "ils": partial(DealtInTurn, partial(ConservativeContinuous, 1024, 1024, FIXED[engine])),
     }
     return slices[name]
 
 
 def runs(predictor: str, quick: bool) -> list[SimulationRun]:
-    """Every simulation; no policy of SCLS uses predictions."""
+    """Return all simulations; no policy of SCLS uses predictions."""
     rates, seconds = ((RATE,), 60.0) if quick else (RATES, SECONDS)
     chosen: list[SimulationRun] = []
 
@@ -95,14 +96,14 @@ def runs(predictor: str, quick: bool) -> list[SimulationRun]:
 
 
 def _slices(slice_tokens: int, trace: Trace, arriving: list[Arrival]) -> Row:
-    """Fig. 14 and 20: how many slices requests needed, and the share of batches that ended before their slice."""
+    """Return the shares of requests by needed slices (Fig. 14), and of batches that ended before their slice (20)."""
     needed = np.array([answer.schedules for answer in trace.answers.values()])
     shares = {str(number): float(np.mean(needed == number)) for number in (1, 2, 3)}
     return {"slices": shares | {"more": float(np.mean(needed > 3))}, "early_returns": trace.early_returns(slice_tokens)}
 
 
 def compare_with_paper(rows: Sequence[Row]) -> None:
-    """Compare with the ranges of section 5.2; the paper prints only the order of the ablations."""
+    """Compare with the ranges of section 5.2; of the ablations the paper prints only the order."""
     for engine, base, throughput, mean, tail in (
         ("hf", "sls", (2.323, 3.158), (0.824, 0.849), (0.798, 0.810)),
         ("ds", "sls", (0.825, 1.919), (0.808, 0.911), (0.766, 0.889)),

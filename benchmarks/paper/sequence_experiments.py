@@ -1,8 +1,8 @@
 """Sequence Scheduling: Tables 4 to 7, Fig. 3 and the waiting times, on real lengths of Vicuna-7B's answers, one A100.
 
-All prompts wait from the start. The paper's length predictors are not available, but their errors are printed: Laplace
-noise with the printed mean error also has nearly the printed Acc-50 and Acc-100 (error 63: 55 % and 80 %, printed 56 %
-and 81 %). Table 6 uses Instruction-in-Wild, which is not available: here its printed errors apply to Alpaca's lengths.
+All prompts wait from the start. The paper's length predictors are not available, but their errors are printed. Laplace
+noise with the printed mean error 63 also nearly has the printed Acc-50 and Acc-100: 55 % and 80 %, printed 56 % and
+81 %. Table 6 uses Instruction-in-Wild, which is not available: here its printed errors apply to Alpaca's lengths.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,14 +19,14 @@ from scheduling.policy import Policy
 from scheduling.request import Request
 from scheduling.simulation.simulator import Arrival
 
-LIMIT = 512  # generated tokens, the paper's limit
+LIMIT = 512  # the most generated tokens, as in the paper
 TABLE_4, TABLE_5, TABLE_7 = "sequence table 4", "sequence table 5", "sequence table 7"
 TABLE_6, WAITING = "sequence table 6", "sequence waiting times"
 BATCHES, GROUPS = "sequence fig 3a", "sequence fig 3b"
 OVER_VANILLA_6 = {"estimation only": (358.0, 1.07 / 0.78), "instruction tuning": (139.0, 1.24 / 0.78)}
 BATCH_SIZES, GROUP_SIZES = (1, 2, 4, 8, 16, 32, 64), (32, 64, 128, 256, 512, 1024)
-GROUP = 256  # requests of a group, as in the paper
-TUNED, VANILLA = 63.0, 1.22  # mean error of instruction tuning; the vanilla baseline's samples a second
+GROUP = 256  # the requests of a group, as in the paper
+TUNED, VANILLA = 63.0, 1.22  # the mean error of instruction tuning, and the samples a second of the vanilla baseline
 PREDICTORS = {  # Table 4: mean error in tokens, samples a second, tokens a batch
     "vanilla": (0.0, VANILLA, 377),
     "ground truth": (0.0, 2.52, 201),
@@ -37,7 +37,7 @@ PREDICTORS = {  # Table 4: mean error in tokens, samples a second, tokens a batc
     "instruction tuning": (TUNED, 2.27, 208),
 }
 MEAN_FAILURES, MAX_FAILURES = 0.298, 0.153  # shares of failures if the mean or the longest answer is predicted (4.2)
-ABLATIONS = {  # Table 5: samples a second by binning, FCR, VBS
+ABLATIONS = {  # Table 5: samples a second and tokens a batch, by binning, FCR and VBS
     (False, False, False): (1.73, 271),
     (False, True, False): (1.76, 222),
     (False, True, True): (2.22, 209),
@@ -45,7 +45,7 @@ ABLATIONS = {  # Table 5: samples a second by binning, FCR, VBS
     (True, True, False): (1.86, 209),
     (True, True, True): (2.27, 203),
 }
-# Table 7: samples a second and the share of failures, by the tokens that are added to each prediction.
+# Table 7: samples a second, and the shares of failures, by the number of tokens that is added to each prediction.
 SHIFTS = {-50: 1.80, -10: 2.10, 0: 2.27, 10: 2.20, 50: 2.10}
 FCR_SHARES = {-50: 0.34, -10: 0.20, 0: 0.15, 10: 0.14, 50: 0.07}
 
@@ -53,7 +53,7 @@ FCR_SHARES = {-50: 0.34, -10: 0.20, 0: 0.15, 10: 0.14, 50: 0.07}
 def _prompts(
     count: int, error: float, shift: int, workloads: Workloads, target: Literal["longest", "mean"] = "longest"
 ) -> list[Arrival]:
-    """Make all prompts at once; a prediction is the longest of the prompt's samples, or their mean, with noise."""
+    """Make `count` prompts at once; a prediction is the prompt's longest sample, or the samples' mean, with noise."""
     lengths = workloads["vicuna"]
     exact, _ = lengths.predictions[target]
     noise = np.random.default_rng(1).laplace(0.0, error, len(exact)) if error else np.zeros(len(exact))
@@ -66,7 +66,7 @@ def _prompts(
 
 
 def _prompts_of_equal_answers(count: int, workloads: Workloads) -> list[Arrival]:
-    """Make the same prompts with answers as long as the limit."""
+    """Make the same prompts, all with answers of LIMIT tokens."""
     return [Arrival(arrival.request, LIMIT) for arrival in _prompts(count, 0.0, 0, workloads)]
 
 
@@ -84,7 +84,7 @@ def _sequence(
 
 
 def runs(predictor: str, quick: bool) -> list[SimulationRun]:
-    """The simulations of the three tables."""
+    """Return the simulations of Tables 4 to 7, of the waiting times and of Fig. 3."""
     count = 1024 if quick else 10_000
 
     def run(
@@ -101,7 +101,7 @@ def runs(predictor: str, quick: bool) -> list[SimulationRun]:
         return SimulationRun(table, name, make, arrivals, VICUNA_7B_A100, 1, workload="vicuna", notes=notes)
 
     vanilla = partial(Vanilla, LIMIT, LIMIT, 16)
-    # perception only is reported without failure collection, which its many failures would make slow (4.2)
+    # "perception only" is reported without failure collection, because its many failures would make that slow (4.2).
     own: dict[str, Callable[[], Policy]] = {
         "vanilla": vanilla,
         "perception only": _sequence(binning=False, fcr=False, vbs=False),
@@ -183,7 +183,7 @@ def compare_with_paper(rows: Sequence[Row]) -> None:
             gain, printed_gain = row["requests_per_s"] / vanilla - 1, printed / VANILLA - 1
             row["paper"]["samples/s over vanilla"] = {"ours": gain, "paper": [printed_gain, printed_gain]}
         if row["experiment"] in (TABLE_4, TABLE_5):
-            # the printed length is a mean over samples: only so does it fit that of perception only (328 and 328)
+            # The printed length is a mean over samples, not batches: only such a mean gives the 328 of perception only.
             tokens = (PREDICTORS | TABLE_5_ROWS)[row["policy"]][-1]
             row["paper"]["tokens a batch"] = {"ours": row["tokens_a_batch_of_a_request"], "paper": [tokens, tokens]}
         if row["experiment"] == TABLE_4:
@@ -196,7 +196,7 @@ def compare_with_paper(rows: Sequence[Row]) -> None:
 
 
 def _compare_waiting(rows: Sequence[Row]) -> None:
-    """Compare waiting times of one group with the printed ones: 63 and 48 % less, a maximum of 2.7 times the mean."""
+    """Compare one group's waiting times with the paper's: mean and maximum 63 % and 48 % lower, maximum 2.7 × mean."""
     of_waiting = {row["policy"]: row for row in rows if row["experiment"] == WAITING}
     for name, row in of_waiting.items():
         response = row["response_s"]

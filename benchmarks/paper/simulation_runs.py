@@ -1,4 +1,4 @@
-"""One simulation of `benchmarks.paper` as a value for another process, and the table row that it gives."""
+"""One simulation of `benchmarks.paper`, as a value that another process can run, and the table row of its figures."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -27,7 +27,7 @@ class SimulationRun:
     """A policy, its arrivals and its machines; `notes` are further columns of its row."""
 
     experiment: str
-    policy: str  # its name in the row
+    policy: str  # the policy's name in the row
     make: Callable[[], Policy]
     arrivals: Callable[[Workloads], list[Arrival]]
     machine: Machine
@@ -35,15 +35,15 @@ class SimulationRun:
     rate: float | None = None
     workload: str = ""
     predictor: str = ""
-    engine: Mapping[str, Any] = field(default_factory=dict)  # further fields of EngineCosts
+    engine: Mapping[str, Any] = field(default_factory=dict)  # fields of EngineCosts beside the curves
     notes: Mapping[str, Any] = field(default_factory=dict)
-    figures: Callable[[Trace, list[Arrival]], Row] | None = None  # further columns, read off the trace
+    figures: Callable[[Trace, list[Arrival]], Row] | None = None  # makes further columns from the trace
 
 
 def workload_arrivals(
     workload: str, predictor: str, rate: float, seconds: float, limits: Limits = LIMITS, growth: float = 1.0
 ) -> Callable[[Workloads], list[Arrival]]:
-    """Make the `arrivals` of a `SimulationRun` that draws from a workload at this rate."""
+    """Return the `arrivals` of a `SimulationRun` that draws requests from this workload at this rate."""
     return partial(_draw, workload, predictor, rate, seconds, limits, growth)
 
 
@@ -93,19 +93,19 @@ def execute(run: SimulationRun, workloads: Workloads) -> Row:
 
 
 def _iterations_of_a_request(trace: Trace) -> float:
-    """Average the iterations of a batch over the requests in it, so that a batch of many counts more often."""
+    """Return the mean iterations of a request's batch: a batch counts once for each of its requests."""
     sizes = [len(batch.ids) for batch in trace.batches]
     return float(np.average([batch.iterations for batch in trace.batches], weights=sizes)) if sizes else 0.0
 
 
 def use_workloads(workloads: Workloads) -> None:
-    """Set the workloads of a process of the pool, at low priority; a pool cannot import this from a `__main__`."""
+    """Set the workloads of a pool's process, at low priority; it is here because pools cannot import a `__main__`."""
     os.nice(10)
     _workloads.update(workloads)
 
 
 def execute_in_pool(run: SimulationRun) -> Row:
-    """Run the simulation in a process of the pool."""
+    """Run the simulation in a process of the pool, with the workloads of `use_workloads`."""
     return execute(run, _workloads)
 
 
@@ -113,7 +113,7 @@ Column = Callable[[Row], float]
 
 
 def column(*path: str) -> Column:
-    """Make a function that reads the value at this path of keys from a row."""
+    """Return a function that reads the value at this path of keys from a row."""
 
     def read(row: Row) -> float:
         value: Any = row
@@ -129,7 +129,7 @@ def compare(
 ) -> None:
     """Add to each row of `policy` its change over the `base` row of the same setting, with the paper's range.
 
-    As in the papers, the change of a throughput is its increase, that of a time (`falls`) its decrease.
+    As in the papers, the change of a throughput is its increase, and the change of a time (`falls`) is its decrease.
     """
     rows = list(rows)
     bases = {_setting(row): row for row in rows if row["policy"] == base}

@@ -1,1 +1,1 @@
-"""The control plane with many workers: real worker processes whose engines keep a published machine's pace."""
+"""Measures the control plane with many workers: real processes whose engines keep a published machine's pace."""

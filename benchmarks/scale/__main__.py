@@ -30,20 +30,20 @@ from benchmarks.live.live_figures import ServiceMonitor
 from benchmarks.scale.run_figures import idle_since, served_since
 from benchmarks.service_start import client_of_service, connection_to, process_ids
 from cli.demo.demo_workload import DemoArrival, send_all
+from cli.hosting.service_access import POLICIES
 from cli.hosting.service_files import RunningService
 from cli.option_types import CommaSeparated
-from cli.service_access import POLICIES
-from inference.prompt_format import load_prompt_format
+from inference.prompts.prompt_format import load_prompt_format
 from settings import BUNDLED_MODEL
 
-POLL_S = 0.5  # between two samples; a shorter time takes CPU from the service. Not tuned
-SETTLE_S = 3.0  # between start and first request, so that the workers' first heartbeats are over. Not tuned
-GIVE_UP_S = 180.0  # seconds after the last submission; requests that are unanswered then are only counted
-# Requests a second that one machine serves with toy requests of 30 words, so that --load means about the same for each.
+POLL_S = 0.5  # seconds between two samples; a shorter interval would take CPU from the service; not tuned
+SETTLE_S = 3.0  # seconds between start and first request, so that the workers' first heartbeats are over; not tuned
+GIVE_UP_S = 180.0  # seconds after the last submission; requests that are unanswered by then are only counted
+# Toy requests of 30 words that one machine serves in a second, so that --load means about the same for each machine.
 # A V100 at 25 rows: 43.6 + 20 + 5 ms an iteration and 36 tokens a request give 25 / (36 · 0.069) = 10.1.
 SERVED_BY_ONE = {"v100": 10.0, "a100": 32.0}
 MIB = 2**20
-COLUMNS: dict[str, Column] = {  # CPU in milliseconds a request
+COLUMNS: dict[str, Column] = {  # the CPU of processes is in milliseconds a request
     "workers": "workers",
     "ended before": "finished:,",
     "offered/s": "rate:.0f",
@@ -117,10 +117,10 @@ def run_fleet(policy: str, machine: str, size: int, arrivals: list[DemoArrival],
                 fleet = psutil.Process(began_with["paced-workers"]).children()
                 run = measure(service, state_dir, arrivals, size)
                 own_mib = statistics.mean(worker.memory_full_info().uss for worker in fleet) / MIB
-                for worker in fleet:  # stopping 64 workers in the regular way took 27 s
+                for worker in fleet:  # killed, because stopping 64 workers in the regular way took 27 s
                     worker.kill()
                 ended = {name for name, pid in process_ids(state_dir).items() if began_with[name] != pid}
-                for name in ended:  # the CPU time of its first process is lost
+                for name in ended:  # restarted programs: the CPU time of the first process is lost
                     run["cpu_ms_a_request"].pop(name)
                 return {"start_s": round(start_s, 1), "worker_mib": round(own_mib, 1), "ended": sorted(ended), **run}
 

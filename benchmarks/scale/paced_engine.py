@@ -1,11 +1,10 @@
 """An engine that computes nothing: requests get their known answers at the pace of a published machine.
 
 It has the interface of our engine, so that leases, joins, results and learning are the service's own. Its times are
-those of the simulator: prefills in groups, then iterations that give each row a token.
+those of the simulator: of prefills in groups, then of iterations that give each row a token.
 """
 
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Several
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from time import monotonic, perf_counter, sleep
@@ -13,8 +12,8 @@ from time import monotonic, perf_counter, sleep
 from benchmarks import published_costs
 from benchmarks.published_costs import Machine
 from inference.engine_errors import OutOfMemory
-from inference.local.cost_counters import StepLog
-from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
+from inference.engine_requests import DecodingRequest, FinishedRow, Generated, RunFigures
+from inference.local.costs.cost_counters import StepLog
 from scheduling.batch_partition import groups_by_padding
 
 MACHINES: dict[str, Machine] = {
@@ -24,41 +23,41 @@ MACHINES: dict[str, Machine] = {
     "a100-hf": published_costs.LLAMA2_13B_A100_HF,  # the same under huggingface-transformers
     "a6000": published_costs.LLAMA2_7B_A6000,  # BATON: llama2-7b on an A6000 (Table 1)
 }
-# how many times as long a quantized model's answers are
+# A quantized model's answers are this many times as long.
 ANSWER_GROWTH = {"v100-4bit": published_costs.QUANTIZED_ANSWER_GROWTH}
 
 
 def machine_of(policy: str, machine: str) -> str:
-    """Return the machine that a policy runs on: VSQ has a quantized model, where there is one."""
+    """Return the machine on which a policy runs: for VSQ the one with a quantized model, if there is one."""
     quantized = f"{machine}-4bit"
     return quantized if policy == "vsq" and quantized in MACHINES else machine
 
 
 def request_key(instruction: str, text: str) -> str:
-    """Name a request in a file of answers' lengths."""
+    """Return the key of a request in a file of answers' lengths."""
     return sha256(f"{instruction}\n{text}".encode()).hexdigest()
 
 
-Answer = Callable[[Sequence], tuple[int, ...]]
+Answer = Callable[[DecodingRequest], tuple[int, ...]]
 
 
 @dataclass(eq=False, slots=True)
 class PacedRow:
-    """A row with its complete answer, of which `generated` tokens are generated."""
+    """A row with its complete answer, of which the first `generated` tokens are generated so far."""
 
-    sequence: Sequence
+    sequence: DecodingRequest
     answer: tuple[int, ...]
     generated: int
 
     @property
     def cached(self) -> int:
-        """Tokens in the key-value cache."""
+        """Return the row's tokens in the KV cache: prompt and generated tokens."""
         return len(self.sequence.prompt_ids) + self.generated
 
-    def finished(self, reason: str | None = None) -> FinishedSequence:
-        """The finished sequence; without a `reason` it ended at its EOS or its limit."""
+    def finished(self, reason: str | None = None) -> FinishedRow:
+        """Return the row as finished; without a `reason` it ended at its EOS or at its limit."""
         at_limit = self.generated < len(self.answer)
-        return FinishedSequence(
+        return FinishedRow(
             self.sequence.id,
             self.answer[: self.generated],
             reason or ("limit" if at_limit else "eos"),  # type: ignore[arg-type]
@@ -66,12 +65,12 @@ class PacedRow:
 
     @property
     def ended(self) -> bool:
-        """Whether the row has its last token."""
+        """Return whether the row has its last token."""
         return self.generated >= min(len(self.answer), self.sequence.limit)
 
 
 class PacedEngine:
-    """Rows in a padded rectangle, as the papers' engines keep them; one thread owns it."""
+    """An engine whose rows fill a padded rectangle, as in the papers' engines; only one thread may use it."""
 
     def __init__(
         self,
@@ -83,25 +82,25 @@ class PacedEngine:
         pause: Callable[[float], None] = sleep,
         headroom: float = 0.0,
     ) -> None:
-        """`answer` gives a request's right answer with its EOS; `pause` waits for seconds of `clock`.
+        """`answer` returns a request's right answer with its EOS; `pause` waits for seconds of `clock`.
 
-        `headroom` is the memory beyond Θ, as a share of Θ, that wrong predictions may take.
+        `headroom` is the memory beyond Θ that batches may take if predictions are wrong, as a share of Θ.
         """
         self._machine, self._answer, self._clock, self._pause = machine, answer, clock, pause
         self._most_bytes = round((1 + headroom) * machine.memory.theta_bytes)
         self._log = step_log or StepLog()
         self._rows: list[PacedRow] = []
-        self._ends_at = 0.0  # end of the current step or of the last one
+        self._ends_at = 0.0  # the instant at which the current step ends, or the last one ended
         self._figures = NOTHING
-        self.max_positions = max_positions
+        self.max_positions, self.prefilled_layers = max_positions, 0
 
     def run(
         self,
-        sequences: Several[Sequence],
+        sequences: Sequence[DecodingRequest],
         iteration_limit: int | None = None,
-        on_progress: Callable[[list[FinishedSequence]], None] = lambda finished: None,
-    ) -> tuple[list[FinishedSequence], RunFigures]:
-        """Serve a batch until its last row finished; rows that finished stay in it and cost as much as the others."""
+        on_progress: Callable[[list[FinishedRow]], None] = lambda finished: None,
+    ) -> tuple[list[FinishedRow], RunFigures]:
+        """Serve a batch until its last row has finished; finished rows stay in it and cost as much as running ones."""
         batch = [self._row(sequence) for sequence in sequences]
         length = max((row.cached for row in batch), default=0)
         self._reset(length)
@@ -126,7 +125,7 @@ class PacedEngine:
         finally:
             self._rows = []
 
-    def insert(self, sequences: Several[Sequence]) -> None:
+    def insert(self, sequences: Sequence[DecodingRequest]) -> None:
         """Add rows, prefilled in groups of similar length; raises OutOfMemory and adds none if they do not all fit."""
         joiners = [self._row(sequence) for sequence in sequences]
         longest = max(row.cached for row in (*self._rows, *joiners))
@@ -136,8 +135,8 @@ class PacedEngine:
         self._rows += joiners
         self._prefill(joiners)
 
-    def step(self) -> list[FinishedSequence]:
-        """Generate one token for each row, in the time that the machine takes."""
+    def step(self) -> list[FinishedRow]:
+        """Generate one token for each row, in the time that the machine takes; returns the rows that ended."""
         if self._rows:
             longest = max(row.cached for row in self._rows)
             self._require(len(self._rows), longest + 1)
@@ -152,20 +151,20 @@ class PacedEngine:
         return ended
 
     def generated(self, since: Mapping[str, int]) -> dict[str, Generated]:
-        """The token ids of these rows beyond the given numbers."""
+        """Return the token ids of these rows beyond the given numbers of tokens."""
         return {
             row.sequence.id: Generated(row.answer[since[row.sequence.id] : row.generated], None, row.sequence.stop)
             for row in self._rows
             if row.sequence.id in since
         }
 
-    def remove(self, sequence_id: str) -> FinishedSequence | None:
+    def remove(self, sequence_id: str) -> FinishedRow | None:
         """Finish a row at once; None if it is not running."""
         row = self._take(sequence_id)
         return None if row is None else row.finished("removed")
 
-    def preempt(self, sequence_id: str) -> Sequence:
-        """Remove a row with its tokens; raises KeyError if it is not running."""
+    def preempt(self, sequence_id: str) -> DecodingRequest:
+        """Remove a row and return it with its tokens, to be resumed; raises KeyError if it is not running."""
         row = self._take(sequence_id)
         if row is None:
             raise KeyError(sequence_id)
@@ -173,21 +172,21 @@ class PacedEngine:
 
     @property
     def rows(self) -> dict[str, int]:
-        """The number of generated tokens of each row."""
+        """Return the number of generated tokens of each row, by id."""
         return {row.sequence.id: row.generated for row in list(self._rows)}
 
     @property
     def kv_bytes(self) -> int:
-        """The bytes that a cache would hold now."""
+        """Return the bytes that the padded KV cache of the rows would have now."""
         longest = max((row.cached for row in self._rows), default=0)
         return len(self._rows) * longest * self._machine.memory.delta_bytes
 
     @property
     def figures(self) -> RunFigures:
-        """The figures of the last `run`, or since rows were inserted into an empty engine."""
+        """Return the figures of the last `run`, or of the steps since rows were inserted into the empty engine."""
         return self._figures
 
-    def _row(self, sequence: Sequence) -> PacedRow:
+    def _row(self, sequence: DecodingRequest) -> PacedRow:
         return PacedRow(sequence, self._answer(sequence), len(sequence.generated_ids))
 
     def _take(self, sequence_id: str) -> PacedRow | None:
@@ -201,8 +200,8 @@ class PacedEngine:
         if needed > self._most_bytes:
             raise OutOfMemory(needed, self._most_bytes)
 
-    def _prefill(self, rows: Several[PacedRow]) -> None:
-        """Prefill groups of similar length, padded to their longest rows while that costs less."""
+    def _prefill(self, rows: Sequence[PacedRow]) -> None:
+        """Prefill the rows in groups of similar length; rows are padded in a group if that costs less than another."""
         token_s, _, _, fixed_s = self._machine.curves.prefill
         for indices in groups_by_padding([row.cached for row in rows], round(fixed_s / token_s)):
             group = [rows[index] for index in indices]
@@ -219,7 +218,7 @@ class PacedEngine:
         self._log.count_decode(rows, cached, began, perf_counter())
 
     def _wait(self, seconds: float) -> None:
-        """Wait until a step of `seconds` has ended; compensates the host's delay in the last step."""
+        """Wait until a step of `seconds` has ended; a delay of the host since the last step shortens the wait."""
         now = self._clock()
         late_s = now - self._ends_at
         self._ends_at = (now if late_s > seconds else self._ends_at) + seconds

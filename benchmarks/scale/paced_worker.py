@@ -1,4 +1,4 @@
-"""Runs worker processes on paced engines, forked from one process that has their imports: 30 MiB each instead of 70.
+"""Runs worker processes with paced engines; a fork after the imports makes each take 30 MiB instead of 70.
 
     python -m benchmarks.scale.paced_worker --machine v100 --first 0 --workers 32
 
@@ -28,23 +28,23 @@ import kombu.transport.redis
 from tokenizers import Tokenizer
 
 from benchmarks.scale.paced_engine import ANSWER_GROWTH, MACHINES, PacedEngine, request_key
-from cli.hosting.launch import PR_SET_PDEATHSIG
-from inference.local.cost_counters import StepLog
-from inference.prompt_format import PromptFormat, load_prompt_format
-from inference.sequences import Sequence
+from inference.engine_requests import DecodingRequest
+from inference.local.costs.cost_counters import StepLog
+from inference.prompts.prompt_format import PromptFormat, load_prompt_format
 from inference.toy.toy_applications import APPLICATIONS
-from models.leasing.leases import WorkerOffer
-from models.leasing.worker_registration import WorkerRegistration
+from processes.celery.celery_app import celery_service
+from processes.launch import PR_SET_PDEATHSIG
 from scheduling.costs import ProfiledCurves
-from tasks.app import app, settings
-from tasks.serving.model_in_service import ServedModel
-from tasks.serving.serving_costs import LearnedCosts, window_of_sums
+from scheduling.kv_memory import KvMemory
+from scheduling.worker_facts import WorkerFacts, WorkerReport
+from tasks.serving.batches.served_model import ServedModel
+from tasks.serving.batches.serving_costs import LearnedCosts
 from tasks.serving.worker_process import prepare_process, serve_until_signal
 
 MAX_POSITIONS = 2048  # Lmax + Gmax of the papers
-EOS = 0  # any id: the result writer removes the last one
-ANY_TOKEN = 10  # a token of an answer of which only the length is known; any id works that decodes to some text
-# Modules that Celery imports by name when a worker starts; imported before the fork, 256 workers share them.
+EOS = 0  # any id works, because the result writer removes an answer's last id
+ANY_TOKEN = 10  # every token of an answer of which only the length is known; any id that decodes to some text works
+# Celery imports these modules by name when a worker starts. Imported before the fork, all workers share them.
 IMPORTED_LATE = (
     celery.apps.worker,
     celery.concurrency.thread,
@@ -57,8 +57,10 @@ IMPORTED_LATE = (
 OF_INSTRUCTION = {application.instruction: application for application in APPLICATIONS.values()}
 
 
-def right_answer(tokenizer: Tokenizer, known: Mapping[str, int], growth: float, sequence: Sequence) -> tuple[int, ...]:
-    """The answer to a toy request with an EOS, or as many tokens as are known of another request's answer.
+def right_answer(
+    tokenizer: Tokenizer, known: Mapping[str, int], growth: float, sequence: DecodingRequest
+) -> tuple[int, ...]:
+    """Return the answer with its EOS: a toy request's own, or ANY_TOKEN in the known length of another request's.
 
     An unknown request gets only an EOS.
     """
@@ -74,27 +76,30 @@ def right_answer(tokenizer: Tokenizer, known: Mapping[str, int], growth: float, 
 
 
 def run(
-    name: str, kind: str, headroom: float, prompt_format: PromptFormat, answer: Callable[[Sequence], tuple[int, ...]]
+    name: str,
+    kind: str,
+    headroom: float,
+    prompt_format: PromptFormat,
+    answer: Callable[[DecodingRequest], tuple[int, ...]],
 ) -> int:
     """Run one worker until SIGTERM or SIGINT; returns the exit status of the process."""
-    prepare_process(name)
+    service = prepare_process(name)
     machine, steps = MACHINES[kind], StepLog()
-    costs = LearnedCosts(lambda now: [window_of_sums(sums, now) for sums in steps.take()], machine.curves)
-    announcement = WorkerRegistration(
+    costs = LearnedCosts(steps.take, machine.curves)
+    facts = WorkerFacts(
         name=name,
-        model=settings.model_name or prompt_format.name,
+        model=service.settings.model_name or prompt_format.name,
         device=f"paced {kind}",
-        theta_bytes=machine.memory.theta_bytes,
-        delta_bytes=machine.memory.delta_bytes,
+        memory=KvMemory(machine.memory.theta_bytes, machine.memory.delta_bytes),
         curves=ProfiledCurves(machine.curves, quick=True),
     )
     served = ServedModel(
         lambda: PacedEngine(machine, answer, MAX_POSITIONS, steps, headroom=headroom),
         prompt_format,
-        announcement,
-        offer=lambda: WorkerOffer(curves=costs.curves(monotonic())),
+        facts,
+        report=lambda: WorkerReport(curves=costs.curves(monotonic())),
     )
-    return serve_until_signal(name, lambda _: served)
+    return serve_until_signal(service, name, lambda _: served)
 
 
 @click.command()
@@ -105,16 +110,17 @@ def run(
 @click.option("--answers", type=click.Path(exists=True, path_type=Path), help="Lengths of answers, by request_key.")
 def main(machine: str, first: int, workers: int, headroom: float, answers: Path | None) -> None:
     """Run workers until a signal comes."""
-    app.loader.import_default_modules()
-    prompt_format = load_prompt_format(settings.model)
-    tokenizer = Tokenizer.from_file(str(Path(settings.model) / "tokenizer.json"))
+    service = celery_service()
+    service.app.loader.import_default_modules()
+    prompt_format = load_prompt_format(service.settings.model)
+    tokenizer = Tokenizer.from_file(str(Path(service.settings.model) / "tokenizer.json"))
     known = json.loads(answers.read_text()) if answers else {}
     answer = partial(right_answer, tokenizer, known, ANSWER_GROWTH.get(machine, 1.0))
     children: list[int] = []
     gc.collect()
-    gc.freeze()  # a collection in a child would write to pages that all processes share
+    gc.freeze()  # otherwise a collection in a child would write to pages that all processes share
     for number in range(first, first + workers):
-        child = os.fork()  # before any thread or connection exists
+        child = os.fork()  # no thread or connection exists yet
         if child == 0:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
             sys.exit(run(f"paced-{number}", machine, headroom, prompt_format, answer))

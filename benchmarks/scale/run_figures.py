@@ -1,7 +1,7 @@
-"""What the database says of a run, and the same run simulated.
+"""Reads the figures of a run from the database, and simulates the same run.
 
 The database gives throughput, response times, and how long workers ran nothing while requests waited. The simulator
-gets the same requests, instants, predictions and lengths; a difference is what it does not know: messages,
+gets the same requests, instants, predictions and lengths. Its figures differ by what it does not simulate: messages,
 transactions, processes that wait for a CPU.
 """
 
@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import Connection, text
 
-from benchmarks.fusion_variants import FUSION_VARIANTS, replaced
 from benchmarks.published_costs import Machine
-from cli.service_access import VARIANTS
-from scheduling.policies.chosen_parameters import PUBLISHED_THRESHOLD
-from scheduling.policies.policy_factory import PolicySettings, make_policy
+from cli.hosting.service_access import VARIANTS
+from scheduling.chosen_parameters import PUBLISHED_THRESHOLD
 from scheduling.request import Request
+from scheduling.sharing.policy_factory import PolicySettings, make_policy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
@@ -57,7 +56,7 @@ IDLE = text("""
 
 
 def served_since(connection: Connection, since: float) -> dict[str, Any]:
-    """Count the served requests that arrived at `since` or later, with their response times in seconds.
+    """Return number, rates and response times (seconds) of the served requests that arrived at `since` or later.
 
     `served_per_s` is the rate of answers from a third of the arrivals' time until the last arrival, so that neither the
     start nor the end of the run lowers it.
@@ -76,7 +75,7 @@ def served_since(connection: Connection, since: float) -> dict[str, Any]:
 
 
 def idle_since(connection: Connection, since: float, workers: int) -> dict[str, Any]:
-    """Compute the share of the workers' time in which a worker was idle while a request waited; None if none waited."""
+    """Return the share of the workers' time in which they were idle while a request waited; None if no request did."""
     row = connection.execute(IDLE, {"since": since}).one()
     waited_s = workers * row.waited_s
     return {
@@ -86,7 +85,7 @@ def idle_since(connection: Connection, since: float, workers: int) -> dict[str, 
     }
 
 
-TICK_S = 0.06  # between two steps of a planner (`tasks/planning/planner_loop.py:JOINING_INTERVAL_S`)
+TICK_S = 0.06  # seconds between two steps of a planner (`tasks/planning/planner_loop.py:JOINING_INTERVAL_S`)
 
 COMPLETED = text("""
     select id, application, tenant, prompt_tokens, limit_tokens, predicted_tokens, predicted_upper_tokens,
@@ -120,13 +119,11 @@ def compared(
     ]
     threshold = PUBLISHED_THRESHOLD if policy == "magnus-published" else None
     settings = PolicySettings(1024, 1024, threshold, slice_tokens=None, reserves_upper=threshold is None)
-    base, _, changed = policy.partition(":")
-    policy_object = make_policy(VARIANTS.get(base, ("fusion" if base == "oracle" else base, {}))[0], settings)
+    policy_object = make_policy(VARIANTS.get(policy, ("fusion" if policy == "oracle" else policy, {}))[0], settings)
     fleet = [Instance(f"w{number}", machine.memory) for number in range(workers)]
     tick_s = TICK_S if policy_object.mode == "continuous" else 0.0
     costs = EngineCosts(machine.curves, headroom=headroom)
-    with replaced(FUSION_VARIANTS.get(changed, [])):
-        trace = simulate(policy_object, arrivals, fleet, costs, seed=0, tick_s=tick_s)
+    trace = simulate(policy_object, arrivals, fleet, costs, seed=0, tick_s=tick_s)
     served = np.array([row.finished_at - row.arrived_at for row in rows])
     seconds = max(row.finished_at for row in rows) - first
     service = figures(len(rows) / seconds, served)
@@ -136,7 +133,7 @@ def compared(
 
 
 def figures(requests_per_s: float, response_s: npt.NDArray[np.float64]) -> dict[str, float]:
-    """Round throughput, mean and percentiles."""
+    """Return throughput, and mean and percentiles of the response times, rounded to four digits."""
     p50, p99 = np.percentile(response_s, (50, 99)).tolist()
     return {
         "requests_per_s": round(requests_per_s, 4),

@@ -11,26 +11,31 @@ from pathlib import Path
 
 import httpx
 import redis
+from jinja2 import TemplateError
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from cli.checks import startup_checks
 from cli.hosting.embedded_servers import postgres_binaries, valkey_binary
 from cli.hosting.service_files import running_service
+from extras import missing
 from inference.engine_errors import UnreadableModel
 from inference.model_directory.chat_template import read_chat_templates
-from inference.model_directory.model_weights import UnreadableWeights, count_parameters, cpu_dtype
+from inference.model_directory.model_files import UnreadableWeights
+from inference.model_directory.model_weights import count_parameters, cpu_dtype
+from inference.prompts.prompt_format import load_prompt_format
 from inference.remote.server_tokens import is_server, load_request_tokens
 from models.connections.connection_slots import MOST_OF, connection_shortage
 from models.connections.database_errors import GRANT, explain
 from models.connections.schema_state import schema_state
-from models.connections.schema_upgrade import server_facts, unreadable_tables
-from models.session import is_pooled, make_engine
+from models.connections.session import is_pooled, make_engine
+from models.schema_upgrade import hazards, server_version, unreadable_tables
 from models.upkeep.invariants import INVARIANTS, OF_PROCESSES, SHOWN, violations
 from settings import Settings
 
 MIN_FREE_BYTES = 2 * 2**30  # the log files alone may take 320 MiB; the database grows with its requests. Not tuned
-HEALTHY = ('{"status":"ok"}', "OK")  # what our web process and Flower answer
+HEALTHY = ('{"status":"ok"}', "OK")  # the bodies of the health pages of our web process and of Flower
+TEMPLATE_REMEDY = "take the template of the model's authors; without it clients may send /v1/completions alone"
 MIN_POSTGRES_VERSION = 14  # older releases are no longer maintained
 
 
@@ -59,7 +64,7 @@ def findings(settings: Settings) -> Iterator[Finding]:
     yield _redis(settings.redis_url or (running.redis_url if running else None))
     yield from _model(settings)
     yield _dtype(settings)
-    yield _torch()
+    yield from _torch([] if running else list(startup_checks.missing_extras(settings)))
 
 
 def _python() -> Finding:
@@ -117,7 +122,7 @@ def _service(url: str) -> Finding:
 
 
 def split_finding(check: str, problem: str | None, without: str = "") -> Finding:
-    """Returns the finding of a problem, split at its last semicolon into fault and remedy; without one, `without`."""
+    """Splits a problem at its last semicolon into fault and remedy; the finding says `without` if there is none."""
     if problem is None:
         return Finding(check, without)
     found, _, remedy = problem.rpartition("; ")
@@ -144,16 +149,14 @@ def _database(url: str | None, lease_s: float) -> Iterator[Finding]:
 
 
 def _server(connection: Connection) -> Iterator[Finding]:
-    version, timeout = server_facts(connection)
+    version = server_version(connection)
     remedy = None if version >= MIN_POSTGRES_VERSION else f"Magnus needs Postgres {MIN_POSTGRES_VERSION} or newer"
     yield Finding("Postgres", f"version {version}", remedy)
+    yield from (split_finding("Postgres", each) for each in hazards(connection))
     shortage = connection_shortage(connection, dict.fromkeys(MOST_OF, 1))
     yield split_finding("connections", shortage, "enough for a process of each kind")
     if is_pooled(connection):
-        note = "a pooler is in between: no prepared statements, no settings of the session"
-        bounded = timeout != "0"
-        remedy = None if bounded else "bound the API's statements there: connect_query='set statement_timeout=10000'"
-        yield Finding("pooler", note, remedy)
+        yield Finding("pooler", "one is in between: no prepared statements, and each transaction brings its settings")
 
 
 def _rights(connection: Connection) -> Iterator[Finding]:
@@ -230,6 +233,11 @@ def answer_findings(settings: Settings) -> Iterator[Finding]:
     if templates.chats is None:
         yield Finding("chat template", "none: prompts are the plain texts, with a blank line between them")
         return
+    try:
+        load_prompt_format(settings.model).encode("", "a message")
+    except TemplateError as error:
+        yield Finding("chat template", f"from {templates.file}: it refuses a user's message: {error}", TEMPLATE_REMEDY)
+        return
     variables = ", ".join(sorted(tokens.template_variables or ())) or "none"
     abilities = f"{'thinking' if tokens.thinks else 'no thinking'}, {'tools' if tokens.takes_tools else 'no tools'}"
     found = f"from {templates.file}: {abilities}; variables for chat_template_kwargs: {variables}"
@@ -241,7 +249,7 @@ def _dtype(settings: Settings) -> Finding:
         return Finding("number format", f"{settings.dtype}, as MAGNUS_DTYPE says")
     try:
         parameters = count_parameters(Path(settings.model))
-    except (UnreadableWeights, UnreadableModel):  # the check of the model says why
+    except (UnreadableWeights, UnreadableModel):  # the check of the model reports the reason
         parameters = None
     if parameters is None:
         return Finding("number format", "of a CPU worker: known once the model is loaded; on CUDA: the model's own")
@@ -249,14 +257,21 @@ def _dtype(settings: Settings) -> Finding:
     return Finding("number format", f"of a CPU worker: {dtype}, because {why}; on CUDA: the model's own")
 
 
-def _torch() -> Finding:
+def _torch(lacking: list[str]) -> Iterator[Finding]:
+    if missing("torch"):
+        yield from (Finding("torch", "not installed", why) for why in lacking)
+        if not lacking:
+            yield Finding("torch", "not installed, which workers of Magnus's own engine alone need")
+        return
     # in a process of its own, because loading torch takes seconds and hundreds of megabytes
     script = "import torch; print(torch.__version__, torch.cuda.device_count())"
     answer = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True)  # noqa: S603
     if answer.returncode != 0:
         last = (answer.stderr.strip().splitlines() or ["no message"])[-1]
-        return Finding("torch", f"does not load: {last}", "install the project again: make clean install")
+        yield Finding("torch", f"does not load: {last}", "install the project again: make clean install")
+        return
     version, gpus = answer.stdout.split()
     if int(gpus) == 0 and shutil.which("nvidia-smi"):
-        return Finding("torch", f"{version}, sees no GPU", "install a CUDA build of torch and look at nvidia-smi")
-    return Finding("torch", f"{version}, {gpus} GPUs" if int(gpus) else f"{version}, on the CPU")
+        yield Finding("torch", f"{version}, sees no GPU", "install a CUDA build of torch and look at nvidia-smi")
+    else:
+        yield Finding("torch", f"{version}, {gpus} GPUs" if int(gpus) else f"{version}, on the CPU")

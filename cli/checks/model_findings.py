@@ -23,7 +23,7 @@ REMEDY = "name another model, of the families in docs/models.md"
 
 
 def model_findings(settings: Settings) -> Iterator[Finding]:
-    """Yields what the files of MAGNUS_MODEL say; a remedy if it cannot be served."""
+    """Yields what the files of MAGNUS_MODEL say; a finding has a remedy if the model cannot be served."""
     problem, outline, unknown = model_problem(settings.model), None, None
     unserved = list(adapter_problems(settings))
     adapters = {} if settings.adapters is None or unserved else read_adapters(str(settings.adapters))
@@ -84,7 +84,7 @@ def _memory(settings: Settings, outline: ModelOutline, device: torch.device) -> 
     except InferenceError as error:
         yield Finding("rows that fit", str(error), "set MAGNUS_KV_BUDGET to another size, or auto")
         return
-    prompt, answer = settings.assumed_prompt_tokens, settings.max_output_tokens
+    prompt, answer = settings.assumed_prompt_tokens, settings.assumed_output_tokens
     tokens = min(prompt + answer, outline.max_positions)
     fit, longest_fit = (
         min(budget_bytes // row_bytes, most_rows or sys.maxsize)

@@ -12,7 +12,7 @@ from settings import Settings
 
 
 def engine_findings(settings: Settings, url: str) -> Iterator[Finding]:
-    """Yields what an inference server can do and what does not work with it; a remedy if the server is unusable."""
+    """Yields what an inference server can and cannot do; the finding of an unusable server has a remedy."""
     try:
         server = connect(url, key=settings.engine_key_text, model=settings.model_name)
     except ServerUnusable as error:
@@ -23,13 +23,11 @@ def engine_findings(settings: Settings, url: str) -> Iterator[Finding]:
     yield Finding("model", ", with the adapter ".join((server.client_name, *server.adapters)))
     yield _tokenizer(settings, server)
     tokens = "not known" if server.capacity_tokens is None else f"{server.capacity_tokens:,} tokens"
-    kind = "sum over rows" if able.paged else "rows times the longest"
-    yield Finding("memory", f"{tokens}, {kind}, in blocks of {able.block_tokens}")
+    yield Finding("memory", f"{tokens}, sum over rows, in blocks of {able.block_tokens}")
     abilities = {
         "token ids in": able.token_ids_in,
         "token ids out": able.token_ids_out,
         "counts while streaming": able.streamed_usage,
-        "abort": able.abort,
         "priority": able.priority,
         "sampling of each request": able.own_sampling,
         "top_k": "top_k" in able.options,

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from cli.checks.doctor_checks import Finding
 from settings import Settings
-from webapp.dashboard.company_sign_in import ProviderAway, company_sign_in_of
+from webapp.dashboard.company_sign_in import company_sign_in_of
+from webapp.dashboard.people import ProviderAway
 
-# A network with more addresses than 10.0.0.0/8, or than a site's of IPv6, is hardly one's own.
+# Fewest prefix bits by IP version: an operator's own network is hardly larger than 10.0.0.0/8, or an IPv6 site's /48.
 FEWEST_BITS = {4: 8, 6: 48}
 
 

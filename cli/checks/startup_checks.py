@@ -1,36 +1,37 @@
 """The checks of `magnus up` before it starts, and of `magnus doctor`: each finding names setting and remedy."""
 
-import importlib.util
 import socket
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import get_args
 
 import redis
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from cli.hosting.worker_devices import cuda_devices
+from extras import missing
 from inference.embedding.text_model import read_text_model
 from inference.engine_errors import InferenceError
 from inference.model_directory.adapter_files import read_adapters
 from inference.model_directory.model_checks import check_model
-from inference.prompt_format import load_prompt_format
+from inference.prompts.prompt_format import load_prompt_format
 from inference.remote.server_capabilities import tokenizer_source
 from inference.remote.server_errors import ServerUnusable
 from inference.remote.server_probe import connect, kind_of
 from inference.remote.server_tokens import is_server
-from settings import Settings
+from settings import AskingTheModel, Settings
 
 HASHING = "hashing"
-UNSUPPORTED_MODES = {  # by their names in INFO; Celery's queues and our pub/sub channels need one server with all keys
+UNSUPPORTED_MODES = {  # by the mode that INFO gives; Celery's queues and our pub/sub need one server with all keys
     "cluster": "a Redis Cluster, which is not supported",
     "sentinel": "a Redis Sentinel, which stores nothing and is not supported",
 }
-ASK_THE_MODEL = ("pooled", "perception", "pia")  # length predictors that load MAGNUS_MODEL themselves
 
 
 def problems(settings: Settings) -> Iterator[str]:
     """Yields a line for each problem that keeps these settings from working; starts and changes nothing."""
+    yield from missing_extras(settings)
     found = model_problem(settings.model, needs_weights=not settings.engines)
     for problem in (found, encoder_problem(settings.encoder), predictor_problem(settings)):
         if problem is not None:
@@ -41,8 +42,29 @@ def problems(settings: Settings) -> Iterator[str]:
     yield from device_problems(settings.devices)
 
 
+def missing_extras(settings: Settings) -> Iterator[str]:
+    """Yields a line for each of these settings that needs an extra which is not installed."""
+    needs = {"`magnus up` without --engine": starts_own_workers(settings), "MAGNUS_EMBED": settings.embed is not None}
+    yield from filter(None, (missing(what) for what, needed in needs.items() if needed))
+    yield from missing_for_learning(settings)
+
+
+def missing_for_learning(settings: Settings) -> Iterator[str]:
+    """Yields a line for each setting of the predictor or the trainer that needs an extra which is not installed."""
+    needs = {
+        f"MAGNUS_ENCODER={settings.encoder}": settings.encoder != HASHING,
+        f"MAGNUS_PREDICTOR={settings.predictor}": settings.predictor in get_args(AskingTheModel),
+    }
+    yield from filter(None, (missing(what) for what, needed in needs.items() if needed))
+
+
+def starts_own_workers(settings: Settings) -> bool:
+    """Returns whether `magnus up` starts workers of our own engine beside those of engine servers."""
+    return settings.workers > 0 if "workers" in settings.model_fields_set else not settings.engines
+
+
 def model_problem(model: str, needs_weights: bool = True) -> str | None:
-    """Returns why the served model, or its tokenizer alone, cannot be loaded according to its files, else None."""
+    """Returns why the model, or without `needs_weights` its tokenizer, cannot be loaded from its files, else None."""
     if is_server(model):
         if not needs_weights:
             return None
@@ -88,10 +110,8 @@ def further_model_problems(settings: Settings) -> Iterator[str]:
 
 
 def embedding_problems(models: Mapping[str, str], lms: Collection[str]) -> Iterator[str]:
-    """Yields why models for vectors or scores cannot be served according to their files; `models` has directories."""
+    """Yields why models for vectors or scores cannot be served, by their files; `models` maps names to directories."""
     remedy = "MAGNUS_EMBED: name sentence-transformers models, or run `magnus model fetch minilm` for all-MiniLM-L6-v2"
-    if models and importlib.util.find_spec("sentence_transformers") is None:
-        yield f"MAGNUS_EMBED needs the package sentence-transformers; {remedy}"
     for name, directory in models.items():
         try:
             read_text_model(name, directory)
@@ -106,8 +126,6 @@ def encoder_problem(encoder: str) -> str | None:
     remedy = "MAGNUS_ENCODER: write hashing, minilm (`magnus model fetch minilm`), or a sentence-transformers model"
     if encoder == HASHING:
         return None
-    if importlib.util.find_spec("sentence_transformers") is None:
-        return f"{encoder} needs the package sentence-transformers; {remedy}"
     if Path(encoder).is_dir():
         if any((Path(encoder) / name).is_file() for name in ("modules.json", "config.json")):
             return None
@@ -124,7 +142,7 @@ def encoder_problem(encoder: str) -> str | None:
 def predictor_problem(settings: Settings) -> str | None:
     """Returns why the length predictor cannot ask the language model, else None."""
     name = settings.predictor
-    if name not in ASK_THE_MODEL:
+    if name not in get_args(AskingTheModel):
         return None
     remedy = "set MAGNUS_MODEL to a model directory or hub id with weights, or MAGNUS_PREDICTOR to forest"
     if settings.engines and settings.chosen_model is None:
@@ -132,8 +150,6 @@ def predictor_problem(settings: Settings) -> str | None:
     wrong = model_problem(settings.model)
     if wrong is not None:
         return f"MAGNUS_PREDICTOR: {name} asks the model itself, but {wrong.rpartition('; ')[0] or wrong}; {remedy}"
-    if name == "perception" and importlib.util.find_spec("peft") is None:
-        return f"MAGNUS_PREDICTOR: {name} is tuned with peft, which is not installed; pip install 'magnus-llm[lora]'"
     return None
 
 
@@ -181,7 +197,7 @@ def broker_problem(url: str) -> str | None:
         with redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as client:
             client.ping()
             server = client.info("server")
-            mode = server.get("redis_mode") or server.get("server_mode")  # Redis's name for it, and Valkey's
+            mode = server.get("redis_mode") or server.get("server_mode")  # Redis's field, and Valkey's
             if mode in UNSUPPORTED_MODES:
                 return f"the broker is {UNSUPPORTED_MODES[mode]}: give MAGNUS_REDIS_URL the address of a single primary"
             if client.info("replication").get("role") == "slave":
@@ -204,7 +220,7 @@ def broker_problem(url: str) -> str | None:
 def with_engines(settings: Settings) -> Settings:
     """Returns the settings with the servers' model and tokenizer, where the operator has set none.
 
-    With MAGNUS_MODELS each server loads those of them that it has. Raises ServerUnusable.
+    With MAGNUS_MODELS each server loads those of the named models that it has. Raises ServerUnusable.
     """
     for url in settings.engines:
         if settings.models is not None and settings.chosen_model is not None:

@@ -26,11 +26,11 @@ from cli.demo.demo_workload import (
     training_examples,
 )
 from cli.demo.run_report import WHOLE, WHOLE_OR_CUT_OFF, print_report
+from cli.hosting.service_access import POLICIES, VARIANTS, service_options, settings_with
 from cli.hosting.service_files import api_address, running_service
 from cli.hosting.supervisor import stop_signals
 from cli.option_types import CommaSeparated
 from cli.output import CommandFailed, make_console
-from cli.service_access import POLICIES, VARIANTS, service_options, settings_with
 from inference.remote.server_errors import ServerUnusable
 from settings import Settings
 
@@ -134,7 +134,7 @@ def demo(
 
 
 def _served_model(model: str | None, engines: tuple[str, ...]) -> str | None:
-    """Return the directory of a real model, or what the engine servers say of theirs, or None for the bundled model."""
+    """Return the real model's directory, or the tokenizer of the servers' model, or None for the bundled model."""
     if model is None and not engines:
         return None
     try:
@@ -159,9 +159,9 @@ def _service(
     real: bool,
     seed: int,
 ) -> AbstractContextManager[tuple[str, str]]:
-    """Return the running service, or one of the demo's own, in `directory`.
+    """Return the running service if `directory` is None, else one of the demo's own in `directory`.
 
-    With a real model the length predictor is not pretrained, because its answers are not known in advance.
+    With a real model the length predictor is not pretrained, because the answers are not known in advance.
     """
     if directory is None:
         return nullcontext(api_address(settings))

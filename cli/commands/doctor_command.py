@@ -6,14 +6,16 @@ from itertools import chain
 from pathlib import Path
 
 import click
+from rich.markup import escape
 from rich.table import Table
 
 from cli.checks.doctor_checks import Finding, findings
 from cli.checks.server_findings import engine_findings
 from cli.checks.sign_in_findings import sign_in_findings
 from cli.fetching.gguf_directories import convert_once
+from cli.hosting.service_access import settings_with, state_dir_option
 from cli.output import json_option, print_result, table
-from cli.service_access import settings_with, state_dir_option
+from extras import load
 
 
 @click.command()
@@ -32,9 +34,7 @@ def doctor(as_json: bool, state_dir: Path | None, engine_url: str | None, model:
     if engine_url is None:
         convert_once(settings.model)
     if model is not None:
-        from cli.checks.model_findings import model_findings  # imported here because it loads torch
-
-        found = list(model_findings(settings))
+        found = list(load("cli.checks.model_findings", "`magnus doctor --model`").model_findings(settings))
     else:
         found = list(
             chain(findings(settings), sign_in_findings(settings))
@@ -47,7 +47,8 @@ def doctor(as_json: bool, state_dir: Path | None, engine_url: str | None, model:
 
 
 def _findings_table(found: Sequence[Finding]) -> Table:
-    made = table(("check", "found", "what to do"), map(astuple, found))
+    rows = ([cell and escape(cell) for cell in astuple(finding)] for finding in found)  # names of extras have brackets
+    made = table(("check", "found", "what to do"), rows)
     for row, finding in zip(made.rows, found, strict=True):
         row.style = "red" if finding.remedy else None
     return made

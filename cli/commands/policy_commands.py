@@ -8,12 +8,12 @@ from time import monotonic
 import click
 from rich.table import Table
 
+from cli.hosting.service_access import POLICIES, settings_with, state_dir_option, transaction
 from cli.output import CommandFailed, json_option, print_result, table
-from cli.service_access import POLICIES, settings_with, state_dir_option, transaction
-from models.planning import planner_state
-from models.served_work import MeasuredWork, NothingToPlay, measured_work
+from models import planner_state
+from models.planning.served_work import MeasuredWork, NothingToPlay, measured_work
+from processes.planner_rules import planner_rules
 from scheduling.simulation.policy_lab import FEW, LabFigures, Overheads, calibrate, play, policies_to_play
-from tasks.planning.planner_rules import planner_rules
 
 
 @click.group()

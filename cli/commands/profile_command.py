@@ -1,7 +1,6 @@
 """`magnus profile`: measures the served model's speed on a device and fits SCLS's serving time curves (Eq. 3-4)."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,9 @@ from rich.console import Group
 from rich.table import Table
 
 from cli.fetching.gguf_directories import convert_once
+from cli.hosting.service_access import settings_with, state_dir_option, transaction
 from cli.output import CommandFailed, json_option, print_result, table
-from cli.service_access import settings_with, state_dir_option, transaction
+from extras import load
 from models.planning import live_fleet
 from scheduling.costs import ProfiledCurves, ServingCurves
 
@@ -40,38 +40,12 @@ def profile(
     """
     settings = settings_with(model=model, kv_budget=kv_budget, state_dir=state_dir)
     convert_once(settings.model)
-    # imported here because they load torch, which `magnus profile --help` does not need
-    import torch
-
-    from inference.accelerator import chosen_device
-    from inference.local.engine_profile import FULL, QUICK, measure, worthwhile_threads
-    from inference.local.kv.kv_budget import kv_budget_bytes
-    from inference.local.loading.model_loading import load_model
-    from learning.cost_curves import fit_curves
-
-    if settings.torch_threads:
-        torch.set_num_threads(settings.torch_threads)
-    device = chosen_device(device)
-    loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
-    whole_bytes = kv_budget_bytes(settings.kv_budget, loaded.device, loaded.longest_row_bytes)
-    budget_bytes, _ = loaded.layout.divided(whole_bytes)
-    if loaded.device.type == "cpu":  # with as many threads as a worker would use
-        torch.set_num_threads(worthwhile_threads(loaded, budget_bytes, most=torch.get_num_threads()))
-    measured = measure(loaded, budget_bytes, QUICK if quick else FULL)
-    curves = fit_curves(measured.prefills, measured.decode_steps)
+    speed = load("cli.checks.device_speed", "`magnus profile`")
+    facts, curves = speed.measured_speed(settings, device, quick)
     if worker:
         with transaction(state_dir) as connection:
             if not live_fleet.set_curves(connection, worker, ProfiledCurves(curves, quick)):
                 raise CommandFailed(f"the service knows no worker {worker}; `magnus status` shows how many there are")
-    facts: dict[str, Any] = {
-        "model": loaded.name,
-        "device": device,
-        "delta_bytes": loaded.delta_bytes,
-        "theta_bytes": budget_bytes,
-        "curves": asdict(curves),
-        "prefills": measured.prefills,
-        "decode_steps": measured.decode_steps,
-    }
     print_result(facts, as_json, lambda facts: _report(facts, curves))
 
 

@@ -3,8 +3,8 @@
 import click
 from sqlalchemy.orm import Session
 
+from cli.hosting.service_access import with_session
 from cli.output import CommandFailed
-from cli.service_access import with_session
 from models.operations import operator_jobs
 
 

@@ -11,12 +11,15 @@ from cli.entry_point import OUR_MODULES
 from cli.fetching.gguf_directories import convert_once
 from cli.hosting import process_commands
 from cli.hosting.child_process import ChildProgram
+from cli.hosting.service_access import settings_with
 from cli.output import CommandFailed, WrongSetting
-from cli.service_access import settings_with
+from extras import load
 from inference.remote.server_probe import ENGINES, EngineChoice
 from settings import DASHBOARD_USER, Settings
 
-READ_THE_MODEL = ("web", "predictor", "trainer")
+LEARN = ("predictor", "trainer")
+READ_THE_MODEL = ("web", *LEARN)
+WORKER = "a worker without --engine-url"
 PROCESSES = ("web", *process_commands.CELERY_WORKERS, "beat", "trainer", "flower")
 
 
@@ -34,6 +37,8 @@ def run(process: str) -> None:
         convert_once(settings.model)
     if process == "web" and (wrong := startup_checks.model_problem(settings.model, needs_weights=False)):
         raise WrongSetting(wrong)
+    if process in LEARN and (lacking := list(startup_checks.missing_for_learning(settings))):
+        raise WrongSetting("\n".join(lacking))
     program = program_of(process, settings)
     process_commands.export_settings(process_commands.with_absolute_paths(settings))
     os.environ.update(program.env)
@@ -115,14 +120,11 @@ def worker(
     wrong += [*startup_checks.adapter_problems(settings), *startup_checks.device_problems(device)]
     if wrong:
         raise WrongSetting("\n".join(wrong))
-    # imported here because it loads torch, which `magnus worker --help` does not need
-    from tasks.serving.local_worker import run_worker
-
-    sys.exit(run_worker(name, device, settings.kv_budget, chosen))
+    sys.exit(load("tasks.serving.local_worker", WORKER).run_worker(name, device, settings.kv_budget, chosen))
 
 
 def chosen_lms(settings: Settings, models: str | None) -> dict[str, str]:
-    """Returns the LMs that a worker can load, by name; those of `models` are among the settings' ones."""
+    """Returns the directories of the LMs that a worker can load, by name: those that `models` names, or all."""
     if models is None:
         return settings.lms
     names = [one.strip() for one in models.split(",") if one.strip()]
@@ -136,7 +138,7 @@ def chosen_lms(settings: Settings, models: str | None) -> dict[str, str]:
 
 
 def _embed(name: str, model: str, device: str, url: str | None, settings: Settings) -> NoReturn:
-    """Become a worker of this model: one of MAGNUS_EMBED by the name that clients send, or else named as there."""
+    """Become a worker of `model`, which is a name of a model in MAGNUS_EMBED, or is written as models are there."""
     models = settings.text_models if model in settings.text_models else settings_with(embed=model).text_models
     if len(models) != 1 and model not in models:
         raise click.BadParameter("name one model", param_hint="--embed")
@@ -147,10 +149,8 @@ def _embed(name: str, model: str, device: str, url: str | None, settings: Settin
     ((model, directory),) = chosen.items()
     if url is not None:
         # imported here because it reads the addresses from the environment
-        from tasks.serving.remote_embedding_worker import run_remote_embedding_worker
+        from tasks.serving.text_serving import run_remote_embedding_worker
 
         sys.exit(run_remote_embedding_worker(name, model, directory, url))
-    # imported here because it loads torch, which `magnus worker --help` does not need
-    from tasks.serving.embedding_worker import run_embedding_worker
-
-    sys.exit(run_embedding_worker(name, model, directory, device))
+    worker = load("tasks.serving.embedding_worker", WORKER)
+    sys.exit(worker.run_embedding_worker(name, model, directory, device))

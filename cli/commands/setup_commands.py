@@ -8,12 +8,13 @@ from alembic.util import CommandError
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from cli.entry_point import OUR_MODULES
+from cli.hosting.service_access import settings_with, state_dir_option, transaction
 from cli.hosting.service_files import database_url
 from cli.output import CommandFailed, Unreachable
-from cli.service_access import settings_with, state_dir_option, transaction
-from models.connections import schema_state, schema_upgrade
+from models import schema_upgrade
+from models.connections import schema_state
 from models.connections.database_errors import explain
-from models.session import make_engine
+from models.connections.session import make_engine
 
 LOOK_AGAIN_S = 2.0  # seconds between two looks at a Postgres that does not answer; not tuned
 

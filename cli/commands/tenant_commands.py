@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ import click
 from rich.table import Table
 from sqlalchemy.orm import Session
 
+from cli.commands.tenant_deletion import delete_tenant
+from cli.hosting.service_access import database, session, state_dir_option, with_session
 from cli.output import CommandFailed, printed, table
-from cli.service_access import session, state_dir_option, with_session
 from models.tenants import api_keys, tenant_limits
 from models.tenants.api_keys import DEFAULT_SCOPES, Scope
 from models.tenants.tenant_tables import ApiKey
 from models.tenants.tenant_tables import Tenant as StoredTenant
+from models.upkeep import tenant_removal
 
 UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 LONGEST_DAYS = 36_500  # a century; Postgres would hold more
@@ -30,7 +33,7 @@ class Expiry(click.ParamType[datetime | timedelta]):
     name = "DURATION|DATE"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime | timedelta:
-        """Parse; a duration begins now by the database's clock."""
+        """Parse the text; a duration counts from now by the database's clock."""
         parsed = re.fullmatch(r"([1-9]\d{0,6})([mhdw])", str(value))
         if parsed is not None:
             duration = timedelta(**{UNITS[parsed[2]]: int(parsed[1])})
@@ -163,7 +166,7 @@ class Limit(click.ParamType[int | str]):
 
 @click.group()
 def tenant() -> None:
-    """Set and list tenants' limits and their weights in a busy fleet."""
+    """Set and list tenants' limits and their weights in a busy fleet; remove a tenant."""
 
 
 @tenant.command("set")
@@ -209,6 +212,38 @@ def list_tenants(opened: Session) -> list[dict[str, Any]]:
     An empty limit is the service's default.
     """
     return [_tenant_facts(one) for one in tenant_limits.list_tenants(opened)]
+
+
+@tenant.command("remove")
+@click.argument("name")
+@click.option("--cancel", is_flag=True, help="Cancel its requests that wait or run, and its bulk jobs.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@state_dir_option
+@printed(lambda facts: f"{facts['tenant']} is removed")
+def remove_tenant(state_dir: Path | None, name: str, cancel: bool, yes: bool) -> dict[str, Any]:
+    """Delete the tenant NAME and all that is stored of it, after asking.
+
+    Deleted for good: its API keys and the sign-ins with them, limits and weight, webhooks, files, bulk jobs, requests
+    with their texts and answers. Usage (`magnus usage`) and the audit stay. The name may be used again.
+
+    While requests wait or run, nothing is deleted without --cancel. The rows go in short transactions, so that a large
+    tenant takes minutes and others are served meanwhile; after an interruption run the command again.
+    """
+    with session(state_dir) as opened:
+        held = tenant_removal.holdings(opened, name)
+    if not any(asdict(held).values()):
+        raise CommandFailed(f"there is no tenant {name}; `magnus tenant list` shows those with a key or a setting")
+    if not cancel and (held.unfinished_requests or held.unended_bulk_jobs):
+        work = f"{held.unfinished_requests:,} requests that wait or run, and {held.unended_bulk_jobs:,} bulk jobs"
+        raise CommandFailed(f"{name} has {work} that have not ended: wait for them, or give --cancel")
+    if not yes:
+        counts = ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in asdict(held).items() if count)
+        click.confirm(f"{name} has {counts}. Delete it for good?", abort=True, err=True)
+    with session(state_dir) as opened:
+        tenant_removal.begin(opened, name)
+    with database(state_dir) as engine:
+        delete_tenant(engine, name, cancel=cancel)
+    return {"tenant": name, **asdict(held)}
 
 
 def _number(weight: float | None) -> float | None:

@@ -7,8 +7,8 @@ from typing import IO, Any
 
 import click
 
+from protocol.requests.client_prompt import prompt_of_turns
 from request_body import StoredTurn
-from webapp.requests.client_prompt import prompt_of_turns
 
 SUCCEEDED = 200
 
@@ -29,8 +29,8 @@ class NotAnExample(ValueError):
 
 
 def read_examples(data: IO[str]) -> Iterator[Example]:
-    """Yield each line's example; input and output lines of one custom_id make one. Raises click.UsageError."""
-    halves: dict[str, dict[str, Any]] = {}  # by custom_id: lines of a batch whose request or result was not read yet
+    """Yield each line's example, or one for two lines with the same custom_id. Raises click.UsageError."""
+    halves: dict[str, dict[str, Any]] = {}  # by custom_id: a batch's line whose other line has not been read yet
     for number, line in enumerate(data, 1):
         if not line.strip():
             continue

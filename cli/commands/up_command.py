@@ -21,6 +21,7 @@ from cli.hosting import process_commands
 from cli.hosting.child_process import ChildProgram, ProgramFailed, SettingRefused
 from cli.hosting.embedded_servers import UnusableDirectory, create_database, embedded_broker, embedded_postgres
 from cli.hosting.readiness import api_is_ready, worker_is_alive
+from cli.hosting.service_access import POLICIES, settings_with, state_dir_option
 from cli.hosting.service_files import (
     RunningService,
     forget_service,
@@ -34,20 +35,19 @@ from cli.hosting.state_lock import AlreadyRunning
 from cli.hosting.supervisor import Stopped, Supervisor
 from cli.hosting.worker_devices import cpu_workers, gpu_count, threads_each, worker_devices
 from cli.output import CommandFailed, Unreachable, WrongSetting, json_option, print_result
-from cli.service_access import POLICIES, settings_with, state_dir_option
 from inference.model_directory.model_weights import count_parameters
 from inference.remote.server_errors import ServerUnusable
+from models import planner_state
 from models.connections.connection_slots import MOST_OF, connection_shortage
 from models.connections.database_errors import explain
 from models.connections.schema_state import schema_state
-from models.connections.schema_upgrade import UnusableSchema, upgrade
-from models.planning import planner_state
-from models.session import make_engine, make_sessions
+from models.connections.session import make_engine, make_sessions
+from models.schema_upgrade import UnusableSchema, upgrade
 from models.tenants import api_keys
 from models.tenants.api_keys import Scope
 from settings import DASHBOARD_USER, Settings
 
-MOST_TRIED = 20  # ports from a taken default on; not tuned
+MOST_TRIED = 20  # ports that are tried: a default one that is taken, and those after it; not tuned
 
 
 @click.command()
@@ -182,7 +182,7 @@ def _prepare_schema(database_url: str) -> None:
 
 
 def _create_first_key(engine: Engine, state_dir: Path) -> str | None:
-    """Returns a new API key for this directory, or None if the database knows the one that it has."""
+    """Returns a new API key for this directory, or None if the directory has one that the database knows."""
     path = state_dir / "api-key"
     with make_sessions(engine).begin() as session:
         kept = read_secret(path)
@@ -222,7 +222,7 @@ def _start_processes(supervisor: Supervisor, settings: Settings, service: Runnin
         process_commands.embedding_worker(name, model, threads, partial(worker_is_alive, engine, name))
         for name, model in ((f"embed-{number}", model) for number, model in enumerate(settings.text_models, 1))
     ]
-    # a worker ends by itself within `stop_s`; the longer bound is for one that hangs
+    # a worker ends by itself within `stop_s`; the longer bound is for a worker that hangs
     workers = [replace(one, stop_within_s=one.stop_within_s + settings.stop_s) for one in workers]
     with engine.connect() as connection:
         kinds = dict.fromkeys(MOST_OF, 1) | {"worker": len(workers)}
@@ -243,15 +243,15 @@ def _start_in_empty_directory(supervisor: Supervisor, directory: Path, *programs
 
 def _own_devices(settings: Settings) -> list[str]:
     """Returns a device for each worker of our own engine, or none if there are engine servers and no MAGNUS_WORKERS."""
-    requested = settings.workers if "workers" in settings.model_fields_set else None
-    if settings.engines and not requested:
+    if not startup_checks.starts_own_workers(settings):
         return []
+    requested = settings.workers if "workers" in settings.model_fields_set else None
     on_cpu = cpu_workers(count_parameters(Path(settings.model)) or 0)
     return worker_devices(settings.devices, requested, gpu_count(), on_cpu)
 
 
 def _free_port(host: str, port: int, given: bool, option: str) -> int:
-    """Returns the port; instead of a default that is taken, the next free one, and says so."""
+    """Returns the port, or the next free one if a default port is taken, and says so; raises CommandFailed."""
     problem = startup_checks.port_problem(host, port, option)
     if problem is None:
         return startup_checks.bind(host, port)

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.bar import Bar
 from rich.console import Console
@@ -21,11 +20,11 @@ from cli.demo.demo_workload import (
     real_requests,
     training_examples,
 )
-from cli.demo.run_report import WHOLE, WHOLE_OR_CUT_OFF
+from cli.demo.run_report import WHOLE, WHOLE_OR_CUT_OFF, shown
 
 # The load of the bundled model in docs/results/live.md: over twice what `vs` serves on two cores, so that there is a
 # queue to order, and a KV cache of six rows of Eq. (1), about as many as on the paper's GPUs. There `vs`, `magnus` and
-# `fusion` took 13, 8 and 7 s for these requests; with fewer the last, smaller batches would weigh more in the result.
+# `fusion` took 13, 8 and 7 s for these requests; with fewer requests the last, smaller batches would weigh more.
 REQUESTS, RATE, MEDIAN_WORDS, KV_BUDGET = 1000, 180.0, 30.0, "40MiB"
 BAR_CHARACTERS = 32  # length of the bar of the highest throughput: the table then fits into 120 characters
 
@@ -114,13 +113,13 @@ def print_comparison(console: Console, figures: Json) -> None:
         per_s, times = one["requests_per_s"], one["response_s"]
         made.add_row(
             name,
-            _shown(per_s, ".1f"),
-            _shown(per_s / base if per_s and base else None, ".2f"),
-            _shown(times["mean"], ".2f"),
-            _shown(times["p99"], ".2f"),
-            _shown(one["valid_tokens_per_s"], ".0f"),
-            _shown(one["valid_token_share"], ".0%"),
-            _shown(one["mean_batch_size"], ".1f"),
+            shown(per_s, ".1f"),
+            shown(per_s / base if per_s and base else None, ".2f"),
+            shown(times["mean"], ".2f"),
+            shown(times["p99"], ".2f"),
+            shown(one["valid_tokens_per_s"], ".0f"),
+            shown(one["valid_token_share"], ".0%"),
+            shown(one["mean_batch_size"], ".1f"),
             Bar(most or 1.0, 0.0, per_s or 0.0, color="green"),
         )
     console.print(made)
@@ -130,7 +129,3 @@ def print_comparison(console: Console, figures: Json) -> None:
         f"Poisson process. Each policy has a new service ({terms['options']}) whose length predictor learned from "
         f"{terms['examples']} other requests. Seconds count from the first arrival to the last answer. One run each."
     )
-
-
-def _shown(value: Any, format: str) -> str:
-    return "–" if value is None else f"{value:{format}}"

@@ -11,9 +11,9 @@ from cli.api_client import OPEN_STATES, Client, Json
 from cli.demo.demo_workload import DemoArrival, DemoRequest, send_all
 from cli.demo.run_report import WHOLE_OR_CUT_OFF, RunProgress, print_answer, summary
 
-# Seconds between updates of the progress bars, each of which costs the service a call; not tuned.
+# Seconds between updates of the progress bars; each update costs the service a call. Not tuned.
 POLL_S = 0.4
-ANSWERS_POLL_S = 1.5  # the same if new answers are shown: each update then fetches the list of all answers; not tuned
+ANSWERS_POLL_S = 1.5  # seconds between updates that show answers, as each fetches the list of all answers; not tuned
 # Seconds to wait for the last batch to close; with other clients some batch may always be open. Not tuned.
 MAX_CLOSING_S = 4.0
 
@@ -31,7 +31,7 @@ def run_workload(
 def send_and_wait(
     console: Console, client: Client, arrivals: list[DemoArrival], since: float, show_answers: bool = False
 ) -> list[tuple[DemoRequest, Json]]:
-    """Send the arrivals and return each request with its final response; `since` is the service's time before them."""
+    """Send the arrivals and return each request with its final response; `since`: the service's clock at the start."""
     sent: dict[str, DemoRequest] = {}
     shown: set[str] = set()
     stopping, pause = threading.Event(), threading.Event()

@@ -14,10 +14,10 @@ from rich.console import Console
 from cli.hosting.child_process import ChildProgram, ProgramFailed, SettingRefused, running
 from cli.hosting.process_commands import BIN
 from cli.hosting.readiness import await_ready
+from cli.hosting.service_access import VARIANTS, settings_with
 from cli.hosting.service_files import api_address, keep_private, running_service
 from cli.hosting.state_lock import AlreadyRunning, clear_state_dir
 from cli.output import CommandFailed, WrongSetting
-from cli.service_access import VARIANTS, settings_with
 from settings import Settings
 
 
@@ -27,7 +27,7 @@ class DemoService:
 
     options: tuple[str, ...] = ()
     examples: tuple[Mapping[str, str | int], ...] = ()
-    model: str | None = None  # its directory or its server's address; None: the bundled one
+    model: str | None = None  # the model's directory or its server's address; None means the bundled model
 
 
 def empty_state_dir(settings: Settings) -> Path:
@@ -62,7 +62,7 @@ def own_service(
         ready_within_s=600.0,
         stop_within_s=60.0,
         env=environment,
-        orphan_signal=signal.SIGTERM,  # on this signal it stops everything that it started
+        orphan_signal=signal.SIGTERM,  # `magnus up` then stops everything that it started
     )
     log = state_dir / "up.log"
     log.unlink(missing_ok=True)

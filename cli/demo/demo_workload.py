@@ -46,7 +46,7 @@ def poisson_arrivals(requests: int, rate: float, seed: int, median_words: float 
 
 
 def real_requests() -> list[RealRequest]:
-    """Return all real instructions, the applications in turn."""
+    """Return all real instructions, one of each application in turn."""
     applications = tomllib.loads(REAL_INSTRUCTIONS.read_text(encoding="utf-8"))["application"]
     by_application = [
         [RealRequest(app["name"], app["instructions"], text, app["max_output_tokens"]) for text in app["inputs"]]
@@ -58,7 +58,7 @@ def real_requests() -> list[RealRequest]:
 def real_arrivals(
     requests: int, rate: float, seed: int, drawn: Sequence[RealRequest] | None = None
 ) -> list[DemoArrival]:
-    """Return instructions, by default all of ours, in random order, repeated, with gaps as in `poisson_arrivals`."""
+    """Return `drawn`, or all real instructions, shuffled and repeated, with gaps as in `poisson_arrivals`."""
     generator = random.Random(seed)
     drawn = list(real_requests() if drawn is None else drawn)
     generator.shuffle(drawn)

@@ -99,24 +99,24 @@ def _applications(figures: Json) -> Table:
     for name in columns:
         made.add_column(name, justify="left" if name == "application" else "right")
     for name, row in figures["applications"].items():
-        tokens = (_shown(row[key], ".1f") for key in ("mean_predicted", "mean_actual", "rmse"))
-        times = (_shown(row["response_s"][key], ".2f", " s") for key in QUANTILES)
+        tokens = (shown(row[key], ".1f") for key in ("mean_predicted", "mean_actual", "rmse"))
+        times = (shown(row["response_s"][key], ".2f", " s") for key in QUANTILES)
         made.add_row(name, str(row["requests"]), str(row["completed"]), *tokens, *times)
     return made
 
 
 def _whole(figures: Json) -> Table:
     times = figures["response_s"]
-    spread = ", ".join(f"{name} {_shown(times[name], '.2f')}" for name in QUANTILES)
+    spread = ", ".join(f"{name} {shown(times[name], '.2f')}" for name in QUANTILES)
     rows = (
         ("policy", figures["policy"]),
-        ("completed", f"{figures['completed']} of {figures['requests']} in {_shown(figures['seconds'], '.1f')} s"),
-        ("response time, s", f"mean {_shown(times['mean'], '.2f')}, {spread}"),
-        ("requests a second", _shown(figures["requests_per_s"], ".1f")),
-        ("valid tokens a second", _shown(figures["valid_tokens_per_s"], ".0f")),
-        ("all tokens a second", _shown(figures["total_tokens_per_s"], ".0f")),
-        ("batches", f"{figures['batches']}, mean size {_shown(figures['mean_batch_size'], '.1f')}"),
-        ("idle share of the workers", _shown(figures["worker_idle_share"], ".0%")),
+        ("completed", f"{figures['completed']} of {figures['requests']} in {shown(figures['seconds'], '.1f')} s"),
+        ("response time, s", f"mean {shown(times['mean'], '.2f')}, {spread}"),
+        ("requests a second", shown(figures["requests_per_s"], ".1f")),
+        ("valid tokens a second", shown(figures["valid_tokens_per_s"], ".0f")),
+        ("all tokens a second", shown(figures["total_tokens_per_s"], ".0f")),
+        ("batches", f"{figures['batches']}, mean size {shown(figures['mean_batch_size'], '.1f')}"),
+        ("idle share of the workers", shown(figures["worker_idle_share"], ".0%")),
     )
     return table(("fact", "figure"), rows, title="Service", title_justify="left", show_header=False)
 
@@ -129,7 +129,8 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def _shown(value: Any, format: str, unit: str = "") -> str:
+def shown(value: Any, format: str, unit: str = "") -> str:
+    """Returns a figure in this format, or a dash if it is not known."""
     return "–" if value is None else f"{value:{format}}{unit}"
 
 

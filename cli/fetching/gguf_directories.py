@@ -1,4 +1,4 @@
-"""Converts each GGUF file once, into a directory beside it, by which `settings.py` replaces the file."""
+"""Converts each GGUF file once, into a directory beside it; `settings.py` puts the directory in the file's place."""
 
 import fcntl
 import json
@@ -14,12 +14,12 @@ from cli.hosting.process_commands import BIN
 from cli.output import WrongSetting
 from settings import CONVERTED, GGUF
 
-CONVERT = (str(BIN / "magnus"), "model", "convert")  # a process of its own, because it loads torch
-HASHED_BYTES = 2**20  # at either end of a file: names and shapes are at its beginning, weights at its end. Not tuned
+CONVERT = (str(BIN / "magnus"), "model", "convert")  # run as a process of its own, because it loads torch
+HASHED_BYTES = 2**20  # at either end of a file, which begins with names and shapes, ends with weights. Not tuned
 
 
 def convert_once(model: str, command: Sequence[str] = CONVERT) -> None:
-    """Makes the directory of a GGUF file by `command`, or waits for who makes it. Raises WrongSetting."""
+    """Makes the directory of a GGUF file by `command`, or waits while another process does. Raises WrongSetting."""
     directory = Path(model)
     file = directory.parent.parent / f"{directory.name}{GGUF}"
     if directory.parent.name != CONVERTED or not file.is_file():

@@ -35,7 +35,7 @@ class KnownModel:
     member: str
     download_bytes: int
     disk_bytes: int
-    setting: str  # the MAGNUS_ variable that may be set to its name
+    setting: str  # the MAGNUS_ variable that may be set to the model's name
 
     def directory(self, state_dir: Path) -> Path:
         """Return the directory into which the model is fetched by default."""
@@ -67,7 +67,7 @@ def models_dir(state_dir: Path) -> Path:
     return state_dir / "models"
 
 
-# Reads GGUF files. It is installed for the conversion of one alone, because the service itself reads none.
+# The package that reads GGUF files. Only a conversion installs it, because the service itself reads no such files.
 GGUF_READER = Wheel("gguf", "0.19.0", "70bcd10edfe697fb2dad6e40af2234b9d8ece9a41a99761405121ebda1c3c1cd")
 
 KNOWN_MODELS = {

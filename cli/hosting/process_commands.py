@@ -18,7 +18,7 @@ BIN = Path(sys.executable).parent  # the directory of the Python environment's c
 PYTHON = (sys.executable, "-P", "-m")
 # Keep-alive is longer than the usual 60 s of load balancers, so that they, and not this server, close idle connections.
 # A connection needs no thread; 4,000 are twice the number of a thousand waiting calls and a thousand idle clients.
-# gunicorn replaces a process that does not answer it for 20 s; one that is not frozen answers every second.
+# gunicorn replaces a process that does not answer it for 20 s; a process that is not frozen answers every second.
 GUNICORN_FLAGS = (
     "-k",
     "webapp.transport.web_worker.WebWorker",
@@ -36,12 +36,13 @@ GUNICORN_FLAGS = (
 BRIEF_SPINS = {"GOMP_SPINCOUNT": "1000"}
 # niceness of workers on a CPU: planner and predictor, which keep all workers busy, go first; not tuned
 CPU_WORKER_NICE = 5
-BACKGROUND_NICE = 10  # niceness of trainer and Flower, for which no request waits: below the workers, too; not tuned
 FLOWER_TASKS = 2000  # tasks that Flower remembers; with its default of 100,000 it grows by 160 MB an hour at load
-BACKGROUND_ALIVE_WITHIN_S = 30.0  # processes of that niceness may wait long for a CPU; not tuned
+# niceness of Flower, and of the trainer once it has started: no request waits for them, so that workers go first
+BACKGROUND_NICE = 10  # not tuned
+BACKGROUND_ALIVE_WITHIN_S = 30.0  # processes of BACKGROUND_NICE may wait long for a CPU; not tuned
 
-# For every process except workers, whose torch has its threads: arrays are small, and numpy's threads would spin on
-# every core.
+# For every process except workers, whose torch needs its threads: the other processes' arrays are small, and numpy's
+# threads would spin on every core.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # For every process except the `magnus` commands, which set the path themselves.
 PATHS = {"PYTHONPATH": os.pathsep.join([str(OUR_MODULES), *filter(None, [os.environ.get("PYTHONPATH")])])}
@@ -63,27 +64,24 @@ def web(host: str, port: int, ready: Callable[[], bool]) -> ChildProgram:
 
 def beat() -> ChildProgram:
     """Returns Celery's beat, which sends the periodic tasks."""
-    command = (*PYTHON, "tasks.celery_process", "tasks.beat_process")
-    return ChildProgram("beat", command, env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
+    return ChildProgram("beat", (*PYTHON, "processes.celery.beat_process"), env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
 
 
-# The module and the queue of each Celery worker; several of each may run, and one planner leads.
+# The module of each Celery worker; several of each may run, and one planner leads.
 CELERY_WORKERS = {
-    "planner": ("tasks.planning.planner_process", "plan"),
-    "predictor": ("tasks.prediction.predictor_process", "predict"),
-    "chores": ("tasks.chores.chores_process", "upkeep"),
+    "planner": "tasks.planning.planner_process",
+    "predictor": "tasks.prediction.predictor_process",
+    "chores": "tasks.chores.chores_process",
 }
 
 
 def celery_worker(name: str) -> ChildProgram:
     """Returns the process of CELERY_WORKERS with this name."""
-    module, queue = CELERY_WORKERS[name]
-    command = (*PYTHON, "tasks.celery_process", module, queue, name)
-    return ChildProgram(name, command, env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
+    return ChildProgram(name, (*PYTHON, CELERY_WORKERS[name]), env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
 
 
 def worker(name: str, device: str, threads: int, ready: Callable[[], bool]) -> ChildProgram:
-    """Returns a worker with one engine on one device; on the CPU it has a lower priority than what feeds it."""
+    """Returns a worker with one engine on one device; on the CPU it has a lower priority than the planner."""
     environment = {"MAGNUS_TORCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1"}
     if device == "cpu":
         return _worker(name, "--device", device, environment | BRIEF_SPINS, ready, CPU_WORKER_NICE)
@@ -117,15 +115,15 @@ def _worker(
 
 
 def trainer() -> ChildProgram:
-    """Returns the trainer, which refits the learned models."""
-    command = (*PYTHON, "tasks.training.trainer_process")
-    return ChildProgram("trainer", command, env=CONTROL, nice=BACKGROUND_NICE, alive_within_s=BACKGROUND_ALIVE_WITHIN_S)
+    """Returns the trainer, which refits the learned models; it lowers its own priority once it has started."""
+    command = (*PYTHON, "tasks.training.trainer_process", str(BACKGROUND_NICE))
+    return ChildProgram("trainer", command, env=CONTROL, alive_within_s=BACKGROUND_ALIVE_WITHIN_S)
 
 
 def flower(port: int, credentials: str) -> ChildProgram:
     """Returns Celery's dashboard: read-only, on loopback, with a password that the process table does not show."""
     options = (f"--port={port}", "--read_only", f"--max_tasks={FLOWER_TASKS}")
-    command = (*PYTHON, "celery", "--quiet", "-A", "tasks.flower_app", "flower", "--address=127.0.0.1", *options)
+    command = (*PYTHON, "processes.celery.flower_app", "--address=127.0.0.1", *options)
     return ChildProgram(
         "flower",
         command,
@@ -154,5 +152,7 @@ def _absolute(path: str) -> str:
 
 def export_settings(settings: Settings) -> None:
     """Write the settings into this process's environment, which every child inherits and reads."""
-    for name, value in settings.model_dump(exclude={"api_key", "url"}, exclude_none=True).items():
+    for name, value in settings:
+        if value is None or name in ("api_key", "url"):
+            continue
         os.environ[PREFIX + name.upper()] = value.get_secret_value() if isinstance(value, SecretStr) else str(value)

@@ -1,4 +1,4 @@
-"""The descendants of the supervised children: resumes stopped ones, kills those that outlived their child."""
+"""The supervised children and their descendants: resumes stopped ones, kills descendants that outlived their child."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ class ProcessFamily:
         self._stopped: set[Member] = set()
 
     def resume_and_clean_up(self, children: Collection[int]) -> tuple[list[Member], list[Member]]:
-        """Resume stopped processes and kill orphans; returns both.
+        """Resume stopped processes and kill orphans; returns the resumed processes and the orphans.
 
         A process that is stopped (SIGSTOP) at two calls in a row is resumed. No part of a service is stopped on
         purpose, a Postgres session or a server's worker cannot be replaced alone, and resuming loses nothing, because
@@ -86,7 +86,7 @@ def _processes() -> dict[int, _State]:
 def _read(pid: str) -> _State | None:
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return None
     try:
         stat = os.read(descriptor, MOST_STAT_BYTES)

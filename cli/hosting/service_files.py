@@ -10,9 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 
 from cli.output import Unreachable
+from setting_formats import LOOPBACK
 from settings import Settings
 
 PASSWORD = re.compile(r"(://[^:@/?]*:).*(?=@)|(password=)[^&]*")  # in a URL
@@ -45,7 +47,7 @@ class RunningService:
 
 
 def running_service(state_dir: Path) -> RunningService | None:
-    """Returns the service that runs in this directory, or None, also if a killed one has left its file."""
+    """Returns the service that runs in this directory, or None; the file of a killed service does not count."""
     try:
         service = RunningService(**json.loads((state_dir / "service.json").read_text()))
     except FileNotFoundError:
@@ -85,17 +87,38 @@ def database_url(settings: Settings) -> str:
 
 
 def api_address(settings: Settings) -> tuple[str, str]:
-    """Returns URL and API key of the service, as configured or from the state directory; raises Unreachable."""
+    """Returns URL and API key of the service, as configured or from the state directory; raises Unreachable.
+
+    The key of the state directory has all scopes; therefore only its own service's address gets it.
+    """
     url = _configured_or_running(settings, "url", "service", "start one with `magnus up`, or give --url")
-    key = settings.api_key.get_secret_value() if settings.api_key else read_secret(settings.state_dir / "api-key")
+    key = settings.api_key.get_secret_value() if settings.api_key else None
+    if key is None and _is_at(url, running_service(settings.state_dir)):
+        key = read_secret(settings.state_dir / "api-key")
     if key is None:
         raise Unreachable(f"no API key: give --api-key or set MAGNUS_API_KEY ({url} needs one)")
     return url, key
 
 
+def _is_at(url: str, service: RunningService | None) -> bool:
+    """Returns whether this is the URL of the service."""
+    try:
+        given, own = httpx.URL(url), httpx.URL(service.url if service else "")
+    except httpx.InvalidURL:
+        return False
+    here = given.host == own.host or {given.host, own.host} <= {*LOOPBACK}
+    return service is not None and (given.scheme, given.port or 80) == (own.scheme, own.port or 80) and here
+
+
 def _configured_or_running(settings: Settings, name: str, what: str, remedy: str) -> str:
     """Returns the setting of this name, else the value that the running service has; raises Unreachable."""
     url: str | None = getattr(settings, name) or getattr(running_service(settings.state_dir), name, None)
+    supervisor = read_secret(settings.state_dir / "lock") or ""
+    if url is None and supervisor.isdigit() and psutil.pid_exists(int(supervisor)):
+        raise Unreachable(
+            f"no {what} yet: `magnus up` (process {supervisor}) starts or ends in {settings.state_dir}; try again "
+            "once it says that it is up"
+        )
     if url is None:
         setting = f"MAGNUS_{name.upper()}"
         raise Unreachable(f"no {what}: {setting} is not set and no `magnus up` runs in {settings.state_dir}; {remedy}")
@@ -103,7 +126,7 @@ def _configured_or_running(settings: Settings, name: str, what: str, remedy: str
 
 
 def keep_private(state_dir: Path) -> None:
-    """Make the directory, and let only this user read what these processes write; earlier logs become private, too."""
+    """Make the directory, and let only this user read what the service writes; earlier logs become private, too."""
     os.umask(0o077)
     state_dir.mkdir(parents=True, exist_ok=True)
     logs = state_dir / "logs"

@@ -6,18 +6,19 @@ Neither can block the supervisor. A child that is silent for longer than its pro
 import os
 import socket
 import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Protocol
 
-# Longest silence of a process that works. Below the 15 s within which another process must take over a frozen process's
-# work, with time for a restart; on a machine where processes wait longer than this for a CPU, nothing is served in
+# Longest silence of a process that works. Another process must take over a frozen process's work within 15 s, so that
+# 10 s leave time for a restart; on a machine where processes wait longer than that for a CPU, nothing is served in
 # time. Not tuned otherwise.
 ALIVE_WITHIN_S = 10.0
-# Before the first sign a process may load libraries and a model, on a machine that starts many at once. Not tuned.
+# Longest silence before the first sign: a process loads libraries and a model, beside many that start. Not tuned.
 START_WITHIN_S = 300.0
 ASK_EVERY_S = 3.0  # less than a third of ALIVE_WITHIN_S. Not tuned otherwise.
-ANSWER_WITHIN_S = ALIVE_WITHIN_S - ASK_EVERY_S  # an overloaded machine may take until the next question
+ANSWER_WITHIN_S = ALIVE_WITHIN_S - ASK_EVERY_S  # a pause and an answer fit into ALIVE_WITHIN_S
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,9 @@ def redis_question(host: str, port: int) -> Question:
 
 
 def http_question(host: str, port: int, path: str) -> Question:
-    """Returns a GET without keep-alive as question."""
+    """Returns a GET without keep-alive as question; a server that answers 503 serves nobody."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
-    return Question((host, port), f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+    return Question((host, port), f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode(), is_over=b" 503 ")
 
 
 class SignsOfLife(Protocol):
@@ -132,23 +133,42 @@ class Asking(Thread):
 
 
 class Silence:
-    """Measures for how long one process has been silent, in seconds of its supervisor's own time."""
+    """Measures for how long one process has been silent, in seconds of its supervisor (`Supervisor._own_s`).
 
-    def __init__(self, signs: SignsOfLife, alive_within_s: float, start_within_s: float) -> None:
-        """Before the first sign the process may be silent for `start_within_s`, or START_WITHIN_S if that is longer."""
-        self._signs, self._alive_within_s = signs, alive_within_s
+    The time for which the process waited for a CPU does not count: another process would wait as long.
+    """
+
+    def __init__(
+        self,
+        signs: SignsOfLife,
+        alive_within_s: float,
+        start_within_s: float,
+        cpu_waits: Callable[[], Mapping[int, float]] = dict,
+    ) -> None:
+        """Before the first sign the process may be silent for `start_within_s`, or START_WITHIN_S if that is longer.
+
+        `cpu_waits` returns the seconds that each thread of the process has waited for a CPU so far.
+        """
+        self._signs, self._alive_within_s, self._cpu_waits = signs, alive_within_s, cpu_waits
+        self._waited: Mapping[int, float] = {}  # by thread: its seconds of waiting when the silence began
         self._bound_s = max(start_within_s, START_WITHIN_S)
         self._since: float | None = None
 
     def too_long(self, now: float) -> float | None:
-        """Returns the seconds of silence if they exceed the bound, else None; `now` is the supervisor's own time."""
+        """Returns the seconds of silence if they exceed the bound, else None; `now` is the supervisor's `_own_s`."""
         heard = self._signs.heard()
         if heard:
             self._bound_s = self._alive_within_s
         if heard or self._since is None:
-            self._since = now
+            self._since, self._waited = now, {}
+        elif not self._waited:
+            self._waited = self._cpu_waits()
         silent_s = now - self._since
-        return silent_s if silent_s > self._bound_s else None
+        return silent_s if silent_s > self._bound_s and silent_s - self._starved_s() > self._bound_s else None
+
+    def _starved_s(self) -> float:
+        waits = self._cpu_waits().items()
+        return max((waited_s - self._waited.get(thread, waited_s) for thread, waited_s in waits), default=0.0)
 
     def begin_anew(self) -> None:
         """Lets the process be silent for its whole bound from now on."""

@@ -1,7 +1,7 @@
 """Keeps the service's processes up: starts them in order, restarts what dies or is silent, stops all in reverse order.
 
 No process is left behind: every child has a session of its own and dies with its supervisor even under SIGKILL (Linux).
-The next supervisor of the same state directory stops what survives anyway: `processes.json` lists it.
+The next supervisor of the same state directory stops the processes of `processes.json` that survived anyway.
 """
 
 import contextlib
@@ -33,11 +33,11 @@ MAX_LOG_BYTES = 16 * 2**20
 # then were each kept down for ten seconds, and a killed worker's rows ran again only after 16 s.
 HEALTHY_S = 10.0
 POLL_S = 0.1  # the shortest restart delay; a dead child stays down until the next poll. Not tuned
-# Seconds between two checks of all processes, each of which takes some milliseconds. A stopped process is resumed after
-# one to two of these intervals, well before others take over its work (10 s).
+# Seconds between two checks of all processes; a check takes some milliseconds. A stopped process is resumed after one
+# to two of these intervals, well before others take over its work (10 s).
 CHECK_S = 2.0
-# The most own time that a turn of the loop adds: three times POLL_S, which leaves room for its work on a busy machine.
-# Not tuned.
+# The most seconds that one turn of the loop adds to `_own_s`: three times POLL_S, which leaves a busy machine time for
+# the work of the turn. Not tuned.
 LONGEST_TURN_S = 0.3
 
 
@@ -105,8 +105,8 @@ class Supervisor:
         self._groups: list[list[Child]] = []
         self._family = ProcessFamily()
         self._check_at = 0.0
-        # Own time: the seconds in which this process ran as it should. Where it is late itself, because its host is
-        # overloaded or was paused, its children are late, too.
+        # `_own_s` counts seconds like a clock, but nearly stands still while this process itself is late, because its
+        # host is overloaded or was paused: its children are late then, too.
         self._own_s, self._turn_at = 0.0, time.monotonic()
         self._stopping = threading.Event()
 
@@ -139,8 +139,8 @@ class Supervisor:
     def start(self, *programs: ChildProgram) -> None:
         """Start these programs together and return once all are ready.
 
-        They are stopped together, before those that were started earlier. Earlier programs that end meanwhile are
-        restarted. Raises ProgramFailed if one of these ends or is not ready in time, Stopped if a signal came.
+        They are stopped together, before programs that were started earlier. Earlier programs that end meanwhile are
+        restarted. Raises ProgramFailed if a new one ends or is not ready in time, Stopped if a signal came.
         """
         self.raise_if_stopping()
         earlier, children = self._children(), list[Child]()
@@ -155,7 +155,7 @@ class Supervisor:
             return self._stopping.is_set()
 
         for child in children:
-            await_ready(child.program, child.process, child.log, interrupted)
+            await_ready(child.program, child.process, child.log, interrupted, self._say)
         self.raise_if_stopping()
 
     def raise_if_stopping(self) -> None:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ACL = "system.posix_acl_access"  # the extended attribute; its layout is fixed by the kernel, see acl(5)
-VERSION, ENTRY = struct.Struct("<I"), struct.Struct("<HHI")  # then each entry: tag, permissions, id
+VERSION, ENTRY = struct.Struct("<I"), struct.Struct("<HHI")  # the version; an entry's tag, permissions, id
 USER_OBJ, USER, GROUP_OBJ, MASK, OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
 NO_ID = 0xFFFFFFFF
 TRAVERSE = 1  # the x bit: pass through, without listing

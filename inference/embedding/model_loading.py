@@ -13,7 +13,7 @@ from inference.engine_errors import OutOfMemory, UnreadableModel
 def load_encode(model: TextModel, device: str) -> Encode:
     """Returns the function that encodes texts, or pairs of texts, in one forward pass; raises UnreadableModel.
 
-    A model is refused if the library allows fewer tokens than `read_text_model` found: it would cut texts silently.
+    If the library allows fewer tokens than `read_text_model` found, it would cut texts silently: the model is refused.
     """
     loaded: SentenceTransformer | CrossEncoder
     try:

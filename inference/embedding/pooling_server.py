@@ -10,7 +10,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from inference.embedding.text_model import TextModel
 from inference.embedding.vectors import LITTLE_ENDIAN, Vectors
-from inference.remote.server_errors import RowRefused, ServerLost, ServerUnusable
+from inference.remote.row_stream import BUSY
+from inference.remote.server_errors import (
+    MOST_LOSSES,
+    RowRefused,
+    ServerFailed,
+    ServerLost,
+    ServerLostOften,
+    ServerUnusable,
+)
 from inference.remote.server_probe import base_url, listed_model
 
 CHECK_S = 1.0  # seconds between two trials of a server that was lost. Not tuned
@@ -29,8 +37,12 @@ class _Answer(BaseModel):
     data: list[_Item]
 
 
+class _Unanswered(ServerFailed):
+    """the server did not answer what it was sent: {reason}"""
+
+
 class PoolingServer:
-    """Encodes with one model of a server; after it was lost, `fault` says why, until a trial succeeds."""
+    """Encodes with one model of a server; `fault` says why the server was lost, and is None once a trial succeeds."""
 
     def __init__(self, url: str, key: str | None, model: TextModel, within_s: float) -> None:
         """Raises ServerUnusable if the server does not serve the model to its full length."""
@@ -43,19 +55,31 @@ class PoolingServer:
         self._client = httpx.Client(base_url=base_url(url), headers=headers, timeout=within_s)
         self.fault: str | None = None
         self._lost = Event()
+        self._losses = 0  # how often in turn the server answered neither what it was sent nor the trial after it
         Thread(target=self._try_again, name=f"trials of {url}", daemon=True).start()
 
     def encode(self, items: list[Any]) -> Vectors:
-        """Returns the vector of each text, or the score of each pair; raises ServerLost or RowRefused."""
+        """Returns the vector of each text, or the score of each pair.
+
+        Raises RowRefused or ServerFailed if the server encodes a trial text but not these items, else ServerLost.
+        Raises ServerLostOften once the server has been lost MOST_LOSSES times in turn without an answer.
+        """
         try:
-            return self._asked(items)
-        except ServerLost as error:
+            values = self._asked(items)
+        except (ServerLost, ServerFailed, RowRefused) as error:
+            if not isinstance(error, ServerLost) and self._answers_trial():
+                raise
             self.fault = error.reason
             self._lost.set()
-            raise
+            self._losses += isinstance(error, _Unanswered)
+            if self._losses >= MOST_LOSSES:
+                raise ServerLostOften(error.reason) from error
+            raise ServerLost(error.reason) from error
+        self._losses = 0
+        return values
 
     def _asked(self, items: list[Any]) -> Vectors:
-        body: dict[str, Any] = {"model": self._name, "truncate_prompt_tokens": -1}  # to the model's length
+        body: dict[str, Any] = {"model": self._name, "truncate_prompt_tokens": -1}  # -1: cut at the model's length
         if self._model.scores_pairs:
             path, body["text_1"], body["text_2"] = "/score", *(list(texts) for texts in zip(*items, strict=True))
         else:
@@ -63,16 +87,19 @@ class PoolingServer:
             body |= {"input": [self._model.prefix + text for text in items], "encoding_format": "base64"}
         try:
             answer = self._client.post(path, json=body)
-        except httpx.HTTPError as error:
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise ServerLost(type(error).__name__) from error
+        except httpx.HTTPError as error:  # a text may be the cause
+            raise _Unanswered(type(error).__name__) from error
         if answer.status_code in REFUSED:
             raise RowRefused(f"status {answer.status_code}: {answer.text}")
         if not answer.is_success:
-            raise ServerLost(f"status {answer.status_code}")
+            kind = ServerLost if answer.status_code in BUSY else ServerFailed
+            raise kind(f"status {answer.status_code}")
         return self._values(answer.content, len(items))
 
     def _values(self, content: bytes, count: int) -> Vectors:
-        """Returns an answer's values in the order of the items; raises ServerLost for anything else."""
+        """Returns an answer's values in the order of the items; raises ServerFailed if they are missing or unusable."""
         try:
             found = {one.index: one for one in _Answer.model_validate_json(content).data}
             ordered = [found[number] for number in range(count)]
@@ -81,20 +108,23 @@ class PoolingServer:
             else:
                 values = np.stack([np.frombuffer(b64decode(one.embedding or ""), LITTLE_ENDIAN) for one in ordered])
         except (ValidationError, KeyError, TypeError, ValueError) as error:
-            raise ServerLost(f"its answer cannot be read ({type(error).__name__})") from error
+            raise ServerFailed(f"its answer cannot be read ({type(error).__name__})") from error
         if values.shape[1:] not in ((), (self._model.dimensions,)) or not np.isfinite(values).all():
-            raise ServerLost(f"its values have the shape {values.shape}, or are no numbers")
+            raise ServerFailed(f"its values have the shape {values.shape}, or are no numbers")
         return values
 
+    def _answers_trial(self) -> bool:
+        try:
+            self._asked([(".", ".") if self._model.scores_pairs else "."])
+        except (ServerLost, ServerFailed, RowRefused) as error:
+            self.fault = error.reason
+            return False
+        return True
+
     def _try_again(self) -> None:
-        trial = [(".", ".") if self._model.scores_pairs else "."]
         pause = Event()
         while self._lost.wait():
             pause.wait(CHECK_S)
-            try:
-                self._asked(trial)
-            except (ServerLost, RowRefused) as error:
-                self.fault = error.reason
-            else:
+            if self._answers_trial():
                 self._lost.clear()
                 self.fault = None

@@ -15,12 +15,12 @@ def packed(values: Vectors) -> str:
 
 
 def unpacked(text: str, rows: int) -> Vectors:
-    """Returns the (rows, values) that `packed` stored as this text; raises ValueError if it stored something else."""
+    """Returns the array (rows, values) that `packed` turned into this text; raises ValueError for any other text."""
     return np.frombuffer(b64decode(text, validate=True), LITTLE_ENDIAN).reshape(rows, -1)
 
 
 def cosines(queries: Vectors, documents: Vectors) -> Vectors:
-    """Returns the cosine of each query and its document, (documents,); one query belongs to all documents."""
+    """Returns the cosine of each document and its query, as an array (documents,); a single query belongs to all."""
     products = (queries * documents).sum(axis=1)
     lengths = np.linalg.norm(queries, axis=1) * np.linalg.norm(documents, axis=1)
     return np.asarray(products / np.maximum(lengths, 1e-12), np.float32)

@@ -5,8 +5,8 @@ batching (BATON) gives the index of a finished row at once to the next row that 
 is in `joiners.py`. An engine belongs to one thread. `OutOfMemory` is raised in one place, `_typed_out_of_memory`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from collections.abc import Sequence as Several
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
@@ -15,126 +15,102 @@ import torch
 
 from inference.accelerator import HostCopies, release_unused
 from inference.engine_errors import OutOfMemory
+from inference.engine_requests import DecodingRequest, FinishedRow, Generated, RunFigures
 from inference.local.batch_rows import BatchRow, new_row
-from inference.local.cost_counters import StepLog
+from inference.local.decode_steps import DecodeSteps
+from inference.local.engine_options import EngineOptions
 from inference.local.joiners import Joiners
-from inference.local.kv.kv_cache import BLOCK_TOKENS, BudgetExceeded, KvCache
+from inference.local.kv.kv_cache import BudgetExceeded, KvCache
 from inference.local.kv.row_offload import OffloadedRows
 from inference.local.loading.model_loading import LoadedModel
 from inference.local.prefix_sharing import shares_prefixes
-from inference.local.row_probe import RowProbe
 from inference.local.running_batch import RunningBatch
-from inference.local.thread_trials import ThreadTrials
-from inference.local.tokens.guessed_tokens import Guessing
-from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
 
 # The most host memory for preempted rows, some of which are never restored because another worker resumed them. A
 # larger bound saves more prefills; not tuned.
 MAX_OFFLOADED_BYTES = 4 * 2**30
 
-Progress = Callable[[list[FinishedSequence]], None]
+Progress = Callable[[list[FinishedRow]], None]
 
 
 class Engine:
     """Generates for many sequences at once, over one model and one KV cache of at most `kv_budget_bytes`.
 
-    When a continuous batch exceeds `memory_threshold` of that budget, the engine preempts rows and resumes them once
-    there is memory again (BATON 4.3): the youngest, or those that a `probe` expects to run longest.
+    When a continuous batch exceeds `memory_threshold` of that budget, the engine preempts the youngest rows, or those
+    that a `probe` expects to run longest, and resumes them once there is memory again (BATON 4.3).
     """
 
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        kv_budget_bytes: int,
-        memory_threshold: float = 1.0,
-        step_log: StepLog | None = None,
-        block_tokens: int = BLOCK_TOKENS,
-        prefill_tokens: int | None = None,
-        thread_trials: ThreadTrials | None = None,
-        probe: RowProbe | None = None,
-        prefix_cache: bool = False,
-        guessing: Guessing | None = None,
-    ) -> None:
-        """Writes the seconds of each step to `step_log`, from which a worker learns its costs.
-
-        While rows run, at most `prefill_tokens` tokens of joiners are prefilled between two tokens of a row; None: as
-        many as the measured costs allow, or all for models whose steps cannot compute prompts. With `thread_trials`
-        the engine's own steps decide how many CPU threads it takes. With `prefix_cache`, rows of a continuous batch
-        share the beginnings of their prompts, and those of earlier rows while there is memory. With `guessing`, passes
-        over blocks verify guesses of the rows' next tokens.
-        """
-        self.loaded, self.kv_budget_bytes = loaded, kv_budget_bytes
-        self._kv = KvCache(loaded.layout, kv_budget_bytes, block_tokens=block_tokens, by_pages=loaded.by_pages)
-        shares = prefix_cache and shares_prefixes(loaded)
-        self._batch = RunningBatch(loaded, self._kv, step_log, thread_trials, probe, shares, guessing)
-        self._probe = probe
+    def __init__(self, loaded: LoadedModel, kv_budget_bytes: int, options: EngineOptions | None = None) -> None:
+        """Allocates nothing before the first rows come."""
+        options = options or EngineOptions()
+        self.loaded, self.kv_budget_bytes, self._probe = loaded, kv_budget_bytes, options.probe
+        self._kv = KvCache(loaded.layout, kv_budget_bytes, block_tokens=options.block_tokens, by_pages=loaded.by_pages)
+        self._batch = RunningBatch(loaded, self._kv, options.prefix_cache and shares_prefixes(loaded))
+        self._steps = DecodeSteps(self._batch, options)
         self._offloaded = OffloadedRows(min(kv_budget_bytes, MAX_OFFLOADED_BYTES), HostCopies(loaded.device))
-        threshold_bytes = int(memory_threshold * kv_budget_bytes)
-        self._joiners = Joiners(self._batch, self._offloaded, threshold_bytes, prefill_tokens)
+        threshold_bytes = int(options.memory_threshold * kv_budget_bytes)
+        self._joiners = Joiners(self._steps, self._offloaded, threshold_bytes, options.prefill_tokens)
         self._entry_numbers = count()
 
     @torch.inference_mode()
     def run(
         self,
-        sequences: Several[Sequence],
+        sequences: Sequence[DecodingRequest],
         iteration_limit: int | None = None,
         on_progress: Progress = lambda finished: None,
-    ) -> tuple[list[FinishedSequence], RunFigures]:
+    ) -> tuple[list[FinishedRow], RunFigures]:
         """Serves a static batch; after OutOfMemory no row is in the engine."""
         if self.rows:
             raise ValueError(f"{len(self.rows)} rows are still running")
-        batch, rows = self._batch, self._new_rows(sequences)
-        batch.reset()
+        batch, steps, rows = self._batch, self._steps, self._new_rows(sequences)
+        self._begin(in_blocks=False)
         try:
             with self._typed_out_of_memory(joining=rows):
-                served = [row for row in rows if row.running]
-                if served:
-                    batch.prefill(served, range(len(served)))
-                on_progress(batch.take_finished())
-                while batch.any_running() and batch.tally.iterations != iteration_limit:
-                    batch.decode()
-                    on_progress(batch.take_finished())
+                if served := [row for row in rows if row.running]:
+                    steps.prefill(served)
+                on_progress(steps.take_finished())
+                while batch.any_running() and steps.tally.iterations != iteration_limit:
+                    steps.step(sys.maxsize)
+                    on_progress(steps.take_finished())
             return [row.result() for row in rows], self.figures
         finally:
-            batch.rows, batch.finished = [], []
+            batch.rows, batch.ended, steps.finished = [], [], []
 
     @torch.inference_mode()
-    def insert(self, sequences: Several[Sequence]) -> None:
-        """Prefills the rows in groups of similar length, or restores offloaded ones; while rows run, `step` does that.
+    def insert(self, sequences: Sequence[DecodingRequest]) -> None:
+        """Adds rows and computes their prompts in groups of similar length, or lets `step` do so while other rows run.
 
-        Raises OutOfMemory if the memory does not hold all of them beside all others; none of them joins then.
+        Raises OutOfMemory if the memory does not hold the new rows beside all others; then none of them is added.
         """
         if not self.rows:
-            self._batch.reset(continuous=True)
+            self._begin(in_blocks=self.loaded.in_blocks)
         rows = self._new_rows(sequences)
         for row in rows:  # another engine may have continued a row, or an operator restarted it under another adapter
             if not self._offloaded.holds(row.sequence.id, row.token_ids[:-1]):
                 self._offloaded.discard(row.sequence.id)
         served = [row for row in rows if row.running]
         with self._typed_out_of_memory(joining=served):
-            if self._joiners.join_later:
+            if self._joiners.join_later(served):
                 self._joiners.add(served)
             elif served:
                 self._joiners.join(served)
-        self._batch.finished += [row.result() for row in rows if not row.running and row not in served]
+        self._steps.finished += [row.result() for row in rows if not row.running and row not in served]
 
     @torch.inference_mode()
-    def step(self) -> list[FinishedSequence]:
-        """Computes a token for each running row, and those that were guessed right, or raises OutOfMemory.
+    def step(self) -> list[FinishedRow]:
+        """Computes a token for each running row, and more where guesses are right; returns the rows that finished.
 
-        That is raised if a single row exceeds the budget, or if the device itself has no memory left. The rows then
+        Raises OutOfMemory if a single row exceeds the budget, or if the device itself has no memory left. The rows then
         stay in the engine, where they can be preempted or removed; rows that remain are prefilled again.
         """
         batch = self._batch
         with self._typed_out_of_memory():
             batch.compact()
             self._preempt()
-            room = self._joiners.step()
-            if batch.rows:
-                batch.decode(room)
-        return batch.take_finished()
+            self._steps.step(self._joiners.step())
+        return self._steps.take_finished()
 
-    def remove(self, sequence_id: str) -> FinishedSequence | None:
+    def remove(self, sequence_id: str) -> FinishedRow | None:
         """Ends a row and discards its offloaded copy."""
         self._offloaded.discard(sequence_id)
         row = self._find(sequence_id)
@@ -144,7 +120,7 @@ class Engine:
         return row.result()
 
     @torch.inference_mode()
-    def preempt(self, sequence_id: str) -> Sequence:
+    def preempt(self, sequence_id: str) -> DecodingRequest:
         """Takes a row out, and offloads it if that is cheaper than another prefill."""
         row = self._find(sequence_id)
         if row is None:
@@ -160,8 +136,8 @@ class Engine:
 
     @property
     def rows(self) -> dict[str, int]:
-        """The number of generated tokens of running rows, waiting ones included, and of finished rows."""
-        finished = {row.id: len(row.generated_ids) for row in self._batch.finished}
+        """The number of generated tokens of each running or waiting row, and of finished rows not yet returned."""
+        finished = {row.id: len(row.generated_ids) for row in self._steps.finished}
         return finished | {row.sequence.id: len(row.generated) for row in self._running_rows()}
 
     def generated(self, since: Mapping[str, int]) -> dict[str, Generated]:
@@ -176,15 +152,25 @@ class Engine:
 
     @property
     def kv_bytes(self) -> int:
-        """The bytes of the rectangle or of all blocks in use, and of the pool."""
-        return self._kv.nbytes + (0 if self._joiners.pooled is None else self._joiners.pooled.nbytes)
+        """The bytes of the rectangle or of all blocks in use."""
+        return self._kv.nbytes
+
+    @property
+    def prefilled_layers(self) -> int:
+        """The number of layers that prefills have passed so far, which grows while a long prefill goes on."""
+        return self._kv.prefilled_layers
 
     @property
     def figures(self) -> RunFigures:
         """The figures of all steps since the batch was last empty."""
-        return self._batch.tally.figures()
+        return self._steps.tally.figures()
 
-    def _new_rows(self, sequences: Several[Sequence]) -> list[BatchRow]:
+    def _begin(self, in_blocks: bool) -> None:
+        """Begins a run without rows; a static batch has its KV cache in a rectangle, as the papers count memory."""
+        self._batch.clear(in_blocks)
+        self._steps.begin()
+
+    def _new_rows(self, sequences: Sequence[DecodingRequest]) -> list[BatchRow]:
         ids = set(self.rows)
         for sequence in sequences:
             if sequence.id in ids:
@@ -199,35 +185,30 @@ class Engine:
         return next((row for row in self._running_rows() if row.sequence.id == sequence_id), None)
 
     def _remove(self, row: BatchRow) -> None:
-        self._batch.mark_removed(row)
+        self._batch.remove(row)
         self._joiners.remove(row)
 
     def _preempt(self) -> None:
-        """Frees the pool, then preempts rows, until the next token stays below the threshold."""
+        """Preempts rows until the next token stays below the threshold."""
         batch = self._batch
-        while batch.rows and not self._joiners.fits():
-            if self._joiners.pooled is not None:
-                self._joiners.pooled = None
-            elif len(batch.rows) > 1:
-                longest = None if self._probe is None else self._probe.longest(batch.rows)
-                chosen = longest or max(batch.rows, key=lambda row: row.entry_number)
-                chosen.preempted = True
-                self._offload(chosen)
-                batch.drop(chosen)
-                self._joiners.waiting.insert(0, chosen)
-            else:
-                break
+        while len(batch.rows) > 1 and not self._joiners.fits():
+            longest = None if self._probe is None else self._probe.longest(batch.rows)
+            chosen = longest or max(batch.rows, key=lambda row: row.entry_number)
+            chosen.preempted = True
+            self._offload(chosen)
+            batch.leave(chosen)
+            self._joiners.waiting.insert(0, chosen)
 
     def _offload(self, row: BatchRow) -> None:
         """Copies a row's keys and values to host memory if that is expected to take less time than another prefill."""
         computed_again = row.sequence.prompt_logprobs or self.loaded.layout.state_bytes or row.unjoined
         if row in self._batch.rows and not computed_again:  # only a prefill computes prompt_logprobs
-            index, tally = self._batch.rows.index(row), self._batch.tally
+            index, tally = self._batch.rows.index(row), self._steps.tally
             prefill_s = row.cached_tokens * tally.prefill_s / max(1, tally.prefilled_tokens)
             self._offloaded.offload(row.sequence.id, self._kv, index, row.token_ids[:-1], prefill_s)
 
     @contextmanager
-    def _typed_out_of_memory(self, joining: Several[BatchRow] = ()) -> Iterator[None]:
+    def _typed_out_of_memory(self, joining: Sequence[BatchRow] = ()) -> Iterator[None]:
         """Turns the errors of the cache and the device into OutOfMemory, and takes the joining rows out again.
 
         If the device has no memory left, the cache is released, and the running rows wait for another prefill.
@@ -239,6 +220,6 @@ class Engine:
                 self._remove(row)
             needed_bytes = error.needed_bytes if isinstance(error, BudgetExceeded) else self._kv.nbytes
             if not isinstance(error, BudgetExceeded):
-                self._joiners.waiting[:0], self._joiners.pooled = self._batch.release_cache(), None
+                self._joiners.waiting[:0] = self._batch.release_cache()
                 release_unused()
             raise OutOfMemory(needed_bytes, self.kv_budget_bytes) from error

@@ -13,17 +13,17 @@ from time import perf_counter
 
 import torch
 
+from inference.engine_requests import DecodingRequest, RunFigures
 from inference.local.engine import Engine
 from inference.local.loading.model_loading import LoadedModel
 from inference.model_directory.model_weights import LARGE_MODEL_PARAMETERS
-from inference.sequences import RunFigures, Sequence
 
 Timed = tuple[int, float, float]  # batch size, tokens of each row (in a decoding step: cached tokens), seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The batches to measure: each size with each length, for `steps` decoding steps, the median of `repeats` runs."""
+    """The batches to measure, each size with each length: `steps` decoding steps, and the median of `repeats` runs."""
 
     sizes: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -47,7 +47,7 @@ class Measured:
 
 
 def measure(loaded: LoadedModel, kv_budget_bytes: int, grid: Grid, within_s: float | None = None) -> Measured:
-    """Measures the batches of the grid that fit, from the smallest, and begins none after `within_s` seconds.
+    """Measures the grid's batches that fit in memory, the smallest first; begins no batch after `within_s` seconds.
 
     No other engine may hold memory on the device meanwhile.
     """
@@ -76,7 +76,7 @@ def _run(engine: Engine, size: int, length: int, tokens: int) -> RunFigures:
     rng = random.Random(0)
     vocabulary = engine.loaded.model.config.get_text_config().vocab_size
     prompts = [tuple(rng.randrange(vocabulary) for _ in range(length)) for _ in range(size)]
-    _, figures = engine.run([Sequence(str(row), prompt, tokens) for row, prompt in enumerate(prompts)])
+    _, figures = engine.run([DecodingRequest(str(row), prompt, tokens) for row, prompt in enumerate(prompts)])
     return figures
 
 
@@ -85,8 +85,8 @@ def _run(engine: Engine, size: int, length: int, tokens: int) -> RunFigures:
 # Where the model takes nearly all of the CPU time, a thread is worth its core as soon as it shortens a step.
 TOLERATED_SLOWDOWN, OF_A_LARGE_MODEL = 1.25, 1.05
 STEPS = Grid(sizes=(8,), lengths=(16,), steps=8, repeats=1)
-# Each number of threads is measured in each turn, so that other processes slow them down alike. The median counts:
-# beside a neighbour that holds a core, the shortest step of two threads would be one that it did not disturb.
+# Each number of threads is measured in each turn, so that other processes slow all of them down alike. The median of
+# the turns counts: the shortest step would be one that a process on the second core happened not to disturb.
 TURNS = 3
 TURNS_WITHIN_S = 6.0  # no turn begins later, so that a worker of a slow model starts soon; not tuned
 
@@ -115,7 +115,7 @@ def worthwhile_threads(loaded: LoadedModel, kv_budget_bytes: int, most: int, wit
 
 
 def tolerated_slowdown(loaded: LoadedModel) -> float:
-    """Returns how many times as long a step of this model may take so that a thread is saved."""
+    """Returns how many times as long a step of this model may take if that saves a thread."""
     return OF_A_LARGE_MODEL if loaded.parameters >= LARGE_MODEL_PARAMETERS else TOLERATED_SLOWDOWN
 
 

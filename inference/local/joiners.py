@@ -1,39 +1,42 @@
-"""The rows that wait to join a running batch: new ones while others run, and preempted ones.
+"""Lets waiting rows join a running batch: new rows that came while others ran, and preempted rows.
 
-They join in their order, as far as the memory allows. While rows run, the steps that compute their tokens compute
-parts of the joiners' prompts as well, so that the weights are read once for both, and no row waits long. Models whose
-rows have windows or states cannot: their joiners are prefilled whole, or in pieces between steps.
+They join in their order, as far as the memory allows. The steps that compute the running rows' tokens compute parts of
+the joiners' prompts as well, so that the weights are read once for both, and no row waits long. If one pass cannot do
+both, because rows have windows or states, each joiner's part has a pass before it. A prompt longer than PIECE_TOKENS is
+computed in pieces even if no row runs, so that a cancelled row or a worker that stops waits for one piece only.
 """
 
 import sys
-from collections.abc import Sequence as Several
-from itertools import chain
+from collections.abc import Sequence
+from itertools import takewhile
 
 from inference.local.batch_rows import BatchRow
+from inference.local.decode_steps import DecodeSteps
 from inference.local.kv.kv_cache import BLOCK_TOKENS, BudgetExceeded
-from inference.local.kv.prefill_pool import PooledRow
 from inference.local.kv.row_offload import OffloadedRows
-from inference.local.running_batch import RunningBatch
+
+# The most tokens of a prompt in a pass without running rows. On one thread 8,192 tokens of four layers like SmolLM2's
+# take 28 s in float32 as a whole, 21 s in pieces of 1,024, 23 s in pieces of 512; in bfloat16 86, 80 and 97 s.
+PIECE_TOKENS = 1024
 
 
 class Joiners:
-    """Lets rows join `batch`, which takes at most `threshold_bytes` with them."""
+    """Lets rows join the batch of `steps` as long as its cache then takes at most `threshold_bytes`."""
 
     def __init__(
-        self, batch: RunningBatch, offloaded: OffloadedRows, threshold_bytes: int, prefill_tokens: int | None
+        self, steps: DecodeSteps, offloaded: OffloadedRows, threshold_bytes: int, prefill_tokens: int | None
     ) -> None:
-        """At most `prefill_tokens` tokens are prefilled between two tokens of a row; None: see `Engine`."""
-        self.waiting: list[BatchRow] = []  # in the order in which they join
-        self.pooled: PooledRow | None = None  # the first of them, once its prefill in pieces has begun
-        self._batch, self._offloaded, self._threshold_bytes = batch, offloaded, threshold_bytes
-        # the rows of a model that keeps states are not prefilled in pieces
-        self._prefill_tokens = sys.maxsize if batch.loaded.layout.state_bytes else prefill_tokens or sys.maxsize
+        """Between two tokens of a row, at most `prefill_tokens` tokens of prompts are computed; see EngineOptions."""
+        self.waiting: list[BatchRow] = []  # the rows in the order in which they will join
+        self._steps, self._batch, self._offloaded = steps, steps.batch, offloaded
+        self._threshold_bytes = threshold_bytes
+        self._whole = bool(self._batch.loaded.layout.state_bytes)  # a model that keeps states computes whole prompts
+        self._prefill_tokens = prefill_tokens
 
-    @property
-    def join_later(self) -> bool:
-        """Whether rows that come now join in the next steps."""
-        in_parts = self._batch.loaded.mixes_passes or self._prefill_tokens < sys.maxsize
-        return in_parts and self._batch.any_running()
+    def join_later(self, rows: Sequence[BatchRow]) -> bool:
+        """Returns whether rows join in the next steps, because steps compute parts of prompts or a prompt is long."""
+        in_parts = self._batch.loaded.mixes_passes or self._prefill_tokens is not None
+        return not self._whole and ((in_parts and self._batch.any_running()) or any(map(self._is_long, rows)))
 
     def add(self, rows: list[BatchRow]) -> None:
         """Adds rows; raises BudgetExceeded if the memory does not hold them beside all others."""
@@ -46,98 +49,78 @@ class Joiners:
     def remove(self, row: BatchRow) -> None:
         """Removes a row, if it waits."""
         self.waiting = [other for other in self.waiting if other is not row]
-        if self.pooled is not None and self.pooled.row is row:
-            self.pooled = None
 
-    def fits(self, joiners: Several[BatchRow] = (), growth: int = 1) -> bool:
+    def fits(self, joiners: Sequence[BatchRow] = (), growth: int = 1) -> bool:
         """Returns whether rows and joiners stay below the threshold with `growth` tokens more than the cache holds."""
-        pooled_bytes = 0 if self.pooled is None or self.pooled.row in joiners else self.pooled.nbytes
-        return self._needed_bytes(self._batch.rows, joiners, growth) + pooled_bytes <= self._threshold_bytes
+        return self._needed_bytes(self._batch.rows, joiners, growth) <= self._threshold_bytes
 
     def step(self) -> int:
         """Lets rows join before a step; returns the most tokens of their prompts that the step should compute."""
-        batch = self._batch
-        if not batch.loaded.mixes_passes or not batch.rows:
-            self._join_waiting()
-        elif self.waiting or any(row.unjoined for row in batch.rows):
-            room = min(self._prefill_tokens, batch.prompt_room)
-            self._begin(room)
-            return room
-        return 0
+        rows = self._batch.rows
+        if self.waiting and not rows and not self._is_long(self.waiting[0]):
+            self._join_first()
+        if not self.waiting and not any(row.unjoined for row in rows):
+            return 0
+        mixes, waited_for = self._batch.loaded.mixes_passes, any(row.decodes for row in rows)
+        room = sys.maxsize if self._whole else PIECE_TOKENS
+        if waited_for and not self._whole:
+            room = min(self._prefill_tokens or room, self._steps.prompt_room if mixes else room)
+        self._begin(room)
+        return room
 
     def join(self, rows: list[BatchRow]) -> None:
-        """Restores or prefills rows, first at the indices of finished rows, then behind the last row."""
+        """Restores rows, or computes their prompts at once in groups of similar length; all of them join or none."""
         batch = self._batch
-        free = [index for index, row in enumerate(batch.rows) if not row.running]
-        for index in free:
-            batch.vacate(index)
-        offloaded = [row for row in rows if self._offloaded.holds(row.sequence.id, row.token_ids[:-1])]
-        groups = batch.sharing.prefill_groups(row for row in rows if row not in offloaded)
-        in_order = [*offloaded, *chain.from_iterable(groups)]
-        indices = [*free, *range(len(batch.rows), len(batch.rows) + len(rows))][: len(rows)]
-        batch.reserve_joiners(in_order, indices)  # one reservation for all rows, so that all of them join or none
-        for row in offloaded:
-            index = indices.pop(0)
-            self._offloaded.restore(row.sequence.id, batch.kv, index, batch.sharing.tokens(row))
-            batch.add([row], [index])
+        batch.compact()
+        restored = [row for row in rows if self._holds(row)]
+        groups = batch.sharing.prefill_groups(row for row in rows if row not in restored)
+        batch.reserve([*restored, *(row for group in groups for row in group)])
+        for row in restored:
+            batch.join([row])
+            self._offloaded.restore(row.sequence.id, batch.kv, len(batch.rows) - 1, row.cached_tokens)
+            row.joined = None
         for group in groups:
-            batch.prefill(group, indices[: len(group)])
-            del indices[: len(group)]
+            self._steps.prefill(group)
 
     def _begin(self, room: int) -> None:
         """Lets waiting rows join with the coming steps; the next step computes `room` tokens of their prompts."""
-        batch = self._batch
-        while joiners := self._next_joiners(room - sum(row.unjoined for row in batch.rows)):
-            row = joiners[0]
-            if self._offloaded.holds(row.sequence.id, row.token_ids[:-1]) or row.sequence.prompt_logprobs:
+        batch, joining = self._batch, [row.unjoined for row in self._batch.rows]
+        left, longest = room - sum(joining), max(joining, default=0)
+        if longest > room:  # short rows join beside it
+            left = room // 2 - (sum(joining) - longest)
+        # counts each row with one block more than it needs now, so that no row is preempted again at once
+        while self.waiting and left > 0 and (not batch.rows or self.fits(self.waiting[:1], growth=BLOCK_TOKENS)):
+            if longest > room and 2 * self.waiting[0].length > longest:
+                return
+            row = self.waiting[0]
+            if self._holds(row):
                 self.join([row])
             elif batch.sharing.awaits(row, [other for other in batch.rows if other.unjoined]):
                 return
             else:
-                batch.begin(row)
+                batch.join([row])
+                row.joined = row.cached_tokens + batch.sharing.copy_part(row, len(batch.rows) - 1)
+                self._steps.tally.count_joiner(row.length)
             del self.waiting[0]
+            left -= row.unjoined
 
-    def _join_waiting(self) -> None:
-        """Lets waiting rows join in their order; while others run, prefills at most `prefill_tokens` of them."""
-        batch = self._batch
-        left = self._prefill_tokens if batch.rows else sys.maxsize
-        while joiners := self._next_joiners(left):
-            tokens = sum(map(self._unprefilled, joiners))
-            if self.pooled is None and tokens <= left:
-                self.join(joiners)
-            else:
-                if self.pooled is None:
-                    self.pooled = batch.pool(joiners[0])
-                batch.prefill_piece(self.pooled, left)
-                if tokens > left:
-                    return
-                self.pooled = None
-            del self.waiting[: len(joiners)]
-            left -= tokens
+    def _join_first(self) -> None:
+        """Lets the first waiting row join an empty batch, and the next ones up to a long row and as memory allows."""
+        short, joiners = [*takewhile(lambda row: not self._is_long(row), self.waiting)], self.waiting[:1]
+        while len(joiners) < len(short) and self.fits(short[: len(joiners) + 1], growth=BLOCK_TOKENS):
+            joiners = short[: len(joiners) + 1]
+        self.join(joiners)
+        del self.waiting[: len(joiners)]
 
-    def _next_joiners(self, left: int) -> list[BatchRow]:
-        """Returns the first waiting rows that fit the memory and `left` tokens in all, or one to prefill in pieces."""
-        joiners: list[BatchRow] = []
-        for row in self.waiting:
-            others = len(self._batch.rows) + len(joiners)
-            # Counts each row with one block more than it needs now, so that no row is preempted again at once.
-            if left <= 0 or (others and not self.fits([*joiners, row], growth=BLOCK_TOKENS)):
-                break
-            left -= self._unprefilled(row)
-            if joiners and (left < 0 or self.pooled is not None):
-                break
-            joiners.append(row)
-        return joiners
+    def _is_long(self, row: BatchRow) -> bool:
+        """Returns whether the row's prompt is computed in pieces."""
+        return not self._whole and row.length > PIECE_TOKENS
 
-    def _unprefilled(self, row: BatchRow) -> int:
-        """Returns the number of tokens to prefill before the row joins."""
-        if self.pooled is not None and self.pooled.row is row:
-            return self.pooled.left
-        if self._offloaded.holds(row.sequence.id, row.token_ids[:-1]):
-            return 0
-        return row.length - self._batch.sharing.tokens(row)
+    def _holds(self, row: BatchRow) -> bool:
+        """Returns whether the row's keys and values are in host memory."""
+        return self._offloaded.holds(row.sequence.id, row.token_ids[:-1])
 
-    def _needed_bytes(self, rows: Several[BatchRow], joiners: Several[BatchRow], growth: int) -> int:
+    def _needed_bytes(self, rows: Sequence[BatchRow], joiners: Sequence[BatchRow], growth: int) -> int:
         """Returns the bytes that rows and joiners need, each with `growth` tokens more than the cache holds."""
         lengths = [row.length - 1 + growth for row in (*rows, *joiners)]
         return self._batch.kv.needed_bytes(lengths, [self._batch.sharing.blocks(row) for row in joiners])

@@ -1,14 +1,13 @@
 """Lets joining rows share the cached beginnings of earlier rows, so that each beginning is computed once.
 
-The shared part consists of complete blocks, and never of a row's last token, whose logits choose the next one. A row
-that joins running ones on a CPU also copies the part of a block behind it that another row has, since instructions are
+The shared part consists of complete blocks, without a row's last token, whose logits choose the next one. On a CPU, a
+row that joins running rows also copies the beginning of its next block if another row has it, since instructions are
 often shorter than a block; a GPU computes so few tokens in less time than the copies of all layers take to begin. Rows
-that need all logits of their prompts compute everything. So do all rows of a model with windows, which write over their
-oldest blocks, or with longrope, whose keys and values do not depend on the tokens alone, and all rows in a rectangle.
+that need all logits of their prompts share nothing. Nor do rows of a model with windows, which write over their oldest
+blocks, rows of a model with longrope, whose keys and values do not depend on tokens alone, and rows in a rectangle.
 """
 
-from collections.abc import Iterable
-from collections.abc import Sequence as Several
+from collections.abc import Iterable, Sequence
 from itertools import dropwhile
 
 from inference.local.batch_rows import PASS_TOKENS, BatchRow, group_by_length
@@ -16,8 +15,8 @@ from inference.local.kv.kv_cache import KvCache
 from inference.local.kv.shared_prefixes import extend_keys, keys_of_parts
 from inference.local.loading.model_loading import LoadedModel
 
-# The most cached tokens, of all rows together, that attention copies in front of those of a prefill: 50 MB a layer for
-# SmolLM2 in float32. Not tuned.
+# The most cached tokens, of all rows together, that attention copies in front of a prefill's own tokens: 50 MB a layer
+# for SmolLM2 in float32. Not tuned.
 MOST_GATHERED = 2**14
 
 
@@ -27,7 +26,7 @@ def shares_prefixes(loaded: LoadedModel) -> bool:
 
 
 class PrefixSharing:
-    """Finds and leaves beginnings of rows in a cache; does nothing unless it is `on`."""
+    """Finds beginnings of joining rows in a cache, and keeps beginnings for later rows; does nothing unless `on`."""
 
     def __init__(self, kv: KvCache, on: bool) -> None:
         self._kv, self._on = kv, on
@@ -35,11 +34,11 @@ class PrefixSharing:
 
     def blocks(self, row: BatchRow) -> list[int]:
         """Returns the blocks that hold the beginning of a joining row."""
-        tables = self._kv.arrangement.tables
-        return [] if tables is None else tables.prefixes.find(self._shareable(row))
+        prefixes = self._kv.arrangement.prefixes
+        return [] if prefixes is None else prefixes.find(self._shareable(row))
 
     def tokens(self, row: BatchRow) -> int:
-        """Returns how many tokens of a joining row those blocks hold."""
+        """Returns how many tokens of a joining row its `blocks` hold."""
         return len(self.blocks(row)) * self._kv.arrangement.block_tokens
 
     def awaits(self, row: BatchRow, joining: Iterable[BatchRow]) -> bool:
@@ -49,28 +48,28 @@ class PrefixSharing:
 
     def keep(self, row: BatchRow, index: int) -> None:
         """Lets later rows share the complete blocks of row `index`, while it runs and after it has left."""
-        tables = self._kv.arrangement.tables
-        if self._on and tables is not None:
-            tokens, size = row.token_ids[: row.cached_tokens], tables.block_tokens
-            extend_keys(row.block_keys, tokens, row.sequence.prefix_salt, size)
-            complete = row.block_keys[: len(tokens) // size]
-            for number in tables.prefixes.register(tables.rows[index], complete):
+        at, prefixes = self._kv.arrangement, self._kv.arrangement.prefixes
+        if self._on and prefixes is not None:
+            tokens = row.token_ids[: row.cached_tokens]
+            extend_keys(row.block_keys, tokens, row.sequence.prefix_salt, at.block_tokens)
+            complete = row.block_keys[: len(tokens) // at.block_tokens]
+            for number in prefixes.register(at.blocks_of(index), complete):
                 if self._copies:
-                    tables.prefixes.register_parts(complete[number], self._parts(row, number, tokens))
+                    prefixes.register_parts(complete[number], self._parts(row, number, tokens))
 
     def copy_part(self, row: BatchRow, index: int) -> int:
         """Copies what another row has of the first block that row `index` does not share; returns how many tokens."""
-        tables = self._kv.arrangement.tables
-        if not self._copies or tables is None:
+        prefixes = self._kv.arrangement.prefixes
+        if not self._copies or prefixes is None or row.sequence.prompt_logprobs:
             return 0
         number = len(self.blocks(row))
-        block, tokens = tables.prefixes.find_part(self._parts(row, number, row.token_ids))
+        block, tokens = prefixes.find_part(self._parts(row, number, row.token_ids))
         if tokens:
-            self._kv.copy_tokens(block, tables.rows[index][number], tokens)
+            self._kv.copy_tokens(block, self._kv.arrangement.blocks_of(index)[number], tokens)
         return tokens
 
-    def _parts(self, row: BatchRow, number: int, tokens: Several[int]) -> list[bytes]:
-        """Returns the keys of the beginnings of one block of a row's tokens, none of which has the block's last one."""
+    def _parts(self, row: BatchRow, number: int, tokens: Sequence[int]) -> list[bytes]:
+        """Returns the keys of the beginnings of block `number` of these tokens, all without the block's last token."""
         size = self._kv.arrangement.block_tokens
         of_block = tokens[number * size : (number + 1) * size]
         return keys_of_parts(row.block_keys, number, of_block, row.sequence.prefix_salt)
@@ -107,8 +106,8 @@ class PrefixSharing:
 
     def _shareable(self, row: BatchRow) -> list[bytes]:
         """Returns the keys of the blocks that a joining row may share."""
-        tables = self._kv.arrangement.tables
-        if not self._on or tables is None or row.sequence.prompt_logprobs:
+        at = self._kv.arrangement
+        if not self._on or at.prefixes is None or row.sequence.prompt_logprobs:
             return []
-        extend_keys(row.block_keys, row.token_ids, row.sequence.prefix_salt, tables.block_tokens)
-        return row.block_keys[: (len(row.token_ids) - 1) // tables.block_tokens]
+        extend_keys(row.block_keys, row.token_ids, row.sequence.prefix_salt, at.block_tokens)
+        return row.block_keys[: (len(row.token_ids) - 1) // at.block_tokens]

@@ -1,7 +1,7 @@
-"""Gives a probe of generation lengths a middle layer's states of the running rows, and the rows that have ended.
+"""Gives a probe, which predicts generation lengths, a middle layer's states of running rows, and the rows that ended.
 
-The dimensions of a state wider than MOST_VALUES are added up in as many groups, with random signs, so that a wide model
-does not take more of the probe's memory and time.
+A state wider than MOST_VALUES is reduced to as many sums over groups of its values, with random signs, so that a wide
+model does not take more of the probe's memory and time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,10 @@ from scheduling.costs import Floats
 from scheduling.request import RowLength
 
 READ_EVERY = 32  # decoding steps; every 16 cost twice the time and ranked rows alike (docs/results/real_lengths.md)
-# Values of a state. SmolLM2's 576, added up in 256 or 128 groups, ranked running rows at a tau 0.02 or 0.05 lower.
+# The most values of a state. SmolLM2's 576, reduced to 256 or 128, ranked running rows at a tau 0.02 or 0.05 lower.
 MOST_VALUES = 1024
 SEED = 1  # any other would do, but it must not change between readings
-EPSILON = 1e-6  # added to a mean square before its root divides
+EPSILON = 1e-6  # added to the mean square by whose root a state is divided
 
 
 class Probe(Protocol):
@@ -29,7 +29,6 @@ class Probe(Protocol):
     @property
     def lengths(self) -> Mapping[str, RowLength]:
         """The lengths of the rows read last, by id, as far as the predictions are good enough."""
-        ...
 
     def read(self, ids: Sequence[str], known: Floats, states: Floats) -> None:
         """Predict these rows from their states, (rows, values), and from `known`, (rows, 5).
@@ -37,11 +36,9 @@ class Probe(Protocol):
         `known` has the tokens of the prompt, those generated so far, the limit, and the median and upper quantile of
         the length as predicted at arrival.
         """
-        ...
 
     def ended(self, row_id: str, tokens: int) -> None:
         """Learn from a row that ended with this many tokens, by itself or at its limit."""
-        ...
 
 
 class RowProbe:
@@ -49,29 +46,41 @@ class RowProbe:
 
     def __init__(self, model: FusedModel, probe: Probe, every: int = READ_EVERY) -> None:
         self._middle, self._probe, self._every, self._steps = model.middle_states, probe, every, 0
-        self._signs: Tensor | None = None  # [hidden, MOST_VALUES] of a wider state
+        self._read: list[tuple[int, str, tuple[int, int, int, int, int]]] = []  # index, id and figures of rows to read
+        self._signs: Tensor | None = None  # [hidden, MOST_VALUES], made if a state is wider
 
     @property
     def lengths(self) -> Mapping[str, RowLength]:
         """The lengths that the probe predicts; safe to read in another thread."""
         return self._probe.lengths
 
-    def after_pass(self, rows: Sequence[BatchRow]) -> None:
-        """Read the rows behind a decoding step's forward pass, whose first columns have each row's newest token."""
+    def before_step(self, rows: Sequence[BatchRow]) -> None:
+        """Note the rows of a step that is to be read."""
         self._steps += 1
-        self._middle.wanted = (self._steps + 1) % self._every == 0
-        if self._steps % self._every or self._middle.kept is None:
-            return
-        states = self._projected(self._middle.kept[: len(rows)])
-        if running := [index for index, row in enumerate(rows) if row.running and not row.unjoined]:
-            known = np.array([_known(rows[index]) for index in running], np.float64)
-            self._probe.read([rows[index].sequence.id for index in running], known, states[running])
+        self._middle.wanted = self._steps % self._every == 0
+        if self._middle.wanted:
+            self._read = [(index, row.sequence.id, _known(row)) for index, row in enumerate(rows) if row.decodes]
+
+    def after_step(self, ended: Sequence[BatchRow]) -> None:
+        """Read the rows of the step, whose first columns had each row's newest token, and tell of those that ended."""
+        if self._middle.wanted and self._middle.kept is not None and self._read:
+            indices, ids, known = zip(*self._read, strict=True)
+            states = self._projected(self._middle.kept[: max(indices) + 1])
+            self._probe.read([*ids], np.array(known, np.float64), states[[*indices]])
+        self._middle.wanted = False
+        for row in ended:
+            self.ended(row)
+
+    def ended(self, row: BatchRow) -> None:
+        """Reports an ended row's number of tokens to the probe, unless the row was refused or removed."""
+        if row.finish_reason in ("eos", "stop", "limit"):
+            self._probe.ended(row.sequence.id, len(row.generated))
 
     def longest(self, rows: Sequence[BatchRow]) -> BatchRow | None:
         """Return the row with the most tokens still to come, or None while the probe predicts nothing.
 
-        Rows that it has not read yet count as predicted at their arrival. A row that was preempted before comes last,
-        because rows that join later could keep a long one waiting.
+        A row that the probe has not read yet counts as predicted at its arrival. A row that was preempted before comes
+        last, because rows that join later could keep a long row waiting.
         """
         lengths = self.lengths
 
@@ -80,11 +89,6 @@ class RowProbe:
             return (known.median if known else row.sequence.predicted or row.limit) - len(row.generated)
 
         return max(rows, key=lambda row: (not row.preempted, left(row), row.entry_number)) if lengths else None
-
-    def ended(self, row: BatchRow) -> None:
-        """Tell the probe of a row that ended, unless it was refused."""
-        if row.finish_reason in ("eos", "stop", "limit"):
-            self._probe.ended(row.sequence.id, len(row.generated))
 
     def _projected(self, states: Tensor) -> Floats:
         """Return the states, [rows, hidden], as (rows, values) on the host, each scaled to the same norm."""

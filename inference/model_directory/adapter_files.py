@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from inference.engine_errors import UnreadableModel, UnsupportedModel
-from inference.model_directory.model_files import read_json
-from inference.model_directory.model_weights import UnreadableWeights, read_header
+from inference.model_directory.model_files import UnreadableWeights, read_header, read_json
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 PREFIX, DOWN, UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
-DEFAULT_ALPHA = 8  # peft's
+DEFAULT_ALPHA = 8  # the default of peft
 # Entries that change no answer: the weights tell which modules are changed, and by which rank.
 WITHOUT_EFFECT = {
     "auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "exclude_modules", "fan_in_fan_out",
@@ -38,11 +37,11 @@ SCALED_BY = ("lora_alpha", "alpha_pattern", "use_rslora")
 
 @dataclass(frozen=True, slots=True)
 class AdapterFiles:
-    """An adapter as its files describe it; `shapes` has by module (rank, inputs) and (outputs, rank)."""
+    """An adapter as its files describe it; `shapes` has (rank, inputs) and (outputs, rank) for each module."""
 
     name: str
     directory: Path
-    base: str  # as the adapter's training called it; "" if it does not say
+    base: str  # the base model, as the adapter's training named it; "" if the files do not say
     shapes: Mapping[str, tuple[tuple[int, int], tuple[int, int]]]
     _alpha: float
     _alpha_pattern: Mapping[str, float]

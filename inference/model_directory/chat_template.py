@@ -4,7 +4,7 @@ Templates are untrusted code, so they run in Jinja's immutable sandbox and are p
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -19,6 +19,8 @@ from inference.engine_errors import UnreadableModel
 from inference.model_directory.model_files import read_json, read_text
 from inference.model_directory.model_tokenizer import SPECIAL_TOKENS
 
+TEMPLATE_FOR_TOOLS = "additional_chat_templates/tool_use.jinja"  # where transformers stores a second template
+CLOCK = "strftime_now"  # the function by which templates read the time
 _OF_THE_CHAT = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message")
 
 
@@ -32,13 +34,13 @@ class ChatTemplates:
 
 
 def read_chat_templates(model: str) -> ChatTemplates:
-    """Reads a model's templates, whose files override the settings' entry; raises UnreadableModel."""
+    """Reads a model's templates; those in files of their own override those in the settings. Raises UnreadableModel."""
     older, settings = read_json(model, "chat_template.json"), read_json(model, "tokenizer_config.json")
     entry = (older | settings).get("chat_template")
     file = "tokenizer_config.json" if "chat_template" in settings else "chat_template.json"
     own_file = read_text(model, "chat_template.jinja", needed=entry is None)
     if own_file is not None:
-        return ChatTemplates(own_file, None, "chat_template.jinja")
+        return ChatTemplates(own_file, read_text(model, TEMPLATE_FOR_TOOLS), "chat_template.jinja")
     if isinstance(entry, list):
         entry = {one["name"]: one["template"] for one in entry}
     if not isinstance(entry, dict):
@@ -70,7 +72,7 @@ def system_as_user(messages: Sequence[Mapping[str, Any]], after: int = 0) -> lis
     The first `after` messages stay as they are.
     """
     merged: list[dict[str, Any]] = [dict(message) for message in messages[:after]]
-    joins = False  # the message before is a system message
+    joins = False  # whether the message before is a system message
     for message in messages[after:]:
         system, users = message["role"] == "system", message["role"] in ("system", "user")
         if users and merged and merged[-1]["role"] == "user" and (system or joins):
@@ -104,7 +106,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
+    environment.globals[CLOCK] = clock()  # a variable of each rendering replaces it
     return environment
 
 
@@ -134,5 +136,6 @@ def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-def _strftime_now(format: str) -> str:
-    return datetime.now().astimezone().strftime(format)
+def clock(at: str = "") -> Callable[[str], str]:
+    """Returns the function that tells templates the time: the instant `at` in ISO 8601, or the present one for ""."""
+    return lambda form: (datetime.fromisoformat(at) if at else datetime.now().astimezone()).strftime(form)

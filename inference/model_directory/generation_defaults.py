@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Entries that are sampling, by the name of the field of `request_body.Sampling`; the others have the same name in both.
+# Entries that have an effect on sampling only, under the names of the fields of `request_body.Sampling`.
 SAMPLED = ("temperature", "top_p", "top_k", "min_p")
-# Entries that are used elsewhere or say nothing about an answer, with the values at which further ones ask for nothing.
+# USED entries are honoured or say nothing about an answer; any other entry asks for nothing if its value is NEUTRAL.
 USED = frozenset({*SAMPLED, "do_sample", "repetition_penalty", "eos_token_id", "pad_token_id", "bos_token_id"})
 USED |= {"suppress_tokens", "transformers_version", "max_new_tokens", "max_length", "use_cache", "_from_model_config"}
 NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, 1.0, [], {}, "")
@@ -21,7 +21,7 @@ class GenerationDefaults:
 
 
 def generation_defaults(config: Mapping[str, Any]) -> GenerationDefaults:
-    """Reads a generation_config.json; an entry that no request could ask for is one that is not honoured.
+    """Reads a generation_config.json; an entry with a value that no request could ask for is not honoured.
 
     As in transformers, `do_sample` false asks for greedy decoding. As in vLLM, a config without `do_sample` asks for
     sampling if it has any sampling parameter. A config that samples has the temperature 1 unless it states another.

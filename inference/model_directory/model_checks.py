@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from inference.engine_errors import UnsupportedModel
-from inference.model_directory.model_files import read_json
-from inference.model_directory.model_weights import INDEX, UnreadableWeights, read_header, weight_files
+from inference.model_directory.model_files import UnreadableWeights, read_header, read_json
+from inference.model_directory.model_weights import INDEX, WEIGHTS, weight_files
 
-# The package with which transformers loads the weights of a quantisation. Other methods need none, or are refused by
-# transformers in a line of its own.
+# The package with which transformers loads the weights of a quantisation. Other methods need none, or transformers
+# refuses them with its own message.
 QUANTISATION_PACKAGES = {
     "bitsandbytes": "bitsandbytes",
     "compressed-tensors": "compressed_tensors",
@@ -18,9 +18,10 @@ QUANTISATION_PACKAGES = {
     "torchao": "torchao",
 }
 
-INTEGERS = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")  # numbers that are weights if scaled only
+INTEGERS = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")  # these are weights only with a scale
 TOKEN_IDS = ("eos_token_id", "pad_token_id", "suppress_tokens")  # entries of configurations that loading reads
-PLACER = "accelerate"  # with which transformers places quantised weights of any method on their device
+ENCODERS = ("ForMaskedLM", "ForSequenceClassification")  # endings of the classes of models that generate nothing
+PLACER = "accelerate"  # transformers needs this package to place quantised weights of any method on their device
 
 
 def check_model(model: str) -> None:
@@ -33,6 +34,8 @@ def check_model(model: str) -> None:
             model, "it is an adapter (adapter_config.json): merge it into its base model with peft's merge_and_unload()"
         )
     config = read_json(model, "config.json")
+    if _is_encoder(model, config):
+        raise UnsupportedModel(model, "it gives vectors or scores of texts, and no answers: serve it with MAGNUS_EMBED")
     if Path(model).is_dir():
         _check_weights(Path(model), quantised=quantisation(config)[0] is not None)
     if not config:
@@ -45,6 +48,13 @@ def check_model(model: str) -> None:
     needed = () if method is None else (package, PLACER)
     if missing := [name.replace("_", "-") for name in needed if name is not None and find_spec(name) is None]:
         raise UnsupportedModel(model, f"its weights are quantised by {method}: pip install {' '.join(missing)}")
+
+
+def _is_encoder(model: str, config: dict[str, Any]) -> bool:
+    """Returns whether a model is one of sentence-transformers, or has only heads that generate nothing."""
+    architectures = [*map(str, config.get("architectures") or ())]
+    headed = bool(architectures) and all(one.endswith(ENCODERS) for one in architectures)
+    return headed or (Path(model) / "modules.json").is_file()
 
 
 def _check_token_ids(model: str, file: str, config: dict[str, Any]) -> None:
@@ -65,14 +75,27 @@ def quantisation(config: dict[str, Any]) -> tuple[str | None, str | None]:
     return method, QUANTISATION_PACKAGES.get(method)
 
 
+def _instead_of_weights(directory: Path) -> str:
+    """Returns what a directory has instead of weights that can be read, and what to do."""
+    shards = sorted(each.name for each in directory.glob("*.safetensors") if each.stat().st_size)
+    if shards and not (directory / INDEX).is_file():
+        return f"it has {shards[0]}, and neither {WEIGHTS} nor {INDEX}, which names the shards: fetch that file, too"
+    why = "it has no weights (*.safetensors)"
+    if files := sorted(each.name for each in directory.glob("*.gguf")):
+        return f"{why}, but {files[0]}: name this file as the model"
+    if any(directory.glob("*.bin")) or any(directory.glob("*.pt*")):
+        return f"{why}, only pickled ones, which may run code: save it again with transformers' save_pretrained()"
+    return why
+
+
 def _check_weights(directory: Path, quantised: bool) -> None:
     """Raises UnsupportedModel for weights that are missing, cut off, twice there, pickled, or integers."""
     model = str(directory)
-    files = weight_files(directory)
+    files, named = weight_files(directory), read_json(model, "config.json").get("transformers_weights")
+    if named is not None and not (directory / str(named)).is_file():
+        raise UnsupportedModel(model, f"its {named} is missing, which config.json names as transformers_weights")
     if not any(file.is_file() and file.stat().st_size for file in files):
-        pickled = any(directory.glob("*.bin")) or any(directory.glob("*.pt*"))
-        only = "only pickled ones, which may run code: save it again with transformers' save_pretrained()"
-        raise UnsupportedModel(model, f"it has no weights (*.safetensors){f', {only}' if pickled else ''}")
+        raise UnsupportedModel(model, _instead_of_weights(directory))
     place: dict[str, str] = {}
     for file in files:
         if not file.is_file():

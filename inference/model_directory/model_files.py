@@ -1,7 +1,11 @@
-"""Reads a model's small files, from its directory or from the hub. Runs nothing in them, and imports no torch."""
+"""Reads a model's small files, from its directory or from the hub, and headers of weights.
+
+Runs no code in these files, and imports no torch.
+"""
 
 import json
 import re
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +15,17 @@ from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntr
 from inference.engine_errors import UnreadableModel
 
 LFS_POINTER = "version https://git-lfs.github.com/spec/"  # the first bytes of a pointer file of Git LFS
-HUB_ANSWERS_WITHIN_S = 5.0  # it takes a fraction of a second; not tuned
+LENGTH_BYTES = 8  # a safetensors file begins with the length of its header, little-endian
+HUB_ANSWERS_WITHIN_S = 5.0  # the hub's answer takes a fraction of a second; not tuned
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+
+
+class UnreadableWeights(ValueError):
+    """A safetensors file is cut off or damaged."""
+
+    def __init__(self, file: Path, why: str) -> None:
+        self.file = file
+        super().__init__(f"{file} is {why}")
 
 
 def read_text(model: str, file: str, needed: bool = False) -> str | None:
@@ -81,3 +94,38 @@ def _hub_answers(model: str, file: str) -> bool:
     except Exception:  # no connection, as an error of the HTTP library that the hub's client uses
         return False
     return True
+
+
+def read_header(file: Path) -> dict[str, Any]:
+    """Returns each tensor's type, shape and place by name; raises UnreadableWeights for a file that is cut off."""
+    try:
+        size = file.stat().st_size
+        stored = _stored_header(file, size)
+    except OSError as error:
+        raise UnreadableWeights(file, f"not readable: {error.strerror}") from error
+    try:
+        header: dict[str, Any] = json.loads(stored)
+        tensors = {name: tensor for name, tensor in header.items() if name != "__metadata__"}
+        whole = LENGTH_BYTES + len(stored) + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
+        count_values(tensors)
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        raise UnreadableWeights(file, "no safetensors file") from error
+    if whole > size:
+        raise UnreadableWeights(file, f"cut off: it has {size} of its {whole} bytes")
+    return tensors
+
+
+def _stored_header(file: Path, size: int) -> bytes:
+    with file.open("rb") as opened:
+        if opened.read(len(LFS_POINTER)) == LFS_POINTER.encode():
+            raise UnreadableWeights(file, "a pointer of Git LFS: run `git lfs pull` in its directory")
+        opened.seek(0)
+        length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
+        if LENGTH_BYTES + length > size:
+            raise UnreadableWeights(file, f"cut off within its header, after {size} bytes")
+        return opened.read(length)
+
+
+def count_values(tensors: dict[str, Any]) -> int:
+    """Returns the number of values of these tensors of a header."""
+    return sum(prod(tensor["shape"]) for tensor in tensors.values())

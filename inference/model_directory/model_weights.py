@@ -1,64 +1,27 @@
-"""Reads the headers of weight files, counts parameters, chooses their type on a CPU. Imports no torch."""
+"""Finds weight files, counts parameters, chooses their type on a CPU. Imports no torch."""
 
-import json
-from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from inference.model_directory.model_files import LFS_POINTER, read_json
+from inference.model_directory.model_files import count_values, read_header, read_json
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-LENGTH_BYTES = 8  # the file begins with the length of its header, little-endian
-
-
-class UnreadableWeights(ValueError):
-    """A safetensors file is cut off or damaged."""
-
-    def __init__(self, file: Path, why: str) -> None:
-        self.file = file
-        super().__init__(f"{file} is {why}")
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Returns the files that transformers reads in a directory: one, or those of the index; raises UnreadableModel."""
-    if not directory.is_dir() or (directory / WEIGHTS).is_file():
-        return [directory / WEIGHTS] if directory.is_dir() else []
-    shards = read_json(str(directory), INDEX).get("weight_map")
+    """Returns the files that transformers reads in a directory: one, or those of an index; raises UnreadableModel.
+
+    A config.json may name the one or the index in `transformers_weights`.
+    """
+    if not directory.is_dir():
+        return []
+    first = read_json(str(directory), "config.json").get("transformers_weights")
+    if not isinstance(first, str):
+        first = WEIGHTS if (directory / WEIGHTS).is_file() else INDEX
+    if not first.endswith(".index.json"):
+        return [directory / first]
+    shards = read_json(str(directory), first).get("weight_map")
     return [directory / name for name in sorted(set(map(str, shards.values())))] if isinstance(shards, dict) else []
-
-
-def read_header(file: Path) -> dict[str, Any]:
-    """Returns each tensor's type, shape and place by name; raises UnreadableWeights for a file that is cut off."""
-    try:
-        size = file.stat().st_size
-        stored = _stored_header(file, size)
-    except OSError as error:
-        raise UnreadableWeights(file, f"not readable: {error.strerror}") from error
-    try:
-        header: dict[str, Any] = json.loads(stored)
-        tensors = {name: tensor for name, tensor in header.items() if name != "__metadata__"}
-        whole = LENGTH_BYTES + len(stored) + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
-        _count(tensors)
-    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-        raise UnreadableWeights(file, "no safetensors file") from error
-    if whole > size:
-        raise UnreadableWeights(file, f"cut off: it has {size} of its {whole} bytes")
-    return tensors
-
-
-def _stored_header(file: Path, size: int) -> bytes:
-    with file.open("rb") as opened:
-        if opened.read(len(LFS_POINTER)) == LFS_POINTER.encode():
-            raise UnreadableWeights(file, "a pointer of Git LFS: run `git lfs pull` in its directory")
-        opened.seek(0)
-        length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
-        if LENGTH_BYTES + length > size:
-            raise UnreadableWeights(file, f"cut off within its header, after {size} bytes")
-        return opened.read(length)
-
-
-def _count(tensors: dict[str, Any]) -> int:
-    return sum(prod(tensor["shape"]) for tensor in tensors.values())
 
 
 CpuDtype = Literal["float32", "bfloat16"]
@@ -97,4 +60,4 @@ def cpu_dtype(parameters: int, cpu_info: Path = CPU_INFO) -> tuple[CpuDtype, str
 def count_parameters(directory: Path) -> int | None:
     """Returns the number of parameters in safetensors files, None without any; raises UnreadableWeights."""
     files = [file for file in weight_files(directory) if file.is_file()]
-    return sum(_count(read_header(file)) for file in files) if files else None
+    return sum(count_values(read_header(file)) for file in files) if files else None

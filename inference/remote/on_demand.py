@@ -1,7 +1,7 @@
-"""A server that loads a model when a request names it: which models it has loaded, and how long a change takes.
+"""For servers that load a model when a request names it: tells which models are loaded, and how long a change takes.
 
-llama-swap, Ollama and llama.cpp's router say what they have loaded; of other servers it is not known. llama-swap passes
-on what is below the address of a model, so each model there is probed and used as the server that it runs in.
+llama-swap, Ollama and llama.cpp's router say what they have loaded; of other servers it is not known. llama-swap has an
+address for each model, and passes requests on to the server that runs it; so that server is probed and used.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from inference.remote.server_probe import EngineChoice, base_url, kind_of, serve
 # The longest time in which a server loads a model; large ones are read for many minutes. Not tuned.
 LOADS_WITHIN_S = 1800.0
 LLAMA_SWAP = "/running"
-# The names of loaded models by the path of the page that has them: llama-swap's, Ollama's, that of llama.cpp's router.
+# For the pages of llama-swap, Ollama and llama.cpp's router that list loaded models: how to read the models' names.
 LOADED: Mapping[str, Callable[[Any], list[str]]] = {
     LLAMA_SWAP: lambda page: [one["model"] for one in page["running"] if one["state"] == "ready"],
     "/api/ps": lambda page: [one["name"] for one in page["models"]],
@@ -26,7 +26,7 @@ LOADED: Mapping[str, Callable[[Any], list[str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class OnDemandServer:
-    """The address of such a server, its kind, and the page of LOADED that it has, if any."""
+    """The address of a server that loads models on demand, its kind, and the page of LOADED that it has, if any."""
 
     url: str
     kind: ServerKind
@@ -42,7 +42,7 @@ class OnDemandServer:
         return frozenset() if self.page is None else _loaded_in(self.url, self.key, self.page) or frozenset()
 
     def change_s(self, model: str, directory: str, clock: Callable[[], float] = perf_counter) -> float:
-        """Makes the server load a model; returns by how much its first answer is later. Raises ServerUnusable."""
+        """Makes the server load a model; returns by how many seconds this delays an answer. Raises ServerUnusable."""
         began = clock()
         self._ask(model, directory)
         first = clock()

@@ -3,8 +3,7 @@
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Several
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import Event, Thread
 from time import monotonic
@@ -12,31 +11,29 @@ from time import monotonic
 import httpx
 
 from inference.answer_text import Detokenizer
+from inference.engine_requests import DecodingRequest, FinishedRow, Generated, RunFigures
 from inference.remote.remote_row import RemoteRow
 from inference.remote.row_stream import EndableTask, StreamListener, StreamTerms, serve_row
 from inference.remote.server_capabilities import ProbedServer
+from inference.remote.server_errors import MOST_LOSSES, ServerLostOften
 from inference.remote.server_watch import ServerWatch
 from inference.remote.stream_figures import StreamFigures
-from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
+from inference.serving_engine import run_to_the_end
 from scheduling.request import lacking
 
 # The longest time that a step waits for a row to end; the worker handles cancels and new rows between two steps.
 STEP_S = 0.02
 # The longest time to open a connection, and to close all connections.
 CONNECT_WITHIN_S = 5.0
-# A row may have made the server crash if the server was lost this number of times while it served the row. Not tuned.
-MOST_LOSSES = 3
-MOST_REMEMBERED = 10_000  # rows whose losses are remembered
+MOST_REMEMBERED = 10_000  # for this many rows it is remembered how often the server was lost with them
 
-Progress = Callable[[list[FinishedSequence]], None]
-
-
-class ServerLostOften(Exception):
-    """The server was lost several times while it served the same rows; one of them may be the cause."""
+Progress = Callable[[list[FinishedRow]], None]
 
 
 class RemoteEngine:
-    """Serves rows in one server, giving up one without a token for `silent_s` s; `detokenizer` finds stop strings."""
+    """Serves rows in one server; gives up a row after `silent_s` without a token. `detokenizer` finds stop strings."""
+
+    prefilled_layers = 0  # a step waits for no prompt
 
     def __init__(self, server: ProbedServer, detokenizer: Detokenizer | None = None, silent_s: float = 60.0) -> None:
         self.server = server
@@ -46,6 +43,7 @@ class RemoteEngine:
         self._changed = Event()
         self._terms = StreamTerms(silent_s, detokenizer)
         self._losses: dict[str, int] = {}
+        self._proven = False  # whether the server has answered a row since the last loss that counted
         self._unforeseen: Exception | None = None
         self._figures = StreamFigures()
         self._loop = asyncio.new_event_loop()
@@ -61,15 +59,15 @@ class RemoteEngine:
         self._watching = EndableTask(self.watch.run(lambda: list(self._rows.values())), self._loop)
         self._listener = StreamListener(
             ended=self._row_ended,
-            lost=self.watch.check_soon,
-            busy=self.watch.record_refusal,
-            garbage=self.watch.set_aside,
-            usable=lambda: self.watch.offer.fault is None,
+            silent=self.watch.set_aside,
+            busy=self._is_busy,
+            trial=self.watch.trial,
+            usable=lambda: self.watch.report.fault is None,
         )
 
     @property
     def max_positions(self) -> int:
-        """The server's number of positions; without a limit if it is unknown."""
+        """The server's number of positions; the largest integer if it is unknown."""
         return self.server.max_positions or sys.maxsize
 
     @property
@@ -84,36 +82,30 @@ class RemoteEngine:
 
     @property
     def kv_bytes(self) -> int:
-        """The number of tokens of all rows: a server's memory is counted in tokens of one byte."""
+        """The number of tokens of all rows: a server's memory is counted as one byte for each token."""
         return sum(len(row.sequence.prompt_ids) + row.tokens for row in list(self._rows.values()))
 
     @property
     def figures(self) -> RunFigures:
         """The figures since the engine was last empty."""
-        return self._figures.figures()
+        return self._figures.figures
 
     def run(
         self,
-        sequences: Several[Sequence],
+        sequences: Sequence[DecodingRequest],
         iteration_limit: int | None = None,
         on_progress: Progress = lambda finished: None,
-    ) -> tuple[list[FinishedSequence], RunFigures]:
+    ) -> tuple[list[FinishedRow], RunFigures]:
         """Serves a batch; an iteration is one token of each row.
 
         Ignores `iteration_limit` if the server takes no token ids.
         """
         if self._rows:
             raise ValueError(f"{len(self._rows)} rows are still running")
-        results: dict[str, FinishedSequence] = {}
         self.insert(sequences, iteration_limit)
-        while self._rows:
-            ended = self.step()
-            results.update((row.id, row) for row in ended)
-            on_progress(ended)
-        removed = (FinishedSequence(one.id, one.generated_ids, "removed") for one in sequences)
-        return [results.get(row.id, row) for row in removed], self.figures
+        return run_to_the_end(self, sequences, on_progress)
 
-    def insert(self, sequences: Several[Sequence], iteration_limit: int | None = None) -> None:
+    def insert(self, sequences: Sequence[DecodingRequest], iteration_limit: int | None = None) -> None:
         """Adds rows; those that a full server refuses wait here. Raises ValueError for a row that runs already."""
         for sequence in sequences:
             if sequence.id in self._rows:
@@ -129,7 +121,7 @@ class RemoteEngine:
                 row.end("refused", refusal)
                 self._row_ended(row)
 
-    def step(self) -> list[FinishedSequence]:
+    def step(self) -> list[FinishedRow]:
         """Waits at most STEP_S for a row to end; raises ServerLostOften, and any unexpected error of a stream."""
         self._changed.wait(STEP_S)
         self._changed.clear()
@@ -149,13 +141,13 @@ class RemoteEngine:
             raise ServerLostOften(f"{self.server.url} was lost {MOST_LOSSES} times with the same rows")
         return [row.result() for row in ended]
 
-    def remove(self, sequence_id: str) -> FinishedSequence | None:
+    def remove(self, sequence_id: str) -> FinishedRow | None:
         """Closes a row's connection, which ends the row in the server."""
         row = self._take_out(sequence_id)
         return None if row is None else row.result("removed")
 
-    def preempt(self, sequence_id: str) -> Sequence:
-        """Takes a row out and returns the sequence that resumes it, or restarts it without token ids."""
+    def preempt(self, sequence_id: str) -> DecodingRequest:
+        """Takes a row out and returns the sequence that resumes it, or restarts it if the server gives no token ids."""
         row = self._take_out(sequence_id)
         if row is None:
             raise KeyError(sequence_id)
@@ -177,21 +169,22 @@ class RemoteEngine:
         await asyncio.gather(*others, return_exceptions=True)
         await self._client.aclose()
 
-    def refusal(self, sequence: Sequence) -> str | None:
+    def refusal(self, sequence: DecodingRequest) -> str | None:
         """Returns why the server cannot serve this row, or None if it can."""
         needs = sequence.sampling.needs if sequence.turns else (*sequence.sampling.needs, "raw_prompt")
         lacked = lacking(needs, self.server.capabilities.lacks)
         return f"{self.server.kind} at this address lacks {' and '.join(lacked)}" if lacked else None
 
-    def _new_row(self, sequence: Sequence, iteration_limit: int | None) -> RemoteRow:
+    def _new_row(self, sequence: DecodingRequest, iteration_limit: int | None) -> RemoteRow:
         able = self.server.capabilities
         limit = sequence.limit
         if self.server.max_positions is not None:
             limit = min(limit, max(1, self.server.max_positions - len(sequence.prompt_ids)))
-        # A server applies a format only to what one request generates, and restarts a seed's random numbers with each
-        # request. So answers with a format or a seed must come from one request.
+        # A server applies a format only to what one request generates, counts tokens for penalties only there, and
+        # restarts a seed's random numbers. So answers with a format, such penalties or a seed come from one request.
         seeded = sequence.sampling.seed is not None and not sequence.sampling.greedy
-        resumes = able.resumes and sequence.format is None and not seeded
+        whole = seeded or sequence.format is not None or sequence.sampling.counts_tokens
+        resumes = able.resumes and not whole
         lacks_logprobs = sequence.top_logprobs is not None and len(sequence.logprobs) < len(sequence.generated_ids)
         if not resumes or lacks_logprobs:
             sequence = replace(sequence, generated_ids=(), logprobs=())
@@ -220,7 +213,7 @@ class RemoteEngine:
         self._tasks.pop(sequence_id).end()
         return row
 
-    # these run in the event loop's thread
+    # the following methods run in the event loop's thread
 
     async def _serve(self, row: RemoteRow) -> None:
         try:
@@ -229,11 +222,23 @@ class RemoteEngine:
             self._unforeseen = error
             self._changed.set()
 
+    async def _is_busy(self, fault: str) -> bool:
+        """Returns whether rows should wait for a server too busy for one: it serves other rows, or answers a trial."""
+        self.watch.record_refusal()
+        return any(row.streaming for row in list(self._rows.values())) or await self.watch.trial(fault)
+
     def _row_ended(self, row: RemoteRow) -> None:
+        if row.reason in ("eos", "stop", "limit", "refused"):  # a row is refused once the server has answered a trial
+            self.watch.record_answer()
+            self._proven = True
         before = self._losses.pop(row.sequence.id, 0)
-        if row.reason == "unfinished" and row.lost:
+        if row.reason == "unfinished" and (row.lost or row.broke):
             if len(self._losses) >= MOST_REMEMBERED:
                 self._losses.pop(next(iter(self._losses)))
-            self._losses[row.sequence.id] = before + 1
+            self._losses[row.sequence.id] = before + (row.lost or self._proven)
+            self._proven = False
+            if row.broke and self._losses[row.sequence.id] >= MOST_LOSSES:  # the server answers other rows
+                del self._losses[row.sequence.id]
+                row.reason = "failed"
         self._ended.append(row)
         self._changed.set()

@@ -4,19 +4,19 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from inference.answer_text import Detokenizer, ends_in_stop_string
-from inference.remote.server_errors import RowRefused, ServerGarbage
+from inference.engine_requests import DecodingRequest, FinishedRow, FinishReason, Generated, TokenLogprob
+from inference.remote.server_errors import RowRefused, ServerGarbage, ServerLost
 from inference.remote.wire_formats import Chunk, RowRequest
-from inference.sequences import FinishedSequence, FinishReason, Generated, Sequence, TokenLogprob
 
 
 @dataclass(eq=False, slots=True)
 class RemoteRow:
-    """The tokens and the state of a row; instants are those of `monotonic`. It ends when `reason` is set.
+    """The tokens and the state of a row, which ends when `reason` is set; instants are those of `monotonic`.
 
     The stream's thread adds tokens, the engine's thread reads them and may take the row out.
     """
 
-    sequence: Sequence
+    sequence: DecodingRequest
     limit: int  # the most generated tokens over all slices
     until: int  # the most generated tokens at the end of this run
     by_ids: bool  # the server takes and gives token ids
@@ -31,9 +31,10 @@ class RemoteRow:
     first_token_at: float | None = None
     reason: FinishReason | None = None
     refusal: str = ""
-    failures: int = 0  # consecutive failures without a token between them
     streaming: bool = False  # a response of the server is being read
     lost: bool = False  # the server was lost, or sent nothing for too long, while it served this row
+    broke: bool = False  # the row's stream broke off, and the server then answered a trial
+    said: FinishReason | None = None  # the server's reason for ending the row, which counts once there is a token
     accounted: int = 0  # tokens that the engine's figures include
     _taken_out: bool = field(init=False, default=False)
     _lock: Lock = field(init=False, default_factory=Lock)  # ensures that a row ends or is taken out, never both
@@ -67,18 +68,20 @@ class RemoteRow:
         return RowRequest(self.sequence, tuple(self.ids), self.until - len(self.ids))
 
     def take(self, chunk: Chunk, now: float, detokenizer: Detokenizer | None) -> FinishReason | None:
-        """Adds a chunk; returns the reason if it ends the row. Raises ServerGarbage for tokens beyond the limit."""
+        """Adds a chunk; returns the reason if it ends the row. Raises a ServerFault if it is not what was asked for."""
         with self._lock:
             if self._taken_out:
                 return None
             if chunk.token_ids or chunk.text:
                 self.first_token_at = self.first_token_at or now
-                self.failures = 0
             if self.cached is None and chunk.cached is not None:
                 self.cached = min(chunk.cached, len(self.sequence.prompt_ids))
             ended = self._take_ids(chunk, detokenizer) if self.by_ids else self._take_text(chunk)
-            if ended is None and chunk.reason is not None:
-                ended = self._reason(chunk.reason)
+            if chunk.reason == "limit" and self.by_ids and len(self.ids) < self.until and ended is None:
+                raise ServerLost(f"it ended the row at {len(self.ids)} of {self.until} tokens")
+            self.said = chunk.reason or self.said
+            if ended is None and self.said is not None and (self.tokens or self.text or chunk.counted):
+                ended = self._reason(self.said)
             self.reason = self.reason or ended
             return ended
 
@@ -102,11 +105,13 @@ class RemoteRow:
         return None
 
     def _take_text(self, chunk: Chunk) -> FinishReason | None:
+        # a stop string that was not there before ends in this chunk
+        before = max(0, len(self.text) - max(map(len, self.sequence.stop), default=0))
         self.text += chunk.text
         self.counted = chunk.counted if chunk.counted is not None else self.counted + bool(chunk.text)
         if self.counted > self.until:
             raise ServerGarbage("more tokens than were asked for")
-        return "stop" if any(stop in self.text for stop in self.sequence.stop) else None
+        return "stop" if any(self.text.find(stop, before) >= 0 for stop in self.sequence.stop) else None
 
     def _reason(self, reason: FinishReason) -> FinishReason:
         """Returns `unfinished` for a row that reached only the limit of its slice."""
@@ -118,31 +123,18 @@ class RemoteRow:
             return Generated(tuple(self.ids[since:]), None, self.sequence.stop, self.sequence.continues)
         return Generated((), self.text, self.sequence.stop)
 
-    def result(self, reason: FinishReason | None = None) -> FinishedSequence:
+    def result(self, reason: FinishReason | None = None) -> FinishedRow:
         """Returns the row's result, with `reason` unless it has ended by itself."""
         reason, sequence = self.reason or reason or "removed", self.sequence
-        if reason == "unfinished" and not self.resumes:  # it restarts with the tokens that it was inserted with
-            return FinishedSequence(sequence.id, sequence.generated_ids, reason, logprobs=sequence.logprobs)
-        if self.by_ids:
-            return FinishedSequence(
-                sequence.id,
-                tuple(self.ids),
-                reason,
-                refusal=self.refusal,
-                logprobs=tuple(self.logprobs),
-                cached_tokens=self.cached,
-            )
-        return FinishedSequence(
-            sequence.id,
-            sequence.generated_ids,
-            reason,
-            self.text,
-            self.counted,
-            self.refusal,
-            cached_tokens=self.cached,
-        )
+        # a failed row's new tokens may be wrong, and a row that cannot resume restarts with the tokens it came with
+        if reason == "failed" or (reason == "unfinished" and not self.resumes):
+            restart = sequence.id, sequence.generated_ids, reason, None, 0, self.refusal, sequence.logprobs
+            return FinishedRow(*restart)
+        text, logprobs = None if self.by_ids else self.text, tuple(self.logprobs)
+        known = sequence.id, tuple(self.ids), reason, text, self.counted, self.refusal, logprobs
+        return FinishedRow(*known, cached_tokens=self.cached)
 
-    def rest(self) -> Sequence:
+    def rest(self) -> DecodingRequest:
         """Returns the sequence that resumes the row elsewhere."""
         if not self.resumes:
             return self.sequence

@@ -1,8 +1,8 @@
 """Finds how many rows a server should have at once, from its queue, preemptions, refusals or throughput.
 
-The cap works like TCP's congestion window: it doubles while rows fill it without a sign of overload, falls at such a
-sign, and then grows by one row at a time. So the server's own queue stays nearly empty, and requests wait in our queue,
-where they can still be reordered. Reads no clock: instants and figures are arguments.
+The cap works like TCP's congestion window: it doubles while rows fill it and get tokens without a sign of overload,
+falls at such a sign, and then grows by one row at a time. So the server's own queue stays nearly empty, and requests
+wait in our queue, where they can still be reordered. Reads no clock: instants and figures are arguments.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ REMEASURE_S = 30.0  # seconds for which a cap found by throughput is kept; not t
 class CapSigns:
     """The server's state: rows in it, rows that wait in its queue, tokens generated since the watch began.
 
-    `preempted` and `refused` say whether that happened since the last update.
+    `preempted` and `refused` say whether the server preempted or refused a row since the last update.
     """
 
     rows: int
@@ -44,6 +44,7 @@ class RowCap:
         self.value = START_ROWS if most is None else min(START_ROWS, most)
         self._settled = False
         self._waited_before = False
+        self._tokens = 0  # the `tokens` of the last update
         self._hold_until = 0.0
         self._window_began: float | None = None
         self._window_tokens = 0
@@ -55,16 +56,21 @@ class RowCap:
             self._memory_full_until = now + HOLD_S
         overloaded = signs.refused or (now >= self._memory_full_until and self._is_overloaded(signs))
         self._waited_before = signs.waiting > 0
+        silent, self._tokens = signs.tokens == self._tokens, signs.tokens
         if overloaded:
             excess = max(1, signs.waiting)
             self.value = max(1, min(self.value, signs.rows) - excess)
             self._settled, self._hold_until, self._window_began = True, now + HOLD_S, None
-        elif signs.rows < self.value or signs.waiting or now < self._hold_until:
+        elif silent or signs.rows < self.value or signs.waiting or now < self._hold_until:
             self._window_began = None
         elif self._by_throughput:
             self._measure(signs, now)
         else:
             self._grow()
+
+    def restart(self) -> None:
+        """Begins with one row, because the server failed again before it had answered any."""
+        self.value, self._settled, self._before, self._window_began = 1, False, None, None
 
     def _is_overloaded(self, signs: CapSigns) -> bool:
         return signs.preempted or (signs.waiting > 0 and self._waited_before)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -11,9 +11,10 @@ import httpx
 from anyio import CancelScope, current_time, fail_after
 
 from inference.answer_text import Detokenizer
+from inference.engine_requests import FinishReason
 from inference.remote.remote_row import RemoteRow
 from inference.remote.server_capabilities import ProbedServer
-from inference.remote.server_errors import RowRefused, ServerBusy, ServerFailed, ServerGarbage, ServerLost
+from inference.remote.server_errors import RowRefused, ServerBusy, ServerFailed, ServerFault, ServerGarbage, ServerLost
 from inference.remote.wire_formats import WIRE_FORMATS, Chunk
 
 
@@ -50,16 +51,10 @@ class EndableTask:
 
 
 BUSY = frozenset({429, 503, 529})
-REFUSED = frozenset({400, 404, 413, 422})
-# Seconds for which a row waits for an unavailable server before it goes back to the queue. The worker reports a lost
-# server within one heartbeat (0.5 s); a longer time only delays rows that another server could serve. Not tuned.
-KEEP_ROW_S = 2.0
-# Seconds for which a row waits for a busy server, which will soon have a place for it. Not tuned.
-KEEP_ROW_WHILE_BUSY_S = 10.0
+REFUSED = frozenset({400, 413, 422})
+KEEP_ROW_WHILE_BUSY_S = 10.0  # a row waits for a busy server, which will soon have a place for it. Not tuned
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.1, 2.0  # the wait doubles from the first to the longest; not tuned
-# After this number of consecutive failures without a token, the request is assumed to be their cause. Not tuned.
-MOST_FAILURES = 4
-LONGEST_LINE = 2**20  # bytes of one event; a chunk has some hundred bytes
+LONGEST_LINE = 2**20  # the most bytes of one event; a chunk has some hundred bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +62,9 @@ class StreamListener:
     """The callbacks of a stream, all called in the event loop."""
 
     ended: Callable[[RemoteRow], None]
-    lost: Callable[[], None]  # the connection was lost, could not be made, or gave no token for too long
-    busy: Callable[[], None]  # the server refused a row because it is full
-    garbage: Callable[[str], None]  # the server's answer could not be read, for this reason
+    silent: Callable[[str], None]  # the server gave no token for too long
+    busy: Callable[[str], Awaitable[bool]]  # the server refused a row because it is full; returns whether to wait
+    trial: Callable[[str], Awaitable[bool]]  # the server failed for this reason; returns whether it answers a trial
     usable: Callable[[], bool]  # returns whether requests may be sent now
 
 
@@ -84,45 +79,53 @@ class StreamTerms:
 async def serve_row(
     client: httpx.AsyncClient, server: ProbedServer, row: RemoteRow, listener: StreamListener, terms: StreamTerms
 ) -> None:
-    """Serves a row until it ends or is taken out; it ends as `unfinished` if the server is unavailable for too long."""
-    keep_until, retry_s = monotonic() + KEEP_ROW_S, FIRST_RETRY_S
+    """Serves a row until it ends or is taken out.
+
+    The row ends as `unfinished` if the server is at fault or busy for too long, and as `failed` or `refused` if the
+    server did not answer the row, but then answers a trial.
+    """
+    retry_s = FIRST_RETRY_S
     while row.runs:
-        wait_s = retry_s
+        wait_s, before = retry_s, row.tokens
         try:
             if listener.usable():
-                await stream_once(client, server, row, terms)
+                await _until_it_ends(client, server, row, terms)
         except ServerBusy as error:
-            listener.busy()
-            keep_until = max(keep_until, row.inserted_at + KEEP_ROW_WHILE_BUSY_S)
             wait_s = max(retry_s, error.retry_after_s)
-        except RowRefused as error:
-            row.end("refused", str(error))
-        except ServerGarbage as error:
-            listener.garbage(str(error))
-            row.end("unfinished")
+            if not await listener.busy(str(error)):
+                row.end("unfinished")
         except TimeoutError:  # another server may be faster
             row.lost = True
-            listener.lost()
+            listener.silent(f"no token within {terms.silent_s:g} s")
             row.end("unfinished")
-        except (httpx.HTTPError, httpx.StreamError, ServerLost, ServerFailed) as error:
-            row.failures += 1
-            if row.streaming:  # its waiting time begins when the server last served it
-                row.lost, keep_until, retry_s = True, monotonic() + KEEP_ROW_S, FIRST_RETRY_S
-            if not isinstance(error, ServerFailed):
-                listener.lost()
-                if row.failures >= MOST_FAILURES and row.lost:
-                    row.end("unfinished")
-            elif row.failures >= MOST_FAILURES:
-                row.end("refused", str(error))
+        except (RowRefused, ServerFailed) as error:  # a trial shows whether the row or the server is the cause
+            blamed: FinishReason = "refused" if isinstance(error, RowRefused) else "failed"
+            row.streaming = False
+            row.end(blamed if await listener.trial(str(error)) else "unfinished", str(error))
+        except (httpx.HTTPError, httpx.StreamError, ServerLost) as error:
+            streamed, row.streaming, fault = row.streaming, False, str(error) or type(error).__name__
+            answers = await listener.trial(fault)
+            row.lost, row.broke = streamed and not answers, answers
+            goes_on = row.resumes and row.tokens > before  # else the row would begin anew without end
+            row.end("failed" if answers and not goes_on else "unfinished", fault)
         finally:
             row.streaming = False
-        if row.runs and monotonic() + wait_s > keep_until:
+        if row.runs and monotonic() + wait_s > row.inserted_at + KEEP_ROW_WHILE_BUSY_S:
             row.end("unfinished")
         elif row.runs:
             retry_s = min(LONGEST_RETRY_S, 2 * retry_s)
             await asyncio.sleep(wait_s)
     if row.reason is not None:
         listener.ended(row)
+
+
+async def _until_it_ends(client: httpx.AsyncClient, server: ProbedServer, row: RemoteRow, terms: StreamTerms) -> None:
+    """Calls `stream_once`, and ignores its errors once the row has ended: a whole answer calls for no trial."""
+    try:
+        await stream_once(client, server, row, terms)
+    except (TimeoutError, httpx.HTTPError, httpx.StreamError, ServerFault):
+        if row.runs:
+            raise
 
 
 async def stream_once(client: httpx.AsyncClient, server: ProbedServer, row: RemoteRow, terms: StreamTerms) -> None:
@@ -146,7 +149,7 @@ async def stream_once(client: httpx.AsyncClient, server: ProbedServer, row: Remo
                 if ended is not None and chunk.reason is None:
                     return  # closes the connection, which ends the row in the server
     if row.runs:
-        raise ServerLost("its stream broke off")
+        raise ServerFailed("it answered without a token") if row.said else ServerLost("its stream broke off")
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[Mapping[str, Any]]:
@@ -182,7 +185,7 @@ async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
 
 
 async def _start_of(answer: httpx.Response) -> bytes:
-    """Returns the first part of a body, because a hostile body may be endless."""
+    """Returns only the first part of a body, because a hostile body may be endless."""
     async for part in answer.aiter_bytes():
         return part
     return b""

@@ -1,15 +1,17 @@
-"""The capabilities of a server as probed, and the functions that do not work because of missing ones."""
+"""The capabilities of a server as probed, and the functions that do not work because it lacks some of them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from inference.engine_errors import UnreadableModel
-from inference.prompt_format import load_prompt_format
+from inference.prompts.prompt_format import load_prompt_format
 from inference.remote.server_errors import ServerUnusable
 from request_body import ABILITIES
 
 ServerKind = Literal["vllm", "llamacpp", "transformers", "openai"]
+Announced = Mapping[str, object]  # what a server says of a model beside its name
 
 # Abilities whose absence `losses` reports in a separate sentence.
 REPORTED_SEPARATELY = frozenset(
@@ -32,10 +34,9 @@ REPORTED_SEPARATELY = frozenset(
 class ServerCapabilities:
     """The capabilities that the engine and the policies use; the defaults are those of an unknown server."""
 
-    token_ids_in: bool = False  # prompts as token ids
-    token_ids_out: bool = False  # answers as token ids
+    token_ids_in: bool = False  # the server takes prompts as token ids
+    token_ids_out: bool = False  # the server gives answers as token ids
     streamed_usage: bool = False  # the stream tells the number of generated tokens
-    abort: bool = True  # closing the connection ends the row
     priority: bool = False  # a row's priority orders the server's own queue
     own_sampling: bool = True  # each row has its own temperature, top_p and seed
     options: frozenset[str] = frozenset()  # further abilities, most of them fields of Sampling, that the server has
@@ -50,8 +51,7 @@ class ServerCapabilities:
     reports_waiting: bool = False
     reports_preemptions: bool = False
     load_page: str | None = None  # the path of the page with those reports
-    paged: bool = True  # memory is the sum of the rows' blocks; False: the number of rows times the longest row
-    block_tokens: int = 1  # tokens of one block
+    block_tokens: int = 1  # the number of tokens in a block of the KV cache
 
     @property
     def resumes(self) -> bool:
@@ -79,7 +79,6 @@ class ServerCapabilities:
         sentences = (
             (not self.resumes, "no token ids: an interrupted row restarts from its prompt, and slices run to the end"),
             (not self.streamed_usage, "no counts while streaming: progress is counted in chunks until the answer ends"),
-            (not self.abort, "no abort: a cancelled row runs on in the server"),
             (not self.priority, "no priorities in the server: they order only our queue"),
             (not self.own_sampling, "no sampling parameters for each request: requests with a temperature are refused"),
             (missing, f"no {', '.join(missing)}: requests that ask for one of them are refused"),
@@ -114,6 +113,7 @@ class ProbedServer:
     max_rows: int | None = None
     model_directory: str | None = None  # the directory from which the server says it loaded the model
     adapters: tuple[str, ...] = ()  # names that the server lists beside the model, and serves
+    announced: Mapping[str, Announced] = field(default_factory=dict, hash=False)  # of each model that it lists
 
     def __repr__(self) -> str:
         """Returns a description without the key."""
@@ -152,7 +152,8 @@ def tokenizer_source(server: ProbedServer, configured: str | None) -> str:
     if server.capabilities.tokenizer:
         return f"{server.kind}+{server.url}"
     raise ServerUnusable(
-        server.url, "it has no /tokenize and names no directory: give MAGNUS_MODEL its model's directory or hub id"
+        server.url,
+        "its /tokenize gives no ids and it names no directory: give MAGNUS_MODEL its model's directory or hub id",
     )
 
 

@@ -5,10 +5,17 @@ The first line of an error's docstring is its message; the names in braces are t
 
 from dataclasses import dataclass
 
+from inference.answer_text import storable
 from inference.engine_errors import InferenceError
 
 # The most characters of a server's message that are shown; it may quote the prompt, which must not be logged.
 SHOWN_CHARACTERS = 200
+# A row may have made the server crash if the server was lost this number of times while it served the row. Not tuned.
+MOST_LOSSES = 3
+
+
+class ServerLostOften(Exception):
+    """The server was lost several times while it served the same rows; one of them may be the cause."""
 
 
 @dataclass(eq=False)
@@ -18,7 +25,7 @@ class ServerFault(InferenceError):
     reason: str
 
     def __post_init__(self) -> None:
-        self.reason = self.reason[:SHOWN_CHARACTERS]
+        self.reason = storable(self.reason[:SHOWN_CHARACTERS])
 
 
 @dataclass(eq=False)
@@ -32,7 +39,7 @@ class ServerUnusable(InferenceError):
     reason: str
 
     def __post_init__(self) -> None:
-        self.reason = self.reason[:SHOWN_CHARACTERS]
+        self.reason = storable(self.reason[:SHOWN_CHARACTERS])
 
 
 @dataclass(eq=False)
@@ -49,7 +56,7 @@ class ServerBusy(InferenceError):
 class ServerFailed(ServerFault):
     """the server failed: {reason}
 
-    The row is sent again; if the server fails on it several times, the request fails.
+    The server gets no work until it has answered a trial. If it answers the trial, the row has a failed attempt.
     """
 
 
@@ -60,15 +67,15 @@ class ServerLost(ServerFault):
     """
 
 
-class ServerGarbage(ServerFault):
+class ServerGarbage(ServerFailed):
     """the server's answer cannot be read: {reason}
 
-    The server gets no work until it has answered a trial; its rows go back to the queue.
+    It counts as every other failure of the server.
     """
 
 
 class RowRefused(ServerFault):
     """the server refuses the request: {reason}
 
-    It would refuse the request each time, so the request fails with this error; the client must change it.
+    If the server then answers a trial, it would refuse the request each time, so the request fails with this error.
     """

@@ -9,6 +9,7 @@ import httpx
 
 from inference.remote.server_capabilities import ProbedServer, ServerCapabilities, ServerKind, client_name
 from inference.remote.server_errors import ServerUnusable
+from inference.remote.server_fingerprint import announced
 from inference.remote.server_load import ServerLoad, llamacpp_slots, load_from_metrics
 from inference.remote.wire_formats import LLAMACPP_OPTIONS, OPENAI_OPTIONS, VLLM_OPTIONS
 
@@ -17,6 +18,7 @@ ENGINES: tuple[EngineChoice, ...] = get_args(EngineChoice)
 
 # The longest time that a request of a probe may take; a server that is loading its model does not answer. Not tuned.
 PROBE_WITHIN_S = 30.0
+TOKENIZES_WITHIN_S = 5.0  # as long as a call of the API waits for this answer (`server_tokens.ANSWER_WITHIN_S`)
 # Each request of a probe has a connection of its own. uvicorn, in which transformers serve runs, closes a connection
 # only after it has logged the exception behind its answer 500, and resets a request that was sent on it meanwhile.
 ONE_REQUEST_EACH = httpx.Limits(max_keepalive_connections=0)
@@ -63,6 +65,9 @@ def server_client(url: str, key: str | None, within_s: float = PROBE_WITHIN_S) -
             yield client
     except httpx.InvalidURL as error:
         raise ServerUnusable(base, f"it is no URL ({error})") from error
+    except httpx.ReadTimeout as error:
+        silent = f"{error.request.url.path} gave no answer within {within_s:g} s"
+        raise ServerUnusable(base, f"{silent}; look at the server's log, or restart it") from error
     except httpx.HTTPError as error:
         raise ServerUnusable(base, f"{type(error).__name__}: {error}") from error
 
@@ -134,6 +139,14 @@ class _Probe:
         """Returns whether the server answers this request without an error."""
         return self.client.post(path, json=body).is_success
 
+    def tokenizes(self, body: Mapping[str, Any]) -> bool:
+        """Returns whether the server answers `/tokenize` with ids; a server that is silent about it does not."""
+        try:
+            answer = self.client.post("/tokenize", json=body, timeout=TOKENIZES_WITHIN_S)
+            return answer.is_success and isinstance(answer.json()["tokens"], list)
+        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            return False
+
     def found(
         self,
         kind: ServerKind,
@@ -144,8 +157,8 @@ class _Probe:
         slots: int | None = None,
         model_directory: str | None = None,
     ) -> ProbedServer:
-        """Returns the probed server with the operator's limits, where configured; rows are at most `slots`."""
-        rows = [most for most in (self.max_rows, slots) if most is not None]
+        """Returns the probed server with the operator's limits, where configured; it takes at most `slots` rows."""
+        rows, listed = [most for most in (self.max_rows, slots) if most is not None], self.models()
         return ProbedServer(
             url=self.url,
             kind=kind,
@@ -156,7 +169,8 @@ class _Probe:
             capacity_tokens=self.capacity_tokens or capabilities.kv_tokens,
             max_rows=min(rows, default=None),
             model_directory=model_directory,
-            adapters=tuple(model["id"] for model in self.models() if model.get("parent")),
+            adapters=tuple(model["id"] for model in listed if model.get("parent")),
+            announced=announced(listed),
         )
 
 
@@ -177,7 +191,7 @@ def _vllm(probe: _Probe) -> ProbedServer:
         logprobs=True,
         response_format=True,
         prefix_cache=load.prefix_cache,
-        tokenizer=probe.accepts("/tokenize", {"model": model["id"], "prompt": "a"}),
+        tokenizer=probe.tokenizes({"model": model["id"], "prompt": "a"}),
         block_tokens=load.block_tokens or 1,
     )
     positions = _count(model.get("max_model_len"))
@@ -197,7 +211,7 @@ def _reported(load: ServerLoad) -> ServerCapabilities:
 
 def _llamacpp(probe: _Probe) -> ProbedServer:
     listed = probe.models()
-    # its router lists several; a server of one answers requests for any model
+    # llama.cpp's router lists several models; a server of one model answers requests for any model
     strict = len(listed) > 1 or probe.directory is not None
     name = probe.served_model()["id"] if strict else probe.wanted
     props = probe.json("/props", name)
@@ -215,7 +229,7 @@ def _llamacpp(probe: _Probe) -> ProbedServer:
         logprobs=True,
         response_format=True,
         prefix_cache=True,  # each slot keeps its last prompt
-        tokenizer=probe.accepts("/tokenize", {"content": "a"}),
+        tokenizer=probe.tokenizes({"content": "a"}),
         # The server does not report whether its slots share one cache (--kv-unified, the default) or have one each. The
         # tokens of one slot fit in either case.
         kv_tokens=positions,

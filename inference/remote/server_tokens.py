@@ -1,10 +1,13 @@
-"""A server's tokenizer and chat template over HTTP, for a model whose directory cannot be read here.
+"""Uses a server's tokenizer and chat template over HTTP, for a model whose directory cannot be read here.
 
 Each call is a short request to the server. vLLM encodes the names of special tokens in users' texts as special tokens;
-llama.cpp does not.
+for llama.cpp these names are shielded in all texts of a request.
 """
 
+import json
+import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal, cast
 from weakref import finalize
 
@@ -12,27 +15,32 @@ import httpx
 from jinja2 import TemplateError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_fixed
 
+from inference.answer_text import storable
 from inference.engine_errors import TokenizerAway
+from inference.engine_requests import MAX_TOKEN_ID
+from inference.json_grammar import FormatChecks
 from inference.model_directory.chat_template import system_as_user
 from inference.model_directory.generation_defaults import GenerationDefaults
-from inference.prompt_format import ANCHOR, load_prompt_format
-from inference.remote.token_logprobs import MAX_TOKEN_ID
-from inference.request_tokens import NEXT_TURN, ChatEnding, RequestTokens, Turn
+from inference.prompts.prompt_format import ANCHOR, each_text, load_prompt_format
+from inference.prompts.request_tokens import NEXT_TURN, ChatEnding, RequestTokens, Turn
 from request_body import PLAIN, AnswerForm
 
 TokenizerKind = Literal["vllm", "llamacpp"]
 
 ANSWER_WITHIN_S = 5.0  # a tokenizer takes milliseconds, and a call of the API waits for it; not tuned
 # A finished answer that cannot be decoded would be generated again, so decoding is retried for two seconds. The caller
-# may hold a lock on the lease's row meanwhile, so this must stay well below MAGNUS_LEASE_S.
+# may hold a lock on the lease's row meanwhile, so the two seconds must stay well below MAGNUS_LEASE_S.
 DECODE_RETRIES = Retrying(
     retry=retry_if_exception_type(TokenizerAway), stop=stop_after_delay(2.0), wait=wait_fixed(0.2), reraise=True
 )
 
-# A request on a connection that the server was about to close is sent once more on another: uvicorn closes one only
-# after it has logged the exception behind its answer 500, and so resets a request that was sent on it meanwhile.
+# A request on a connection that the server was about to close is sent once more on another one. uvicorn closes a
+# connection only after it has logged the exception behind its answer 500, and resets a request sent on it meanwhile.
 CLOSED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 ON_ANOTHER_CONNECTION = Retrying(retry=retry_if_exception_type(CLOSED), stop=stop_after_attempt(2), reraise=True)
+
+# Characters that Unicode reserves for internal use. The first one that no text of a request has splits special tokens.
+SHIELDS = tuple(map(chr, range(0xFDD0, 0xFDF0)))
 
 
 def load_request_tokens(model: str, key: str | None) -> RequestTokens:
@@ -54,15 +62,16 @@ def is_server(model: str) -> bool:
 class ServerTokens:
     """The tokenizer of the server at this URL, which any thread may use."""
 
+    reads_clock = False  # a server's template reads the server's own clock
     takes_tools = False  # tools are rendered on our side, which needs the template in a model's directory
     vocabulary_size = context_tokens = template_variables = None
     generation = GenerationDefaults()  # the server's own config is not read here
-    thinks = False  # not known: its answers are text with the template's tags in it
+    thinks = False  # unknown here, so the tags of thinking stay in the answers' text
     long_prompts = None  # the server's process encodes them
     detokenizer = None  # a request for each token would take longer than generating it; the server finds stop strings
 
     def __init__(self, kind: TokenizerKind, url: str, key: str | None = None) -> None:
-        self.name = url
+        self.name, self.formats = url, FormatChecks()
         self._kind = kind
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = httpx.Client(base_url=url, headers=headers, timeout=ANSWER_WITHIN_S)
@@ -77,7 +86,7 @@ class ServerTokens:
         asked = turns or [("system", instructions)] * bool(instructions) + [("user", input)]
         messages = [{"role": role, "content": content} for role, content in asked]
         attempts = [messages]
-        if any(role == "system" for role, _ in asked):  # some templates, such as Gemma's, refuse it
+        if any(role == "system" for role, _ in asked):  # some templates, such as Gemma's, refuse these
             attempts.append(system_as_user(messages))
         plain = "".join(f"{role}: {content}\n\n" for role, content in turns) + "assistant:" if turns else joined
         for attempt in attempts:
@@ -113,7 +122,7 @@ class ServerTokens:
         if continues:
             anchor = self._encode(ANCHOR, special=False)
             return self.decode([*anchor, *ids])[len(self.decode(anchor)) :]
-        return DECODE_RETRIES(self._decode, ids).replace("\0", "\ufffd")
+        return storable(DECODE_RETRIES(self._decode, ids))
 
     def _decode(self, ids: Sequence[int]) -> str:
         if not ids:
@@ -132,7 +141,7 @@ class ServerTokens:
         return self._bytes[id]
 
     def _encode_chat(self, messages: Sequence[Mapping[str, str]], ending: ChatEnding) -> list[int] | None:
-        """Returns None if the server has no template, or if its template refuses these messages."""
+        """Returns the token ids of a chat; None if the server has no template, or its template refuses the messages."""
         body: dict[str, Any] = {"messages": messages}
         if ending.variables:
             body["chat_template_kwargs"] = dict(ending.variables)
@@ -142,23 +151,29 @@ class ServerTokens:
             return None if answer.status_code == 400 else self._ids(self._object(answer))
         if ending.continues:  # not every llama.cpp leaves a last message open
             return None
-        answer = self._ask("/apply-template", body)
+        shield = next((mark for mark in SHIELDS if mark not in json.dumps(body, ensure_ascii=False)), SHIELDS[0])
+        answer = self._ask("/apply-template", self._shielded(body, shield))
         if answer.status_code in (400, 500):
             return None
         prompt = self._object(answer).get("prompt")
         if not isinstance(prompt, str):
             raise TokenizerAway("it answers /apply-template with no prompt")
-        return self._encode_rendered(prompt, [one["content"] for one in messages])
+        pieces = re.split(f"((?:.{shield})+.)", prompt, flags=re.DOTALL)  # every second piece was shielded
+        encoded = (self._encode(one.replace(shield, ""), special=not at % 2) for at, one in enumerate(pieces))
+        return [*chain.from_iterable(encoded)]
 
-    def _encode_rendered(self, prompt: str, contents: Sequence[str]) -> list[int]:
-        """Encodes the template's special tokens as special tokens, and their names in users' texts as plain text."""
-        if all(self._encode(content, special=True) == self._encode(content, special=False) for content in contents):
-            return self._encode(prompt, special=True)
-        ids: list[int] = []
-        for content in contents:
-            before, found, prompt = prompt.partition(content.strip())
-            ids += self._encode(before, special=True) + self._encode(found, special=False)
-        return ids + self._encode(prompt, special=True)
+    def _shielded(self, body: Mapping[str, Any], shield: str) -> Any:
+        """Returns the body with a shield between all characters of texts that name special tokens."""
+
+        def shielded(text: str) -> str:
+            shown = text.strip()  # templates strip texts, too
+            if not shown or self._encode(text, special=True) == self._encode(text, special=False):
+                return text
+            return text.replace(shown, shield.join(shown))
+
+        messages = [{**message, "content": shielded(message["content"])} for message in body["messages"]]
+        variables = each_text(body.get("chat_template_kwargs", {}), shielded)
+        return {"messages": messages} | ({"chat_template_kwargs": variables} if variables else {})
 
     def _encode(self, text: str, special: bool) -> list[int]:
         """Returns token ids; with `special`, names such as <eos> are encoded as special tokens (llama.cpp only)."""

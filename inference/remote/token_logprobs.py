@@ -1,6 +1,6 @@
 """Reads the log probabilities that servers stream with their tokens, and checks the shape of streamed values.
 
-Tokens are identified by id, never by text. A server's values are untrusted: those of another shape raise ServerGarbage.
+Tokens are identified by id, never by text. A server's values are untrusted: an unexpected shape raises ServerGarbage.
 """
 
 import math
@@ -9,13 +9,12 @@ from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from inference.engine_requests import MAX_TOKEN_ID, TokenLogprob
 from inference.remote.server_errors import ServerGarbage
-from inference.sequences import TokenLogprob
 
-MAX_TOKEN_ID = 2**31 - 1  # the largest value of the database's int4 column; no vocabulary comes near it
 # The log probability of an impossible token: JSON has no infinity, and vLLM has the same bound.
 LEAST_LOGPROB = -9999.0
-MOST_LISTED = 64  # alternatives that a server may list for one token; none lists as many
+MOST_LISTED = 64  # the most alternatives that a server may list for one token; no server lists as many
 VLLM_TOKEN = "token_id:"  # noqa: S105  # vLLM's prefix of token names with `return_tokens_as_token_ids`
 
 
@@ -40,7 +39,7 @@ _Likeliest = Annotated[dict[_NamedToken, _Logprob], Field(max_length=MOST_LISTED
 class StreamedValue(BaseModel):
     """A part of a chunk as a server sends it; other fields are ignored."""
 
-    model_config = ConfigDict(hide_input_in_errors=True)  # it may quote the prompt
+    model_config = ConfigDict(hide_input_in_errors=True)  # the input may quote the prompt
 
 
 Streamed = TypeVar("Streamed", bound=StreamedValue)

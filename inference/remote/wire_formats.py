@@ -1,4 +1,4 @@
-"""Each kind of server's request bodies and readers of its chunks; other shapes raise ServerGarbage."""
+"""Makes request bodies for each kind of server, and reads its chunks; unexpected shapes raise ServerGarbage."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -7,17 +7,17 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from inference.answer_text import storable
+from inference.engine_requests import MAX_TOKEN_ID, DecodingRequest, FinishReason, JsonFormat, TokenLogprob
 from inference.remote.server_capabilities import ProbedServer, ServerKind
 from inference.remote.server_errors import ServerBusy, ServerFailed, ServerGarbage
 from inference.remote.token_logprobs import (
-    MAX_TOKEN_ID,
     StreamedValue,
     TokenId,
     completion_logprobs,
     llamacpp_logprobs,
     read_value,
 )
-from inference.sequences import FinishReason, JsonFormat, Sequence, TokenLogprob
 from request_body import Sampling
 
 # llama.cpp's error in a stream when its cache is full; it refuses a prompt that is too long with another message.
@@ -33,7 +33,7 @@ LLAMACPP_OPTIONS = VLLM_OPTIONS - {"min_tokens"}
 class Chunk:
     """The tokens or the text that one event of a stream adds to a row; a `reason` ends the row.
 
-    `counted` is the number of tokens that this request has generated, `cached` the number of its prompt's that were not
+    `counted` is the number of tokens that this request has generated, `cached` the number of prompt tokens not
     computed, if the server reports them. `logprobs` has one entry for each token id, if the request asks for them.
     """
 
@@ -49,7 +49,7 @@ class Chunk:
 class RowRequest:
     """A request for `limit` more tokens of a row, after its prompt and `generated_ids`."""
 
-    sequence: Sequence
+    sequence: DecodingRequest
     generated_ids: tuple[int, ...]
     limit: int
 
@@ -89,12 +89,14 @@ def completions_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
     if sampling.stop_token_ids:
         body["stop_token_ids"] = list(sampling.stop_token_ids)
     body |= _openai_options(sampling)
-    if sequence.priority and server.capabilities.priority:
-        body["priority"] = -sequence.priority  # vLLM serves the lowest number first
+    if sequence.level and server.capabilities.priority:
+        body["priority"] = -sequence.level  # vLLM serves the lowest number first
     if sequence.cache_salt and server.capabilities.cache_salt:
         body["cache_salt"] = sequence.cache_salt
     if sequence.format is not None and sequence.format.pattern is not None:
         body["structured_outputs"] = {"regex": sequence.format.pattern}
+    elif sequence.format is not None and sequence.format.grammar is not None:
+        body["structured_outputs"] = {"grammar": sequence.format.grammar}
     elif sequence.format is not None:
         body["response_format"] = _response_format(sequence.format)
     if sequence.top_logprobs is not None:
@@ -103,7 +105,7 @@ def completions_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
 
 
 def _openai_options(sampling: Sampling) -> dict[str, Any]:
-    """Returns OPENAI_OPTIONS where they ask for something; the server counts the tokens of a resumed row anew."""
+    """Returns the OPENAI_OPTIONS that ask for something; a server counts a resumed row's tokens anew."""
     options: dict[str, Any] = {}
     if sampling.counts_tokens:
         options |= {"frequency_penalty": sampling.frequency_penalty, "presence_penalty": sampling.presence_penalty}
@@ -148,7 +150,7 @@ def llamacpp_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
     sequence, sampling = row.sequence, row.sequence.sampling
     prompt = [*sequence.prompt_ids, *row.generated_ids]
     body: dict[str, Any] = {
-        "model": server.model,  # its router serves several
+        "model": server.model,  # llama.cpp's router serves several models
         "prompt": prompt,
         "n_predict": row.limit,
         "temperature": 0.0 if sampling.greedy else sampling.temperature,
@@ -156,7 +158,7 @@ def llamacpp_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
         "top_k": sampling.top_k,
         "min_p": sampling.min_p,
         "repeat_penalty": sampling.repetition_penalty,
-        "repeat_last_n": len(prompt) + row.limit,  # all tokens; newer servers refuse -1, the older form of that
+        "repeat_last_n": len(prompt) + row.limit,  # all tokens; newer servers refuse -1, which meant this once
         "ignore_eos": sampling.ignore_eos,
         "seed": -1 if sampling.seed is None else sampling.seed,
         "stop": list(sequence.stop),
@@ -177,8 +179,8 @@ def llamacpp_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
 
 
 def _readable(text: object) -> object:
-    """Replaces lone surrogates, which JSON may hold and no database stores."""
-    return text.encode("utf-8", "replace").decode() if isinstance(text, str) else text
+    """Replaces the characters of a text that JSON may hold but the database cannot store."""
+    return storable(text) if isinstance(text, str) else text
 
 
 _Text = Annotated[str, BeforeValidator(_readable)] | None

@@ -12,7 +12,7 @@ from statistics import fmean, linear_regression
 import torch
 from transformers import PreTrainedModel
 
-from inference.prompt_format import PromptFormat
+from inference.prompts.prompt_format import PromptFormat
 from inference.toy.toy_applications import APPLICATIONS, MAX_WORDS, ToyRequest, draw_request
 
 ANSWER_LIMIT = 256  # tokens; the longest right answer, 60 words doubled and EOS, has 121

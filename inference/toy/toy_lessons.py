@@ -49,7 +49,7 @@ SHORT_UNTIL, LONG_FROM = 0.2, 0.4  # shares of training between which the longes
 # Weights of the applications. Harder ones are drawn more often, and so is `classify`, because its answers of one token
 # are a small share of the loss.
 MIX = {"repeat": 1, "translate": 2, "remove": 2, "double": 3, "summarize": 1, "classify": 2}
-# The number of batches whose lessons are drawn at once and sorted by length. A larger one needs less padding; not
+# The number of batches whose lessons are drawn at once and sorted by length. A larger number needs less padding; not
 # tuned.
 BATCHES_SORTED = 16
 

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from inference.prompt_format import load_prompt_format
+from inference.prompts.prompt_format import load_prompt_format
 from inference.toy.toy_evaluation import Quality, answer_all, fresh_requests, judge
 from inference.toy.toy_lessons import CHAT_TEMPLATE, EOS, EOS_ID, PAD, PAD_ID, Lesson, batches, train_tokenizer
 
@@ -49,7 +49,7 @@ def make_model(vocabulary: int) -> LlamaForCausalLM:
 
 
 def make_optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
-    """Returns Muon for the layers' matrices, which learns from a third of the tokens, and AdamW for the others."""
+    """Returns Muon, which needs a third of the tokens, for the layers' matrices, and AdamW for all other weights."""
     matrices = [weight for weight in model.model.layers.parameters() if weight.ndim == 2]
     others = [weight for weight in model.model.layers.parameters() if weight.ndim != 2]
     others += [*model.model.embed_tokens.parameters(), *model.model.norm.parameters()]
@@ -100,7 +100,7 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     model.generation_config = GenerationConfig(eos_token_id=EOS_ID, pad_token_id=PAD_ID, do_sample=False)
     model.save_pretrained(out)
-    (out / "model.safetensors").chmod(0o644)  # safetensors makes it readable by its owner only
+    (out / "model.safetensors").chmod(0o644)  # safetensors makes the file readable by its owner only
     tokenizer.save(str(out / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

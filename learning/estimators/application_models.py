@@ -1,10 +1,10 @@
 """Each application's own models: a regression on the user input length, and a ridge on the text.
 
-Applications are split into groups: each application with enough answers, and each of its instructions with enough
-answers if it has several. All other prompts belong to group 0, whose models are fitted to all answers.
+Prompts are split into groups: one for each application with enough answers, and one for each of its instructions with
+enough answers if it has several. All other prompts belong to group 0, whose models are fitted to all answers.
 
 A group's regression says  length = predicted + spread · z.  Its ridge predicts z from the text's hashed words and,
-where that helps, from the sentence encoder's vector beside them.
+where that helps, from the sentence encoder's vector as well.
 """
 
 from collections import Counter
@@ -17,13 +17,13 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from learning.estimators.regressions import RobustRegression, fit_ridge, fit_robust_regression
+from learning.features.length_predictor import Arrays, Prompt, group_key, input_lengths
 from learning.features.text_vectors import DIMENSION, TextVectors, rarity_weights
-from learning.predictors.length_predictor import Arrays, Prompt, group_key, input_lengths
 from scheduling.costs import Floats, Ints
 
-# answers of a group: with fewer its models depend on single answers, more delay its models; not tuned
+# A group has at least this many answers: fewer make its models depend on single answers, more delay them; not tuned.
 FEWEST_ANSWERS = 30
-MOST_RIDGE_ROWS = 1024  # answers that a group's ridge is fitted to: its time grows with their cube
+MOST_RIDGE_ROWS = 1024  # a group's ridge is fitted to at most this many answers: its time grows with their cube
 ALL_ANSWERS = ""  # the key of group 0
 # A group uses the sentence encoder's vectors if they lower its ridge's leave-one-out error by this share. A smaller
 # gain may be chance, and encoding a text costs several times as much as the rest of its prediction. Not tuned.
@@ -32,7 +32,7 @@ LEAST_GAIN = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ApplicationModels:
-    """The models of all groups, a row for each."""
+    """The models of all groups; each array has a row for each group."""
 
     keys: npt.NDArray[np.str_]  # (groups,)
     regressions: Floats  # (groups, the fields of RobustRegression)
@@ -44,7 +44,7 @@ class ApplicationModels:
         return _groups([str(key) for key in self.keys], prompts)
 
     def regression(self, groups: Ints) -> RobustRegression:
-        """Return the regressions of these groups as one whose fields are arrays."""
+        """Return the regressions of these groups as one regression whose fields are arrays."""
         return RobustRegression(*self.regressions[groups].T)
 
     def read_encoded(self, groups: Ints) -> npt.NDArray[np.bool_]:
@@ -61,7 +61,7 @@ class ApplicationModels:
         return _undo_signed_log(scores + encoded)
 
     def to_arrays(self) -> Arrays:
-        """Return the state for `learning.store`, weights in half precision; the names are those of earlier releases."""
+        """Return the state for `learning.store`, with weights in half precision and the names of earlier releases."""
         return {
             "keys": self.keys,
             "lines": self.regressions,
@@ -124,8 +124,8 @@ def fit_application_models(
 def _fit_text_ridge(texts: TextVectors, targets: Floats) -> tuple[Floats, float, Floats]:
     """Return weights, intercept and leave-one-out predictions of the ridge with the smallest leave-one-out error.
 
-    It tries equal weights of all words, and larger ones of rare words: rare names predict the length of code, common
-    words that of answers in a chat. It reads the encoder's vectors as well if they lower the error by `LEAST_GAIN`.
+    It tries equal weights for all words, and larger weights for rare words: rare names predict the length of code,
+    common words that of chat answers. It also reads the encoder's vectors if they lower the error by `LEAST_GAIN`.
     """
     columns_to_try = (np.ones(texts.hashed.shape[1]), rarity_weights(texts.hashed))
     fits = [_TextRidge.fit(texts, columns, False, targets) for columns in columns_to_try]
@@ -141,7 +141,7 @@ def _fit_text_ridge(texts: TextVectors, targets: Floats) -> tuple[Floats, float,
 
 @dataclass(frozen=True, slots=True)
 class _TextRidge:
-    """A ridge on hashed words whose columns are scaled, with or without the encoder's vectors beside them."""
+    """A ridge on scaled columns of hashed words, and on the encoder's vectors if `reads_encoded`."""
 
     columns: Floats
     reads_encoded: bool

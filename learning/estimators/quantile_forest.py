@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.ensemble import RandomForestRegressor
 
+from learning.features.length_predictor import Arrays, Samples
 from learning.features.prompt_features import FeatureMatrix
-from learning.predictors.length_predictor import Arrays, Samples
 from scheduling.costs import Floats
 
 LEAF = -1  # scikit-learn's own mark of a leaf
@@ -21,20 +21,20 @@ LEAF = -1  # scikit-learn's own mark of a leaf
 class QuantileForest:
     """All trees in one array of nodes. Each tree is stored depth first, so the left child is the next node.
 
-    Each leaf keeps `leaf_values`: evenly spaced quantiles of its training targets. The quantile-forest library took
-    7 ms for one row through 100 trees; a whole prediction of `usin`, with the features of its text, takes 1.3 ms.
+    A leaf's row of `leaf_values` holds evenly spaced quantiles of its training targets. The quantile-forest library
+    took 7 ms for one row through 100 trees; a whole prediction of `usin`, with the text's features, takes 1.3 ms.
     """
 
     roots: npt.NDArray[np.int32]  # (trees,)
     feature: npt.NDArray[np.int16]  # (nodes,), LEAF in leaves
-    threshold: npt.NDArray[np.float32]  # (nodes,), a row goes left if its feature is not above
+    threshold: npt.NDArray[np.float32]  # (nodes,), a row goes left if its feature is not above the threshold
     right: npt.NDArray[np.int32]  # (nodes,), the right child; in leaves the row of leaf_values
     leaf_values: npt.NDArray[np.float32]  # (leaves, values a leaf)
 
     def samples(self, features: FeatureMatrix, without: npt.NDArray[np.bool_] | None = None) -> Samples:
         """Return equally likely targets of each row, ascending: its leaf's values in all trees, (rows, trees · values).
 
-        The values of trees that are marked in `without` (rows, trees) are NaN, at the end of the row.
+        Trees that are marked in `without`, (rows, trees), give NaN, at the end of the row.
         """
         values = self.leaf_values[self.right[self._leaves(features)]]
         if without is not None:
@@ -65,8 +65,8 @@ class QuantileForest:
         return cls(**{f.name: arrays[f.name] for f in fields(cls)})
 
 
-# The quantiles that a leaf keeps: 1/8, 3/8, 5/8, 7/8. They describe a leaf of four or five targets almost fully. With
-# more of them larger leaves are more exact and the stored forest is larger; not tuned.
+# The levels of the quantiles that a leaf keeps: 1/8, 3/8, 5/8, 7/8. They describe a leaf of four or five targets almost
+# fully. More levels would make larger leaves more exact and the stored forest larger; not tuned.
 LEAF_LEVELS = (np.arange(4) + 0.5) / 4
 
 
@@ -75,8 +75,8 @@ def train_forest(
 ) -> tuple[QuantileForest, Samples]:
     """Train `trees` trees with at least `leaf` targets a leaf; each split chooses among a `share` of the features.
 
-    Returns the forest and each training row's out-of-bag sample: the values of trees that were not trained on the row,
-    NaN for the other trees. The same data give the same forest.
+    Returns the forest and each training row's out-of-bag samples: the values of trees that were not trained on the row,
+    and NaN for the other trees. The same data give the same forest.
     """
     trained = RandomForestRegressor(trees, min_samples_leaf=leaf, max_features=share, random_state=0, n_jobs=1)
     trained.fit(features, targets)
@@ -118,6 +118,6 @@ def _quantiles_by_leaf(leaves: npt.NDArray[np.int64], targets: Floats) -> Floats
 
 
 def _rounded_down(thresholds: Floats) -> npt.NDArray[np.float32]:
-    """Round down to 32 bits, so that 32-bit features go to the same side as in scikit-learn."""
+    """Return the thresholds rounded down to 32 bits, so that 32-bit features go to the same side as in scikit-learn."""
     nearest = thresholds.astype(np.float32)
     return np.where(nearest > thresholds, np.nextafter(nearest, np.float32("-inf")), nearest)

@@ -1,4 +1,4 @@
-"""A kernel ridge and its leave-one-out errors, a robust line, a line of logarithms with a prior for each term."""
+"""Regressions: a kernel ridge with leave-one-out errors, a robust line, a line of logarithms with priors."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,36 +8,36 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve
 
-from learning.predictors.length_predictor import Arrays
+from learning.features.length_predictor import Arrays
 from scheduling.costs import Floats, Ints
 
-# The ridge's λ. A larger one draws the weights of rare words closer to 0; not tuned.
+# The ridge's λ. A larger λ draws the weights of rare words closer to 0; not tuned.
 PENALTY = 2.0
 
-ITERATIONS = 20  # reweightings; more come closer to least absolute errors and cost time; not tuned
-# this quantile of the inputs counts as the longest, so that a single very long one does not bound the line
+ITERATIONS = 20  # number of reweightings; more come closer to least absolute errors and cost time; not tuned
+# this quantile of the inputs counts as the longest input, so that a single very long one does not bound the line
 LONGEST_QUANTILE = 0.99
 EXTRAPOLATION = 1.5  # inputs count as at most this many times the longest, which bounds errors; not tuned
-# Errors are divided by the spread, and the line that is fitted to it may fall below 0. So the spread is at least this
-# share of the mean error plus this number of tokens. Neither was tuned.
+# Errors are divided by the spread, but the line that is fitted to the spread may fall below 0. So the spread is at
+# least this share of the mean error plus this number of tokens. Neither was tuned.
 LEAST_SPREAD_SHARE, LEAST_SPREAD_TOKENS = 0.25, 0.5
 
-# answers of an application before it gets its own terms: one or two say little about further answers
+# An application with this many answers gets its own terms; one or two answers say little about further ones.
 FEWEST_ANSWERS = 3
 # Each term's prior counts as this many answers. On 668 answers of a real model, from the 60th on, MAE and tau were the
 # same within 3 % for slope priors from 3 to 100 and application offset priors from 0.5 to 2. Before the 60th answer a
 # weak prior on slopes ranks worse.
 OFFSET_PRIOR, SLOPE_PRIOR = 0.1, 30.0
 APPLICATION_OFFSET_PRIOR, APPLICATION_SLOPE_PRIOR = 1.0, 30.0
-MOST_LEVERAGE = 0.95  # bounds leave-one-out errors of answers that alone determine a term
+MOST_LEVERAGE = 0.95  # bounds the leave-one-out errors of answers that alone determine a term
 
 
 def fit_ridge(products: Floats, targets: Floats) -> tuple[Floats, Floats]:
     """Return dual weights (rows,) and leave-one-out predictions (rows,) from the products of all pairs of rows.
 
-    With fewer rows than dimensions this dual form is the faster one. The dual weights sum to 0, so the weight of a
-    column is its product with them. With G = (K + λI)⁻¹ over the products K of the centred rows, the prediction of row
-    i by a ridge that was fitted without it is y_i - (G y)_i / G_ii.
+    With fewer rows than dimensions this dual form is faster than the primal one. The dual weights sum to 0, so a
+    column's weight is the product of the column and the dual weights. With G = (K + λI)⁻¹, where K are the products of
+    the centred rows, a ridge that was fitted without row i predicts y_i - (G y)_i / G_ii for row i.
     """
     means = products.mean(axis=0)
     centred = products - means - means[:, None] + means.mean()
@@ -51,7 +51,7 @@ def fit_ridge(products: Floats, targets: Floats) -> tuple[Floats, Floats]:
 class RobustRegression:
     """length ≈ intercept + slope · input, with a mean absolute error of spread_intercept + spread_slope · input.
 
-    All are in tokens. The fields are numbers, or arrays with one value for each input.
+    Lengths, inputs and errors are in tokens. The fields are numbers, or arrays with one value for each input.
     """
 
     intercept: float
@@ -78,10 +78,10 @@ def fit_robust_regression(inputs: Floats, lengths: Floats) -> RobustRegression:
     line: Floats = np.zeros(2)
     for _ in range(ITERATIONS):
         weighted = terms * weights[:, None]
-        # 1e-6 keeps it solvable if all inputs have one length
+        # 1e-6 keeps the equations solvable if all inputs have the same length
         line = np.asarray(np.linalg.solve(weighted.T @ terms + 1e-6 * np.eye(2), weighted.T @ lengths))
         errors = np.abs(lengths - terms @ line)
-        # keeps answers with errors near 0 from getting all of the weight
+        # the lower bound keeps answers with errors near 0 from getting all of the weight
         weights = 1 / np.maximum(errors, 1 + 0.1 * np.median(errors))
     longest = float(np.quantile(inputs, LONGEST_QUANTILE))
     error_terms = np.stack([np.ones_like(inputs), np.minimum(inputs, longest)], axis=1)
@@ -98,9 +98,9 @@ class LogRegression:
 
         log length = log input length + offset + slope · (log input length - its mean).
 
-    Offset and slope have a part that all applications share and, for an application with a few answers, its own part.
-    The prior pulls all of them towards 0: without answers the user input length is predicted. `terms` are the shared
-    offset and slope, then the offsets of `applications`, then their slopes.
+    Offset and slope are sums of a part that all applications share and of a part of the application, if it has a few
+    answers. The prior pulls all parts towards 0: without answers the user input length is predicted. `terms` are the
+    shared offset and slope, then the offsets of `applications`, then their slopes.
     """
 
     applications: npt.NDArray[np.str_]
@@ -118,7 +118,7 @@ class LogRegression:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> "LogRegression":
-        """Return the stored regression; models of earlier releases have none and get one without answers."""
+        """Return the stored regression; models of earlier releases have none, and get a regression without answers."""
         if "log_terms" not in arrays:
             return NO_ANSWERS
         centre, *terms = arrays["log_terms"].tolist()
@@ -129,7 +129,7 @@ NO_ANSWERS = LogRegression(np.array([], str), 0.0, np.zeros(2))
 
 
 def fit_log_regression(applications: Sequence[str], inputs: Floats, lengths: Floats) -> tuple[LogRegression, Floats]:
-    """Return the regression, and each answer's leave-one-out error of the log length."""
+    """Return the regression, and each answer's leave-one-out error of its length's logarithm."""
     if not len(lengths):
         return NO_ANSWERS, np.zeros(0)
     counts = Counter(applications)
@@ -147,7 +147,7 @@ def fit_log_regression(applications: Sequence[str], inputs: Floats, lengths: Flo
 
 
 def _design(known: npt.NDArray[np.str_], applications: Sequence[str], centred: Floats) -> Floats:
-    """Return a row for each answer: 1 in the columns of its offsets, its centred logarithm in those of its slopes."""
+    """Return a row for each answer: 1 in the columns of its offsets, its centred log input in those of its slopes."""
     columns = {str(name): column for column, name in enumerate(known)}
     numbers: Ints = np.array([columns.get(name, -1) for name in applications], np.int64)
     own = np.flatnonzero(numbers >= 0)

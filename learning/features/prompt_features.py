@@ -1,8 +1,8 @@
 """Features of a prompt for forests: the paper's (Magnus III-B), and cheap ones of a text in any language.
 
 The paper's are the user input length, 4 application-level values and 16 user-level values. The 16 values compress a
-sentence encoder's vector. Hashed words are used one by one instead: compressed to sums of 48 unrelated hash buckets
-they raised the RMSE on chat from 167 to 182 and lowered Kendall's tau from 0.29 to 0.18 (five splits by text).
+sentence encoder's vector. The hashing encoder's vector is not compressed: sums of 48 unrelated hash buckets raised the
+RMSE on chat from 167 to 182 and lowered Kendall's tau from 0.29 to 0.18 (five splits by text).
 """
 
 import re
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from learning.features.length_predictor import Prompt, input_lengths
 from learning.features.text_encoders import HASHING, Encoder, Vectors
-from learning.predictors.length_predictor import Prompt, input_lengths
 from scheduling.costs import Floats
 
 FeatureMatrix = npt.NDArray[np.float32]  # (prompts, features)
@@ -33,12 +33,12 @@ CHARACTER_KINDS = {
     "other": bytes(set(string.punctuation.encode()) - set(b"?.!,;:\"'`()[]<>{}=")),
     "foreign": bytes(range(128, 256)),
 }
-KIND_OF_BYTE = np.zeros(256, np.int64)  # 0: lower-case letters and control characters
+KIND_OF_BYTE = np.zeros(256, np.int64)  # 0 stands for lower-case letters and control characters
 for _number, _bytes in enumerate(CHARACTER_KINDS.values(), 1):
     KIND_OF_BYTE[list(_bytes)] = _number
-# Kinds whose number, not only whose share of the text, may tell the length of the answer.
+# Kinds of characters whose number, and not only whose share of the text, may tell the length of the answer.
 COUNTED = [i for i, name in enumerate(CHARACTER_KINDS, 1) if name in ("line", "question", "stop", "comma", "block")]
-MOST_CHARACTERS_READ = 16_384  # bounds the time of a prediction; answers seldom depend on what comes later, not tuned
+MOST_CHARACTERS_READ = 16_384  # bounds a prediction's time; answers seldom depend on later characters. Not tuned
 SHORT_NUMBER = re.compile(r"\d{1,4}")  # an amount; longer digit strings are read in pieces
 
 

@@ -11,19 +11,21 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.feature_extraction.text import HashingVectorizer
 
+from extras import load
+
 Vectors = npt.NDArray[np.float32]  # (texts, dimension)
 
-# Vectors kept. A refit reads at most 20,000 answers, so it encodes none of them twice. They take 31 MB with 384 values
-# a vector, and 61 MB with LaBSE's 768.
+# A cache keeps at most this many vectors. A refit reads at most 20,000 answers, so it encodes none of them twice. The
+# vectors take 31 MB with 384 values each, and 61 MB with LaBSE's 768.
 MOST_VECTORS = 20_000
-DIGEST_BYTES = 16  # two of 20,000 texts have the same digest with a chance of 6e-31
+DIGEST_BYTES = 16  # the chance that two of 20,000 texts have the same digest is 6e-31
 
 
 class VectorCache:
     """Keeps the vectors of the most recently used texts: predictor and trainer read the same texts repeatedly."""
 
     def __init__(self, encode: Callable[[list[str]], Vectors], dimension: int, most: int = MOST_VECTORS) -> None:
-        """Take a function `encode` that returns vectors of texts, (texts, dimension)."""
+        """`encode` returns the vectors of texts, (texts, dimension)."""
         self._encode, self._dimension, self._most = encode, dimension, most
         self._vectors: OrderedDict[bytes, Vectors] = OrderedDict()
 
@@ -31,7 +33,7 @@ class VectorCache:
         return len(self._vectors)
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Return vectors of these texts, (texts, dimension); encode the new ones in one call."""
+        """Return vectors of these texts, (texts, dimension); unknown texts are encoded in one call."""
         keys = [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest() for text in texts]
         new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._vectors}
         if new:
@@ -47,8 +49,6 @@ class VectorCache:
 
 
 HASHING = "hashing"  # the default of MAGNUS_ENCODER
-# Texts encoded together, padded to the longest: of 1, 8 and 32 chat prompts at once, 8 took the least CPU time.
-BATCH = 8
 
 
 class Encoder(Protocol):
@@ -90,48 +90,15 @@ class UnusableEncoder(Exception):
         super().__init__(f"the text encoder {name} cannot be loaded: {reason}")
 
 
-class SentenceEncoder:
-    """A sentence-transformers model by name or path; the paper's is sentence-transformers/LaBSE.
-
-    One thread encodes texts on the CPU: with two threads on two busy cores a chat prompt took 47 ms of CPU time, most
-    of it in barriers, with one thread 20 ms. Native bfloat16 took 0.6 times as long, and its vectors' cosine with those
-    in float32 was at least 0.998. Raises UnusableEncoder.
-    """
-
-    def __init__(self, name: str) -> None:
-        if Path(name).is_absolute() and not Path(name).is_dir():  # says so before torch is loaded and the hub is asked
-            raise UnusableEncoder(name, NotADirectoryError("there is no such directory"))
-        # Imported here because they load torch, which processes with the hashing encoder must not.
-        import torch
-        from sentence_transformers import SentenceTransformer
-
-        from learning.whole_weights import whole_weights_only
-
-        torch.set_num_threads(1)
-        self.name = name
-        dtype = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
-        try:
-            with whole_weights_only():
-                self._model = SentenceTransformer(
-                    name, device="cpu", trust_remote_code=False, model_kwargs={"dtype": dtype}
-                )
-        except Exception as error:  # transformers raises errors of any kind for files that it cannot use
-            raise UnusableEncoder(name, error) from error
-        self.dimension = len(self._model.encode([""], show_progress_bar=False)[0])
-        self._cache = VectorCache(self._encode_new, self.dimension)
-
-    def encode(self, texts: Sequence[str]) -> Vectors:
-        """Return vectors of these texts, (texts, dimension), from the cache where it has them."""
-        return self._cache.encode(texts)
-
-    def _encode_new(self, texts: list[str]) -> Vectors:
-        encoded = self._model.encode(texts, batch_size=BATCH, show_progress_bar=False)
-        vectors = np.asarray(encoded, np.float32)  # normalised only here, because bfloat16 has three digits
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return np.asarray(vectors / np.maximum(lengths, 1e-12), np.float32)
-
-
 @lru_cache(maxsize=2)
 def make_encoder(name: str) -> Encoder:
-    """Return the encoder of this name, loaded once a process; names but `hashing` are sentence-transformers models."""
-    return HashingEncoder() if name == HASHING else SentenceEncoder(name)
+    """Return the encoder of this name, loaded once a process: `hashing`, or a sentence-transformers model.
+
+    Raises UnusableEncoder, or ExtraMissing for a sentence-transformers model in a base install.
+    """
+    if name == HASHING:
+        return HashingEncoder()
+    if Path(name).is_absolute() and not Path(name).is_dir():  # refused before torch is loaded and the hub is asked
+        raise UnusableEncoder(name, NotADirectoryError("there is no such directory"))
+    encoder: Encoder = load("learning.features.sentence_encoder", f"the text encoder {name}").SentenceEncoder(name)
+    return encoder

@@ -10,17 +10,17 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.utils import murmurhash3_32
 
 from learning.features.intent_features import INTENT_VALUES, intent_features
+from learning.features.length_predictor import Prompt, group_key
 from learning.features.text_encoders import HASHING, Encoder, Vectors
-from learning.predictors.length_predictor import Prompt, group_key
 from scheduling.costs import Floats, Ints
 
-WORD_VALUES = 2048  # hash buckets of words and pairs: fewer collide more, more cost memory and time; not tuned
+WORD_VALUES = 2048  # hash buckets of words and pairs of words: fewer collide more, more cost memory and time; not tuned
 BYTE_BITS = 13  # with 12, tau on code comments was 0.01 lower, with 14 0.01 higher at twice the size
 BYTE_VALUES = 2**BYTE_BITS
 DIMENSION = WORD_VALUES + BYTE_VALUES + INTENT_VALUES
 BYTE_LENGTHS = (4, 5)  # sequences of 4 and 5 bytes catch stems, code identifiers and languages without spaces
-MOST_CHARACTERS = 2048  # only the beginning of a longer text is read; 1,024 or 4,096 bytes changed no RMSE by 1 %
-# The primes of xxHash32: odd, bits well spread.
+MOST_CHARACTERS = 2048  # only the beginning of a longer text is read; 1,024 or 4,096 changed no RMSE by 1 %
+# The primes of xxHash32, which are odd and whose bits are well spread.
 MULTIPLIERS = np.array([0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1], np.uint32)
 
 _words_of = HashingVectorizer(ngram_range=(1, 2)).build_analyzer()
@@ -29,8 +29,8 @@ _words_of = HashingVectorizer(ngram_range=(1, 2)).build_analyzer()
 def hash_texts(texts: Sequence[str], further_words: Sequence[str] | None = None) -> csr_array:
     """Return a row for each text, (texts, DIMENSION): words and byte sequences, each of unit length, and its intent.
 
-    `further_words` has a word for each text, which counts as one of the text's own. The rows are put together here:
-    for five short texts, transforming and stacking by the libraries' matrices took four fifths of the time.
+    `further_words` has a word for each text, which counts as one of the text's own words. The matrix is built by hand:
+    for five short texts, the libraries' transforming and stacking took four fifths of the time.
     """
     columns: list[Ints] = []
     values: list[npt.NDArray[np.floating]] = []
@@ -52,7 +52,7 @@ def hash_texts(texts: Sequence[str], further_words: Sequence[str] | None = None)
 def rarity_weights(texts: csr_array) -> Floats:
     """Return the logarithmic inverse document frequency of each column, (columns,), so that rare words weigh more.
 
-    Words and byte sequences are each scaled so that rows keep their mean squared length. Intent features weigh 1.
+    The weights of words, and those of byte sequences, keep the rows' mean squared length. Intent features weigh 1.
     """
     weights = np.ones(texts.shape[1])
     counts = np.bincount(texts.indices, minlength=texts.shape[1])
@@ -65,7 +65,7 @@ def rarity_weights(texts: csr_array) -> Floats:
 
 
 def _word_columns(text: str) -> Ints:
-    """Return the columns of a text's words and pairs, the hash buckets of scikit-learn's HashingVectorizer."""
+    """Return the columns of a text's words and pairs: the hash buckets of scikit-learn's HashingVectorizer."""
     return np.unique(np.array([abs(murmurhash3_32(word)) % WORD_VALUES for word in set(_words_of(text))], np.int64))
 
 
@@ -90,7 +90,7 @@ def _byte_sequences(text: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.fl
 
 @dataclass(frozen=True, slots=True)
 class TextVectors:
-    """A row for each text; with the hashing encoder, which reads the same words, `encoded` has no columns."""
+    """Vectors, a row for each text; with the hashing encoder, which reads the same words, `encoded` has no columns."""
 
     hashed: csr_array  # (texts, DIMENSION)
     encoded: Vectors  # (texts, the encoder's dimension), of unit length
@@ -100,7 +100,7 @@ class TextVectors:
 
 
 def read_texts(prompts: Sequence[Prompt], encoder: Encoder, wanted: npt.NDArray[np.bool_]) -> TextVectors:
-    """Return vectors of these prompts' inputs; only `wanted` ones are encoded, the others' encoded vectors are 0.
+    """Return vectors of these prompts' inputs; only `wanted` ones go through the encoder, the others get 0 there.
 
     The application counts as a word, so that it has its own weight even with too few answers for its own model.
     """

@@ -1,4 +1,4 @@
-"""Predictors for the time before a model is fitted: the user input length (UILO), a regression on answers so far."""
+"""Predictors for the time before a model is fitted: the user input length (UILO), or a regression on answers so far."""
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 
 from learning.estimators.regressions import LogRegression, fit_log_regression
-from learning.predictors.length_predictor import (
+from learning.features.length_predictor import (
     Arrays,
     Outcome,
     Prediction,
@@ -19,14 +19,14 @@ from learning.predictors.length_predictor import (
 from scheduling.costs import Floats
 from scheduling.request import COVERAGE
 
-WINDOW = 200  # newest answers of each application; any value above a few dozen gives reliable quantiles
-FEWEST = 3  # answers before an upper quantile below the limit is predicted: fewer show no spread
-FEWEST_OWN = 5  # errors of an application before its upper quantile uses them instead of all errors; not tuned
-BEYOND = np.log(1.5)  # an upper quantile above the longest answer seen is set to 1.5 times that answer
+WINDOW = 200  # newest answers kept of each application; any value above a few dozen gives reliable quantiles
+FEWEST = 3  # with fewer answers, which show no spread, the predicted upper quantile is the limit
+FEWEST_OWN = 5  # an application with fewer errors of its own uses those of all applications; not tuned
+BEYOND = np.log(1.5)  # an upper quantile beyond all errors so far is 1.5 times the length with the largest of them
 
 
 class UserInputLengthPredictor:
-    """Predicts the user input length; its upper quantile is a multiple of it that covers `COVERAGE` of the answers."""
+    """Predicts the user input length; its upper quantile is the multiple that covers `COVERAGE` of the answers."""
 
     name = "uilo"
 
@@ -74,7 +74,7 @@ class RunningRegression:
         self.observe(outcomes)
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
-        """Learn from more answers; one that reached its limit counts as that long, other censored ones are ignored."""
+        """Learn from more answers; one cut off at its limit counts as complete, other censored ones are ignored."""
         for outcome in outcomes:
             if not outcome.censored or outcome.generated_tokens >= outcome.prompt.limit_tokens:
                 answer = float(outcome.prompt.input_tokens), float(outcome.generated_tokens)
@@ -82,7 +82,7 @@ class RunningRegression:
         self._fitted = None
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
-        """Return median and upper quantile of each prompt's length; with few answers the upper one is the limit."""
+        """Return median and upper quantile of each length; with few answers, the limit is the upper quantile."""
         if not prompts:
             return []
         regression, own_gaps, gap = self._fit()
@@ -96,7 +96,7 @@ class RunningRegression:
         return predicted
 
     def _fit(self) -> tuple[LogRegression, dict[str, float], float]:
-        """Return the regression and the gap from its prediction to the upper quantile, per application and for all."""
+        """Return the regression and log gaps from its prediction to the upper quantile, by application and overall."""
         if self._fitted is None:
             names = [name for name, answers in self._answers.items() for _ in answers]
             pairs = np.array([pair for answers in self._answers.values() for pair in answers]).reshape(-1, 2)

@@ -5,11 +5,11 @@ An application's robust regression splits an answer's length into
     length = predicted(input length) + spread(input length) · z,
 
 so that short and long answers weigh the same in one forest. A ridge predicts z from the text's words and, where that
-helps, from the sentence encoder's vector beside them. The forest predicts z from that prediction, the input length and
-lexical features. A regression between logarithms, which applications share in part, predicts well while answers are
-few. Each group of prompts (see `application_models`) blends ridge, forest and that regression with weights fitted to
-left-out answers. A part that does not help gets almost no weight, so that an application whose lengths depend on the
-input length alone is predicted by its robust regression. Only texts whose group reads the encoder's vector are encoded.
+helps, from the sentence encoder's vector as well. The forest predicts z from the ridge's prediction, the input length
+and lexical features. A regression between logarithms, which applications share in part, predicts well while answers are
+few. Each group of prompts (see `application_models`) blends ridge, forest and the regression between logarithms, with
+weights fitted to left-out answers. A part that does not help gets almost no weight, so that the robust regression alone
+predicts applications whose lengths depend on the input length alone. Texts are encoded only if their group needs it.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,7 @@ from scipy.optimize import nnls
 from learning.estimators.application_models import ApplicationModels, fit_application_models
 from learning.estimators.quantile_forest import QuantileForest, train_forest
 from learning.estimators.regressions import LogRegression, fit_log_regression
-from learning.features.prompt_features import FeatureMatrix, lexical_features
-from learning.features.text_encoders import Encoder, make_encoder
-from learning.features.text_vectors import read_texts
-from learning.predictors.cold_start import UserInputLengthPredictor
-from learning.predictors.length_predictor import (
+from learning.features.length_predictor import (
     Arrays,
     Outcome,
     Prediction,
@@ -37,15 +33,19 @@ from learning.predictors.length_predictor import (
     input_lengths,
     summarise,
 )
+from learning.features.prompt_features import FeatureMatrix, lexical_features
+from learning.features.text_encoders import Encoder, make_encoder
+from learning.features.text_vectors import read_texts
+from learning.predictors.cold_start import UserInputLengthPredictor
 from scheduling.costs import Floats, Ints
 from scheduling.request import COVERAGE
 
-FEWEST_OUTCOMES = 30  # complete outcomes needed to fit anything, and to fit a group's blend, as in `application_models`
-# Equal weights of ridge, forest and regression between logarithms, with a sum slightly below 1; not tuned
+FEWEST_OUTCOMES = 30  # a fit needs this many complete outcomes, and so does a group's blend; see `application_models`
+# Equal weights of ridge, forest and regression between logarithms, whose sum is slightly below 1; not tuned
 DEFAULT_BLEND = np.array([0.3, 0.3, 0.3])
 # The default blend counts as this share of the group's answers. Without it, two parts that predict the same could get
-# any weights. Not tuned; with the weight of at least thirty answers, the first fit on a real model's answers had a tau
-# 0.015 higher and errors 3 % larger.
+# any weights. Not tuned; when the blend counted as at least thirty answers, the first fit on a real model's answers had
+# a tau 0.015 higher and errors 3 % larger.
 PRIOR_SHARE = 0.05
 # Added to the forest's gap from median to upper quantile (in z), because a gap of 0 cannot be scaled; not tuned.
 LEAST_UPPER_GAP = 0.2
@@ -54,12 +54,12 @@ LEAST_UPPER_SCALE = 0.05  # keeps the upper quantile above the median; any small
 
 @dataclass(slots=True)
 class FittedForest:
-    """The state that `fit` learned."""
+    """What `ForestPredictor.fit` learned."""
 
     applications: ApplicationModels
     forest: QuantileForest
     logs: LogRegression
-    blends: Floats  # (groups, 3): the weights of ridge, forest and `logs` in the centre of the distribution
+    blends: Floats  # (groups, 3): the weights of ridge, forest and `logs` in the predicted centre of the distribution
     upper_scales: Floats  # (groups,): the width of the distribution's upper half relative to the forest's
 
 
@@ -116,7 +116,7 @@ class ForestPredictor:
         return np.asarray(base[:, None] + spread[:, None] * (centre[:, None] + around), np.float32)
 
     def to_arrays(self) -> Arrays:
-        """Return the state for `learning.store`, with the encoder's name; names are those of earlier releases."""
+        """Return the state for `learning.store`, with the encoder's name; arrays keep the names of earlier releases."""
         arrays: Arrays = {"encoder": np.asarray(self.encoder.name)}
         if self.fitted:
             arrays |= self.fitted.applications.to_arrays() | self.fitted.forest.to_arrays()
@@ -149,7 +149,7 @@ def _names_and_inputs(prompts: Sequence[Prompt]) -> tuple[list[str], Floats]:
 
 
 def _within_limits(logs: Floats, prompts: Sequence[Prompt]) -> Floats:
-    """Return lengths from their logarithms, none above its prompt's limit."""
+    """Return lengths from their logarithms, each bounded by its prompt's limit."""
     limits = np.array([prompt.limit_tokens for prompt in prompts], np.float64)
     return np.asarray(np.exp(np.minimum(logs, np.log(np.maximum(limits, 1)))))
 
@@ -162,11 +162,11 @@ def _features(prompts: Sequence[Prompt], base: Floats, spread: Floats, text_scor
 def _fit_blends(
     z: Floats, spread: Floats, left_out: tuple[Floats, Floats], out_of_bag: Samples, groups: Ints, group_count: int
 ) -> tuple[Floats, Floats]:
-    """Fit each group's blend of ridge, forest and regression between logarithms, and the scale of its upper half.
+    """Return each group's blend of ridge, forest and regression between logarithms, and the scale of its upper half.
 
-    `left_out` holds each answer's prediction by a ridge, and by a regression between logarithms, without that answer.
-    The blend minimises squared errors in tokens, with no negative weight. The scale makes the upper quantile cover
-    `COVERAGE` of the group's answers (split conformal prediction on out-of-bag samples).
+    `left_out` holds each answer's z as predicted by a ridge, and by a regression between logarithms, that were fitted
+    without the answer. The blend minimises squared errors in tokens and has no negative weight. The scale makes the
+    upper quantile cover `COVERAGE` of the group's answers (split conformal prediction on out-of-bag samples).
     """
     text_scores, log_scores = left_out
     median, upper = np.nanquantile(out_of_bag, [0.5, COVERAGE], axis=1)
@@ -181,7 +181,7 @@ def _fit_blends(
         targets = np.concatenate([z[rows] * spread[rows], prior @ DEFAULT_BLEND])
         blends[group], _ = nnls(np.concatenate([parts, prior]), targets)
         centre = of_one @ blends[group]
-        needed = z[rows] - 1 / spread[rows]  # upper quantiles are rounded up, so one token less still covers a length
+        needed = z[rows] - 1 / spread[rows]  # one token less still covers a length, as upper quantiles are rounded up
         scales = np.sort((needed - centre) / (upper[rows] - median[rows] + LEAST_UPPER_GAP))
         covering = min(len(rows) - 1, int(np.ceil(COVERAGE * (len(rows) + 1))) - 1)
         upper_scales[group] = max(LEAST_UPPER_SCALE, scales[covering])

@@ -1,29 +1,27 @@
 """Predictors that classify the served model's hidden states into bins of lengths (Sequence Scheduling, Table 3).
 
-`pooled` averages the states of the prompt's tokens and trains an MLP on them. The [LEN]-token variant of `perception`
-appends a token to the prompt and reads the bin from that token's state; the token's embedding, the classifier and LoRA
-adapters are trained together. The model reads the prompt once and generates nothing.
+`pooled` averages the states of the prompt's tokens and trains an MLP on the averages. The [LEN]-token variant of
+`perception` appends a token to the prompt and reads the bin from that token's state; the token's embedding, the
+classifier and LoRA adapters are trained together. The model reads the prompt once and generates nothing.
 
-torch is loaded when the model is first needed, hence the imports in functions.
+Modules that import torch are loaded by name when the model is first needed.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
 import numpy as np
 from scipy.special import softmax
 
+from extras import load
+from learning.features.length_predictor import Arrays, Outcome, Prediction, Prompt, summarise
 from learning.features.text_encoders import VectorCache, Vectors
 from learning.predictors.cold_start import UserInputLengthPredictor
 from learning.predictors.length_bins import BIN_TOKENS, Target, bin_number, bin_width, samples_of_bins, target_bins
-from learning.predictors.length_predictor import Arrays, Outcome, Prediction, Prompt, summarise
 from learning.predictors.perception import EPOCHS, QUERY_AND_KEY
 
-if TYPE_CHECKING:
-    from learning.predictors.language_model import LanguageModel
-
-FEWEST_OUTCOMES = 20  # as for the forests of `paper_forests`; not tuned
-HEAD = ("token", "weight", "bias")  # stored arrays of embedding and classifier; all others are adapters
+FEWEST_OUTCOMES = 20  # complete answers that a fit needs, as in `paper_forests`; not tuned
+HEAD = ("token", "weight", "bias")  # names of the stored arrays of embedding and classifier; all others are adapters
 
 
 class PooledStatesPredictor:
@@ -41,12 +39,10 @@ class PooledStatesPredictor:
         complete = [o for o in outcomes if not o.censored]
         self._layers = {}
         if len(complete) >= FEWEST_OUTCOMES:
-            from learning.predictors.language_model import train_classifier
-
             states = self._pooled_states([o.prompt for o in complete])
             self.bin_tokens = bin_width(complete)
             bins = [bin_number(o.generated_tokens, self.bin_tokens) for o in complete]
-            self._layers = dict(train_classifier(states, np.array(bins)))
+            self._layers = dict(self._language_model().train_classifier(states, np.array(bins)))
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
         """Return median and upper quantile of each prompt's generation length."""
@@ -59,10 +55,12 @@ class PooledStatesPredictor:
         return summarise(samples_of_bins(softmax(scores, axis=1), self.bin_tokens), prompts)
 
     def _pooled_states(self, prompts: Sequence[Prompt]) -> Vectors:
-        from learning.predictors.language_model import shared_language_model
+        model = self._language_model().shared_language_model(self.source)
+        states: Vectors = model.pooled_states([model.render(prompt) for prompt in prompts])
+        return states
 
-        model = shared_language_model(self.source)
-        return model.pooled_states([model.render(prompt) for prompt in prompts])
+    def _language_model(self) -> Any:
+        return load("learning.predictors.language_model", self.name)
 
     def to_arrays(self) -> Arrays:
         """Return the state for `learning.store`, with the model's name."""
@@ -72,7 +70,7 @@ class PooledStatesPredictor:
     def from_arrays(cls, arrays: Arrays) -> Self:
         """Return the stored predictor; the model is loaded at its first use."""
         predictor = cls(str(arrays["source"]))
-        predictor.bin_tokens = int(arrays.get("bin", BIN_TOKENS))  # models of earlier releases have none
+        predictor.bin_tokens = int(arrays.get("bin", BIN_TOKENS))  # models of earlier releases lack the width of a bin
         predictor._layers = {name: values for name, values in arrays.items() if name not in ("source", "bin")}
         return predictor
 
@@ -88,7 +86,7 @@ class LenTokenPredictor:
         self.source, self.target, self.epochs, self.rate = source, target, epochs, rate
         self.bin_tokens = BIN_TOKENS
         self._weights: Arrays = {}
-        self._loaded: LanguageModel | None = None
+        self._loaded: Any = None  # a `language_model.LanguageModel`
         self._states = VectorCache(self._read_states, 0)
 
     def fit(self, outcomes: Sequence[Outcome]) -> None:
@@ -96,14 +94,14 @@ class LenTokenPredictor:
         complete = [o for o in outcomes if not o.censored]
         if not complete:
             return
-        from learning.predictors.lora_tuning import tune_len_token
-
         self._weights, self._loaded = {}, None
         model = self._model()
         self.bin_tokens = bin_width(complete)
         bins = target_bins(complete, self.target, self.bin_tokens)
         texts = [model.render(prompt) for prompt in bins]
-        self._use(tune_len_token(model, texts, list(bins.values()), epochs=self.epochs, rate=self.rate, seed=0))
+        self._use(
+            self._tuning().tune_len_token(model, texts, list(bins.values()), epochs=self.epochs, rate=self.rate, seed=0)
+        )
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
         """Return median and upper quantile of each prompt's distribution over bins."""
@@ -119,17 +117,17 @@ class LenTokenPredictor:
         self._states = VectorCache(self._read_states, weights["weight"].shape[1])
 
     def _read_states(self, texts: list[str]) -> Vectors:
-        from learning.predictors.lora_tuning import len_token_states
+        states: Vectors = self._tuning().len_token_states(self._model(), texts, self._weights["token"])
+        return states
 
-        return len_token_states(self._model(), texts, self._weights["token"])
-
-    def _model(self) -> "LanguageModel":
+    def _model(self) -> Any:
         if self._loaded is None:
-            from learning.predictors.lora_tuning import load_with_adapters
-
             adapters = {name: values for name, values in self._weights.items() if name not in HEAD}
-            self._loaded = load_with_adapters(self.source, QUERY_AND_KEY, adapters)
+            self._loaded = self._tuning().load_with_adapters(self.source, QUERY_AND_KEY, adapters)
         return self._loaded
+
+    def _tuning(self) -> Any:
+        return load("learning.predictors.lora_tuning", self.name)
 
     def to_arrays(self) -> Arrays:
         """Return the state for `learning.store`, with the model's name."""

@@ -1,6 +1,6 @@
 """The served causal LM for predictors: returns pooled hidden states or a few greedy tokens; trains an MLP on states.
 
-This file and `lora_tuning` load torch; predictors that need them import them at their first use.
+This file and `lora_tuning` import torch; predictors that need these files load them by name at their first use.
 """
 
 import re
@@ -16,21 +16,21 @@ from jinja2 import TemplateError
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from learning.features.length_predictor import Prompt
 from learning.features.text_encoders import VectorCache, Vectors
-from learning.predictors.length_predictor import Prompt
-from learning.whole_weights import whole_weights_only
+from learning.features.whole_weights import whole_weights_only
 
-BATCH = 16  # prompts of one forward pass: more need more memory beside the served model's; not tuned
+BATCH = 16  # prompts of one forward pass: more need more memory beside that of the served model; not tuned
 STATEMENT_TOKENS = 30  # enough for a number with words around it; the paper's value (Sequence Scheduling, appendix C)
 NUMBER = re.compile(r"\d+")
-MOST_NUMBER = 1 << 20  # larger numbers do not count as lengths
+MOST_NUMBER = 1 << 20  # a larger number counts as this one
 MOST_PROMPT_TOKENS = 1024  # only the end of a longer prompt is read, which bounds memory and time; not tuned
 
 
 class LanguageModel:
     """A model with its tokenizer, loaded from a directory or a hub id, on the CPU.
 
-    States and numbers of a text are cached, because predictor and trainer ask for the same requests again.
+    States and numbers of a text are cached, because predictor and trainer ask for the same texts again.
     """
 
     def __init__(self, source: str | Path) -> None:
@@ -47,7 +47,7 @@ class LanguageModel:
         self._numbers = VectorCache(self._say_numbers, 1)
 
     def render(self, prompt: Prompt, question: str = "") -> str:
-        """Return the prompt in the model's chat template, with the `question` at its end."""
+        """Return the prompt in the model's chat template, with the `question` at the end of the input."""
         asked = _joined(prompt.input, question)
         if not self.tokenizer.chat_template:
             return _joined(prompt.instruction, asked) + "\n"
@@ -112,7 +112,7 @@ def _joined(*parts: str) -> str:
 
 @lru_cache(maxsize=1)
 def shared_language_model(source: str) -> LanguageModel:
-    """Return the untuned model, loaded once a process, so that refits read only new prompts."""
+    """Return the untuned model, loaded once a process, so that its caches last and refits read only new prompts."""
     return LanguageModel(source)
 
 

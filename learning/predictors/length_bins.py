@@ -7,17 +7,17 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from learning.predictors.length_predictor import Outcome, Prompt, Samples
+from learning.features.length_predictor import Outcome, Prompt, Samples
 
-Target = Literal["longest", "mean"]  # what tuning aims at: the longest of a prompt's answers, or their mean
+Target = Literal["longest", "mean"]  # what tuning aims at: the length of a prompt's longest answer, or the mean length
 
-BIN_TOKENS = 50  # the paper's, where answers have some 250 tokens
+BIN_TOKENS = 50  # the paper's width of a bin, for answers of some 250 tokens
 BIN_SHARE = 0.2  # bin width relative to the mean length, for services with shorter answers
 SAMPLES = 64  # samples of a distribution; they resolve its quantiles to 1/64; not tuned
 
 
 def bin_width(outcomes: Sequence[Outcome]) -> int:
-    """Return the tokens of a bin: the paper's, or fewer if these answers are short."""
+    """Return the width of a bin in tokens: the paper's, or less if these answers are short."""
     mean = float(np.mean([outcome.generated_tokens for outcome in outcomes]))
     return max(1, min(BIN_TOKENS, round(BIN_SHARE * mean)))
 
@@ -45,7 +45,7 @@ def target_bins(outcomes: Sequence[Outcome], target: Target, width: int) -> dict
 
 
 def samples_of_bins(probabilities: npt.NDArray[np.float64], width: int = BIN_TOKENS) -> Samples:
-    """Return equally likely lengths, (rows, SAMPLES), from bin probabilities (rows, bins), even within each bin."""
+    """Return equally likely lengths, (rows, SAMPLES), for probabilities of bins, (rows, bins); each bin is uniform."""
     edges = np.arange(probabilities.shape[1] + 1) * width
     levels = (np.arange(SAMPLES) + 0.5) / SAMPLES
     rows = [np.interp(levels, np.concatenate([[0], np.cumsum(row)]), edges) for row in probabilities]

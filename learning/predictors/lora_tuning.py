@@ -1,4 +1,4 @@
-"""LoRA tuning (Sequence Scheduling 3.2, appendix A): trains adapters to print a number or encode it in a state."""
+"""LoRA tuning (Sequence Scheduling 3.2, appendix A): trains adapters to print a length, or to encode it in a state."""
 
 import math
 import warnings
@@ -14,13 +14,13 @@ from learning.predictors.language_model import BATCH, LanguageModel
 
 IGNORED = -100  # the label that PyTorch's cross entropy leaves out
 PAPER_RATE, PAPER_PARAMETERS = 5e-5, 6.7e9  # appendix A, for LLaMA-7B
-MOST_RATE = 1e-2  # above it the smallest model diverged
+MOST_RATE = 1e-2  # with a higher rate the smallest model diverged
 RANK = 8  # rank of the adapters
-TUNED_BATCH = 16  # texts of a step that tunes the token
+TUNED_BATCH = 16  # texts of one training step of the [LEN] token
 
 
 def load_with_adapters(source: str, targets: Sequence[str], weights: dict[str, npt.NDArray[Any]]) -> LanguageModel:
-    """Load a separate copy of the model with adapters on these projections, and into them trained `weights`, if any."""
+    """Return a new copy of the model with adapters on these projections; the adapters get trained `weights`, if any."""
     loaded = LanguageModel(source)
     loaded.model = add_adapters(loaded.model, targets)
     if weights:
@@ -40,7 +40,7 @@ def add_adapters(model: Any, targets: Sequence[str]) -> PeftModel:
 
 
 def learning_rate(parameters: int) -> float:
-    """Return the paper's rate, scaled by the inverse square root of the model's size, since small models need more."""
+    """Return the paper's rate times the inverse square root of the relative model size: small models need more."""
     return min(MOST_RATE, PAPER_RATE * math.sqrt(PAPER_PARAMETERS / max(1, parameters)))
 
 
@@ -78,7 +78,7 @@ def tune_len_token(
         torch.manual_seed(seed)
         head = torch.nn.Linear(width, max(bins) + 1)
     known = model.get_input_embeddings().weight.detach().float()
-    token = torch.nn.Parameter(known.mean(0))  # starts as the mean of all tokens
+    token = torch.nn.Parameter(known.mean(0))  # begins as the mean of all tokens' embeddings
     optimizer = _optimizer(model, rate, [token, *head.parameters()])
     targets = torch.tensor(list(bins))
 
@@ -114,7 +114,7 @@ def _len_token_states(language_model: LanguageModel, texts: Sequence[str], token
 
 
 def _optimizer(model: Any, rate: float | None, further: Sequence[torch.nn.Parameter] = ()) -> torch.optim.Optimizer:
-    """Return an optimizer of the adapters and of `further`; the default rate follows the model's size."""
+    """Return an optimizer of the adapters and the `further` parameters; the default rate follows the model's size."""
     chosen = rate or learning_rate(sum(p.numel() for p in model.parameters()))
     return torch.optim.AdamW([*(p for p in model.parameters() if p.requires_grad), *further], lr=chosen)
 

@@ -7,10 +7,7 @@ from typing import Self
 import numpy as np
 
 from learning.estimators.quantile_forest import QuantileForest, train_forest
-from learning.features.prompt_features import FeatureMatrix, application_features, user_features, user_input_length
-from learning.features.text_encoders import Encoder, make_encoder
-from learning.predictors.cold_start import UserInputLengthPredictor
-from learning.predictors.length_predictor import (
+from learning.features.length_predictor import (
     Arrays,
     Outcome,
     Prediction,
@@ -20,16 +17,19 @@ from learning.predictors.length_predictor import (
     summarise,
     summarise_by_mean,
 )
+from learning.features.prompt_features import FeatureMatrix, application_features, user_features, user_input_length
+from learning.features.text_encoders import Encoder, make_encoder
+from learning.predictors.cold_start import UserInputLengthPredictor
 
-# Answers before a forest is trained: five leaves of four. Fewer make the distribution coarse, more delay learning; not
-# tuned.
+# A forest is trained on at least this many answers: five leaves of four. Fewer make the distribution coarse, more delay
+# learning; not tuned.
 FEWEST_OUTCOMES = 20
 
 
 class SemanticFeaturesPredictor:
-    """One forest for all applications; `inst` reads length and instruction, `usin` the user's text as well.
+    """One forest for all applications: `inst` reads input length and instruction, `usin` also the user's text.
 
-    `usin-mean` predicts the forest's value, as the paper does, instead of the median.
+    `usin-mean` predicts the mean, as the paper's forest does, instead of the median.
     """
 
     def __init__(self, name: str, encoder: Encoder, forest: QuantileForest | None = None) -> None:
@@ -68,9 +68,9 @@ class SemanticFeaturesPredictor:
 
 
 class TaskForestsPredictor:
-    """A forest on the user input length for each task, an application with an instruction.
+    """A forest on the user input length for each task; a task is an application with an instruction.
 
-    For an unknown task it predicts the user input length.
+    For an unknown task, the predictor predicts the user input length.
     """
 
     name = "raft"

@@ -1,23 +1,21 @@
 """Predictors that ask the served model to print the length of its answer (Sequence Scheduling 3).
 
-The untuned model is asked for the length in advance of its answer (`pia`) or instead of it (`perception-only`). The
-tuned one (`perception`) was trained by LoRA to print the upper bound of the bin that the prompt's answers fall into.
-The answer itself is always generated from the user's prompt alone, which is how the paper keeps the question from
-changing the answer (appendix C). torch is loaded when the model is first needed.
+The untuned model is asked to print the length before its answer (`pia`) or instead of it (`perception-only`). The tuned
+model (`perception`) was trained by LoRA to print the upper bound of the bin that the prompt's answers fall into. The
+answer that the client gets is always generated from the user's prompt alone, so that the question cannot change it, as
+in the paper (appendix C). Modules that import torch are loaded by name when the model is first needed.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
 import numpy as np
 
+from extras import load
+from learning.features.length_predictor import Arrays, Outcome, Prediction, Prompt, clamp_prediction
 from learning.predictors.cold_start import UserInputLengthPredictor
 from learning.predictors.length_bins import Target, bin_upper_bound, bin_width, target_bins
-from learning.predictors.length_predictor import Arrays, Outcome, Prediction, Prompt, clamp_prediction
 from scheduling.request import COVERAGE
-
-if TYPE_CHECKING:
-    from learning.predictors.language_model import LanguageModel
 
 # The paper's questions, verbatim (Table 1 and appendix A). An untuned model is asked for words, because the paper
 # found that it estimates words better than tokens.
@@ -36,7 +34,7 @@ QUERY_AND_KEY = ("q_proj", "k_proj")
 
 
 class PerceptionPredictor:
-    """Asks the model, `in_advance`, `only` or `tuned`; if it prints no number, the user input length is predicted."""
+    """Asks the model in the mode `in_advance`, `only` or `tuned`; if it prints no number, predicts the input length."""
 
     def __init__(
         self,
@@ -49,12 +47,12 @@ class PerceptionPredictor:
         batch: int = 16,
         projections: Sequence[str] = QUERY_AND_KEY,
     ) -> None:
-        """Take the tuning's settings; the default rate follows the model's size (`lora_tuning.learning_rate`)."""
+        """All but `source` and `mode` are for tuning; the default rate is that of `lora_tuning.learning_rate`."""
         self.source, self.mode, self.projections = source, mode, tuple(projections)
         self.target, self.epochs, self.rate, self.batch = target, epochs, rate, batch
         self.median_ratio = self.upper_ratio = 1.0  # the ratios of median and upper quantile to the printed number
         self._weights: Arrays = {}
-        self._loaded: LanguageModel | None = None
+        self._loaded: Any = None  # a `language_model.LanguageModel`
 
     @property
     def name(self) -> str:
@@ -67,9 +65,6 @@ class PerceptionPredictor:
         if not complete:
             return
         if self.mode == "tuned":
-            # Imported here because it loads torch, which processes with other predictors must not.
-            from learning.predictors.lora_tuning import adapter_weights, tune
-
             self._weights, self._loaded = {}, None
             model = self._model()
             width = bin_width(complete)
@@ -78,17 +73,18 @@ class PerceptionPredictor:
                 (model.render(prompt, QUESTIONS[self.mode]), str(bin_upper_bound(number, width)))
                 for prompt, number in targets.items()
             ]
-            tune(model, examples, epochs=self.epochs, rate=self.rate, batch=self.batch, seed=0)
-            self._weights = adapter_weights(model.model)
+            tuning = load("learning.predictors.lora_tuning", self.name)
+            tuning.tune(model, examples, epochs=self.epochs, rate=self.rate, batch=self.batch, seed=0)
+            self._weights = tuning.adapter_weights(model.model)
         printed = self.printed_lengths([o.prompt for o in complete])
         ratios = [o.generated_tokens / n for o, n in zip(complete, printed, strict=True) if n]
         if ratios:
-            # a tuned model prints tokens, the others words
+            # a tuned model prints a number of tokens, which needs no ratio; other models print a number of words
             self.median_ratio = 1.0 if self.mode == "tuned" else float(np.median(ratios))
             self.upper_ratio = max(self.median_ratio, float(np.quantile(ratios, COVERAGE)))
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
-        """Return the printed number times the learned ratios of the median and of the upper quantile."""
+        """Return the printed number times the learned ratios of median and upper quantile."""
         fallback = UserInputLengthPredictor().predict(prompts)
         return [
             clamp_prediction(n * self.median_ratio, n * self.upper_ratio, prompt.limit_tokens) if n else otherwise
@@ -96,23 +92,20 @@ class PerceptionPredictor:
         ]
 
     def printed_lengths(self, prompts: Sequence[Prompt]) -> list[int | None]:
-        """Return the first number that the model prints for each prompt, or None (the paper's failure)."""
+        """Return the first number that the model prints for each prompt, or None (a failure in the paper)."""
         if not prompts:
             return []
         model = self._model()
-        return model.first_numbers([model.render(p, QUESTIONS[self.mode]) for p in prompts])
+        printed: list[int | None] = model.first_numbers([model.render(p, QUESTIONS[self.mode]) for p in prompts])
+        return printed
 
-    def _model(self) -> "LanguageModel":
-        """Return the model, loaded at its first use: the shared one, or for `tuned` one of its own with adapters."""
-        # Imported here because they load torch, which processes with other predictors must not; peft is an extra.
+    def _model(self) -> Any:
+        """Return the model, loaded at its first use: the shared model, or for `tuned` a copy of it with adapters."""
         if self.mode != "tuned":
-            from learning.predictors.language_model import shared_language_model
-
-            return shared_language_model(self.source)
+            return load("learning.predictors.language_model", self.name).shared_language_model(self.source)
         if self._loaded is None:
-            from learning.predictors.lora_tuning import load_with_adapters
-
-            self._loaded = load_with_adapters(self.source, self.projections, self._weights)
+            tuning = load("learning.predictors.lora_tuning", self.name)
+            self._loaded = tuning.load_with_adapters(self.source, self.projections, self._weights)
         return self._loaded
 
     def to_arrays(self) -> Arrays:
@@ -130,7 +123,7 @@ class PerceptionPredictor:
     def from_arrays(cls, arrays: Arrays) -> Self:
         """Return the stored predictor; the model is loaded at its first use."""
         predictor = cls(str(arrays["source"]), str(arrays["mode"]), projections=arrays["targets"].tolist())
-        predictor.median_ratio = float(arrays.get("median_ratio", 1.0))  # models of earlier releases have none
+        predictor.median_ratio = float(arrays.get("median_ratio", 1.0))  # models of earlier releases lack it
         predictor.upper_ratio = float(arrays["upper_ratio"])
         prefix = "weights "
         predictor._weights = {n.removeprefix(prefix): v for n, v in arrays.items() if n.startswith(prefix)}

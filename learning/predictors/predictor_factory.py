@@ -4,24 +4,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from learning.features.length_predictor import LengthPredictor
 from learning.features.text_encoders import Encoder
 from learning.predictors.cold_start import UserInputLengthPredictor
 from learning.predictors.forest import ForestPredictor
 from learning.predictors.hidden_states import LenTokenPredictor, PooledStatesPredictor
 from learning.predictors.length_bins import Target
-from learning.predictors.length_predictor import LengthPredictor
 from learning.predictors.paper_forests import SemanticFeaturesPredictor, TaskForestsPredictor
 from learning.predictors.perception import EPOCHS, PerceptionPredictor
 from learning.retraining.training_set import TrainingSetBounds
 
 Form = Literal["number", "len_token"]
-# Most answers to fit and judge a predictor that asks the language model: each costs a forward pass.
+# A predictor that asks the language model is fitted and judged on at most this many answers: each costs a forward pass.
 MOST_MODEL_OUTCOMES = 512
 
 
 @dataclass(frozen=True, slots=True)
 class PerceptionTuning:
-    """Tuning options of `perception`: the form of its prediction, the target among a prompt's answers, the epochs."""
+    """Tuning options of `perception`: the form of its prediction, the length that it predicts, the epochs."""
 
     form: Form = "number"
     target: Target = "longest"
@@ -46,14 +46,14 @@ def _perception(model: str, tuning: PerceptionTuning) -> LengthPredictor:
     return PerceptionPredictor(model, target=tuning.target, epochs=tuning.epochs)
 
 
-# These ask a causal LM, given by its directory or hub id.
+# The predictors that ask a causal LM, which is given by its directory or hub id.
 MODEL_PREDICTORS: dict[str, Callable[[str, PerceptionTuning], LengthPredictor]] = {
     "pooled": lambda model, _: PooledStatesPredictor(model),
     "perception": _perception,
     "perception-only": lambda model, _: PerceptionPredictor(model, "only"),
     "pia": lambda model, _: PerceptionPredictor(model, "in_advance"),
 }
-# These need no fit. Until the others are fitted, `RunningRegression` predicts instead.
+# The predictors that need no fit. Until any other predictor is fitted, `RunningRegression` predicts in its place.
 NEED_NO_FIT = ("uilo", "pia")
 
 
@@ -66,7 +66,7 @@ class UnknownPredictor(Exception):
 
 
 class NeedsModel(Exception):
-    """A predictor that asks the served model needs one, and none was given."""
+    """A predictor asks the served model, but no model was given."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -74,7 +74,7 @@ class NeedsModel(Exception):
 
 
 def bounds_of(name: str) -> TrainingSetBounds:
-    """Return how much of the log the predictor of this name is fitted on."""
+    """Return the bounds of the training set for the predictor of this name."""
     return TrainingSetBounds(outcomes=MOST_MODEL_OUTCOMES) if name in MODEL_PREDICTORS else TrainingSetBounds()
 
 
@@ -86,6 +86,6 @@ def make_predictor(
         return PREDICTORS[name](encoder)
     if name not in MODEL_PREDICTORS:
         raise UnknownPredictor(name)
-    if model is None or "http:" in model or "https:" in model:  # a server gives only its tokenizer
+    if model is None or "http:" in model or "https:" in model:  # from a server's address, only its tokenizer is known
         raise NeedsModel(name)
     return MODEL_PREDICTORS[name](model, tuning)

@@ -7,22 +7,22 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from learning.metrics import Scores, score
-from learning.predictors.length_predictor import LengthPredictor, Outcome, Prediction
+from learning.estimators.metrics import Scores, score
+from learning.features.length_predictor import LengthPredictor, Outcome, Prediction
 from scheduling.request import COVERAGE
 
 SPAN_OUTCOMES = 60  # held-out outcomes of a span: fewer make its tau uncertain, more miss short noise; not tuned
-NOISE_TAU_SHARE = 0.5  # in a noisy span each model's tau is below this share of its usual tau, or LEAST_TAU; not tuned
+NOISE_TAU_SHARE = 0.5  # in a noisy span both models' tau is below this share of the usual, or LEAST_TAU; not tuned
 LEAST_TAU = 0.15  # about two standard errors of tau for 60 answers that are unrelated to their prompts
 # A span is learnable if a model fitted on it alone has less than this share of the constant's squared error. At 1,
 # chance would decide; not tuned.
 LEARNABLE_ERROR = 0.95
-CLOSE_TOKENS = 10.0  # tolerance of III-B, needed because no model beats a constant if all answers have one length
+CLOSE_TOKENS = 10.0  # tolerance of III-B, needed because no model beats a constant if all answers are equally long
 LEAST_TAU_LOSS = 0.01  # a candidate that loses more of Kendall's tau ranks worse; less may be chance; not tuned
 
 
 def constant_baseline(outcomes: Sequence[Outcome]) -> list[Prediction]:
-    """Predict for each outcome the median length of its application's other outcomes, without reading the prompt."""
+    """Return for each outcome the median length of its application's other outcomes as a prediction."""
     lengths = defaultdict(list)
     for outcome in outcomes:
         lengths[outcome.prompt.application].append(outcome.generated_tokens)
@@ -41,7 +41,7 @@ def noisy_spans(
 ) -> list[tuple[float, float]]:
     """Return the spans of time, (first, last) in seconds, in which held-out lengths do not depend on their prompts.
 
-    Both models rank such a span worse than others, and the one in service has larger errors than a constant. The
+    Both models rank such a span worse than others, and the model in service has larger errors than a constant. The
     candidate's errors do not count, because a candidate that was trained on noise predicts it.
     """
     spans = _spans(held_out)
@@ -62,7 +62,7 @@ def is_learnable(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> boo
 
 
 def relative_error(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> float:
-    """Return the mean squared error as a share of the constant baseline's; 0 within the paper's tolerance."""
+    """Return the mean squared error divided by the constant baseline's; 0 within the paper's tolerance."""
     own = _mean_squared_error(predictor.predict([o.prompt for o in outcomes]), outcomes)
     if own <= CLOSE_TOKENS**2:
         return 0.0
@@ -72,7 +72,7 @@ def relative_error(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> f
 def compare(
     candidate: LengthPredictor, current: LengthPredictor | None, held_out: Sequence[Outcome]
 ) -> dict[str, Scores]:
-    """Return the scores of the candidate, of the constant baseline and, if there is one, of the model in service."""
+    """Return the scores of the candidate, of the constant baseline and, if there is any, of the model in service."""
     scores = {
         "candidate": _score(candidate, held_out),
         "baseline": score(constant_baseline(held_out), _lengths(held_out)),
@@ -93,7 +93,7 @@ def promotion_verdict(scores: Mapping[str, Scores]) -> tuple[bool, str]:
 
 
 def _spans(outcomes: Sequence[Outcome]) -> list[Sequence[Outcome]]:
-    """Return consecutive spans of at least SPAN_OUTCOMES outcomes, or one span of all."""
+    """Return consecutive spans of at least SPAN_OUTCOMES outcomes; a single span if there are too few."""
     count = max(1, len(outcomes) // SPAN_OUTCOMES)
     bounds = np.linspace(0, len(outcomes), count + 1).astype(int)
     return [outcomes[a:b] for a, b in pairwise(bounds.tolist())]

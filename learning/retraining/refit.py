@@ -1,6 +1,6 @@
 """Continuous learning (Magnus III-B, III-D): refits a model on the log and judges it on held-out texts.
 
-Everything here is a function of the log and of the model in service. `tasks/training/refit_jobs.py` calls it at
+A result depends on the log and on the model in service alone. `tasks/training/refit_jobs.py` calls these functions at
 intervals and publishes the candidates that pass (see `learning/store.py`).
 """
 
@@ -12,7 +12,8 @@ from zlib import crc32
 
 import numpy as np
 
-from learning.predictors.length_predictor import LengthPredictor, Outcome
+from learning.estimators.serving_time import ServingTimes
+from learning.features.length_predictor import LengthPredictor, Outcome
 from learning.retraining.promotion_gate import compare, is_learnable, noisy_spans, promotion_verdict
 from learning.retraining.training_set import (
     LENGTH_RULE,
@@ -24,16 +25,15 @@ from learning.retraining.training_set import (
     published_entries,
     select_entries,
 )
-from learning.serving_time import ServedBatch, ServingTimes
-from scheduling.costs import ServingCurves
+from scheduling.costs import ServedBatch, ServingCurves
 
 Profiles = Mapping[tuple[str, str], ServingCurves]  # the curves that workers measured, by worker and model
 
-# One text in five is held out: 40 training texts come with about 10 held-out ones. With fewer, chance decides; more
-# delay the first model. Not tuned.
+# A refit needs this many outcomes. One text in five is held out, so 40 for training come with about 10 held-out ones.
+# With fewer, chance decides; more delay the first model. Not tuned.
 FEWEST_TRAINING, FEWEST_HELD_OUT = 40, 10
-MOST_HELD_OUT = 1024  # newest held-out texts: more make a verdict surer, but slower and older; not tuned
-HELD_OUT_EVERY = 5  # one batch in five is held out, as with texts
+MOST_HELD_OUT = 1024  # newest held-out outcomes that judge: more make a verdict surer, but slower and older; not tuned
+HELD_OUT_EVERY = 5  # one batch in five is held out, as one text in five is
 AS_PUBLISHED = True, "the paper puts every refit into service"
 
 
@@ -56,20 +56,18 @@ def refit(
     since: float,
     now: float,
     bounds: TrainingSetBounds | None = None,
-    rule: ErrorRule = LENGTH_RULE,
     published: bool = False,
 ) -> Candidate | None:
     """Fit `untrained` on the log's outcomes and judge it.
 
-    With `published`, as in the paper, the error rule has the paper's bounds and chooses what is added to the training
-    set, and the candidate is always published.
+    With `published`, as in the paper, the error rule has the paper's thresholds and chooses what is added to the
+    training set, and the candidate is always published.
     Returns None if no request that ended after `since` had an error worth learning from, or if there are too few
-    outcomes. `data["until"]` is the `since` of the next call.
+    outcomes. The candidate's `data["until"]` is the `since` of the next call.
     """
     bounds = bounds or TrainingSetBounds()
     complete = sorted(known_lengths(outcomes), key=lambda o: o.at)
-    if not published:
-        rule = rule.scaled_to([o.generated_tokens for o in complete])
+    rule = LENGTH_RULE if published else LENGTH_RULE.scaled_to([o.generated_tokens for o in complete])
     if not any(_worth_learning(o, rule) for o in complete if o.at > since):
         return None
     candidate = untrained
@@ -107,7 +105,7 @@ def _worth_learning(outcome: Outcome, rule: ErrorRule) -> bool:
 def _split(
     complete: Sequence[Outcome], bounds: TrainingSetBounds, now: float, rule: ErrorRule
 ) -> tuple[list[Outcome], list[Outcome]]:
-    """Return the outcomes to train on, and those to judge by."""
+    """Return the outcomes to train on, and the held-out outcomes to judge by."""
     training = select_entries(
         [o for o in complete if not is_held_out(o.prompt)],
         bounds,
@@ -128,7 +126,7 @@ def _enough(training: Sequence[Outcome], held_out: Sequence[Outcome]) -> bool:
 
 
 def _learnable_alone(untrained: LengthPredictor, complete: Sequence[Outcome], span: tuple[float, float]) -> bool:
-    """Return whether a model trained on this span alone can predict it: then it is new traffic, not noise."""
+    """Return whether a model trained on this span alone can predict it; the span is then new traffic, not noise."""
     first, last = span
     inside = [o for o in complete if first <= o.at <= last]
     held_out = [o for o in inside if is_held_out(o.prompt)]
@@ -180,7 +178,7 @@ def refit_serving_times(
 
 
 def _is_held_out(batch: ServedBatch) -> bool:
-    """Return whether this batch is held out: always the same one in five, chosen by a hash."""
+    """Return whether this batch is held out; a hash chooses one in five, always the same ones."""
     return crc32(f"{batch.worker} {batch.at:.6f}".encode()) % HELD_OUT_EVERY == 0
 
 

@@ -8,14 +8,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from learning.predictors.length_predictor import Outcome, Prompt
-from learning.serving_time import ServedBatch
+from learning.features.length_predictor import Outcome, Prompt
+from scheduling.costs import ServedBatch
 from scheduling.request import COVERAGE
 
-# The first entries of the log stand for the paper's initial training set (2,000 requests a task). More would delay what
-# a service learns from its errors; not tuned.
+# The first 250 entries of the log stand for the paper's initial training set (2,000 requests a task). More would delay
+# what a service learns from its errors; not tuned.
 INITIAL_ENTRIES = 250
-# share of the input texts; a larger one judges a candidate better but trains it on fewer; not tuned
+# The share of input texts that are held out; a larger share judges candidates better, but trains them less; not tuned.
 HELD_OUT_SHARE = 0.2
 
 
@@ -34,7 +34,7 @@ class TrainingSetBounds:
 
 
 def is_held_out(prompt: Prompt) -> bool:
-    """Return whether this input text is held out: always the same one in five, chosen by its hash."""
+    """Return whether this input text is held out; its hash chooses one in five, always the same ones."""
     first = hashlib.sha256(prompt.input.encode("utf-8", "replace")).digest()[:4]
     return int.from_bytes(first, "big") < HELD_OUT_SHARE * 2**32
 
@@ -48,9 +48,9 @@ def select_entries(
 ) -> list[Logged]:
     """Return the newest entries within the bounds, oldest first, with an equal share of the set for each group.
 
-    The unused share of small groups goes to the others. A group with more entries than its share fills half of it with
-    `preferred` entries first: wrong predictions teach more than right ones, but wrong ones alone would teach that every
-    answer is an exception.
+    The unused share of small groups goes to the others. A group with more entries than its share first fills half of
+    the share with `preferred` entries: wrong predictions teach more than right ones, but wrong ones alone would teach
+    that every answer is an exception.
     """
     by_group = defaultdict(list)
     for entry in sorted(logged, key=lambda e: e.at, reverse=True):
@@ -77,7 +77,7 @@ def _choose(newest_first: list[Logged], count: int, preferred: Callable[[Logged]
 
 
 def published_entries(logged: Sequence[Logged], wrong: Callable[[Logged], bool]) -> list[Logged]:
-    """Return the paper's training set, oldest first: the initial entries, and wrongly predicted ones of those after."""
+    """Return the paper's training set, oldest first: the initial entries, and those later ones that were `wrong`."""
     ordered = sorted(logged, key=lambda entry: entry.at)
     return ordered[:INITIAL_ENTRIES] + [entry for entry in ordered[INITIAL_ENTRIES:] if wrong(entry)]
 
@@ -85,10 +85,10 @@ def published_entries(logged: Sequence[Logged], wrong: Callable[[Logged], bool])
 def known_lengths(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Return the outcomes to learn from, none of them censored, in the order given.
 
-    If many answers reach their limit, the others are short, and alone would teach that answers are short. Predictions
-    end at the limit too, so an answer that reached it counts as that long. Left out are answers that were cancelled or
-    failed, and those cut off by a limit that the application's complete answers often exceed: they would teach the
-    limits that some clients set.
+    If many answers reach their limit, the other answers are short, and would alone teach that answers are short. So an
+    answer that reached its limit counts as complete, because predictions end at the limit, too. Left out are answers
+    that were cancelled or failed, and answers cut off by a limit that the application's complete answers often exceed:
+    these would teach the limits that some clients set.
     """
     complete = defaultdict(list)
     for outcome in outcomes:
@@ -116,10 +116,10 @@ class ErrorRule:
         return error > self.absolute and error > self.relative * actual
 
     def scaled_to(self, actual: Sequence[float]) -> "ErrorRule":
-        """Return the rule for a service whose numbers may be much smaller than the paper's.
+        """Return the rule for a service whose `actual` numbers may be much smaller than the paper's.
 
         If answers have 12 tokens and batches take 0.1 s, no error exceeds 10 tokens or 2 s. The absolute threshold is
-        then twice the relative one at the mean. At the paper's scale nothing changes.
+        then twice the relative threshold times the mean. At the paper's scale nothing changes.
         """
         if not actual:
             return self

@@ -1,33 +1,23 @@
-"""Turns a bulk job's lines into requests: one process at a time claims a job, and each step is one transaction.
+"""Turns a bulk job's lines into requests: a step holds its job for seconds and stores its lines in one transaction.
 
-A step inserts the requests of the lines that it read and moves the job's `next_line` behind them. A process that is
-killed therefore repeats no line and skips none. A step is counted before it reads, so that a line whose check ends the
-process is found: each step that does not end is followed by one of fewer lines.
+That transaction inserts the requests of the lines and moves the job's `next_line` behind them. A process that is
+killed therefore repeats no line and skips none. A step is counted before it reads, so that a line whose check kills the
+process is found: after a step that did not end, the next step reads fewer lines.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
 
-from models.new_requests import INSERTED_AS_GIVEN, NewRequest
-from models.request_ids import new_id
-from models.sql import text
-from scheduling.request import BACKGROUND_PRIORITY, SERVICE_TIERS, ServiceTier
+from models import new_requests
+from models.connections.sql import text
+from models.new_requests import NewRequest
+from scheduling.request import ServiceTier
 
-# One statement for all rows of a step: psycopg's executemany sends one for each.
-INSERT_REQUESTS = text("""
-    insert into requests (id, arrived_at, tenant, model, base, application, instructions, input, body, prompt_tokens,
-        input_tokens, limit_tokens, priority, needs, deadline_at, job_id)
-    select id, arrived_at, tenant, model, base, application, instructions, input, body, prompt_tokens, input_tokens,
-        limit_tokens, priority, needs, deadline_at, job_id
-    from jsonb_to_recordset(:rows) as row (id text, arrived_at timestamptz, tenant text, model text, base text,
-        application text, instructions text, input text, body jsonb, prompt_tokens int, input_tokens int,
-        limit_tokens int, priority int, needs text[], deadline_at timestamptz, job_id text)
-""").bindparams(bindparam("rows", type_=JSONB))
 INSERT_LINES = text("""
     insert into bulk_lines (job_id, line, choice, custom_id, request_id, deadline_at, error)
     select :job, line, choice, custom_id, request_id, deadline_at, error
@@ -36,15 +26,15 @@ INSERT_LINES = text("""
 """).bindparams(bindparam("rows", type_=JSONB))
 
 
-# For this long after a step began, no other step of the job begins unless this one ends: longer than the time from the
-# step's count to its lock. Not tuned.
-HELD_S = 2.0
-FEWER = 8  # a step has an eighth of the lines of the one before that did not end: 500, 62, 7, 1. Not tuned
+# No other step of a job begins within this time, unless the first one ends: a step reads for less on a busy machine. If
+# a step reads for longer, another process reads the same lines, and one of the two stores them. Not tuned.
+HELD_S = 10.0
+FEWER = 8  # after a step that did not end, the next one has an eighth of its lines: 500, 62, 7, 1. Not tuned
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimedJob:
-    """A bulk job whose row this transaction has locked, with the chunk of the file that has its next line."""
+class JobStep:
+    """A bulk job of which a step reads lines, with the chunk of the file that has its next line."""
 
     id: str
     tenant: str
@@ -55,15 +45,15 @@ class ClaimedJob:
     expires_at: datetime
     service_tier: ServiceTier  # the tier of its lines
     step_lines: int  # lines that this step may read
-    tries: int  # steps that began at `next_line`, with this one; all others did not end
+    tries: int  # steps that began at `next_line`: this one and earlier ones, which did not end
     first_line: int  # the number of the chunk's first line
-    chunk_end: int  # the number of its last line
-    data: bytes  # the chunk
+    chunk_end: int  # the number of the chunk's last line
+    data: bytes  # the chunk's content
 
 
 @dataclass(frozen=True, slots=True)
 class NewLine:
-    """A line to be stored, with a request for each of its answers or the error that keeps it from becoming any."""
+    """A line to be stored, with a request for each of its answers, or with the error because of which it has none."""
 
     line: int
     custom_id: str | None
@@ -72,7 +62,7 @@ class NewLine:
 
 
 def begin_step(connection: Connection, full_tenants: Collection[str]) -> str | None:
-    """Counts a step of the job read longest ago and holds the job for 2 s; returns its id, or None without a job.
+    """Counts a step of the job read longest ago and holds that job for HELD_S; returns its id, or None without a job.
 
     Skips jobs that another process has locked and those of `full_tenants`, which may queue no more requests.
     """
@@ -97,53 +87,58 @@ def begin_step(connection: Connection, full_tenants: Collection[str]) -> str | N
 def others_are_served(connection: Connection) -> bool:
     """Returns whether any request that is neither a line nor background work runs or waits for its prediction."""
     return bool(
-        connection.execute(
+        connection.scalar(
             text("""
                 select exists (
-                    select from requests
-                    where status = 'in_progress' and priority >= :background / 2 and job_id is null
+                    select from requests where status = 'in_progress' and tier <> 'flex' and job_id is null
                 ) or exists (
                     select from requests
-                    where status = 'queued' and predicted_tokens is null and priority >= :background / 2
+                    where status = 'queued' and predicted_tokens is null and tier > 'flex' -- as the index is ordered
                         and job_id is null
                 )
-            """),
-            {"background": BACKGROUND_PRIORITY},
-        ).scalar_one()
+            """)
+        )
     )
 
 
-def claim_job(connection: Connection, job_id: str) -> ClaimedJob | None:
-    """Locks a job that has lines to read and returns it; None if it has none or another process has locked it."""
+def read_step(connection: Connection, job_id: str) -> JobStep | None:
+    """Returns the job with what a step reads, or None if it has no lines to read any more; locks nothing."""
     row = connection.execute(
         text("""
-            with next_job as (
-                select id, tenant, endpoint, input_file_id, next_line, last_line, expires_at, service_tier, step_lines,
-                    tries
-                from bulk_jobs
-                where id = :id and status in ('validating', 'in_progress') and paused_at is null
-                    and next_line <= last_line
-                for update skip locked
-            )
             select j.id, j.tenant, j.endpoint, j.next_line, j.last_line, clock_timestamp() as now, j.expires_at,
                 j.service_tier, j.step_lines, j.tries, c.first_line, c.data, coalesce((
                     select min(first_line) - 1 from file_chunks
                     where file_id = j.input_file_id and first_line > j.next_line
                 ), j.last_line) as chunk_end
-            from next_job j cross join lateral (
+            from bulk_jobs j cross join lateral (
                 select first_line, data from file_chunks where file_id = j.input_file_id and first_line <= j.next_line
                 order by first_line desc limit 1
             ) c
+            where j.id = :id and j.status in ('validating', 'in_progress') and j.paused_at is null
+                and j.next_line <= j.last_line
         """),
         {"id": job_id},
     ).one_or_none()
-    return None if row is None else ClaimedJob(**{**row._mapping, "data": bytes(row.data)})
+    return None if row is None else JobStep(**{**row._mapping, "data": bytes(row.data)})
+
+
+def lock_step(connection: Connection, job: JobStep) -> JobStep | None:
+    """Locks the job's row and returns the job as it is now; None if it was stopped or another step stored its lines."""
+    row = connection.execute(
+        text("""
+            select clock_timestamp() as now, expires_at, service_tier from bulk_jobs
+            where id = :id and next_line = :next_line and status in ('validating', 'in_progress') and paused_at is null
+            for update
+        """),
+        {"id": job.id, "next_line": job.next_line},
+    ).one_or_none()
+    return None if row is None else replace(job, **row._mapping)
 
 
 def taken_names(connection: Connection, job_id: str, names: Collection[str]) -> set[str]:
-    """Returns those of `names` that earlier lines of the job have, counting only lines that became requests.
+    """Returns those `names` that earlier lines of the job have; only lines that became requests count.
 
-    Looks each up by itself: statistics are older than a job that is being read, and Postgres would plan to read it all.
+    Looks up each name by itself: Postgres's statistics are older than the job, so it would plan to read all its lines.
     """
     rows = connection.execute(
         text("""
@@ -156,26 +151,21 @@ def taken_names(connection: Connection, job_id: str, names: Collection[str]) -> 
     return {row.name for row in rows}
 
 
-def write_lines(connection: Connection, job: ClaimedJob, lines: Sequence[NewLine], next_line: int) -> None:
-    """Stores these lines, queues their requests, sets the job's next line; the caller has claimed the job."""
-    requests: list[dict[str, Any]] = []
+def write_lines(connection: Connection, job: JobStep, lines: Sequence[NewLine], next_line: int) -> None:
+    """Stores these lines, queues their requests, sets the job's next line; the caller has locked the job."""
+    requests: list[NewRequest] = []
     rows: list[dict[str, Any]] = []
     for line in lines:
-        ids: list[str | None] = []
-        own_end: datetime | None = None
-        for request in line.requests:
-            arrived_at = job.now + timedelta(microseconds=len(requests))
-            if request.deadline_s is not None:
-                own_end = job.now + timedelta(seconds=request.deadline_s)
-            requests.append(_row(job, new_id(arrived_at), arrived_at, request, own_end))
-            ids.append(requests[-1]["id"])
+        deadline_s = line.requests[0].deadline_s if line.requests else None
+        own_end = None if deadline_s is None else job.now + timedelta(seconds=deadline_s)
+        ends_at = min(job.expires_at, own_end or job.expires_at)
+        requests += [replace(one, tier=job.service_tier, job_id=job.id, deadline_at=ends_at) for one in line.requests]
         of_line = {"line": line.line, "deadline_at": own_end and own_end.isoformat(), "error": line.error}
-        for choice, request_id in enumerate(ids or [None]):
-            name = None if choice else line.custom_id
-            rows.append(of_line | {"choice": choice, "custom_id": name, "request_id": request_id})
+        names = [line.custom_id, *[None] * (len(line.requests) - 1)]
+        rows += [of_line | {"choice": choice, "custom_id": name} for choice, name in enumerate(names)]
+    ids = (view.request.id for view in new_requests.insert(connection, requests))
+    rows = [row if row["error"] else row | {"request_id": next(ids)} for row in rows]
     queued = sum(bool(line.requests) for line in lines)
-    if requests:
-        connection.execute(INSERT_REQUESTS, {"rows": requests})
     if rows:
         connection.execute(INSERT_LINES, {"job": job.id, "rows": rows})
     connection.execute(
@@ -199,16 +189,3 @@ def end_step(connection: Connection, job_id: str, most_lines: int) -> None:
         """),
         {"id": job_id, "most": most_lines},
     )
-
-
-def _row(
-    job: ClaimedJob, request_id: str, arrived_at: datetime, new: NewRequest, own_end: datetime | None
-) -> dict[str, Any]:
-    return {name: getattr(new, name) for name in INSERTED_AS_GIVEN} | {
-        "id": request_id,
-        "arrived_at": arrived_at.isoformat(),
-        "priority": new.priority - SERVICE_TIERS["flex"] + SERVICE_TIERS[job.service_tier],
-        "needs": list(new.needs),
-        "deadline_at": min(job.expires_at, own_end or job.expires_at).isoformat(),
-        "job_id": job.id,
-    }

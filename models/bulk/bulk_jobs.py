@@ -1,24 +1,27 @@
-"""Bulk jobs as clients handle them: create, fetch, list, pause, cancel, read the results; deletes old ones."""
+"""Creates, fetches, lists, pauses and cancels bulk jobs for clients; reads their results; deletes old jobs."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select, tuple_, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Connection, Select, func, insert, select, tuple_, update
+from sqlalchemy.orm import Session, sessionmaker
 
 from models.bulk.bulk_tables import UNENDED, BulkJob, BulkStatus, FilePurpose, StoredFile
-from models.client_requests import RequestView, select_whole_views
+from models.client_requests import SIZE, RequestView, read_views, select_whole_views
+from models.connections.sql import text
 from models.new_requests import IdempotencyKeyReused
-from models.sql import text
 from models.tables import StoredRequest
 from models.tenants.tenant_limits import check_alone
 from scheduling.request import ServiceTier
 
 NOW = func.clock_timestamp()
-# Most jobs of a tenant that have not ended. Each is read once a second and may have 50,000 lines. Not tuned.
+# A page of results has at most this many answers, and at most this many bytes as they are stored, compressed. A larger
+# page delays other calls of the process for longer if answers are large, and saves statements if they are small.
+PAGE_ANSWERS, PAGE_BYTES = 25, 2**18
+# A tenant has at most this many unended jobs. Each is read once a second and may have 50,000 lines. Not tuned.
 MOST_UNENDED = 100
 CHANGEABLE = (BulkStatus.validating, BulkStatus.in_progress)
 
@@ -51,7 +54,7 @@ class BulkPage:
 
 
 class TooManyJobs(Exception):
-    """The tenant has as many jobs that have not ended as it may have."""
+    """The tenant has reached the number of unended jobs that it may have."""
 
 
 class FileDeleted(Exception):
@@ -61,7 +64,7 @@ class FileDeleted(Exception):
 def create_job(session: Session, new: NewBulkJob, most_unended: int) -> BulkJob:
     """Stores a bulk job; a tenant's second call with the same idempotency key returns the first job.
 
-    Raises IdempotencyKeyReused (another digest), TooManyJobs (over `most_unended` have not ended), FileDeleted.
+    Raises IdempotencyKeyReused (another digest), TooManyJobs (`most_unended` jobs have not ended), FileDeleted.
     """
     check_alone(session, new.tenant, "bulk jobs")
     earlier = job_of_key(session, new.tenant, new.idempotency_key, new.digest)
@@ -70,7 +73,7 @@ def create_job(session: Session, new: NewBulkJob, most_unended: int) -> BulkJob:
     unended = select(func.count()).select_from(BulkJob).where(text(UNENDED), BulkJob.tenant == new.tenant)
     if (session.scalar(unended) or 0) >= most_unended:
         raise TooManyJobs
-    # locked, so that the file cannot be deleted, with its lines, before the job is stored
+    # The file is locked, so that it cannot be deleted with its lines before the job is stored.
     file = select(StoredFile.id).where(StoredFile.id == new.file.id, StoredFile.deleted_at.is_(None))
     if session.scalar(file.with_for_update(read=True)) is None:
         raise FileDeleted
@@ -116,19 +119,24 @@ def any_unended(connection: Connection) -> bool:
 
 
 def fetch_job(session: Session, tenant: str, job_id: str) -> BulkJob | None:
-    """Returns a bulk job of this tenant."""
-    return session.scalar(select(BulkJob).where(BulkJob.id == job_id, BulkJob.tenant == tenant))
+    """Returns a bulk job of this tenant that is not being deleted."""
+    return session.scalar(_jobs_of(tenant).where(BulkJob.id == job_id))
+
+
+def _jobs_of(tenant: str) -> Select[BulkJob]:
+    return select(BulkJob).where(BulkJob.tenant == tenant, BulkJob.deleted_at.is_(None))
 
 
 def newest_jobs(session: Session, limit: int) -> Sequence[BulkJob]:
     """Returns the newest bulk jobs of all tenants."""
-    return session.scalars(select(BulkJob).order_by(BulkJob.created_at.desc(), BulkJob.id.desc()).limit(limit)).all()
+    kept = select(BulkJob).where(BulkJob.deleted_at.is_(None))
+    return session.scalars(kept.order_by(BulkJob.created_at.desc(), BulkJob.id.desc()).limit(limit)).all()
 
 
 def job_of_results(session: Session, tenant: str, file_id: str) -> BulkJob | None:
     """Returns the bulk job whose output or errors are in this file, or None if the file holds no results."""
     return session.scalar(
-        select(BulkJob)
+        _jobs_of(tenant)
         .join(StoredFile, StoredFile.job_id == BulkJob.id)
         .where(StoredFile.id == file_id, StoredFile.tenant == tenant)
     )
@@ -136,7 +144,7 @@ def job_of_results(session: Session, tenant: str, file_id: str) -> BulkJob | Non
 
 def job_page(session: Session, tenant: str, *, after: str | None = None, limit: int = 20) -> BulkPage | None:
     """Returns bulk jobs, newest first, beginning behind the job `after`, or None if this tenant has no job `after`."""
-    listed = select(BulkJob).where(BulkJob.tenant == tenant)
+    listed = _jobs_of(tenant)
     if after is not None:
         cursor = fetch_job(session, tenant, after)
         if cursor is None:
@@ -152,7 +160,7 @@ def cancel_job(session: Session, tenant: str, job_id: str) -> bool:
 
 
 def pause_job(session: Session, tenant: str, job_id: str) -> bool:
-    """Keeps the lines that wait from being served, and reads no more of them; those in progress end."""
+    """Pauses a job: no waiting line is served and no further line is read; lines in progress are still answered."""
     return _change(session, tenant, job_id, untold=True, paused_at=func.coalesce(BulkJob.paused_at, NOW))
 
 
@@ -169,7 +177,7 @@ def change_job(
     window_s: float | None = None,
     tier: ServiceTier | None = None,
 ) -> bool:
-    """Gives a job another window, counted from its creation, or service tier; False too if the new window is over."""
+    """Gives a job another window, counted from its creation, or another tier; False also if that window is over."""
     values: dict[str, Any] = {} if tier is None else {"service_tier": tier}
     if window_s is None:
         return _change(session, tenant, job_id, untold=True, **values)
@@ -192,7 +200,7 @@ def _change(session: Session, tenant: str, job_id: str, *also: ColumnElement[boo
 
 
 def unanswered_lines(session: Session, job_id: str) -> set[int]:
-    """Returns the numbers of lines that ended without an answer, except those that their call would refuse again."""
+    """Returns the numbers of lines that ended without an answer, except lines that their call would refuse again."""
     rows = session.execute(
         text("""
             select distinct l.line from bulk_lines l
@@ -223,13 +231,31 @@ class EndedLine:
     views: Sequence[RequestView]
 
 
+def pages_of_ended_lines(
+    sessions: sessionmaker[Session], job_id: str, purpose: FilePurpose | None, after: int = 0
+) -> Iterator[Sequence[EndedLine]]:
+    """Yields pages of the ended lines behind `after`, in the order of the input: those of one file of results or all.
+
+    Holds no connection between two pages.
+    """
+    while True:
+        with sessions() as session:
+            page = ended_lines(session, job_id, purpose, after, PAGE_ANSWERS)
+        if not page:
+            return
+        yield page
+        after = page[-1].line
+
+
 def ended_lines(
     session: Session, job_id: str, purpose: FilePurpose | None, after: int, limit: int
 ) -> Sequence[EndedLine]:
-    """Returns the file's lines behind the line `after`, with at most `limit` requests together or one line's."""
+    """Returns lines of the file behind `after`: one, or more with at most `limit` requests and PAGE_BYTES together."""
     rows = session.execute(
         text(f"""
-            select line, custom_id, error, ids from (
+            select line, custom_id, error, ids, (
+                select coalesce(sum({SIZE}), 0) from requests where id = any(ids)
+            ) as bytes from (
                 select l.line, (array_agg(l.custom_id order by l.choice))[1] as custom_id,
                     (array_agg(l.error order by l.choice))[1] as error,
                     array_remove(array_agg(l.request_id order by l.choice), null) as ids,
@@ -242,30 +268,62 @@ def ended_lines(
         """),  # noqa: S608  # one of three constants
         {"job": job_id, "after": after, "most": limit},
     ).all()
-    sizes = accumulate(len(row.ids) for row in rows)
-    rows = [row for number, (row, size) in enumerate(zip(rows, sizes, strict=True)) if not number or size <= limit]
+    counts, sizes = accumulate(len(row.ids) for row in rows), accumulate(row.bytes for row in rows)
+    fits = [count <= limit and size <= PAGE_BYTES for count, size in zip(counts, sizes, strict=True)]
+    rows = [row for number, row in enumerate(rows) if not number or fits[number]]
     ids = [request_id for row in rows for request_id in row.ids]
-    found = session.execute(select_whole_views().where(StoredRequest.id.in_(ids))) if ids else ()
-    views = {
-        request.id: RequestView(request, batch, tokens, now, logprobs)
-        for request, batch, tokens, now, logprobs in found
-    }
+    found = read_views(session, select_whole_views().where(StoredRequest.id.in_(ids))) if ids else ()
+    views = {view.request.id: view for view in found}
     return [
         EndedLine(row.line, row.custom_id, row.ids, row.error, [views[one] for one in row.ids if one in views])
         for row in rows
     ]
 
 
-def delete_old_jobs(connection: Connection, retention_s: float, limit: int) -> int:
-    """Deletes up to `limit` jobs that ended over `retention_s` ago, but not their requests; returns the number."""
-    deleted = connection.execute(
+OLD_JOBS = """
+    select id from bulk_jobs where greatest(completed_at, failed_at, expired_at, cancelled_at)
+        < statement_timestamp() - make_interval(secs => :retention_s)
+"""
+
+
+# Its key is free for another job from then on.
+HIDE = """
+    with hidden as (
+        update bulk_jobs set deleted_at = clock_timestamp(), idempotency_key = null
+        where id = :job and deleted_at is null returning id
+    )
+    update files set deleted_at = clock_timestamp() from hidden where job_id = hidden.id and deleted_at is null
+"""
+
+
+def delete_old_lines(connection: Connection, retention_s: float, limit: int) -> int:
+    """Deletes `limit` lines of a job that ended over `retention_s` ago, but not their requests; returns how many.
+
+    From the first of them on, no call shows the job and its files, whose lines would be a part of the results.
+    """
+    with_lines = text(f"{OLD_JOBS} and exists (select from bulk_lines where job_id = bulk_jobs.id) limit 1")
+    if (job_id := connection.scalar(with_lines, {"retention_s": retention_s})) is None:
+        return 0
+    connection.execute(text(HIDE), {"job": job_id})
+    return connection.execute(
         text("""
+            delete from bulk_lines where job_id = :job and line <= (
+                select max(line) from (select line from bulk_lines where job_id = :job order by line limit :limit) as l
+            )
+        """),
+        {"job": job_id, "limit": limit},
+    ).rowcount
+
+
+def delete_old_jobs(connection: Connection, retention_s: float, limit: int) -> int:
+    """Deletes up to `limit` jobs that ended over `retention_s` ago and have no line any more; returns the number."""
+    deleted = connection.execute(
+        text(f"""
             delete from bulk_jobs where id in (
-                select id from bulk_jobs where greatest(completed_at, failed_at, expired_at, cancelled_at)
-                    < statement_timestamp() - make_interval(secs => :retention_s)
+                {OLD_JOBS} and not exists (select from bulk_lines where job_id = bulk_jobs.id)
                 limit :limit for update skip locked
             ) returning id
-        """),
+        """),  # noqa: S608  # a constant
         {"retention_s": retention_s, "limit": limit},
     ).scalars()
     ids = list(deleted)

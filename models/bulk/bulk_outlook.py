@@ -3,7 +3,7 @@
 Jobs share the workers as in `scheduling.forecast.bulk_forecast`. The workers' time for other requests is not computed:
 it shows in the errors of earlier forecasts, because jobs that ended are compared with the forecasts at their creation.
 These errors correct the expectation and give its interval. Once a job has served a twentieth of its tokens, its pace so
-far is used instead. Whether a window is feasible is also told by which windows of ended jobs were kept.
+far is used instead. A window is feasible from the interval's upper end on, or earlier if ended jobs kept such windows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,19 +14,19 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from models.bulk.bulk_tables import POOLING_ENDPOINTS, UNENDED, BulkJob, BulkStatus
+from models.connections.sql import text
 from models.planning.live_fleet import costed_workers, live_workers
-from models.sql import text
 from scheduling.forecast.bulk_forecast import work_before_end
 from scheduling.forecast.expectations import OTHER_SPREAD, Expectation, IntervalCalibration
 from scheduling.forecast.kept_windows import KeptWindows
-from scheduling.policies.wrapping.background_queue import Job
-from scheduling.policies.wrapping.deadlines import MARGIN_S, Work, needed_s, used_s
 from scheduling.policy import Worker
+from scheduling.request import Job
+from scheduling.sharing.background.deadlines import MARGIN_S, Work, needed_s, used_s
 
 PACE_FROM = 0.05  # the share of a job's tokens that must be served before its pace counts. Not tuned
-SPREAD = 0.6  # spread of log(forecast) until errors are known: 1/3 to 3 times, as for single requests
-RECENT_JOBS = 200  # ended jobs whose forecasts are judged. Not tuned
-# The model is the one whose workers serve one of the job's lines; null for a job without a line that was read.
+SPREAD = 0.6  # spread of log(forecast) until errors are known: 1/3 to 3 times the forecast, as for single requests
+RECENT_JOBS = 200  # number of ended jobs whose forecasts are judged. Not tuned
+# `model` is the model whose workers serve one of the job's lines; it is null until a line of the job was read.
 UNENDED_WORK = text(f"""
     select tenant, id, left_work, extract(epoch from expires_at - clock_timestamp())::float8 as left_s, (
         select coalesce(r.base, r.model) from bulk_lines l join requests r on r.id = l.request_id
@@ -35,7 +35,7 @@ UNENDED_WORK = text(f"""
     from bulk_jobs
     where {UNENDED} and status <> 'cancelling' and left_work is not null and paused_at is null
 """)  # noqa: S608  # a constant
-# An expired job took at least its window. Not those that were paused: nobody forecast that.
+# An expired job took at least its window. Expired jobs that were paused are left out: no forecast foresees a pause.
 ENDED_JOBS = text("""
     with lately as (
         (select * from bulk_jobs where completed_at is not null and forecast_s is not null
@@ -62,9 +62,9 @@ class UnendedWork:
 
 
 def unended_work(connection: Connection) -> list[UnendedWork]:
-    """Reads the work of all bulk jobs that go on; a paused or cancelled one has none."""
+    """Reads the work of all bulk jobs that go on; leaves out paused and cancelled jobs."""
     return [
-        UnendedWork((row.tenant, row.id), Work(**row.left_work), row.left_s, row.model)
+        UnendedWork(Job(row.tenant, row.id), Work(**row.left_work), row.left_s, row.model)
         for row in connection.execute(UNENDED_WORK)
     ]
 
@@ -79,7 +79,7 @@ class JobOutlook:
 
 @dataclass(frozen=True)
 class BulkOutlook:
-    """The workers of a model, the remaining work of its bulk jobs, the errors of earlier forecasts, kept windows."""
+    """Forecasts a model's bulk jobs from its workers, the jobs' remaining work and the errors of earlier forecasts."""
 
     workers: Sequence[Worker]
     left: Mapping[Job, Work]
@@ -92,7 +92,7 @@ class BulkOutlook:
         """Returns the seconds until this work of a job is served, or None without a worker whose costs are known."""
         if not self.workers or not work.requests:
             return None
-        job = (tenant, job_id)
+        job = Job(tenant, job_id)
         before = work_before_end({**self.left, job: work}, job, lambda name: self.weights.get(name, 1.0))
         return needed_s(before, self.workers) + MARGIN_S
 
@@ -118,7 +118,7 @@ class BulkOutlook:
             spent_s = max(0.0, (self.now - job.in_progress_at).total_seconds())
             left_s = spent_s * work.tokens / job.done_tokens
             expected = IntervalCalibration().around("running", left_s, OTHER_SPREAD)
-            # a job far from its deadline is served slowly, and sooner as it nears
+            # a job is served slowly far from its deadline and faster near it, so that its pace overstates the time left
             return JobOutlook(expected, min(expected.high_s, told.feasible_s if told else expected.high_s))
         return told
 

@@ -1,25 +1,25 @@
 """Counts the ended lines of bulk jobs, applies changes of a job to its unfinished lines, stops jobs, and ends them.
 
-Queries join requests to lines by `lateral` with `offset 0`, or by a lock: otherwise Postgres may plan to read all
+Queries join requests to lines by `lateral` with `offset 0` or with a lock: otherwise Postgres may plan to read all
 requests. A process locks the row of the job that it counts, so that several processes count different jobs.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Connection
 
 from models.bulk.bulk_tables import BulkStatus
 from models.bulk.stored_files import new_file_id
-from models.sql import text
-from scheduling.request import BACKGROUND_PRIORITY
+from models.client_requests import CANCEL
+from models.connections.sql import text
 
 CHANGED_AT_ONCE = 2000  # requests that one statement changes: their rows are locked for some hundredths of a second
 # The share of a process's time that counting may take: 50,000 lines take some 0.1 s and are then counted every 5 s.
 COUNTING_SHARE = 0.02
-# The longest pause between two counts, and more for each line of the job. On a busy machine a count waits for the
+# Two counts are at most LONGEST_PAUSE_S and PAUSE_OF_A_LINE_S per line apart. On a busy machine a count waits for the
 # processor longer than it computes: by the share alone, a job of 2,000 lines ended two minutes after its last answer.
 LONGEST_PAUSE_S, PAUSE_OF_A_LINE_S = 10.0, 1e-4
 SHOWN_ERRORS = 100  # errors that a job without any valid line shows: enough to see what is wrong
@@ -39,7 +39,7 @@ class WatchedJob:
     output_file_id: str | None
     error_file_id: str | None
     lines: int = 0
-    untold: bool = False  # some waiting lines do not follow a change yet
+    untold: bool = False  # whether unfinished requests still lack a change of the job
 
     @property
     def stopped(self) -> bool:
@@ -66,9 +66,10 @@ class LineCounts:
     left_requests: int = 0
     left_prompt_tokens: int = 0
     left_answer_tokens: int = 0
+    usage: Mapping[str, int] = field(default_factory=dict)  # tokens of the answered lines, as each line counts them
 
     def left_work(self, lines: int) -> dict[str, int]:
-        """Returns Work's fields for the rest of a job of `lines` lines, taking unread lines to be like read ones."""
+        """Returns `Work`'s fields for the rest of a job of `lines` lines; takes unread lines to be like read ones."""
         read = self.completed + self.failed + self.unfinished + self.unserved
         unread = max(0, lines - read) / max(1, read)
         sums = {"requests": "requests", "prefill": "prompt_tokens", "remaining": "answer_tokens"}
@@ -83,7 +84,8 @@ def take_job(connection: Connection) -> WatchedJob | None:
     row = connection.execute(
         text("""
             select id, tenant, endpoint, status, next_line > last_line as all_read,
-                expires_at <= clock_timestamp() as expired, untold, queued, lines, output_file_id, error_file_id
+                expires_at <= coalesce(finalizing_at, clock_timestamp()) as expired, untold, queued, lines,
+                output_file_id, error_file_id
             from bulk_jobs
             where status in ('validating', 'in_progress', 'finalizing', 'cancelling') and look_at <= clock_timestamp()
             order by look_at limit 1 for update skip locked
@@ -93,51 +95,39 @@ def take_job(connection: Connection) -> WatchedJob | None:
 
 
 def stop_lines(connection: Connection, job_id: str) -> int:
-    """Cancels up to CHANGED_AT_ONCE of a job's requests, queued ones at once; returns their number."""
-    return connection.execute(
-        text("""
-            update requests set
-                status = case when status = 'queued' then 'cancelled' else status end,
-                finished_at = case when status = 'queued' then clock_timestamp() end,
-                cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp())
-            where id = any(array(
-                select r.id from bulk_lines l cross join lateral (
-                    select id from requests where id = l.request_id
-                        and (status = 'queued' or status = 'in_progress' and cancel_requested_at is null)
-                    for update skip locked
-                ) r
-                where l.job_id = :job limit :most
-            ))
-        """),
-        {"job": job_id, "most": CHANGED_AT_ONCE},
-    ).rowcount
+    """Cancels up to CHANGED_AT_ONCE of a job's requests, of which queued ones end at once; returns their number."""
+    which = """
+        select r.id from bulk_lines l cross join lateral (
+            select id from requests where id = l.request_id
+                and (status = 'queued' or status = 'in_progress' and cancel_requested_at is null)
+            for update skip locked
+        ) r
+        where l.job_id = :job limit :most
+    """
+    return connection.execute(text(CANCEL.format(which=which)), {"job": job_id, "most": CHANGED_AT_ONCE}).rowcount
 
 
-LOWEST_OF_DEFAULT = BACKGROUND_PRIORITY // 2  # priorities below are background work, see `scheduling.request`
-# The unfinished requests of a job whose pause, deadline or priority differs from the job's, with the values to set.
-UNTOLD = f"""
-    select q.id, j.paused_at is not null as paused, least(j.expires_at, l.deadline_at) as ends_at,
-        case when (q.priority < {LOWEST_OF_DEFAULT}) = (j.service_tier = 'flex') then 0
-            when j.service_tier = 'flex' then {BACKGROUND_PRIORITY} else {-BACKGROUND_PRIORITY} end as more
+# The unfinished requests of a job that differ from it in pause, deadline or tier, with the values to set.
+UNTOLD = """
+    select q.id, j.paused_at is not null as paused, least(j.expires_at, l.deadline_at) as ends_at, j.service_tier
     from bulk_jobs j join bulk_lines l on l.job_id = j.id cross join lateral (
-        select id, priority from requests where id = l.request_id and status in ('queued', 'in_progress')
+        select id from requests where id = l.request_id and status in ('queued', 'in_progress')
             and (held <> (j.paused_at is not null) or deadline_at is distinct from least(j.expires_at, l.deadline_at)
-                or (priority < {LOWEST_OF_DEFAULT}) <> (j.service_tier = 'flex'))
-        {{lock}}
+                or tier <> j.service_tier)
+        {lock}
     ) q where j.id = :job
-"""  # noqa: S608  # constants
+"""
 
 
 def tell_lines(connection: Connection, job_id: str) -> int:
-    """Lets up to CHANGED_AT_ONCE unfinished requests of a job follow its pause, end and tier; returns the number.
+    """Gives up to CHANGED_AT_ONCE unfinished requests the pause, end and tier of their job; returns the number.
 
-    Skips those that another transaction has locked; `untold` ends once none is left.
+    Skips rows that another transaction has locked. Sets `untold` to false once no such request is left.
     """
     connection.execute(text("select from bulk_jobs where id = :job for update"), {"job": job_id})
     told = connection.execute(
         text(f"""
-            update requests r set held = t.paused, deadline_at = t.ends_at, priority = r.priority + t.more,
-                planner_epoch = 0
+            update requests r set held = t.paused, deadline_at = t.ends_at, tier = t.service_tier, planner_epoch = 0
             from ({UNTOLD.format(lock="for update skip locked")} limit :most) t where r.id = t.id
         """),  # noqa: S608  # a constant
         {"job": job_id, "most": CHANGED_AT_ONCE},
@@ -158,7 +148,11 @@ def count_lines(connection: Connection, job_id: str) -> LineCounts:
                 coalesce(sum(answer), 0)::bigint as answer_tokens, coalesce(max(longest), 0) as longest,
                 coalesce(sum(done), 0)::bigint as done_tokens, coalesce(sum(left_requests), 0)::int as left_requests,
                 coalesce(sum(left_prompt), 0)::bigint as left_prompt_tokens,
-                coalesce(sum(left_answer), 0)::bigint as left_answer_tokens
+                coalesce(sum(left_answer), 0)::bigint as left_answer_tokens, jsonb_build_object(
+                    'input_tokens', coalesce(sum(asked) filter (where worst = 0), 0),
+                    'cached_tokens', coalesce(sum(cached) filter (where worst = 0), 0),
+                    'output_tokens', coalesce(sum(answer) filter (where worst = 0), 0),
+                    'reasoning_tokens', coalesce(sum(reasoning) filter (where worst = 0), 0)) as usage
             from (
                 select max(case
                     when r.status in ('completed', 'incomplete') then 0
@@ -170,16 +164,20 @@ def count_lines(connection: Connection, job_id: str) -> LineCounts:
                     max(r.answer) as longest, sum(r.prompt + r.answer) filter (where r.ended) as done,
                     count(r.status) filter (where not r.ended) as left_requests,
                     sum(r.prompt) filter (where not r.ended) as left_prompt,
-                    sum(r.answer) filter (where not r.ended) as left_answer
+                    sum(r.answer) filter (where not r.ended) as left_answer,
+                    -- of several answers to a prompt, the first counts it
+                    sum(r.prompt) filter (where l.choice = 0) as asked,
+                    sum(cached_tokens) filter (where l.choice = 0) as cached, sum(reasoning_tokens) as reasoning
                 from bulk_lines l
                 left join lateral (
-                    select status, error, prompt_tokens as prompt, status not in ('queued', 'in_progress') as ended,
+                    select status, error, cached_tokens, reasoning_tokens, prompt_tokens as prompt,
+                        status not in ('queued', 'in_progress') as ended,
                         case when finished_at is null then least(coalesce(predicted_tokens, limit_tokens), limit_tokens)
                             else coalesce(output_tokens, 0) end as answer
                     from requests where id = l.request_id offset 0
                 ) r on true
                 cross join (
-                    select status = 'cancelling' or expires_at <= clock_timestamp() as stopped
+                    select status = 'cancelling' or expires_at <= coalesce(finalizing_at, clock_timestamp()) as stopped
                     from bulk_jobs where id = :job
                 ) j
                 where l.job_id = :job group by l.line
@@ -207,7 +205,7 @@ def pause_s(took_s: float, lines: int) -> float:
 
 
 def write_counts(connection: Connection, job: WatchedJob, counts: LineCounts, took_s: float) -> WatchedJob:
-    """Stores counts and the time of the next count; returns the job, with output and error files if it has lines."""
+    """Stores counts and the time of the next count; makes the output and error file once they have lines."""
     output_file_id, error_file_id = job.output_file_id, job.error_file_id
     if output_file_id is None and counts.completed:
         output_file_id = _add_results_file(connection, job, "output")
@@ -216,8 +214,8 @@ def write_counts(connection: Connection, job: WatchedJob, counts: LineCounts, to
     connection.execute(
         text("""
             update bulk_jobs set completed = :completed, failed = :failed, output_file_id = :output_file_id,
-                done_tokens = :done_tokens, left_work = coalesce(cast(:left_work as jsonb), left_work),
-                error_file_id = :error_file_id,
+                done_tokens = :done_tokens, usage = cast(:usage as jsonb),
+                left_work = coalesce(cast(:left_work as jsonb), left_work), error_file_id = :error_file_id,
                 look_at = clock_timestamp() + make_interval(secs => :pause_s) where id = :id
         """),
         {
@@ -225,6 +223,7 @@ def write_counts(connection: Connection, job: WatchedJob, counts: LineCounts, to
             "completed": counts.completed,
             "failed": counts.failed,
             "done_tokens": counts.done_tokens,
+            "usage": json.dumps(counts.usage),
             "left_work": json.dumps(counts.left_work(job.lines)) if counts.requests else None,
             "output_file_id": output_file_id,
             "error_file_id": error_file_id,
@@ -255,7 +254,7 @@ def _add_results_file(connection: Connection, job: WatchedJob, purpose: str) -> 
 def set_status(
     connection: Connection, job_id: str, before: BulkStatus, status: BulkStatus, errors: Sequence[Any] | None = None
 ) -> bool:
-    """Sets a job's status and its time, with webhook events if it is final; False if it was not in `before`."""
+    """Sets a job's status, the time of the status, and webhook events if it is final; False if it was not `before`."""
     instant = f"{status.value}_at"
     changed = connection.execute(
         text(f"""
@@ -280,13 +279,32 @@ def set_status(
     return changed.one_or_none() is not None
 
 
-def write_sizes(connection: Connection, sizes: dict[str, int]) -> None:
-    """Stores the sizes in bytes, given by file id, of the results of a job that ended now, and when they expire."""
-    for file_id, size_bytes in sizes.items():
-        connection.execute(
-            text("""
-                update files set bytes = :bytes, expires_at = clock_timestamp() + make_interval(secs => (
-                    select output_expires_s from bulk_jobs where id = files.job_id)) where id = :id
-            """),
-            {"id": file_id, "bytes": size_bytes},
-        )
+def measured_line(connection: Connection, file_id: str) -> int:
+    """Returns the number of the last line whose size is counted in the size of a file of results."""
+    return int(connection.execute(text("select last_line from files where id = :id"), {"id": file_id}).scalar_one())
+
+
+def add_size(connection: Connection, file_id: str, after: int, last_line: int, size_bytes: int) -> None:
+    """Adds the size of the lines after `after`, up to `last_line`, unless another process has added it."""
+    connection.execute(
+        text("""
+            update files set bytes = bytes + :bytes, last_line = :last_line where id = :id and last_line = :after
+        """),
+        {"id": file_id, "bytes": size_bytes, "last_line": last_line, "after": after},
+    )
+
+
+def check_now(connection: Connection, job_id: str) -> None:
+    """Makes the next count of a job due now, behind the jobs that are due already."""
+    connection.execute(text("update bulk_jobs set look_at = clock_timestamp() where id = :id"), {"id": job_id})
+
+
+def let_results_expire(connection: Connection, job_id: str) -> None:
+    """Stores when the results of a job expire; to be called when the job ends."""
+    connection.execute(
+        text("""
+            update files set expires_at = clock_timestamp() + make_interval(secs => output_expires_s)
+            from bulk_jobs j where j.id = :id and files.id = any(array[j.output_file_id, j.error_file_id])
+        """),
+        {"id": job_id},
+    )

@@ -1,19 +1,19 @@
 """The tables of files and bulk jobs. The bytes of an uploaded file are stored in chunks of whole lines.
 
 The bytes of results are not stored: they are made from the job's lines and their requests whenever they are read
-(`webapp/bulk/result_lines.py`).
+(`protocol/bulk/result_lines.py`).
 """
 
 import enum
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, SmallInteger, Text
+from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, SmallInteger
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.sql import text
-from models.tables import NOW, Base, _enum
+from models.connections.sql import text
+from models.tables import NOW, Base, Tier, _enum
 from scheduling.request import ServiceTier
 
 
@@ -39,7 +39,7 @@ class BulkStatus(enum.StrEnum):
 
 
 ENDED = (BulkStatus.failed, BulkStatus.completed, BulkStatus.expired, BulkStatus.cancelled)
-# Calls that generate nothing. Other workers serve them, so that forecasts from the LM's workers do not hold for them.
+# Calls that generate no text. Other workers serve them, so that forecasts from text models' workers do not hold.
 POOLING_ENDPOINTS = ("/v1/embeddings", "/v1/rerank", "/v1/score")
 # The predicate of partial indexes; a query must repeat it word by word to use them.
 UNENDED = "status in ('validating', 'in_progress', 'finalizing', 'cancelling')"
@@ -106,9 +106,10 @@ class BulkJob(Base):
     completed: Mapped[int] = mapped_column(server_default="0")
     failed: Mapped[int] = mapped_column(server_default="0")
     errors: Mapped[list[Any] | None] = mapped_column(JSONB(none_as_null=True))  # set if no line of the job is valid
-    # tokens of its ended requests, prompts included; and the fields of `deadlines.Work` for all that is left to serve
+    # `done_tokens`: tokens of its ended requests with prompts; `left_work`: the fields of `deadlines.Work` for the rest
     done_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     left_work: Mapped[dict[str, int] | None] = mapped_column(JSONB(none_as_null=True))
+    usage: Mapped[dict[str, int] | None] = mapped_column(JSONB(none_as_null=True))  # tokens of its answered lines
     forecast_s: Mapped[float | None]  # what was forecast at its creation for the time until its end
     output_file_id: Mapped[str | None]
     error_file_id: Mapped[str | None]
@@ -123,17 +124,18 @@ class BulkJob(Base):
     cancelling_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
     paused_at: Mapped[datetime | None]
-    service_tier: Mapped[ServiceTier] = mapped_column(Text, server_default="flex")  # of the lines: flex or default
-    # some of its waiting requests do not have its pause, end and tier yet; the process `chores` changes them
+    service_tier: Mapped[ServiceTier] = mapped_column(Tier, server_default="flex")  # of the lines: flex or default
+    # whether some of its unfinished requests lack its pause, end or tier; the process `chores` then changes them
     untold: Mapped[bool] = mapped_column(server_default="false")
     fed_at: Mapped[datetime] = mapped_column(server_default=NOW)  # since when its lines may be read: jobs take turns
-    step_lines: Mapped[int] = mapped_column(SmallInteger, server_default="500")  # lines of its next step, at most
+    step_lines: Mapped[int] = mapped_column(SmallInteger, server_default="500")  # the most lines of its next step
     tries: Mapped[int] = mapped_column(SmallInteger, server_default="0")  # steps that began at `next_line`
-    look_at: Mapped[datetime] = mapped_column(server_default=NOW)  # next time to count its ended lines
+    look_at: Mapped[datetime] = mapped_column(server_default=NOW)  # when the job's ended lines are counted next
+    deleted_at: Mapped[datetime | None]  # when its deletion began, in which its lines go before it: no call shows it
 
     @property
     def ended_at(self) -> datetime | None:
-        """When it ended; None while it has not."""
+        """When the job ended; None before."""
         ends = (self.completed_at, self.failed_at, self.expired_at, self.cancelled_at)
         return next((at for at in ends if at is not None), None)
 
@@ -153,12 +155,12 @@ class BulkJob(Base):
 
 
 class BulkLine(Base):
-    """A line of a bulk job: a row for each request that it became, or one with its error; the first has `custom_id`."""
+    """A request that a line of a bulk job became, or the line's error; only a line's first row has its `custom_id`."""
 
     __tablename__ = "bulk_lines"
 
     job_id: Mapped[str] = mapped_column(ForeignKey("bulk_jobs.id", ondelete="CASCADE"), primary_key=True)
-    line: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # its number in the file
+    line: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # the line's number in the file
     choice: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False, server_default="0")
     custom_id: Mapped[str | None]
     request_id: Mapped[str | None]
@@ -166,7 +168,7 @@ class BulkLine(Base):
     error: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # {code, message, param, status}
 
     __table_args__ = (
-        # a job has no two requests of the same name, and so no line becomes two requests
+        # no two lines of a job that became requests have the same name, and so no line is stored twice
         Index("bulk_lines_names", "job_id", "custom_id", unique=True, postgresql_where=text("request_id is not null")),
         Index("bulk_lines_requests", "request_id", unique=True, postgresql_where=text("request_id is not null")),
     )

@@ -1,4 +1,4 @@
-"""Files as clients handle them, in chunks, so that a file of any size needs little memory; deletes old ones."""
+"""Stores, lists and deletes files for clients, in chunks, so that a file of any size needs little memory."""
 
 import uuid
 from collections.abc import Iterator, Sequence
@@ -8,13 +8,14 @@ from sqlalchemy import Connection, Select, delete, func, insert, select, tuple_,
 from sqlalchemy.orm import Session, sessionmaker
 
 from models.bulk.bulk_tables import UNENDED, FileChunk, FilePurpose, StoredFile
-from models.sql import text
+from models.connections.sql import text
 from models.tenants.tenant_limits import check_alone
 
 # An upload that has not ended after this long counts as broken off, for example because the web process was killed, and
 # its bytes no longer count against the tenant. The web process takes no less than 150 kB/s, so that 2 GB arrive in this
 # time.
 UPLOAD_WITHIN_S = 14_400.0
+CHUNKS_AT_ONCE = 64  # the most chunks that one statement deletes; each has a megabyte, or one line. Not tuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,11 @@ def begin_upload(session: Session, tenant: str, filename: str) -> str:
 
 
 class StorageFull(Exception):
-    """The tenant's files would have more bytes together than they may have."""
+    """The tenant's files together would exceed the bytes that the tenant may store."""
 
 
 def add_chunk(session: Session, tenant: str, file_id: str, first_line: int, data: bytes, most_bytes: int) -> None:
-    """Stores whole lines of a file, the first of number `first_line`; raises StorageFull beyond `most_bytes`."""
+    """Stores lines of a file from `first_line` on; raises StorageFull if the tenant's files exceed `most_bytes`."""
     check_alone(session, tenant, "bytes of files")
     if stored_bytes(session, tenant) + len(data) > most_bytes:
         raise StorageFull
@@ -72,7 +73,12 @@ def finish_upload(
 
 
 def abandon_upload(session: Session, file_id: str) -> None:
-    """Deletes a file whose upload failed."""
+    """Deletes a file whose upload failed, CHUNKS_AT_ONCE of its chunks in each transaction."""
+    some = select(FileChunk.first_line).where(FileChunk.file_id == file_id).limit(CHUNKS_AT_ONCE)
+    chunks = delete(FileChunk).where(FileChunk.file_id == file_id, FileChunk.first_line.in_(some))
+    while session.scalar(some) is not None:
+        session.execute(chunks.execution_options(synchronize_session=False))
+        session.commit()
     session.execute(delete(StoredFile).where(StoredFile.id == file_id))
     session.commit()
 
@@ -93,7 +99,7 @@ def file_page(
 ) -> FilePage | None:
     """Returns files by age, newest first unless `oldest_first`, beginning behind the file `after`.
 
-    Returns None if this tenant has no file `after`, not even a deleted one that upkeep has not removed.
+    Returns None if this tenant has no file `after`; a deleted file counts until upkeep removes it.
     """
     position = tuple_(StoredFile.created_at, StoredFile.id)
     listed = _files_of(tenant)
@@ -172,22 +178,44 @@ def _files_of(tenant: str) -> Select[StoredFile]:
     )
 
 
-def delete_old_files(connection: Connection, retention_s: float, limit: int) -> int:
-    """Deletes up to `limit` files that are deleted, expired, old or broken off, unless a bulk job needs them."""
+OLD_FILES = """
+    select f.id from files f
+    where (f.deleted_at is not null or f.expires_at < statement_timestamp()
+            or f.bytes is null and f.created_at < statement_timestamp() - make_interval(secs => :upload_s)
+            or f.job_id is null and f.created_at < statement_timestamp() - make_interval(secs => :retention_s))
+        and not exists (
+            select from bulk_jobs j where j.input_file_id = f.id and j.next_line <= j.last_line
+                and j.status in ('validating', 'in_progress', 'finalizing', 'cancelling')
+        )
+"""
+
+
+def delete_old_chunks(connection: Connection, retention_s: float, limit: int) -> int:
+    """Deletes up to CHUNKS_AT_ONCE chunks of files that `delete_old_files` will delete, and hides these files."""
     return connection.execute(
-        text("""
+        text(f"""
+            with old as (
+                {OLD_FILES} and exists (select from file_chunks where file_id = f.id)
+                limit :limit for update skip locked
+            ), hidden as (
+                update files set deleted_at = clock_timestamp() where deleted_at is null and id in (select id from old)
+            )
+            delete from file_chunks where ctid = any(array(
+                select c.ctid from old join file_chunks c on c.file_id = old.id limit :limit
+            ))
+        """),  # noqa: S608  # a constant
+        {"retention_s": retention_s, "upload_s": UPLOAD_WITHIN_S, "limit": min(limit, CHUNKS_AT_ONCE)},
+    ).rowcount
+
+
+def delete_old_files(connection: Connection, retention_s: float, limit: int) -> int:
+    """Deletes up to `limit` files without chunks that are deleted, expired, old or broken off, and needed by no job."""
+    return connection.execute(
+        text(f"""
             delete from files where id in (
-                select f.id from files f
-                where (f.deleted_at is not null or f.expires_at < statement_timestamp()
-                        or f.bytes is null and f.created_at < statement_timestamp() - make_interval(secs => :upload_s)
-                        or f.job_id is null and f.created_at
-                            < statement_timestamp() - make_interval(secs => :retention_s))
-                    and not exists (
-                        select from bulk_jobs j where j.input_file_id = f.id and j.next_line <= j.last_line
-                            and j.status in ('validating', 'in_progress', 'finalizing', 'cancelling')
-                    )
+                {OLD_FILES} and not exists (select from file_chunks where file_id = f.id)
                 limit :limit for update skip locked
             )
-        """),
+        """),  # noqa: S608  # a constant
         {"retention_s": retention_s, "upload_s": UPLOAD_WITHIN_S, "limit": limit},
     ).rowcount

@@ -1,8 +1,8 @@
 """Connections that stop waiting for a silent Postgres, so that every thread's wait for it is bounded.
 
 The server's own time-outs have no effect while the server is frozen, and TCP's do not work on a Unix socket. A slow
-statement is no silence: only if a trivial statement on a new connection has no answer either do all uses of connections
-fail at once.
+statement alone does not count as silence. If a trivial statement on a new connection has no answer either, all uses of
+connections fail at once.
 """
 
 from collections.abc import Callable, Generator
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.errors import _WaitTimeout  # what psycopg's own wait raises; there is no public name for it
 
-# Once Postgres was silent, each use of a connection fails at once for this many seconds; the next use then tries
+# After Postgres was silent, each use of a connection fails at once for this many seconds; the next use then tries
 # whether Postgres answers. A longer pause delays the recovery, a shorter one makes more threads wait. Not tuned.
 PAUSE_S = 0.5
 
@@ -50,7 +50,7 @@ class PostgresSilence:
             self._next_try_at = now + self.answer_within_s + PAUSE_S
 
     def confirm(self) -> bool:
-        """Returns whether a trivial statement has no answer, and then begins a pause; one thread tries it for all."""
+        """Returns whether a trivial statement gets no answer, and begins a pause if so; one thread tries it for all."""
         began = monotonic()
         with self._asking:
             if self._asked_at < began:
@@ -83,8 +83,8 @@ class PostgresSilence:
 class BoundedConnection(psycopg.Connection[Any]):
     """A connection whose every wait for the server ends after `within_s`."""
 
-    within_s: float | None = None  # None while the connection is opened: `connect_timeout` bounds that
-    silence: PostgresSilence | None = None  # None: a wait without an answer counts as silence without a further try
+    within_s: float | None = None  # None while the connection is being opened, which `connect_timeout` bounds
+    silence: PostgresSilence | None = None  # without it, a wait without an answer counts as silence at once
 
     def wait(self, gen: Generator[Any, Any, T], interval: float = 0.1, timeout: float | None = None) -> T:
         """Waits as psycopg does, within the bound and `timeout`; raises DatabaseSilent or StatementTooSlow."""

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection
 
-from models.session import is_pooled
-from models.sql import text
+from models.connections.session import is_pooled
+from models.connections.sql import text
 
-# Most connections of a process of each kind; docs/operations.md says what each is for.
+# Most connections of a process of each kind; docs/operations/scale.md says what each is for.
 MOST_OF = {"web": 13, "planner": 2, "predictor": 3, "chores": 4, "trainer": 4, "beat": 1, "worker": 8}
-FOR_COMMANDS = 3  # such as `magnus doctor` and pg_dump. Not tuned.
+FOR_COMMANDS = 3  # connections for commands such as `magnus doctor` and pg_dump. Not tuned.
 
 
 def connection_shortage(connection: Connection, processes: Mapping[str, int]) -> str | None:
-    """Returns why Postgres may refuse these processes, given by kind, connections, or None if there are enough.
+    """Returns why Postgres may refuse connections to these numbers of processes by kind, or None if there are enough.
 
     A pooler has connections of its own, so no shortage shows behind it.
     """

@@ -12,6 +12,9 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from models.connections.bounded_connection import StatementTooSlow
 
 URL = "MAGNUS_DATABASE_URL"
+# Sentences with the remedy, the same wherever an operator is told of a database that answers and stores nothing.
+NO_WRITES = f"Postgres takes no writes; give {URL} the primary's address, or turn default_transaction_read_only off"
+DISK_FULL = "Postgres has no disk space left; free some, or enlarge its disk"
 GRANT = "let the owner of the tables run `magnus migrate --grant ROLE` for the role of " + URL
 # Remedies by a part of the server's or libpq's message; the first part that occurs in the message counts.
 REMEDIES = {
@@ -33,33 +36,38 @@ REMEDIES = {
     "no space left": "free space on the disk of Postgres",
     "too many": "raise max_connections, or stop what holds the connections",
     "remaining connection slots": "raise max_connections, or stop what holds the connections",
-    "read-only transaction": f"{URL} names a stand-by: give the address of the primary",
     "recovery mode": "wait until Postgres has recovered",
     "starting up": "wait until Postgres has started",
     "does not exist": f"create the database or role, or correct {URL}",
 }
 OTHERWISE = f"check host and port in {URL}, and that the server runs"
-
-
+READ_ONLY = "25006"  # the server has become a stand-by, or an administrator keeps it from being written to
+STORES_NOTHING = {READ_ONLY: NO_WRITES, "53100": DISK_FULL}  # by SQLSTATE
 # The errors of a schema of another version and of a role without rights; only an operator can mend either.
 UNFIT = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.InsufficientPrivilege)
 
 
 def explain(error: SQLAlchemyError | psycopg.Error) -> str:
-    """Returns the first line of the server's message with the remedy."""
+    """Returns the first line of the server's message with the remedy, or the sentence of why nothing is stored."""
+    if (told := why_nothing_is_stored(error)) is not None:
+        return told
     original = error.orig if isinstance(error, DBAPIError) else error
     message = next(iter(str(original).strip().splitlines()), type(original).__name__)
     if isinstance(original, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):
-        return f"the database does not have the tables of this version ({message}); run `magnus migrate`"
+        return f"no tables of this version are found ({message}); run `magnus migrate`, or mend search_path"
     lowered = str(original).lower()
     remedy = next((remedy for part, remedy in REMEDIES.items() if part in lowered), OTHERWISE)
     return f"the database refuses: {message}; {remedy}"
 
 
+def why_nothing_is_stored(error: BaseException) -> str | None:
+    """Returns NO_WRITES or DISK_FULL for an error of such a database, and None for any other."""
+    return STORES_NOTHING.get(getattr(error.orig if isinstance(error, DBAPIError) else error, "sqlstate", None) or "")
+
+
 # Classes of SQLSTATE that say nothing about the statement: connection, rollback, resources, operator, system.
 PASSING = {"08", "40", "53", "57", "58"}
 STATEMENT_CANCELLED = "57014"  # by a person or by a time-out; a statement that exceeded it may exceed it each time
-READ_ONLY = "25006"  # the server has become a stand-by, or an administrator keeps it from being written to
 
 
 def is_away(error: BaseException) -> bool:
@@ -70,6 +78,11 @@ def is_away(error: BaseException) -> bool:
     if state is None:
         return isinstance(error, OperationalError) or error.connection_invalidated
     return state == READ_ONLY or (state[:2] in PASSING and state != STATEMENT_CANCELLED)
+
+
+def is_unfit(error: BaseException) -> bool:
+    """Returns whether tables or rights do not fit, so that the statement succeeds once an operator has mended them."""
+    return isinstance(error, DBAPIError) and isinstance(error.orig, UNFIT)
 
 
 def lacks_resources(error: BaseException) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
-from models.sql import text
+from models.connections.sql import text
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Leases of batches: taking, renewing and writing results under them; workers and requests that come back."""
+"""Leases of batches: takes and renews them, writes results under them, registers workers and requeues requests."""

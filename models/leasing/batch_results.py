@@ -1,23 +1,28 @@
 """Writes what a worker reports: batch starts, answers, unfinished requests, batch ends with their figures.
 
-The caller writes only under leases that `leases.lock_held` returned in the same transaction. `at` and `now` are
-monotonic seconds of the caller's process, and `ago_s` the seconds between them: instants follow the database's clock,
-and the engine need not wait for the write.
+The caller writes only under leases that `leases.lock_held` returned in the same transaction. `at` (of the event) and
+`now` (of the write) are monotonic seconds of the caller's process, and `ago_s` is their difference. So stored instants
+follow the database's clock, and the engine need not wait for the write.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
+from pydantic_core import to_json
 from sqlalchemy import Connection
 
+from models.connections.sql import run
 from models.leasing.leases import Lease
-from models.leasing.requeue import Failure, UnfinishedBatch, requeue
-from models.planning.worker_costs import LONGEST_ROW
-from models.sql import run
+from models.leasing.requeue import MAX_ATTEMPTS, Failure, UnfinishedBatch, requeue
 from models.tables import BatchStatus, RequestStatus
 from models.tenants.usage import TIER
+
+Row = TypeVar("Row")
+# Bytes of the rows that one statement writes: what was generated while the database was away is written together, and
+# Postgres takes no parameter of 1 GB. Not tuned otherwise.
+MOST_BYTES = 2**26
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ class BatchBegan:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The final state of a request; `tokens` counts all that were generated for it, in earlier slices too."""
+    """The final state of a request; `tokens` counts all tokens generated for it, also in earlier slices."""
 
     lease: Lease
     request_id: str
@@ -40,18 +45,20 @@ class Answer:
     reason: str | None  # eos, stop or limit
     ago_s: float
     error: Mapping[str, str] | None = None
-    logprobs: Sequence[Any] | None = None  # as the API shows them
+    stop_string: str | None = None  # which of the client's ended it, where its engine returns the text with it
+    logprobs: Sequence[Any] | None = None  # log probabilities in the API's form
     gpu_s: float = 0.0  # its share of the device's seconds since it was last taken from the queue
-    reasoning_tokens: int | None = None  # thinking tokens among `tokens`; None if its model's answers do not think
+    reasoning_tokens: int | None = None  # thinking tokens among `tokens`; None if its model does not think
     cached_tokens: int | None = None  # prompt tokens that were cached and not computed; None if its engine does not say
     first_token_ago_s: float | None = None  # None if its first token came in an earlier batch, or is not known
 
 
 @dataclass(frozen=True, slots=True)
 class RowReturned:
-    """An unfinished request that goes back to the queue with its generated ids; that is no failed attempt.
+    """An unfinished request that goes back to the queue with its generated ids.
 
-    `outgrew`: it ran alone and exceeded its worker's memory. `logprobs` are the ids', in the worker's own form.
+    Its return counts as a failed attempt only if it is `blamed` for a failure, after which its server answered another
+    row. `outgrew` says that it ran alone and exceeded its worker's memory. `logprobs` are in the worker's own form.
     """
 
     lease: Lease
@@ -61,11 +68,12 @@ class RowReturned:
     logprobs: Sequence[Any] = ()
     gpu_s: float = 0.0
     first_token_at: float | None = None
+    blamed: str = ""  # why its server did not answer the request; empty if the request is not to blame
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The costs of serving a batch; token counts as `inference.sequences.RunFigures` defines them."""
+    """The costs of serving a batch; token counts as `inference.engine_requests.RunFigures` defines them."""
 
     serving_s: float
     iterations: int
@@ -78,7 +86,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class BatchEnded:
-    """The last event of a batch; requests that are still in it go back to the queue, after a `failure` as suspects."""
+    """The last event of a batch; its unanswered requests go back to the queue, as suspects if there was a `failure`."""
 
     lease: Lease
     status: BatchStatus
@@ -88,7 +96,7 @@ class BatchEnded:
 
 
 def write_started(connection: Connection, started: Sequence[BatchBegan], now: float) -> None:
-    """Write start times of batches, and of those requests that no earlier slice has started."""
+    """Writes start times of batches, and of their requests that have not run in an earlier slice."""
     run(
         connection,
         """
@@ -104,131 +112,123 @@ def write_started(connection: Connection, started: Sequence[BatchBegan], now: fl
     )
 
 
+ANSWERS = f"""
+    with ended as (
+    update requests r /* complete, cut_off, fail, stop */ set
+        status = case when r.cancel_requested_at is null then a.status else 'cancelled' end,
+        output_text = a.text, output_tokens = a.tokens, finish_reason = a.reason, stop_string = a.stop_string,
+        logprobs = a.logprobs, reasoning_tokens = a.reasoning_tokens, cached_tokens = a.cached_tokens,
+        error = case when r.cancel_requested_at is null then a.error end,
+        generated_ids = '{{}}', finished_at = clock_timestamp() - make_interval(secs => a.ago_s),
+        first_token_at = coalesce(r.first_token_at,
+            clock_timestamp() - make_interval(secs => a.first_token_ago_s))
+    from json_to_recordset(cast(:answers as json)) as a (lease json, request_id text, status text, text text,
+        tokens int, reason text, stop_string text, ago_s float8, error jsonb, logprobs jsonb, gpu_s float8,
+        reasoning_tokens int, cached_tokens int, first_token_ago_s float8)
+    where r.id = any(cast(:ids as text[])) -- by their ids, whatever the planner thinks of the batch
+        and r.id = a.request_id and r.batch_id = (a.lease->>'batch_id')::bigint and r.status = 'in_progress'
+    returning (r.finished_at at time zone 'UTC')::date as day, r.tenant, r.model, {TIER} as tier,
+        case when r.status <> 'failed' then case when r.body ? 'repeats_prompt' then 0 else r.prompt_tokens end end
+            as prompt_tokens, r.output_tokens, a.gpu_s
+    )
+    insert into usage_entries (day, tenant, model, tier, requests, prompt_tokens, answer_tokens, gpu_s)
+    select day, tenant, model, tier, count(prompt_tokens), coalesce(sum(prompt_tokens), 0), sum(output_tokens),
+        sum(gpu_s)
+    from ended group by day, tenant, model, tier
+"""  # noqa: S608  # a constant
+
+
 def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
-    """Write final states and answers; a request whose cancel was requested ends cancelled and keeps its text.
+    """Writes final states and answers; a request whose cancel was requested ends cancelled and keeps its text.
 
-    Adds tokens and GPU-seconds to the tenants' usage; a failed request adds only GPU-seconds.
+    Adds tokens and GPU-seconds to the tenants' usage; a failed request adds only GPU-seconds. Of several answers to a
+    prompt, one adds its tokens.
     """
-    run(
-        connection,
-        f"""
-            with ended as (
-            update requests r set
-                status = case when r.cancel_requested_at is null then a.status else 'cancelled' end,
-                output_text = a.text, output_tokens = a.tokens, finish_reason = a.reason, logprobs = a.logprobs::jsonb,
-                reasoning_tokens = a.reasoning_tokens, cached_tokens = a.cached_tokens,
-                error = case when r.cancel_requested_at is null then a.error::jsonb end,
-                generated_ids = '{{}}', finished_at = clock_timestamp() - make_interval(secs => a.ago_s),
-                first_token_at = coalesce(r.first_token_at, clock_timestamp() - make_interval(secs => a.first_token))
-            from unnest(
-                cast(:batch_ids as bigint[]), cast(:ids as text[]), cast(:statuses as text[]), cast(:texts as text[]),
-                cast(:tokens as int[]), cast(:reasons as text[]), cast(:errors as text[]), cast(:ago_s as float8[]),
-                cast(:logprobs as text[]), cast(:gpu_s as float8[]), cast(:reasoning_tokens as int[]),
-                cast(:cached_tokens as int[]), cast(:first_token as float8[])
-            ) as a (batch_id, id, status, text, tokens, reason, error, ago_s, logprobs, gpu_s, reasoning_tokens,
-                cached_tokens, first_token)
-            where r.id = any(cast(:ids as text[])) -- by their ids, whatever the planner thinks of the batch
-                and r.id = a.id and r.batch_id = a.batch_id and r.status = 'in_progress'
-            returning (r.finished_at at time zone 'UTC')::date as day, r.tenant, r.model, {TIER} as tier,
-                case when r.status <> 'failed' then r.prompt_tokens end as prompt_tokens, r.output_tokens, a.gpu_s
-            )
-            insert into usage_entries (day, tenant, model, tier, requests, prompt_tokens, answer_tokens, gpu_s)
-            select day, tenant, model, tier, count(prompt_tokens), coalesce(sum(prompt_tokens), 0), sum(output_tokens),
-                sum(gpu_s)
-            from ended group by day, tenant, model, tier
-        """,  # noqa: S608  # a constant
-        {
-            "batch_ids": [answer.lease.batch_id for answer in answers],
-            "ids": [answer.request_id for answer in answers],
-            "statuses": [answer.status.value for answer in answers],
-            "texts": [answer.text for answer in answers],
-            "tokens": [answer.tokens for answer in answers],
-            "reasons": [answer.reason for answer in answers],
-            "errors": [json.dumps(answer.error) if answer.error else None for answer in answers],
-            "ago_s": [answer.ago_s for answer in answers],
-            "logprobs": [None if answer.logprobs is None else json.dumps(answer.logprobs) for answer in answers],
-            "gpu_s": [answer.gpu_s for answer in answers],
-            "reasoning_tokens": [answer.reasoning_tokens for answer in answers],
-            "cached_tokens": [answer.cached_tokens for answer in answers],
-            "first_token": [answer.first_token_ago_s for answer in answers],
-        },
+    for part, stored in in_parts(answers):
+        run(connection, ANSWERS, {"answers": stored, "ids": [answer.request_id for answer in part]})
+
+
+RETURNED = f"""
+    with back as (
+    update requests r /* give_back, fail, stop */ set
+        status = case when r.cancel_requested_at is not null then 'cancelled' when a.given_up then 'failed'
+            else 'queued' end,
+        finished_at = case when r.cancel_requested_at is not null or a.given_up then clock_timestamp() end,
+        error = case when r.cancel_requested_at is null and a.given_up then jsonb_build_object(
+            'code', 'server_error', 'message', 'Given up after ' || r.attempts || ' attempts. After the last '
+            'one the engine answered another request: ' || a.blamed) end,
+        generated_ids = a.generated_ids, logprobs = nullif(a.logprobs, '[]'),
+        generated_by = cast(:fingerprints as jsonb)->>r.model,
+        attempts = r.attempts - case when a.blamed = '' then 1 else 0 end, planner_epoch = 0,
+        first_token_at = coalesce(r.first_token_at,
+            clock_timestamp() - make_interval(secs => cast(:now as float8) - a.first_token_at)),
+        outgrew_tokens = case when not a.outgrew then r.outgrew_tokens else (
+            select greatest(r.outgrew_tokens, w.longest_row_tokens)
+            from batches b join workers w on w.name = b.worker where b.id = r.batch_id) end
+    from (
+        select given.*, blamed <> '' and attempts >= cast(:max_attempts as int) as given_up from requests
+        join json_to_recordset(cast(:returned as json)) as given (lease json, request_id text,
+            generated_ids int[], outgrew bool, logprobs jsonb, gpu_s float8, first_token_at float8, blamed text)
+        on id = request_id where id = any(cast(:ids as text[]))
+    ) as a
+    where r.id = any(cast(:ids as text[])) -- by their ids, whatever the planner thinks of the batch
+        and r.id = a.request_id and r.batch_id = (a.lease->>'batch_id')::bigint and r.status = 'in_progress'
+    returning r.tenant, r.model, {TIER} as tier, a.gpu_s
     )
+    insert into usage_entries (day, tenant, model, tier, requests, prompt_tokens, answer_tokens, gpu_s)
+    select (statement_timestamp() at time zone 'UTC')::date, tenant, model, tier, 0, 0, 0, sum(gpu_s)
+    from back group by tenant, model, tier having sum(gpu_s) > 0
+"""  # noqa: S608  # a constant
 
 
-def write_returned(connection: Connection, returned: Sequence[RowReturned], now: float) -> None:
-    """Put unfinished requests back into the queue, or end them cancelled; adds their GPU-seconds to the usage."""
-    run(
-        connection,
-        f"""
-            with back as (
-            update requests r set
-                status = case when r.cancel_requested_at is null then 'queued' else 'cancelled' end,
-                finished_at = case when r.cancel_requested_at is not null then clock_timestamp() end,
-                generated_ids = a.generated_ids::int[], logprobs = a.logprobs::jsonb,
-                attempts = r.attempts - 1, planner_epoch = 0,
-                first_token_at = coalesce(r.first_token_at, clock_timestamp() - make_interval(secs => a.first_token)),
-                outgrew_tokens = case when not a.outgrew then r.outgrew_tokens else (
-                    select greatest(r.outgrew_tokens, {LONGEST_ROW})
-                    from batches b join workers w on w.name = b.worker where b.id = r.batch_id) end
-            from unnest(
-                cast(:batch_ids as bigint[]), cast(:ids as text[]), cast(:generated_ids as text[]),
-                cast(:outgrew as bool[]), cast(:logprobs as text[]), cast(:gpu_s as float8[]),
-                cast(:first_token as float8[])
-            ) as a (batch_id, id, generated_ids, outgrew, logprobs, gpu_s, first_token)
-            where r.id = any(cast(:ids as text[])) -- by their ids, whatever the planner thinks of the batch
-                and r.id = a.id and r.batch_id = a.batch_id and r.status = 'in_progress'
-            returning r.tenant, r.model, {TIER} as tier, a.gpu_s
-            )
-            insert into usage_entries (day, tenant, model, tier, requests, prompt_tokens, answer_tokens, gpu_s)
-            select (statement_timestamp() at time zone 'UTC')::date, tenant, model, tier, 0, 0, 0, sum(gpu_s)
-            from back group by tenant, model, tier having sum(gpu_s) > 0
-        """,  # noqa: S608  # a constant
-        {
-            "batch_ids": [row.lease.batch_id for row in returned],
-            "ids": [row.request_id for row in returned],
-            "generated_ids": ["{" + ",".join(map(str, row.generated_ids)) + "}" for row in returned],
-            "outgrew": [row.outgrew for row in returned],
-            "logprobs": [json.dumps(row.logprobs) if row.logprobs else None for row in returned],
-            "gpu_s": [row.gpu_s for row in returned],
-            "first_token": [None if row.first_token_at is None else now - row.first_token_at for row in returned],
-        },
-    )
+def write_returned(
+    connection: Connection,
+    returned: Sequence[RowReturned],
+    now: float,
+    fingerprints: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Puts unfinished requests back into the queue, or cancels them if asked to; adds their GPU-seconds to the usage.
+
+    A request that is blamed fails at its MAX_ATTEMPTS-th attempt. `fingerprints` are those of the worker, by model.
+    """
+    terms = {"now": now, "max_attempts": MAX_ATTEMPTS, "fingerprints": to_json(dict(fingerprints)).decode()}
+    for part, stored in in_parts(returned):
+        run(connection, RETURNED, {"returned": stored, "ids": [row.request_id for row in part], **terms})
 
 
-def write_closed(connection: Connection, closed: Sequence[BatchEnded], now: float, max_attempts: int) -> None:
-    """Write the ends of batches with their figures; put requests that are still in them back into the queue."""
-    figures = [batch.figures for batch in closed]
+def in_parts(rows: Sequence[Row], most_bytes: int = MOST_BYTES) -> Iterator[tuple[list[Row], str]]:
+    """Yields the rows in parts, each with its JSON, which has at most `most_bytes` or one row."""
+    part, texts, size = list[Row](), list[bytes](), 0
+    for row in rows:
+        text = to_json(row)
+        if part and size + len(text) > most_bytes:
+            yield part, f"[{b','.join(texts).decode()}]"
+            part, texts, size = [], [], 0
+        part.append(row)
+        texts.append(text)
+        size += len(text)
+    if part:
+        yield part, f"[{b','.join(texts).decode()}]"
+
+
+def write_closed(connection: Connection, closed: Sequence[BatchEnded], now: float) -> None:
+    """Writes the ends of batches with their figures; puts requests that are still in them back into the queue."""
     rows = run(
         connection,
         """
             update batches b set status = c.status, lease_until = null,
-                finished_at = clock_timestamp() - make_interval(secs => c.ago_s),
-                serving_s = c.serving_s, iterations = c.iterations, generation_length = c.generation_length,
-                valid_tokens = c.valid_tokens, pad_tokens = c.pad_tokens, invalid_tokens = c.invalid_tokens,
-                peak_kv_bytes = c.peak_kv_bytes
-            from unnest(
-                cast(:ids as bigint[]), cast(:statuses as text[]), cast(:ago_s as float8[]),
-                cast(:serving_s as float8[]), cast(:iterations as int[]), cast(:generation_lengths as int[]),
-                cast(:valid as int[]), cast(:pad as int[]), cast(:invalid as int[]), cast(:peak as bigint[])
-            ) as c (id, status, ago_s, serving_s, iterations, generation_length, valid_tokens, pad_tokens,
-                invalid_tokens, peak_kv_bytes)
-            where b.id = c.id
+                finished_at = clock_timestamp() - make_interval(secs => cast(:now as float8) - c.at),
+                serving_s = f.serving_s, iterations = f.iterations, generation_length = f.generation_length,
+                valid_tokens = f.valid_tokens, pad_tokens = f.pad_tokens, invalid_tokens = f.invalid_tokens,
+                peak_kv_bytes = f.peak_kv_bytes
+            from json_to_recordset(cast(:closed as json)) as c (lease json, status text, at float8, figures json),
+                json_populate_record(null::batches, c.figures) as f
+            where b.id = any(cast(:ids as bigint[])) and b.id = (c.lease->>'batch_id')::bigint
             returning b.id, exists(
                 select from requests r where r.batch_id = b.id and r.status = 'in_progress'
             ) as unfinished
         """,
-        {
-            "ids": [batch.lease.batch_id for batch in closed],
-            "statuses": [batch.status.value for batch in closed],
-            "ago_s": [now - batch.at for batch in closed],
-            "serving_s": [f and f.serving_s for f in figures],
-            "iterations": [f and f.iterations for f in figures],
-            "generation_lengths": [f and f.generation_length for f in figures],
-            "valid": [f and f.valid_tokens for f in figures],
-            "pad": [f and f.pad_tokens for f in figures],
-            "invalid": [f and f.invalid_tokens for f in figures],
-            "peak": [f and f.peak_kv_bytes for f in figures],
-        },
+        {"closed": to_json(closed).decode(), "ids": [batch.lease.batch_id for batch in closed], "now": now},
     )
     left = {row.id for row in rows if row.unfinished}
     unfinished = [
@@ -236,4 +236,4 @@ def write_closed(connection: Connection, closed: Sequence[BatchEnded], now: floa
         for batch in closed
         if batch.lease.batch_id in left
     ]
-    requeue(connection, unfinished, max_attempts)
+    requeue(connection, unfinished)

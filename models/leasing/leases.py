@@ -1,39 +1,22 @@
-"""Leases: a worker takes batches under leases and renews them with its heartbeat.
+"""Leases: a worker takes batches under leases and renews the leases with its heartbeat.
 
 A lease is a batch in status running together with its fencing number (`fence`), which grows each time the batch is
 leased; a write under an old number changes nothing. Every transaction locks batches before requests, and batches in the
-order of their ids, so that no two can deadlock.
+order of their ids, so that no two transactions can deadlock.
 """
 
-import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection
 
+from models.connections.sql import run
 from models.notifications import AWAITED, AWAITED_S
-from models.planning.worker_costs import curves_to_store
-from models.sql import run
-from scheduling.costs import LearnedCurves
-from scheduling.request import RowLength
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerOffer:
-    """The work that a worker accepts now: at most `max_rows` rows at once, and none while its engine has a `fault`.
-
-    `curves` are those learned since it registered; None: nothing new. `row_lengths` has the predictions of running rows
-    that are better than those made at their arrival, by request id. `guesses` are the tokens that its engine has
-    guessed since it started, and those of them that were right. Running rows share `shared_tokens` with others.
-    """
-
-    max_rows: int | None = None
-    fault: str | None = None
-    curves: LearnedCurves | None = None
-    row_lengths: Mapping[str, RowLength] = field(default_factory=dict)
-    guesses: tuple[int, int] = (0, 0)
-    shared_tokens: int = 0
+from models.stored_values import to_json
+from scheduling.request import ServiceTier
+from scheduling.worker_facts import NO_FIGURES, WorkerReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +39,8 @@ class HeldLeases:
 class TakenRequest:
     """A request of a taken batch; `generated_ids` are the tokens that earlier slices generated.
 
-    `needs` names what its engine must be able to do. `logprobs` are those of the generated ids, as they were stored.
-    The predicted tokens are median and upper quantile, 0 without a prediction.
+    `needs` names the abilities that its engine must have. `logprobs` belong to the generated ids. The predicted tokens
+    are the median and the upper quantile of the length; both are 0 without a prediction.
     """
 
     id: str
@@ -67,6 +50,7 @@ class TakenRequest:
     body: Mapping[str, Any]
     limit_tokens: int
     generated_ids: tuple[int, ...]
+    tier: ServiceTier = "default"
     priority: int = 0
     tenant: str = ""
     needs: tuple[str, ...] = ()
@@ -85,7 +69,7 @@ class TakenBatch:
     iteration_limit: int | None
     preempts: tuple[str, ...]
     prompts: tuple[TakenRequest, ...]
-    most_rows: int | None = None  # joiners wait until the running rows with them are at most this many
+    most_rows: int | None = None  # joining rows wait until the worker has at most this many rows, theirs included
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +77,24 @@ class Renewal:
     """The answer to a renewal of leases."""
 
     registered: bool  # False once another process has registered under the worker's name
-    wanted_model: str | None  # the model that it is told to change to
-    unreachable: bool  # it has taken none of the messages that it was sent after it registered
+    wanted_model: str | None  # the model that the worker is told to change to
+    unreachable: bool  # whether the worker gets no batch until it has taken a message (`not_consuming_since`)
     held: frozenset[int]  # batches whose lease was renewed
-    closed: frozenset[int]  # batches that ended under these leases: their worker has just written their end
+    closed: frozenset[int]  # batches that ended under these leases, because the worker has just written their end
     cancels: frozenset[str]  # running requests whose cancel was requested
 
 
-def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: float) -> TakenBatch | None:
-    """Lease a batch and return it with its requests, without cancelled ones; None if it cannot be taken."""
+def take_batch(
+    connection: Connection,
+    batch_id: int,
+    worker: str,
+    lease_s: float,
+    fingerprints: Mapping[str, str] = MappingProxyType({}),
+) -> TakenBatch | None:
+    """Leases a batch and returns it with its requests, without cancelled ones; None if this worker cannot take it.
+
+    Requests keep their tokens if what generated them has the fingerprint of the worker's model or adapter of that name.
+    """
     leased = run(
         connection,
         """
@@ -119,18 +112,21 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
         connection,
         """
             with cancelled as (
-                update requests set status = 'cancelled', finished_at = clock_timestamp()
+                update requests /* stop */ set status = 'cancelled', finished_at = clock_timestamp()
                 where batch_id = :batch_id and status = 'in_progress' and cancel_requested_at is not null
             )
-            select id, coalesce(base, model) as model, instructions, input, body, limit_tokens, generated_ids, priority,
-                tenant, needs, logprobs, case when base is null then '' else model end as adapter,
+            select id, coalesce(base, model) as model, instructions, input, body, limit_tokens, tier, priority, tenant,
+                case when own then generated_ids else '{}' end as generated_ids, case when own then logprobs end
+                as logprobs, needs, case when base is null then '' else model end as adapter,
                 coalesce(predicted_tokens, 0) as predicted_tokens,
                 coalesce(predicted_upper_tokens, 0) as predicted_upper_tokens
-            from requests
+            from requests cross join lateral (
+                select generated_by is not distinct from cast(:fingerprints as jsonb)->>requests.model as own
+            ) as resumes
             where batch_id = :batch_id and status = 'in_progress' and cancel_requested_at is null
             order by arrived_at, id
         """,
-        {"batch_id": batch_id},
+        {"batch_id": batch_id, "fingerprints": to_json(dict(fingerprints))},
     )
     return TakenBatch(
         lease=Lease(batch_id, batch.fence),
@@ -146,7 +142,7 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
 
 
 def prove_consuming(connection: Connection, worker: str) -> bool:
-    """Record that the worker has taken a message; returns whether it had been kept from batches until then."""
+    """Records that the worker has taken a message; returns whether it had got no batches until then."""
     proved = """
         update workers set not_consuming_since = null
         where name = :worker and not_consuming_since is not null returning name
@@ -161,20 +157,22 @@ def renew(
     progress: Mapping[Lease, int],
     lease_s: float,
     stopping: bool = False,
-    offer: WorkerOffer = WorkerOffer(),
+    report: WorkerReport = NO_FIGURES,
+    own_clock: float | None = None,
 ) -> Renewal:
-    """Write the worker's heartbeat, extend its leases, write their progress; returns the leases kept and the cancels.
+    """Writes the worker's heartbeat and report, extends its leases, writes their progress; returns what was renewed.
 
-    `progress` has each row's generated tokens by lease. A `stopping` worker gets no further batch.
+    `progress` has the most tokens that a row of each lease has gained. A `stopping` worker gets no further batch.
+    `own_clock` is its host's time since the epoch; the report gets its difference to the database's clock.
     """
     (row,) = run(
         connection,
         """
             with mine as (
                 update workers set heartbeat_at = clock_timestamp(),
-                    stopping = stopping or :stopping, max_rows = :max_rows, fault = :fault,
-                    curves = coalesce(cast(:curves as jsonb), curves), row_lengths = cast(:row_lengths as jsonb),
-                    guessed_tokens = :guessed_tokens, right_guesses = :right_guesses, shared_tokens = :shared_tokens
+                    stopping = stopping or :stopping, report = cast(:report as jsonb) || jsonb_strip_nulls(
+                        jsonb_build_object('clock_ahead_s',
+                            round(cast(:own_clock as numeric) - extract(epoch from statement_timestamp()))::int))
                 where name = :name and extract(epoch from started_at)::float8 = :incarnation
                 returning not_consuming_since is not null as unreachable, wanted_model
             ), locked as (
@@ -198,13 +196,8 @@ def renew(
             "incarnation": incarnation,
             "lease_s": lease_s,
             "stopping": stopping,
-            "max_rows": offer.max_rows,
-            "fault": offer.fault,
-            "curves": None if offer.curves is None else json.dumps(curves_to_store(offer.curves)),
-            "row_lengths": json.dumps(offer.row_lengths),
-            "guessed_tokens": offer.guesses[0],
-            "right_guesses": offer.guesses[1],
-            "shared_tokens": offer.shared_tokens,
+            "report": to_json(report),
+            "own_clock": own_clock,
             "ids": [lease.batch_id for lease in progress],
             "fences": [lease.fence for lease in progress],
             "tokens": list(progress.values()),
@@ -216,10 +209,10 @@ def renew(
 
 
 def _closed(connection: Connection, leases: Collection[Lease]) -> frozenset[int]:
-    """Return the batches that ended under these leases.
+    """Returns the batches that ended under these leases.
 
-    Needs its own statement: if the renewal waited for the transaction that ended a batch, it does not renew the batch
-    but still reads its old state.
+    Needs a statement of its own: a renewal that waited for the transaction which ended a batch does not renew that
+    batch, but still reads its old state.
     """
     if not leases:
         return frozenset()
@@ -236,9 +229,9 @@ def _closed(connection: Connection, leases: Collection[Lease]) -> frozenset[int]
 
 
 def lock_held(connection: Connection, leases: Collection[Lease], *, durable: bool = True) -> HeldLeases:
-    """Return the leases that are still valid; their batches stay locked until the transaction ends.
+    """Returns the leases that are still valid; their batches stay locked until the transaction ends.
 
-    Unless the transaction is `durable`, its commit does not wait for the disk, as `make_engine` says.
+    The commit of a transaction that is not `durable` does not wait for the disk (`make_engine`).
     """
     rows = run(
         connection,

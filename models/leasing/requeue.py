@@ -1,22 +1,25 @@
-"""Takes unanswered requests out of their batches: queues them again, cancels them, or fails the cause of a failure.
+"""Takes unanswered requests out of their batches: queues them again, cancels them, or fails the one that is to blame.
 
-When an engine or a whole worker fails, each request that it was serving is a suspect. Suspects keep together as a
-group, which the planner serves again in halves, apart from all others (`scheduling.policies.wrapping.isolation`). So
-after at most ⌈log2(group)⌉ more failures the failing request is alone and fails, and the others have their answers. For
+When an engine or a whole worker fails, each request that it was serving is a suspect. The suspects of one failure are a
+group, which the planner serves again in halves, apart from all other requests (`scheduling.sharing.isolation`). After
+at most ⌈log2(group)⌉ more failures the guilty request runs alone and fails, and the others have their answers. For
 the others the failed batches do not count as attempts.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
+from pydantic_core import to_json
 from sqlalchemy import Connection
 
-from models.sql import text
+from models.connections.sql import text
 
-# A request fails at its second failure if an engine served it alone: one failure may be chance. If a worker was lost,
-# it takes MAGNUS_MAX_ATTEMPTS failures, because operators and kernels end processes too.
+# A request fails at its second engine failure if the engine served it alone: one failure may be chance. If workers were
+# lost, it fails at the MAX_ATTEMPTS-th failure, because operators and kernels end processes, too.
 ENGINE_FAILURES = 2
+MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,8 @@ class Failure:
 class UnfinishedBatch:
     """A batch that ended with unfinished requests; without a failure they return to the queue unchanged.
 
-    `split`: the batch ran out of memory, and its requests come back as a group to be split in two (Magnus III-C). Rows
-    that were to join a running batch wait again as before, or as suspects if this happened to them before.
+    `split` says that the batch ran out of memory, so that its requests come back as a group to be split in two (Magnus
+    III-C). Rows that were to join a running batch wait as before; at the second time they wait as suspects.
     """
 
     batch_id: int
@@ -45,7 +48,7 @@ class UnfinishedBatch:
 
 @dataclass(frozen=True, slots=True)
 class LostBatch:
-    """An open batch of a lost worker; `started` is written shortly after the engine began the batch."""
+    """An open batch of a lost worker; `started` becomes true shortly after the engine began the batch."""
 
     id: int
     worker: str
@@ -55,10 +58,10 @@ class LostBatch:
 
 
 def blamed(lost: Iterable[LostBatch], died: bool = True) -> list[UnfinishedBatch]:
-    """Returns the batches that may have caused the worker's failure: those that its engine was serving.
+    """Returns all these batches; those that may have caused the worker's loss, being in its engine, have a failure.
 
-    The engine serves joining batches together and all others one by one, in the order of their ids. Returns the started
-    ones and, if the process `died`, the next one: it may have begun before its start was written.
+    The engine serves joining batches together and all others one by one, in the order of their ids. Started batches
+    have a failure, and so has the next one if the process `died`: it may have begun before its start was written.
     """
     unfinished = []
     for _, of_worker in groupby(sorted(lost, key=lambda batch: (batch.worker, batch.id)), lambda batch: batch.worker):
@@ -81,16 +84,32 @@ def blamed(lost: Iterable[LostBatch], died: bool = True) -> list[UnfinishedBatch
     return unfinished
 
 
-def requeue(connection: Connection, unfinished: Collection[UnfinishedBatch], max_attempts: int) -> list[str]:
+def lose_batches(connection: Connection, lost: str, values: Mapping[str, Any], died: bool = True) -> list[str]:
+    """Marks batches as lost and takes the unfinished requests out of them; returns the ids of these requests.
+
+    `lost` is SQL that selects each batch's id from `batches b`, and whether its worker had taken the batch and failed.
+    """
+    rows = connection.execute(
+        text(f"""
+            with lost (id, taken) as ({lost} order by b.id for update of b)
+            update batches b set status = 'lost', finished_at = clock_timestamp(), lease_until = null
+            from lost where b.id = lost.id
+            returning b.id, b.worker, b.joins, lost.taken, b.started_at is not null as started
+        """),  # noqa: S608  # constants
+        values,
+    )
+    return requeue(connection, blamed((LostBatch(**row._mapping) for row in rows), died))
+
+
+def requeue(connection: Connection, unfinished: Collection[UnfinishedBatch]) -> list[str]:
     """Takes the unfinished requests out of these batches; returns their ids.
 
-    A request with a cancel requested ends cancelled. A request that was alone in a failed engine fails at its second
-    failure, or at its `max_attempts`-th if the worker's process ended. All others are queued again, and the batch does
-    not count as an attempt.
+    A request whose cancel was requested ends cancelled. A request that was alone in a failed engine fails at its
+    ENGINE_FAILURES-th failure, or at its MAX_ATTEMPTS-th if the worker was lost. All others are queued again, and the
+    batch does not count as an attempt of theirs.
     """
     if not unfinished:
         return []
-    failures = [batch.failure for batch in unfinished]
     rows = connection.execute(
         text("""
             with unanswered as (
@@ -98,23 +117,24 @@ def requeue(connection: Connection, unfinished: Collection[UnfinishedBatch], max
                     r.cancel_requested_at is not null as cancelled,
                     b.first_batch is not null or b.split and made.joins as failure,
                     b.split and (r.suspect_group is not null or made.joins and r.suspected > 0) as suspect
-                from unnest(
-                    cast(:ids as bigint[]), cast(:first_batches as bigint[]), cast(:errors as text[]),
-                    cast(:splits as bool[])
-                ) as b (id, first_batch, error, split) join batches made on made.id = b.id
+                from (
+                    select batch_id as id, (failure->>'first_batch')::bigint as first_batch, failure->>'error' as error,
+                        split from json_to_recordset(cast(:unfinished as json))
+                        as given (batch_id bigint, failure json, split bool)
+                ) as b join batches made on made.id = b.id
                 cross join lateral ( -- batch by batch, whatever the statistics say of how many requests are in progress
                     select * from requests where batch_id = b.id and status = 'in_progress' for update
                 ) as r
             ), judged as (
                 select *, first_batch is not null and count(*) over (partition by first_batch) = 1
                     and suspected + 1 >= case when error is null then cast(:max_attempts as int)
-                        else least(cast(:engine_failures as int), cast(:max_attempts as int)) end as guilty
+                        else cast(:engine_failures as int) end as guilty
                 from unanswered
             ), decided as (
                 select *, case when cancelled then 'cancelled' when guilty then 'failed' else 'queued' end
                     as next_status from judged
             )
-            update requests r set status = d.next_status,
+            update requests r /* give_back, fail, stop */ set status = d.next_status,
                 finished_at = case when d.next_status <> 'queued' then clock_timestamp() end,
                 error = case when d.next_status = 'failed' then jsonb_build_object('code', 'server_error', 'message',
                     'Given up after ' || d.suspected + 1 || ' attempts: ' || case when d.error is null
@@ -132,11 +152,8 @@ def requeue(connection: Connection, unfinished: Collection[UnfinishedBatch], max
             returning r.id
         """),
         {
-            "ids": [batch.batch_id for batch in unfinished],
-            "first_batches": [failure and failure.first_batch for failure in failures],
-            "errors": [failure and failure.error for failure in failures],
-            "splits": [batch.split for batch in unfinished],
-            "max_attempts": max_attempts,
+            "unfinished": to_json(list(unfinished)).decode(),
+            "max_attempts": MAX_ATTEMPTS,
             "engine_failures": ENGINE_FAILURES,
         },
     )

@@ -1,87 +1,52 @@
 """Registers and deregisters workers, and requeues the batches that they leave open."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import replace
 
-from sqlalchemy import Connection, bindparam
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import Connection
 
-from models.leasing.requeue import LostBatch, blamed, requeue
-from models.planning.worker_costs import curves_to_store, loadable_to_store
-from models.sql import text
+from models.connections.sql import run, text
+from models.leasing.requeue import lose_batches
+from models.stored_values import from_json, to_json
 from scheduling.costs import ProfiledCurves
-from scheduling.policy import Loadable
+from scheduling.worker_facts import WorkerFacts, WorkerReport
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerRegistration:
-    """The facts that a worker registers; `curves` are its measured prefill and decode curves (SCLS Eq. 3-4).
-
-    Curves from a short measurement have the key `quick`; they replace those of a whole profile only if the worker's
-    model or device has changed. `paged`: memory is the sum over rows in blocks of `block_tokens`; with windows see
-    `KvMemory`. `lacks` names the abilities that its engine lacks, `adapters` those that it serves beside its model.
-    `prefix_cache`: its engine caches prefixes of prompts. `loadable` has the models that it can load, the present one
-    among them; it is empty for a worker that always serves the same one.
-    """
-
-    name: str
-    model: str
-    device: str
-    theta_bytes: int
-    delta_bytes: int
-    curves: ProfiledCurves | None
-    paged: bool = False
-    block_tokens: int = 1
-    lacks: tuple[str, ...] = ()
-    adapters: tuple[str, ...] = ()
-    prefix_cache: bool = False
-    windowed_bytes: int = 0
-    window_tokens: int = 0
-    version: str | None = None  # version of Magnus that its process runs
-    instance: str | None = None  # its process, host#boot:process id
-    loadable: Mapping[str, Loadable] = field(default_factory=dict)
-
-
-def register(connection: Connection, worker: WorkerRegistration, max_attempts: int) -> float:
-    """Register the worker under its name; returns its incarnation, which identifies its process.
+def register(connection: Connection, worker: WorkerFacts) -> float:
+    """Registers the worker under its name; returns its incarnation, which identifies its process.
 
     Open batches of an earlier process of that name are lost; the requests that it was serving are suspects (see
-    `models.leasing.requeue`). If the earlier one took no messages, this one must take a probe before it gets batches.
+    `models.leasing.requeue`). If the earlier process took no messages, the new one must take a probe before it gets
+    batches. Curves that were learned or fully profiled stay until the worker's model or device changes.
     """
-    incarnation = connection.execute(
-        text("""
-            insert into workers (name, model, device, theta_bytes, delta_bytes, curves, paged, block_tokens, lacks,
-                adapters, prefix_cache, windowed_bytes, window_tokens, version, instance, loadable)
-            values (:name, :model, :device, :theta_bytes, :delta_bytes, :curves, :paged, :block_tokens, :lacks,
-                :adapters, :prefix_cache, :windowed_bytes, :window_tokens, :version, :instance, :loadable)
-            on conflict (name) do update set model = excluded.model, device = excluded.device,
-                theta_bytes = excluded.theta_bytes, delta_bytes = excluded.delta_bytes,
-                paged = excluded.paged, block_tokens = excluded.block_tokens, lacks = excluded.lacks,
-                adapters = excluded.adapters, prefix_cache = excluded.prefix_cache,
-                windowed_bytes = excluded.windowed_bytes, window_tokens = excluded.window_tokens,
-                version = excluded.version, instance = excluded.instance,
-                max_rows = null, fault = null, loadable = excluded.loadable, wanted_model = null,
-                model_changes = case when workers.instance = excluded.instance then workers.model_changes + 1
-                    else 0 end,
-                curves = case when workers.curves->>'kind' = 'quick_profile' or workers.curves ? 'quick'
-                    or workers.model <> excluded.model
-                    or workers.device <> excluded.device then excluded.curves
-                    else coalesce(workers.curves, excluded.curves) end,
-                started_at = clock_timestamp(), heartbeat_at = clock_timestamp(), stopped_at = null,
-                stopping = false,
+    stored = "select facts::text, report::text from workers where name = :name for update"
+    for row in run(connection, stored, {"name": worker.name}):
+        before = from_json(WorkerFacts, row.facts)
+        curves = from_json(WorkerReport, row.report).curves or before.curves
+        quick = isinstance(curves, ProfiledCurves) and curves.quick
+        if curves and not quick and (before.model, before.device) == (worker.model, worker.device):
+            worker = replace(worker, curves=curves)
+    (registered,) = run(
+        connection,
+        """
+            insert into workers (name, model, instance, facts, longest_row_tokens)
+            values (:name, :model, :instance, cast(:facts as jsonb), :longest_row_tokens)
+            on conflict (name) do update set model = excluded.model, instance = excluded.instance,
+                facts = excluded.facts, report = default, longest_row_tokens = excluded.longest_row_tokens,
+                wanted_model = null, started_at = clock_timestamp(), heartbeat_at = clock_timestamp(),
+                stopped_at = null, stopping = false,
                 drained_at = case when workers.instance = excluded.instance then workers.drained_at end
-            returning extract(epoch from started_at)::float8
-        """).bindparams(bindparam("curves", type_=JSONB(none_as_null=True)), bindparam("loadable", type_=JSONB)),
-        asdict(worker)
-        | {
-            "curves": curves_to_store(worker.curves),
-            "lacks": list(worker.lacks),
-            "adapters": list(worker.adapters),
-            "loadable": loadable_to_store(worker.loadable),
+            returning extract(epoch from started_at)::float8 as incarnation
+        """,
+        {
+            "name": worker.name,
+            "model": worker.model,
+            "instance": worker.instance,
+            "facts": to_json(worker),
+            "longest_row_tokens": worker.memory.longest_row_tokens,
         },
-    ).scalar_one()
-    _lose_open_batches(connection, worker.name, failed=True, max_attempts=max_attempts, died=True)
-    return float(incarnation)
+    )
+    _lose_open_batches(connection, worker.name, failed=True, died=True)
+    return float(registered.incarnation)
 
 
 def other_process(connection: Connection, name: str, instance: str, alive_s: float) -> str | None:
@@ -96,21 +61,19 @@ def other_process(connection: Connection, name: str, instance: str, alive_s: flo
 
 
 def keep_alive(connection: Connection, name: str, instance: str) -> None:
-    """Write the heartbeat of a worker that loads another model; it gets no batch while it has not loaded it."""
+    """Writes the heartbeat of a worker that is loading another model, and that gets no batch until it has loaded it."""
     connection.execute(
         text("update workers set heartbeat_at = clock_timestamp() where name = :name and instance = :instance"),
         {"name": name, "instance": instance},
     )
 
 
-def deregister(
-    connection: Connection, name: str, incarnation: float, failed: bool, max_attempts: int, stopped: bool = True
-) -> None:
-    """Mark the worker as stopped and put the requests of its open batches back into the queue.
+def deregister(connection: Connection, name: str, incarnation: float, failed: bool, stopped: bool = True) -> None:
+    """Marks the worker as stopped and puts the requests of its open batches back into the queue.
 
     If the worker `failed`, the requests that it served are suspects. Without `stopped` it only gives its batches back,
-    to register again with another model. A worker that took no messages is held to have been repaired if it stops in
-    order. Does nothing if another process has its name.
+    to register again with another model. A worker that took no messages and stops in order counts as repaired. Does
+    nothing if another process has the worker's name.
     """
     mine = connection.execute(
         text("""
@@ -121,22 +84,12 @@ def deregister(
         {"name": name, "incarnation": incarnation, "failed": failed, "stopped": stopped},
     ).one_or_none()
     if mine is not None:
-        _lose_open_batches(connection, name, failed=failed, max_attempts=max_attempts)
+        _lose_open_batches(connection, name, failed=failed)
 
 
-def _lose_open_batches(
-    connection: Connection, worker: str, failed: bool, max_attempts: int, died: bool = False
-) -> None:
-    rows = connection.execute(
-        text("""
-            with unfinished as (
-                select id, status = 'running' as taken from batches
-                where worker = :worker and status in ('assigned', 'running') order by id for update
-            )
-            update batches b set status = 'lost', finished_at = clock_timestamp(), lease_until = null
-            from unfinished u where b.id = u.id
-            returning b.id, b.worker, b.joins, u.taken and :failed as taken, b.started_at is not null as started
-        """),
-        {"worker": worker, "failed": failed},
-    )
-    requeue(connection, blamed((LostBatch(**row._mapping) for row in rows), died), max_attempts)
+def _lose_open_batches(connection: Connection, worker: str, failed: bool, died: bool = False) -> None:
+    lost = """
+        select b.id, b.status = 'running' and :failed from batches b
+        where b.worker = :worker and b.status in ('assigned', 'running')
+    """
+    lose_batches(connection, lost, {"worker": worker, "failed": failed}, died)

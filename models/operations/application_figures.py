@@ -9,16 +9,16 @@ from statistics import median
 import numpy as np
 from sqlalchemy.orm import Session
 
-from models.sql import text
+from models.connections.sql import text
 from scheduling.rank_correlation import kendall_tau
 
-# answers: enough for a scatter plot and for figures of each application. Bounds the query; not tuned.
+# number of answers that the query reads: enough for a scatter plot and for figures of each application; not tuned
 MOST_COMPARED = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedAnswer:
-    """True and predicted tokens of a complete answer; its ETA's error in seconds, and whether it kept the interval."""
+    """True and predicted tokens of a complete answer, its ETA's error, and whether it kept the ETA's interval."""
 
     application: str
     tokens: int
@@ -35,21 +35,22 @@ def newest_answers(session: Session) -> list[PredictedAnswer]:
         text("""
             select application, output_tokens as tokens, predicted_tokens,
                 coalesce(predicted_upper_tokens, predicted_tokens) as upper_tokens, predictor_version as version,
-                abs(extract(epoch from finished_at - eta_at))::float8 as eta_error_s,
-                finished_at between eta_low_at and eta_high_at as eta_kept
+                abs(response_s - (eta->>'eta_s')::float8) as eta_error_s,
+                response_s between (eta->>'low_s')::float8 and (eta->>'high_s')::float8 as eta_kept
             from (
-                select * from requests where status in ('completed', 'incomplete') order by finished_at desc limit :most
+                select *, extract(epoch from finished_at - arrived_at)::float8 as response_s
+                from requests where status in ('completed', 'incomplete') order by finished_at desc limit :most
             ) as newest
             where status = 'completed' and predicted_tokens is not null and output_tokens is not null
-                and limit_tokens > 1
+                and kind = 'answer'
         """),
         {"most": MOST_COMPARED},
     )
     return [PredictedAnswer(**row._mapping) for row in rows]
 
 
-# The newest answers of the last hour, from which the figures by application are computed. Bounds the time of the query
-# under heavy traffic; not tuned.
+# The figures by application are computed from at most this many newest answers of the last hour. That bounds the time
+# of the query under heavy traffic; not tuned.
 MOST_ANSWERS = 5000
 MOST_APPLICATIONS = 50  # rows of the page's table; a longer table is not readable
 
@@ -75,7 +76,7 @@ def applications(session: Session) -> list[Application]:
         text("""
             with answers as (
                 select application, output_tokens,
-                    case when limit_tokens > 1 then predicted_tokens end as predicted_tokens,
+                    case when kind = 'answer' then predicted_tokens end as predicted_tokens,
                     extract(epoch from finished_at - arrived_at)::float8 as response_s
                 from requests
                 where finished_at > statement_timestamp() - interval '1 h' and status in ('completed', 'incomplete')
@@ -96,7 +97,7 @@ def applications(session: Session) -> list[Application]:
     return [Application(*row) for row in rows]
 
 
-FEWEST_FOR_TAU = 10  # answers; with fewer, tau is mostly chance
+FEWEST_FOR_TAU = 10  # with fewer answers, tau is mostly chance
 
 
 @dataclass(frozen=True, slots=True)

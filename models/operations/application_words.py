@@ -5,15 +5,15 @@ from collections.abc import Collection
 
 from sqlalchemy.orm import Session
 
-from models.sql import text
+from models.connections.sql import text
 from models.tables import RequestStatus
 
-DIGEST = re.compile(r"[0-9a-f]{12}")  # as `webapp/requests/client_prompt.py:application_name` makes it
-CHARACTERS = 60  # of the instructions, for a line of a table; not tuned
+DIGEST = re.compile(r"[0-9a-f]{12}")  # the names that `protocol/requests/client_prompt.py:application_name` makes
+CHARACTERS = 60  # the most characters that are returned, for a line of a table; not tuned
 
 
 def first_words(session: Session, applications: Collection[str]) -> dict[str, str]:
-    """Returns the beginning of the instructions by application, for those whose name is a digest of kept texts."""
+    """Returns the beginning of the instructions by application, if the name is their digest and they are still kept."""
     digests = sorted({name for name in applications if DIGEST.fullmatch(name)})
     if not digests:
         return {}

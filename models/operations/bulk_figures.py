@@ -4,15 +4,15 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from models.sql import text
+from models.connections.sql import text
 
 STEPS = 60  # steps into which a job's time is divided; a chart has some 400 units of width. Not tuned
-MOST_CAUSES = 20  # causes of errors that a page shows, the most frequent ones
+MOST_CAUSES = 20  # the page shows this many causes of errors, the most frequent ones
 
 
 @dataclass(frozen=True, slots=True)
 class EndedStep:
-    """Lines that ended in one step of a job's time, the tokens of their answers, and the step's end as Unix time."""
+    """The lines that ended in one step of a job's time, and the tokens of their answers; `until` is a Unix time."""
 
     until: float
     lines: int
@@ -21,7 +21,7 @@ class EndedStep:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Lines with the same error; the first of them is the example."""
+    """Lines with the same `code` and `param` of their error; `line`, `custom_id` and `message` are the first line's."""
 
     code: str | None
     param: str | None

@@ -1,88 +1,40 @@
-"""The fleet for the dashboard: each worker with its rows, memory and batches over time; drains and resumes workers."""
+"""Reads the fleet for the dashboard: each worker's rows, memory and batches over time; drains and resumes workers."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
+from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
-from models.sql import text
+from models.connections.sql import text
+from models.registered_workers import DAY_S, RegisteredWorker, WorkerLoad, registered_workers
+from scheduling.kv_memory import KvMemory
 
-# The newest ended batches, from which the workers' timelines are drawn; more would be too narrow to be seen. Bounds the
-# query; not tuned.
+# The workers' timelines are drawn from at most this many newest ended batches, which bounds the query; more of them
+# would be too narrow to be seen. Not tuned.
 MOST_BATCHES = 4000
-MOST_ROWS, MOST_OF_WORKER = 200, 20  # running rows that the page lists, in all and of one worker; not tuned
-# The states in which a worker gets batches, now or once it has loaded its next model.
-TAKES_BATCHES = ("changing", "running", "batch_sent", "idle")
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerUse:
-    """A worker with a heartbeat within the last day; `rows` counts the rows of its open batches, memory is in tokens.
-
-    `held_tokens` is the memory of its rows by the last heartbeat, `reserved_tokens` their memory if each reaches the
-    upper quantile of its length. `lasting` counts open batches that it has taken, `sent` those that it has not taken.
-    """
-
-    name: str
-    model: str
-    device: str
-    version: str | None
-    theta_bytes: int
-    delta_bytes: int
-    heartbeat_age_s: float
-    up_s: float  # seconds since its process started
-    stopped: bool
-    stopping: bool
-    not_consuming: bool
-    drained: bool
-    fault: str | None
-    rows: int
-    held_tokens: int
-    reserved_tokens: int
-    lasting: int
-    sent: int
-    out_of_memory: int  # batches that ran out of memory in the last hour
-    guessed_tokens: int  # since it started
-    right_guesses: int
-    change_s: Mapping[str, float] = field(default_factory=dict)  # by model that it can load: the seconds of a change
-    wanted_model: str | None = None  # the model that it was told to change to
-    model_changes: int = 0  # since its process started
-
-    @property
-    def capacity_tokens(self) -> int:
-        """Its memory for the KV cache, Θ, in tokens."""
-        return self.theta_bytes // self.delta_bytes
-
-    @property
-    def memory_in_tokens(self) -> bool:
-        """Whether its memory is only known in tokens, as that of a remote server; a token then counts as one byte."""
-        return self.delta_bytes == 1
-
-    def state(self, alive_s: float) -> str:
-        """Returns the worker's state in a word or two; it gets batches only in the states of TAKES_BATCHES."""
-        states = {
-            "stopped": self.stopped,
-            "lost": self.heartbeat_age_s > alive_s,
-            "takes_no_messages": self.not_consuming,
-            "set_aside": self.fault is not None,
-            "stopping": self.stopping,
-            "drained": self.drained and not self.lasting,
-            "draining": self.drained,
-            "changing": self.wanted_model not in (None, self.model),
-            "running": self.lasting > 0,
-            "batch_sent": self.sent > 0,
-        }
-        return next((state for state, holds in states.items() if holds), "idle")
+MOST_ROWS, MOST_OF_WORKER = 200, 20  # the page lists this many running rows in all, and of one worker; not tuned
+# Finds workers of which ten or more answers, and more than half, are empty among the last hour's newest 200. Not tuned.
+EMPTY_ANSWERS = """select worker, count(*) filter (where output_text = '') || ' of its last ' || count(*) as empty
+    from (select batch_id, output_text from requests where status in ('completed', 'incomplete')
+        and finished_at > statement_timestamp() - interval '1 h' order by finished_at desc limit 200) answers
+    join batches on id = batch_id group by worker
+    having count(*) filter (where output_text = '') > greatest(9, count(*) / 2)"""
+# The remedy, in the same words wherever these workers are told.
+ASK_THE_SAME = (
+    "ask its server the same: compare its model, chat template and stop tokens with those that the worker expects"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetState:
-    """All workers, the batches that they served lately, and the requests that they serve now."""
+    """All workers, the batches that they served lately, the requests that they serve now, and their empty answers."""
 
-    workers: list[WorkerUse]
+    workers: list[RegisteredWorker]
     batches: "list[BatchSpan]"
     running: "list[RunningRequest]"
+    empty: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +54,7 @@ class BatchSpan:
 
 @dataclass(frozen=True, slots=True)
 class RunningRequest:
-    """A request in a batch that its worker has taken; `tokens` are those of the worker's last heartbeat."""
+    """A request in a batch that its worker has taken; it had `tokens` of its answer at the worker's last heartbeat."""
 
     id: str
     worker: str
@@ -114,59 +66,61 @@ class RunningRequest:
     running_s: float
 
 
-def workers_in_use(session: Session) -> list[WorkerUse]:
-    """Returns every worker with a heartbeat within the last day, by name."""
+def empty_answers(session: Session) -> dict[str, str]:
+    """Returns the workers that EMPTY_ANSWERS finds, each with how many of its last answers are empty."""
+    return {row.worker: row.empty for row in session.execute(text(EMPTY_ANSWERS))}
+
+
+def workers_in_use(session: Session) -> list[RegisteredWorker]:
+    """Returns every worker with a heartbeat within the last day, with its load, ordered by name."""
     rows = session.execute(
         text("""
-            with open_rows as (
-                select b.worker, r.prompt_tokens, least(coalesce(r.predicted_upper_tokens, r.limit_tokens),
-                        r.limit_tokens) as upper,
-                    cardinality(r.generated_ids) + case when b.status = 'running' then b.progress_tokens else 0 end
-                        as tokens
-                from batches b join requests r on r.batch_id = b.id and r.status = 'in_progress'
-                where b.status in ('assigned', 'running')
-            ), used as (
-                select worker, count(*) as rows, sum(prompt_tokens + tokens) as held,
-                    sum(prompt_tokens + greatest(upper, tokens)) as reserved,
-                    count(*) * max(prompt_tokens + tokens) as held_rectangle,
-                    count(*) * max(prompt_tokens + greatest(upper, tokens)) as reserved_rectangle
-                from open_rows group by worker
-            ), memory as (
-                select w.name, case when w.paged then u.held else u.held_rectangle end as held,
-                    case when w.paged then u.reserved else u.reserved_rectangle end as reserved,
-                    u.rows * w.window_tokens as windows, w.windowed_bytes::float8 / w.delta_bytes as windowed_share
-                from workers w join used u on u.worker = w.name
-            ), opened as (
-                select worker, count(*) filter (where status = 'running') as lasting,
-                    count(*) filter (where status = 'assigned') as sent
-                from batches where status in ('assigned', 'running') group by worker
-            ), outgrew as (
-                select worker, count(*) as batches from batches
-                where status = 'out_of_memory' and finished_at > statement_timestamp() - interval '1 h' group by worker
-            )
-            select w.name, w.model, w.device, w.version, w.theta_bytes, w.delta_bytes,
-                extract(epoch from clock_timestamp() - w.heartbeat_at)::float8 as heartbeat_age_s,
-                extract(epoch from clock_timestamp() - w.started_at)::float8 as up_s,
-                w.stopped_at is not null as stopped, w.stopping, w.not_consuming_since is not null as not_consuming,
-                w.drained_at is not null as drained, w.fault, coalesce(u.rows, 0) as rows,
-                coalesce(k.held - k.windowed_share * greatest(0, k.held - k.windows), 0)::bigint as held_tokens,
-                coalesce(k.reserved - k.windowed_share * greatest(0, k.reserved - k.windows), 0)::bigint
-                    as reserved_tokens,
-                coalesce(o.lasting, 0) as lasting, coalesce(o.sent, 0) as sent, coalesce(m.batches, 0) as out_of_memory,
-                w.guessed_tokens, w.right_guesses, w.wanted_model, w.model_changes, coalesce((
-                    select jsonb_object_agg(key, value->'change_s') from jsonb_each(w.loadable)), '{}') as change_s
-            from workers w left join used u on u.worker = w.name left join memory k on k.name = w.name
-                left join opened o on o.worker = w.name
-                left join outgrew m on m.worker = w.name
-            where w.heartbeat_at > statement_timestamp() - interval '1 day'
-            order by w.name
+            select worker, sum(rows)::int as rows, sum(held)::bigint as held, max(held) as longest_held,
+                sum(reserved)::bigint as reserved, max(reserved) as longest_reserved, sum(lasting)::int as lasting,
+                sum(sent)::int as sent, sum(out_of_memory)::int as out_of_memory
+            from (
+                select worker, 1 as rows, prompt_tokens + tokens as held, prompt_tokens + greatest(upper, tokens)
+                    as reserved, 0 as lasting, 0 as sent, 0 as out_of_memory
+                from (
+                    select b.worker, r.prompt_tokens, least(coalesce(r.predicted_upper_tokens, r.limit_tokens),
+                            r.limit_tokens) as upper,
+                        cardinality(r.generated_ids) + case when b.status = 'running' then b.progress_tokens else 0 end
+                            as tokens
+                    from batches b join requests r on r.batch_id = b.id and r.status = 'in_progress'
+                    where b.status in ('assigned', 'running')
+                ) open_rows
+                union all
+                select worker, 0, 0, 0, (status = 'running')::int, (status = 'assigned')::int, 0
+                from batches where status in ('assigned', 'running')
+                union all
+                select worker, 0, 0, 0, 0, 0, 1 from batches
+                where status = 'out_of_memory' and finished_at > statement_timestamp() - interval '1 h'
+            ) counted group by worker
         """)
     )
-    return [WorkerUse(**row._mapping) for row in rows]
+    loads = {row.worker: row for row in rows}
+    workers = registered_workers(session.connection(), DAY_S)
+    return [replace(one, load=_load(one.memory, loads[one.name])) if one.name in loads else one for one in workers]
+
+
+def _load(memory: KvMemory, row: Row[Any]) -> WorkerLoad:
+    return WorkerLoad(
+        rows=row.rows,
+        held_tokens=_tokens(memory, row.rows, row.held, row.longest_held),
+        reserved_tokens=_tokens(memory, row.rows, row.reserved, row.longest_reserved),
+        lasting=row.lasting,
+        sent=row.sent,
+        out_of_memory=row.out_of_memory,
+    )
+
+
+def _tokens(memory: KvMemory, rows: int, total: int, longest: int) -> int:
+    """Returns the estimated memory of these rows in tokens, without the unused ends of their blocks."""
+    return round(memory.held(total if memory.paged else rows * longest, rows))
 
 
 def served_batches(session: Session, back_s: float) -> list[BatchSpan]:
-    """Returns running batches, and the newest MOST_BATCHES of those that ended within the last `back_s`."""
+    """Returns running batches, and the newest MOST_BATCHES batches that ended within the last `back_s`."""
     columns = "id, worker, status, joins, size, started_at, finished_at, estimated_s"
     rows = session.execute(
         text(f"""
@@ -183,7 +137,7 @@ def served_batches(session: Session, back_s: float) -> list[BatchSpan]:
 
 
 def running_requests(session: Session) -> list[RunningRequest]:
-    """Returns at most MOST_OF_WORKER requests that each worker serves now, of its oldest batches; MOST_ROWS in all."""
+    """Returns up to MOST_OF_WORKER requests that each worker serves now, oldest batches first; MOST_ROWS in all."""
     rows = session.execute(
         text("""
             select id, worker, application, batch_id, tokens, predicted_tokens, limit_tokens, running_s from (

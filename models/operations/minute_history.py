@@ -1,19 +1,19 @@
-"""The history by minute: a minute's figures are computed once, after its end, and are kept longer than its requests."""
+"""The history by minute: a minute's figures are computed once, after its end, and outlive the minute's requests."""
 
 from sqlalchemy import bindparam, extract, func, select
 from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION, JSONB
 from sqlalchemy.orm import Session
 
+from models.connections.sql import text
 from models.service_tables import Minute, ServiceState
-from models.sql import text
 from models.tables import RequestStatus
 
-# A minute is closed this many seconds after its end, because an answer is written some time after its `finished_at`;
-# one that is written later still is missing in its minute. A longer time delays the newest minute of the charts; not
-# tuned.
+# A minute is closed this many seconds after its end, because an answer is written some time after its `finished_at`. An
+# answer that is written after its minute was closed is not counted. A longer time delays the newest minute of the
+# charts; not tuned.
 GRACE_S = 30
-# Minutes that one call closes. Bounds the statement that catches up after a pause: ten minutes at 1,000 requests a
-# second are 600,000 rows. Not tuned otherwise.
+# One call closes at most this many minutes, which bounds the statement that catches up after a pause: ten minutes at
+# 1,000 requests a second are 600,000 rows. Not tuned otherwise.
 MOST_MINUTES = 10
 
 CLOSE = text("""
@@ -125,12 +125,12 @@ def ended_last_hour(session: Session) -> dict[str, int]:
 
 
 def ended_totals(session: Session) -> dict[str, int]:
-    """Returns the number of requests of all closed minutes, by final state; the numbers never shrink."""
+    """Returns the number of requests that ended in all closed minutes, by final state; the numbers never shrink."""
     return _total(session)[0]
 
 
 def fold_totals(session: Session) -> None:
-    """Adds the minutes closed since the last call to the stored totals; of two calls at once, one changes them."""
+    """Adds the minutes closed since the last call to the stored totals; if two calls run at once, only one adds."""
     totals, until, stored_until = _total(session)
     if until != stored_until:
         session.execute(FOLD, {"value": {**totals, "until": until}, "stored_until": stored_until})

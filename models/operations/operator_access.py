@@ -2,18 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Connection, func, select
 from sqlalchemy.orm import Session
 
-from models.service_tables import AuditEntry
-from models.sql import text
+from models.connections.sql import text
+from models.service_tables import AuditEntry, OperatorSession
+from models.stored_values import to_json
 
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """The owner of a session: a key, the password's digest, or a person of these groups at the provider `issuer`."""
+    """The owner of a session: an API key, the password (by its digest), or a person at the provider `issuer`."""
 
     prefix: str | None
     name: str | None
@@ -25,35 +27,14 @@ class SignedIn:
     person_groups: list[str] | None
 
 
-def begin_session(
-    session: Session,
-    sha256: bytes,
-    lasts_s: float,
-    *,
-    key_id: int | None = None,
-    password_sha256: bytes | None = None,
-    person: str | None = None,
-    issuer: str | None = None,
-    person_groups: Sequence[str] | None = None,
-) -> None:
-    """Stores a session under the digest of its cookie, and deletes expired sessions."""
+def begin_session(session: Session, sha256: bytes, lasts_s: float, **owner: Any) -> None:
+    """Stores a session under the digest of its cookie, and deletes expired ones.
+
+    `owner` has the columns of `OperatorSession` that name the session's owner: a key, the password or a person.
+    """
     session.execute(text("delete from operator_sessions where expires_at < statement_timestamp()"))
-    session.execute(
-        text("""
-            insert into operator_sessions (sha256, key_id, password_sha256, person, issuer, person_groups, expires_at)
-            values (:sha256, :key_id, :password_sha256, :person, :issuer, :person_groups,
-                clock_timestamp() + make_interval(secs => :lasts_s))
-        """),
-        {
-            "sha256": sha256,
-            "key_id": key_id,
-            "password_sha256": password_sha256,
-            "person": person,
-            "issuer": issuer,
-            "person_groups": person_groups,
-            "lasts_s": lasts_s,
-        },
-    )
+    expires_at = func.clock_timestamp() + timedelta(seconds=lasts_s)
+    session.add(OperatorSession(sha256=sha256, expires_at=expires_at, **owner))
     session.commit()
 
 
@@ -80,12 +61,23 @@ def end_session(session: Session, sha256: bytes) -> None:
 def record_action(
     session: Session, actor: str, action: str, target: str, details: Mapping[str, Any] | None = None
 ) -> None:
-    """Records that `actor` does this now; called before each action, so that no action lacks its entry."""
+    """Records that `actor` does this now; to be called before each action, so that no action lacks its entry."""
     session.add(AuditEntry(actor=actor, action=action, target=target, details=dict(details or {})))
     session.commit()
 
 
+def record_if_written(connection: Connection, actor: str, action: str, target: str, details: Mapping[str, Any]) -> None:
+    """Records that `actor` does this in the connection's transaction, if the transaction has written anything."""
+    connection.execute(
+        text("""
+            insert into audit_entries (actor, action, target, details)
+            select :actor, :action, :target, cast(:details as jsonb) where pg_current_xact_id_if_assigned() is not null
+        """),
+        {"actor": actor, "action": action, "target": target, "details": to_json(details)},
+    )
+
+
 def audit_entries(session: Session, limit: int, before: int | None = None) -> Sequence[AuditEntry]:
-    """Returns the newest entries of the audit, or the newest that are older than the entry `before`."""
+    """Returns the newest entries of the audit, newest first, or the newest ones that are older than entry `before`."""
     listed = select(AuditEntry).order_by(AuditEntry.id.desc()).limit(limit)
     return session.scalars(listed if before is None else listed.where(AuditEntry.id < before)).all()

@@ -9,12 +9,12 @@ from sqlalchemy.orm import Session
 
 from models import client_requests, notifications
 from models.client_requests import RequestView, read_views, select_views
-from models.sql import text
-from models.tables import RequestStatus, StoredRequest
+from models.connections.sql import text
+from models.tables import PREFERRED_UNFINISHED, RequestStatus, StoredRequest
 
-NEWEST = 2000  # newest answers, among which the slowest are looked for; bounds the query. Not tuned.
-# Requests that ended while a batch ran, among which those of the batch are looked for: an index of ended requests by
-# batch would cost time at every answer. Not tuned.
+NEWEST = 2000  # the slowest jobs are looked for among this many newest answers, to bound the query; not tuned
+# A batch's requests are looked for among at most this many requests that ended while the batch ran. An index of ended
+# requests by batch would cost time at every answer. Not tuned.
 MOST_ENDED = 20_000
 MOST_MATES = 64
 
@@ -26,7 +26,7 @@ def jobs_with_prefix(session: Session, prefix: str, limit: int) -> Sequence[Requ
 
 
 def slowest_jobs(session: Session, limit: int, tenant: str | None, application: str | None) -> Sequence[RequestView]:
-    """Returns those of the NEWEST answers that have the longest response times, the longest first."""
+    """Returns the jobs with the longest response times among the NEWEST answers, the longest time first."""
     ids = session.scalars(
         text("""
             select id from (
@@ -44,7 +44,7 @@ def slowest_jobs(session: Session, limit: int, tenant: str | None, application: 
 
 
 def batch_mates(session: Session, view: RequestView) -> list[Row[Any]]:
-    """Returns id, application, status and tokens of at most MOST_MATES other requests of a job's running batch."""
+    """Returns id, application, status and tokens of up to MOST_MATES other requests of a job's latest batch."""
     if view.batch is None or view.batch.started_at is None:
         return []
     values = {"batch": view.batch.id, "id": view.request.id, "most": MOST_MATES}
@@ -68,14 +68,14 @@ def batch_mates(session: Session, view: RequestView) -> list[Row[Any]]:
     return rows[:MOST_MATES]
 
 
-MOST_AT_ONCE = 10_000  # jobs that one action changes; an operator repeats it for more. Not tuned.
-# Jobs that one statement changes. With 500 it ends well within the web's 2 s a statement, and locks its rows briefly.
+MOST_AT_ONCE = 10_000  # one action changes at most this many jobs; an operator repeats it for more. Not tuned.
+# One statement changes this many jobs: with 500 it ends well within the web's 2 s a statement, and locks rows briefly.
 CHUNK = 500
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """The statuses of the jobs that match, and their tenant and application; None stands for any."""
+    """Which jobs match: their statuses, tenant and application; None stands for any tenant or application."""
 
     statuses: tuple[RequestStatus, ...]
     tenant: str | None = None
@@ -108,7 +108,7 @@ def _matching(which: JobFilter) -> tuple[str, dict[str, Any]]:
 
 
 def cancel_jobs(session: Session, ids: Sequence[str]) -> list[str]:
-    """Cancels queued jobs and requests the cancel of running ones; returns the ids of both. Leaves final ones alone."""
+    """Cancels queued jobs and marks running ones to be stopped; returns the ids of both. Leaves final jobs alone."""
     return [one for chunk in _chunks(ids) for one in client_requests.cancel(session, None, chunk)]
 
 
@@ -121,14 +121,14 @@ def cancel_waiting(session: Session, model: str) -> list[str]:
 def move_waiting(session: Session, model: str, to: str) -> int:
     """Lets another model or adapter serve a model's queued requests from their beginning; returns how many.
 
-    Their lengths are predicted again. Requests for vectors and scores stay.
+    The requests' lengths are predicted again. Requests for vectors and scores stay with their model.
     """
     moved = text("""
         update requests set model = :to,
-            base = (select model from workers where :to = any(adapters) and model <> :to limit 1),
+            base = (select model from workers where facts->'adapters' ? :to and model <> :to limit 1),
             planner_epoch = 0, predicted_tokens = null, predicted_upper_tokens = null,
             predictor_version = null, generated_ids = '{}', logprobs = null, sealed_group = null, outgrew_tokens = 0
-        where status = 'queued' and model = :model and not body ? 'pooling' returning id
+        where status = 'queued' and model = :model and kind = 'answer' returning id
     """)
     count = len(session.execute(moved, {"model": model, "to": to}).all())
     notifications.notify_submitted(session.connection())
@@ -136,27 +136,38 @@ def move_waiting(session: Session, model: str, to: str) -> int:
 
 
 def served_models(session: Session) -> Sequence[str]:
-    """Returns the models and adapters of the workers with a heartbeat of the last ten seconds."""
-    alive = text("""select distinct served from workers, unnest(array_append(adapters, model)) as served
+    """Returns the models and adapters of the workers whose last heartbeat is less than ten seconds old."""
+    alive = text("""select distinct served from workers,
+            jsonb_array_elements_text(facts->'adapters' || to_jsonb(model)) as served
         where stopped_at is null and heartbeat_at > statement_timestamp() - interval '10 s' order by served""")
     return session.scalars(alive).all()
 
 
-def submit_again(session: Session, ids: Sequence[str]) -> list[str]:
-    """Submits the failed and cancelled jobs among these again, if their text is kept; returns the new ids."""
+def submit_again(session: Session, ids: Sequence[str], most_preferred: int) -> list[str]:
+    """Submits the failed and cancelled jobs among these again, if their text is kept; returns the new ids.
+
+    A job of the tier `priority` gets `default` beyond its tenant's quota (`most_preferred` if the tenant has none).
+    """
     made: list[str] = []
     for chunk in _chunks(ids):
         rows = session.execute(
-            text("""
+            text(f"""
                 insert into requests (id, tenant, model, base, application, instructions, input, body, prompt_tokens,
-                    input_tokens, limit_tokens, priority, needs)
-                select 'resp_' || replace(cast(gen_random_uuid() as text), '-', ''), tenant, model, base, application,
-                    instructions, input, body, prompt_tokens, input_tokens, limit_tokens, priority, needs
-                from requests where id = any(cast(:ids as text[])) and status in ('failed', 'cancelled')
+                    input_tokens, limit_tokens, kind, tier, priority, needs)
+                select 'resp_' || replace(cast(gen_random_uuid() as text), '-', ''), tenant, model, base,
+                    application, instructions, input, body - 'repeats_prompt', prompt_tokens, input_tokens,
+                    limit_tokens, kind,
+                    case when tier <> 'priority' then tier
+                        when row_number() over (partition by tenant, tier order by arrived_at, id)
+                            > coalesce((select priority_requests from tenants where name = ended.tenant), :most)
+                            - (select count(*) from requests where tenant = ended.tenant and {PREFERRED_UNFINISHED})
+                        then 'default' else tier end,
+                    priority, needs
+                from requests as ended where id = any(cast(:ids as text[])) and status in ('failed', 'cancelled')
                     and (input <> '' or instructions <> '')
                 returning id
-            """),
-            {"ids": chunk},
+            """),  # noqa: S608  # a constant
+            {"ids": chunk, "most": most_preferred},
         )
         made += [row.id for row in rows]
         session.commit()
@@ -169,7 +180,7 @@ def _chunks(ids: Sequence[str]) -> list[list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """A queued request; lengths in tokens, `length` includes the tokens that earlier slices generated."""
+    """A queued request; `length` counts the tokens of its prompt and those that earlier slices generated."""
 
     id: str
     tenant: str
@@ -177,7 +188,6 @@ class QueuedJob:
     model: str
     length: int
     predicted_tokens: int
-    priority: int
     waited_s: float
 
 
@@ -188,7 +198,7 @@ def waiting_requests(session: Session, ids: Collection[str]) -> dict[str, Queued
             select id, tenant, application, model, prompt_tokens + cardinality(generated_ids) as length,
                 greatest(1, least(coalesce(predicted_tokens, limit_tokens), limit_tokens) - cardinality(generated_ids))
                     as predicted_tokens,
-                priority, extract(epoch from clock_timestamp() - arrived_at)::float8 as waited_s
+                extract(epoch from clock_timestamp() - arrived_at)::float8 as waited_s
             from requests where id = any(cast(:ids as text[])) and status in ('queued')
         """),
         {"ids": list(ids)},

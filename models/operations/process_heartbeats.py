@@ -1,15 +1,15 @@
-"""Heartbeats of processes other than workers by the database's clock, and why their steps fail."""
+"""Heartbeats of processes other than workers, by the database's clock, and the errors of their steps."""
 
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from models.sql import text
+from models.connections.sql import text
 
 # The kinds of processes that a service needs. Without one it still accepts requests, and reports the kind as missing.
 NEEDED = ("beat", "planner", "predictor", "chores", "trainer")
-# Three times the 3 s between two heartbeats, so that a process that is slow for a moment does not count as gone. Not
-# tuned.
+# A process whose heartbeat is older counts as gone. Three times the 3 s between two heartbeats, so that a process that
+# is slow for a moment does not count as gone. Not tuned.
 SILENT_AFTER_S = 10.0
 WHAT_IS_MISSING = {
     "beat": "predictor and planner get no ticks from it",
@@ -28,7 +28,7 @@ class Process:
     instance: str
     heartbeat_age_s: float
     clock_ahead_s: float
-    failure: str | None = None  # the error of its steps; None if they succeed
+    failure: str | None = None  # the error of its steps; None if its steps succeed
 
     @property
     def silent(self) -> bool:
@@ -63,7 +63,7 @@ def forget(connection: Connection, kind: str, instance: str) -> None:
 
 
 def processes(connection: Connection) -> list[Process]:
-    """Returns every process that has not stopped regularly, also silent ones, by kind and instance."""
+    """Returns every process that has not stopped regularly, also silent ones, ordered by kind and instance."""
     rows = connection.execute(
         text("""
             select kind, instance, extract(epoch from clock_timestamp() - heartbeat_at)::float8 as heartbeat_age_s,
@@ -75,7 +75,7 @@ def processes(connection: Connection) -> list[Process]:
 
 
 def missing(found: list[Process]) -> list[str]:
-    """Returns the needed kinds without a living process, each with the consequence: `no beat runs: …`."""
+    """Returns a sentence for each needed kind without a living process, with the consequence: `no beat runs: …`."""
     alive = {process.kind for process in found if not process.silent}
     return [f"no {kind} runs: {WHAT_IS_MISSING[kind]}" for kind in NEEDED if kind not in alive]
 

@@ -11,18 +11,18 @@ from operator import attrgetter
 
 from sqlalchemy.orm import Session
 
-from models.sql import text
+from models.connections.sql import text
 from models.tenants.usage import TIER
 
 LABELS = ("model", "tenant_class", "tier")
-OTHER = "other"  # the label of models that no worker serves, and of the weights beyond MOST_CLASSES
-# The class of a tenant is its weight: tenants of one weight are served alike. This many weights, the largest ones, have
-# labels of their own. Not tuned.
+OTHER = "other"  # the label of models that no worker serves, and of weights without a label of their own
+# The class of a tenant is its weight, because tenants of the same weight are served alike. The weight 1 and this many
+# of the largest weights have labels of their own. Not tuned.
 MOST_CLASSES = 8
-# A request is counted this many seconds after its end, since its row is written somewhat later than that; one that is
-# written later still is not counted. Not tuned.
+# A request is counted this many seconds after its end, because its row is written somewhat after the end. A request
+# whose row is written later than that is not counted. Not tuned.
 GRACE_S = 5
-# The longest part of time that one statement counts: an hour that was missed may have millions of requests.
+# One statement counts at most this many seconds of requests: a missed hour may have millions of requests.
 MOST_S = 60
 
 
@@ -35,13 +35,13 @@ class HistogramKind:
     edges: tuple[float, ...]
 
 
-# The edges of vLLM's histograms of the same names, so that its boards and rules work with another prefix.
+# These are the edges of vLLM's histograms of the same names, so that vLLM's dashboards and alerts work with our prefix.
 STAGE_EDGES = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 FIRST_TOKEN_EDGES = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560
 )  # fmt: skip
 GAP_EDGES = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
-RATIO_EDGES = (0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5, 2, 4, 10)  # about 1, which is a prediction without error
+RATIO_EDGES = (0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5, 2, 4, 10)  # around 1, the ratio of an exact prediction
 HISTOGRAMS: Mapping[str, HistogramKind] = {
     "time_to_first_token_seconds": HistogramKind(
         "From a request's arrival to the first token of its answer",
@@ -71,7 +71,7 @@ HISTOGRAMS: Mapping[str, HistogramKind] = {
 
 @dataclass(frozen=True, slots=True)
 class RequestSeries:
-    """One histogram for one set of labels: counts of its buckets, the last one without an edge, and the values' sum."""
+    """One histogram for one set of labels; the last of `counts` is for values above all edges, `sum` adds up values."""
 
     name: str
     labels: Sequence[str]  # in the order of LABELS
@@ -88,7 +88,7 @@ COUNT = text(f"""
                 statement_timestamp() - make_interval(secs => :grace_s)) as until
         from service_state where name = 'histograms' for update
     ), served as (
-        select model from workers union select unnest(adapters) from workers
+        select model from workers union select jsonb_array_elements_text(facts->'adapters') from workers
     ), classes as (
         select weight from (values (1.0::float8)) as usual (weight)
         union (select distinct weight from tenants order by weight desc limit :most_classes)
@@ -120,7 +120,7 @@ COUNT = text(f"""
 
 
 def count_ended(session: Session) -> bool:
-    """Counts requests that ended, in order of time; returns whether more may be left. The first call sets the mark."""
+    """Counts requests that ended, up to MOST_S at once; returns whether more are left. The first call sets the mark."""
     counted_s = session.execute(
         COUNT, {"grace_s": GRACE_S, "most_s": MOST_S, "most_classes": MOST_CLASSES}
     ).scalar_one_or_none()
@@ -136,7 +136,7 @@ def count_ended(session: Session) -> bool:
 
 
 def read(session: Session) -> list[RequestSeries]:
-    """Returns all histograms, each set of labels with all of its buckets."""
+    """Returns all histograms, one for each set of labels."""
     rows = session.execute(
         text("""
             select name, model, tenant_class, tier, bucket, requests, total from histogram_buckets
@@ -145,7 +145,7 @@ def read(session: Session) -> list[RequestSeries]:
     )
     found = []
     for (name, *labels), buckets in groupby(rows, attrgetter("name", *LABELS)):
-        if name not in HISTOGRAMS:  # another release wrote it
+        if name not in HISTOGRAMS:  # another release wrote this histogram
             continue
         counts, total = [0] * (len(HISTOGRAMS[name].edges) + 1), 0.0
         for row in buckets:

@@ -1,4 +1,4 @@
-"""Stores the signals that `chores` computes from the demand, by which a model's workers are scaled."""
+"""Reads the demand for each model's workers, and stores the signals that `chores` computes from it for autoscalers."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -8,32 +8,32 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from models.bulk.bulk_outlook import unended_work
-from models.planning.live_fleet import costed_workers, known_workers, live_workers
-from models.planning.planner_state import write_service_state
-from models.sql import text
+from models.connections.sql import text
+from models.planner_state import read_service_state, write_service_state
+from models.planning.live_fleet import costed_workers, live_workers
+from models.registered_workers import registered_workers
 from models.tables import RequestStatus
-from models.tenants.usage import FLEX
 from scheduling.forecast.wanted_workers import SHORTEST_ROW, Demand
-from scheduling.policies.wrapping.deadlines import Work
 from scheduling.policy import Worker
+from scheduling.sharing.background.deadlines import Work
 
-# Seconds over which arrivals are counted: autoscalers decide about once in 15 to 30 s, and a load that is over before a
-# worker has started is no reason to start one. Not tuned.
+# Arrivals are counted over this many seconds: autoscalers decide about once in 15 to 30 s, and a load that ends before
+# a worker has started is no reason to start one. Not tuned.
 ARRIVALS_S = 120.0
 # Requests of the tier `flex` have no deadline of their own; they are to be served within the usual window of a batch.
 FLEX_WITHIN_S = 86_400.0
-STALE_S = 120.0  # older signals are not shown: an autoscaler then keeps what it has. Several times their usual age
+STALE_S = 120.0  # older signals are not shown, so that an autoscaler changes nothing; several times their usual age
 
-# Requests that are no lines of bulk jobs, by the model whose workers serve them: unfinished ones by tier, and those
-# that arrived lately.
-UNFINISHED = text(f"""
-    select model, {FLEX} as flex, count(*) filter (where status = 'in_progress') as running,
+# Both queries leave out lines of bulk jobs, and group by the model whose workers serve a request. UNFINISHED reads
+# unfinished requests, those of `flex` apart; ARRIVED reads requests that arrived in the last ARRIVALS_S, not `flex`.
+UNFINISHED = text("""
+    select model, tier = 'flex' as flex, count(*) filter (where status = 'in_progress') as running,
         count(*) filter (where status = 'queued') as requests,
         coalesce(sum(prefill) filter (where status = 'queued'), 0)::bigint as prefill,
         coalesce(sum(remaining) filter (where status = 'queued'), 0)::bigint as remaining,
         coalesce(max(remaining) filter (where status = 'queued'), 0) as longest
     from (
-        select coalesce(r.base, r.model) as model, r.priority, r.status,
+        select coalesce(r.base, r.model) as model, r.tier, r.status,
             r.prompt_tokens + cardinality(r.generated_ids) as prefill, greatest(1,
             least(coalesce(r.predicted_tokens, r.limit_tokens), r.limit_tokens) - cardinality(r.generated_ids))
             as remaining
@@ -42,21 +42,21 @@ UNFINISHED = text(f"""
             select * from requests where id = found.id offset 0
         ) as r where not r.held and r.job_id is null
     ) unfinished group by 1, 2
-""")  # noqa: S608  # a constant
-ARRIVED = text(f"""
+""")
+ARRIVED = text("""
     select model, count(*) as requests, sum(prompt_tokens)::bigint as prompts, sum(answer)::bigint as answers
     from unnest(cast(:statuses as text[])) as state, lateral (
         select coalesce(base, model) as model, prompt_tokens,
             coalesce(output_tokens, predicted_tokens, limit_tokens) as answer
         from requests where status = state and arrived_at > statement_timestamp() - make_interval(secs => :back_s)
-            and job_id is null and not ({FLEX})
+            and job_id is null and tier <> 'flex'
     ) arrived group by 1
-""")  # noqa: S608  # a constant
+""")
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingSignal:
-    """The seconds for which a model's waiting work would keep one worker busy, and how many workers it needs."""
+    """The seconds for which a model's waiting work would keep one worker busy, and how many workers the model needs."""
 
     work_s: float
     wanted: int
@@ -89,8 +89,8 @@ def read_demands(connection: Connection) -> dict[str, Demand]:
 
 
 def read_workers(connection: Connection, alive_s: float) -> dict[str, list[Worker]]:
-    """Returns each model's workers of known costs with a heartbeat within `alive_s`, or else of the last day."""
-    return {**costed_workers(known_workers(connection)), **costed_workers(live_workers(connection, alive_s))}
+    """Returns each model's workers of known costs: those that may get batches and live, else all stored ones."""
+    return {**costed_workers(registered_workers(connection)), **costed_workers(live_workers(connection, alive_s))}
 
 
 def write_signals(connection: Connection, signals: Mapping[str, ScalingSignal]) -> None:
@@ -99,12 +99,6 @@ def write_signals(connection: Connection, signals: Mapping[str, ScalingSignal]) 
 
 
 def read_signals(session: Session) -> dict[str, ScalingSignal]:
-    """Returns the last signals by model, or none if they are older than STALE_S."""
-    stored = session.execute(
-        text("""
-            select value from service_state where name = 'scaling'
-                and updated_at > clock_timestamp() - make_interval(secs => :stale_s)
-        """),
-        {"stale_s": STALE_S},
-    ).scalar_one_or_none()
+    """Returns the last signals by model, or {} if they are older than STALE_S."""
+    stored = read_service_state(session.connection(), "scaling", STALE_S)
     return {model: ScalingSignal(**signal) for model, signal in (stored or {}).items()}

@@ -1,4 +1,4 @@
-"""The service's history: a sample every ten seconds, a row for each earlier minute, and both as points of a chart."""
+"""The service's history for charts: takes a sample every ten seconds, reads samples and closed minutes as points."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,10 +6,16 @@ from datetime import datetime
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from models.operations.operator_overview import UNSTARTED
-from models.sql import text
+from models.connections.sql import text
 
-# A sample is taken this many seconds after its ten seconds have ended, because an answer is written somewhat later than
+# A batch may be on its way to its worker for this many seconds; if the worker has not begun it by then, its requests
+# count as waiting. Longer than a worker needs to take a message on a busy host. Not tuned.
+UNSTARTED_S = 10
+# The requests `r` of the batches `b` that were assigned UNSTARTED_S ago or longer, and that no worker has begun.
+UNSTARTED = f"""requests r join batches b on b.id = r.batch_id where r.status = 'in_progress' and b.status = 'assigned'
+    and b.assigned_at < statement_timestamp() - interval '{UNSTARTED_S} s'"""
+
+# A sample is taken this many seconds after the end of its ten seconds, because an answer is written somewhat later than
 # its `finished_at`. Not tuned.
 GRACE_S = 2
 KEPT_S = 3600  # how long samples are kept: the shortest chart shows 15 minutes, longer ones read the rows of minutes
@@ -25,21 +31,22 @@ TAKE = text(f"""
     ), span as (
         select min(at) - interval '10 s' as first, max(at) as last from due
     ), ended as (
-        select * from requests where status in ('completed', 'incomplete')
+        select *, extract(epoch from finished_at - arrived_at)::float8 as took_s
+        from requests where status in ('completed', 'incomplete')
             and finished_at >= (select first from span) and finished_at < (select last from span)
     ), answers as (
         select date_bin('10 s', finished_at, 'epoch') + interval '10 s' as at, count(*) as answers,
             sum(output_tokens) as answer_tokens,
-            percentile_cont(array[0.5, 0.95, 0.99]) within group (order by extract(epoch from finished_at - arrived_at))
-                as response_s,
-            count(predicted_tokens) filter (where status = 'completed' and limit_tokens > 1) as predicted,
+            percentile_cont(array[0.5, 0.95, 0.99]) within group (order by took_s) as response_s,
+            count(predicted_tokens) filter (where status = 'completed' and kind = 'answer') as predicted,
             sum((predicted_tokens - output_tokens)::float8 ^ 2)
-                filter (where status = 'completed' and limit_tokens > 1) as squared_error,
+                filter (where status = 'completed' and kind = 'answer') as squared_error,
             count(*) filter (
-                where status = 'completed' and limit_tokens > 1 and output_tokens <= predicted_upper_tokens
+                where status = 'completed' and kind = 'answer' and output_tokens <= predicted_upper_tokens
             ) as covered,
-            count(eta_at) as promised, sum(abs(extract(epoch from finished_at - eta_at)))::float8 as eta_error_s,
-            count(*) filter (where finished_at between eta_low_at and eta_high_at) as eta_kept
+            count(eta->>'low_s') as promised,
+            sum(abs(took_s - (eta->>'eta_s')::float8)) filter (where eta->>'low_s' is not null) as eta_error_s,
+            count(*) filter (where took_s between (eta->>'low_s')::float8 and (eta->>'high_s')::float8) as eta_kept
         from ended group by 1
     ), failures as (
         select date_bin('10 s', finished_at, 'epoch') + interval '10 s' as at, count(*) as failed
@@ -106,9 +113,9 @@ READ = """
 
 @dataclass(frozen=True, slots=True)
 class HistoryPoint:
-    """`Sample`'s columns over `seconds` from `at`: backlog, age and response times are maxima, `tau` the newest.
+    """`Sample`'s columns over `seconds` seconds from `at`; None for an unknown figure.
 
-    The others are sums; None: not known.
+    `tau` is the newest one. Backlog, requests in flight, age and response times are maxima, the others are sums.
     """
 
     at: datetime
@@ -135,7 +142,7 @@ class HistoryPoint:
 
 
 def take_samples(session: Session) -> int:
-    """Takes the samples that are due, up to those of the last minute; returns their number. Calls may be concurrent."""
+    """Takes the samples that are due, at most six of them; returns their number. Calls may be concurrent."""
     taken = len(session.execute(TAKE, {"grace_s": GRACE_S}).all())
     session.execute(FORGET, {"kept_s": KEPT_S})
     session.commit()
@@ -149,9 +156,9 @@ def database_clock(session: Session) -> datetime:
 
 
 def history(session: Session, back_s: int, step_s: int) -> list[HistoryPoint]:
-    """Returns the last `back_s` in steps of `step_s`, oldest first; steps below a minute reach back for KEPT_S."""
+    """Returns a point for each `step_s` of the last `back_s`, oldest first; steps below a minute reach KEPT_S back."""
     query = READ.format(
-        # without the cast a sum of bigints is a numeric
+        # the cast is needed, because a sum of bigints is a numeric
         sums=", ".join(f"sum({name})::{'bigint' if name in COUNTED else 'float8'} as {name}" for name in SUMMED),
         largest=", ".join(f"max({name}) as {name}" for name in LARGEST),
         points=CLOSED if step_s >= 60 else SAMPLED,

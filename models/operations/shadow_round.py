@@ -1,4 +1,4 @@
-"""Stores the response times that each policy would have reached with the last requests, simulated by `chores`."""
+"""Stores the response times that each policy would have reached with the last requests, as the trainer simulates it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -6,21 +6,20 @@ from dataclasses import asdict, dataclass
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from models.planning.planner_state import write_service_state
-from models.sql import text
+from models.planner_state import read_service_state, write_service_state
 
-# An older round tells nothing of the present load. Twice as long as the window that a round plays. Not tuned.
+# An older round says nothing about the present load. Twice as long as the window that a round simulates. Not tuned.
 STALE_S = 7200.0
-MOST_ERROR = 0.1  # a simulation that misses the measured mean by a larger share is no ground for advice
+MOST_ERROR = 0.1  # a simulation that misses the measured mean by a larger share is no reason for advice
 LEAST_GAIN = 0.05  # a smaller gain may be chance. Not tuned
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowRound:
-    """A round of the lab over `requests` requests of `model` that were answered in `window_s` seconds under `policy`.
+    """A simulation of all policies with the `requests` of `model` that `policy` really served in `window_s` seconds.
 
-    `mean_s` has the simulated mean response time of each policy, `measured_s` is the real one. `best`, `gain`, `why`
-    and `error` are those of `scheduling.simulation.policy_lab.Advice`.
+    `mean_s` has the simulated mean response time of each policy, `measured_s` is the real mean. `best`, `gain`, `why`
+    and `error` are fields of `scheduling.simulation.policy_lab.Advice`.
     """
 
     model: str
@@ -36,7 +35,7 @@ class ShadowRound:
 
     @property
     def trusted(self) -> bool:
-        """Whether the simulation of the policy in force was close to what was measured."""
+        """Whether the simulated mean of the policy in force was close enough to the measured one."""
         return self.error <= MOST_ERROR
 
     @property
@@ -52,11 +51,5 @@ def write_shadow_round(connection: Connection, played: ShadowRound) -> None:
 
 def read_shadow_round(session: Session, within_s: float = STALE_S) -> ShadowRound | None:
     """Returns the last round, or None if it was stored more than `within_s` seconds ago, or never."""
-    stored = session.execute(
-        text("""
-            select value from service_state where name = 'shadow'
-                and updated_at > clock_timestamp() - make_interval(secs => :within_s)
-        """),
-        {"within_s": within_s},
-    ).scalar_one_or_none()
+    stored = read_service_state(session.connection(), "shadow", within_s)
     return None if stored is None else ShadowRound(**stored)

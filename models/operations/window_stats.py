@@ -4,10 +4,10 @@ from dataclasses import dataclass, fields
 
 from sqlalchemy.orm import Session
 
-from models.operations.operator_overview import UNSTARTED
+from models.connections.sql import text
+from models.operations.service_history import UNSTARTED
 from models.planning.queue_snapshot import read_queue_snapshot
 from models.service_tables import ServiceState
-from models.sql import text
 
 FETCH_STATS = text(f"""
     with bounds as (
@@ -71,22 +71,22 @@ FETCH_STATS = text(f"""
 
 @dataclass(frozen=True, slots=True)
 class WindowStats:
-    """Figures of the batches that began in the window and have ended; instants are Unix times, by the database."""
+    """Figures of the batches that began in the window and have finished; instants are Unix times of the database."""
 
     now: float
     since: float
     until: float
     policy: str | None
-    queued: int  # requests that wait, now: also those of batches that no worker has begun in time
-    in_progress: int  # other requests that have not ended, now
-    open_batches: int  # batches that are assigned or running, now
+    queued: int  # requests that wait at `now`, also those of batches that no worker has begun in time
+    in_progress: int  # other requests that have not ended at `now`
+    open_batches: int  # batches that are assigned or running at `now`
     batches: int
     mean_batch_size: float | None  # rows that a worker decoded together, averaged over its decoding time
     valid_tokens: int
     pad_tokens: int
     invalid_tokens: int
     workers: int  # workers that were present in the window
-    worker_idle_share: float | None  # share of the time for which workers were present; None if none was
+    worker_idle_share: float | None  # idle share of the time for which workers were present; None without any
 
 
 def window_stats(session: Session, since: float | None = None, until: float | None = None) -> WindowStats:
@@ -94,7 +94,7 @@ def window_stats(session: Session, since: float | None = None, until: float | No
     row = session.execute(FETCH_STATS, {"since": since, "until": until}).one()
     snapshot = read_queue_snapshot(session)  # also names the planner's default policy if no policy is set
     chosen = session.get(ServiceState, "policy")
-    policy = snapshot.policy if snapshot else chosen.value["name"] if chosen else None
+    policy = snapshot.decisions.policy if snapshot else chosen.value["name"] if chosen else None
     idle = None if not row.present_s else min(1.0, max(0.0, 1.0 - row.busy_s / row.present_s))
     figures = {field.name: row._mapping[field.name] for field in fields(WindowStats) if field.name in row._mapping}
     return WindowStats(**figures, policy=policy, worker_idle_share=idle)

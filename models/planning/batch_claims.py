@@ -1,18 +1,22 @@
-"""Claims batches: turns the planner's assignments into rows of `batches`, in one statement. It makes no decisions."""
+"""Claims batches: turns the planner's assignments into rows of `batches`, in one statement. It decides nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pydantic_core import to_json
 from sqlalchemy import Connection
 
+from models.connections.sql import run
 from models.planning.leadership import Lead, LeadLost
-from models.sql import run
 from scheduling.policy import Assignment
+
+# fields of an assignment that are columns of its batch
+KEPT = ("worker", "joins", "sealed", "preempts", "iteration_limit", "most_rows", "estimated_s")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An assignment that became a batch, with the requests that were still queued."""
+    """An assignment that became a batch; it holds only the requests that were still queued."""
 
     batch_id: int
     assignment: Assignment
@@ -21,54 +25,60 @@ class Claim:
 def claim_batches(
     connection: Connection, lead: Lead, assignments: Sequence[Assignment], policy: str, epoch: int
 ) -> list[Claim]:
-    """Insert a batch for each assignment and move its requests from queued to in progress, in one statement.
+    """Inserts a batch for each assignment and moves its requests from queued to in progress, in one statement.
 
-    Leaves out requests that were cancelled or requeued meanwhile, or whose deadline has passed, and batches without
-    requests. An assignment that only preempts becomes a batch of size 0. Claims are in the order of the assignments.
-    Locks the lead until the transaction ends; claims nothing and raises LeadLost if another process has it.
+    Leaves out requests that were cancelled or requeued meanwhile or whose deadline has passed, and batches that then
+    have no requests. An assignment that only preempts becomes a batch of size 0. Claims have the assignments' order.
+    Locks the lead until the transaction ends; claims nothing and raises LeadLost if another process has the lead.
     """
-    wanted = [(n, request) for n, assignment in enumerate(assignments) for request in assignment.requests]
+    wanted = [
+        {"request_id": request.id, "n": n}
+        | {name: getattr(request, name) for name in ("generated", "prefill", "remaining")}
+        for n, assignment in enumerate(assignments)
+        for request in assignment.requests
+    ]
+    made = [
+        {"n": n, "model": next((one.model for one in assignment.requests), None)}
+        | {name: getattr(assignment, name) for name in KEPT}
+        for n, assignment in enumerate(assignments)
+    ]
     rows = run(
         connection,
         """
             with held as (
                 select from leaderships where name = :lead and fence = :fence for share
             ), wanted as (
-                select * from unnest(
-                    cast(:request_ids as text[]), cast(:request_n as int[]), cast(:generated as int[]),
-                    cast(:prefills as int[]), cast(:remaining as int[])
-                ) as w (request_id, n, generated, prefill, remaining)
+                select * from json_to_recordset(cast(:wanted as json))
+                    as w (request_id text, n int, generated int, prefill int, remaining int)
             ), taken as (
                 select r.id, w.* from requests r join wanted w on w.request_id = r.id
                 where exists(select from held) and r.status = 'queued' and r.planner_epoch = :epoch
                     and (r.deadline_at is null or r.deadline_at >= statement_timestamp())
                 for update of r
             ), sizes as (
-                select n, count(*) as size, max(prefill) as length, max(remaining) as generation_length
+                select n, array_agg(id) as ids, count(*) as size, max(prefill) as length,
+                    max(remaining) as generation_length
                 from taken group by n
             ), made as (
-                select nextval('batches_id_seq') as batch_id, a.*, coalesce(s.size, 0) as size,
+                select nextval('batches_id_seq') as batch_id, a.*, s.ids, coalesce(s.size, 0) as size,
                     coalesce(s.length, 0) as length, coalesce(s.generation_length, 0) as generation_length
-                from unnest(
-                    cast(:n as int[]), cast(:workers as text[]), cast(:joins as bool[]), cast(:sealed as bool[]),
-                    cast(:limits as int[]), cast(:most_rows as int[]), cast(:estimated_s as float8[]),
-                    cast(:preempts as text[]),
-                    cast(:models as text[])
-                ) as a (n, worker, joins, sealed, iteration_limit, most_rows, estimated_s, preempts, model)
+                from json_to_recordset(cast(:made as json)) as a (n int, worker text, model text, joins bool,
+                    sealed bool, preempts text[], iteration_limit int, most_rows int, estimated_s float8)
                 left join sizes s using (n)
-                where exists(select from held) and (s.size > 0 or a.preempts <> '')
+                where exists(select from held) and (s.size > 0 or cardinality(a.preempts) > 0)
             ), inserted as (
                 insert into batches (id, worker, model, policy, joins, sealed, preempts, size, length,
                     predicted_generation_length, iteration_limit, most_rows, estimated_s, sent_at)
-                select batch_id, worker, model, :policy, joins, sealed, string_to_array(preempts, ' '), size, length,
+                select batch_id, worker, model, :policy, joins, sealed, preempts, size, length,
                     generation_length, iteration_limit, most_rows, estimated_s, clock_timestamp()
                 from made
             ), updated as (
-                update requests r set status = 'in_progress', batch_id = m.batch_id, attempts = r.attempts + 1,
+                update requests r /* claim */ set status = 'in_progress', batch_id = m.batch_id,
+                    attempts = r.attempts + 1,
                     generated_ids = r.generated_ids[1:t.generated], sealed_group = null
                 from taken t join made m using (n) where r.id = t.id
             )
-            select m.n, m.batch_id, array(select id from taken t where t.n = m.n) as request_ids
+            select m.n, m.batch_id, coalesce(m.ids, cast('{}' as text[])) as request_ids
             from held left join made m on true order by m.n
         """,
         {
@@ -76,20 +86,8 @@ def claim_batches(
             "fence": lead.fence,
             "epoch": epoch,
             "policy": policy,
-            "request_ids": [request.id for _, request in wanted],
-            "request_n": [n for n, _ in wanted],
-            "generated": [request.generated for _, request in wanted],
-            "prefills": [request.prefill for _, request in wanted],
-            "remaining": [request.remaining for _, request in wanted],
-            "n": list(range(len(assignments))),
-            "workers": [assignment.worker for assignment in assignments],
-            "joins": [assignment.joins for assignment in assignments],
-            "sealed": [assignment.sealed for assignment in assignments],
-            "limits": [assignment.iteration_limit for assignment in assignments],
-            "most_rows": [assignment.most_rows for assignment in assignments],
-            "estimated_s": [assignment.estimated_s for assignment in assignments],
-            "preempts": [" ".join(assignment.preempts) for assignment in assignments],
-            "models": [next((one.model for one in assignment.requests), None) for assignment in assignments],
+            "wanted": to_json(wanted).decode(),
+            "made": to_json(made, inf_nan_mode="strings").decode(),
         },
     )
     if not rows:

@@ -1,19 +1,19 @@
 """Leader election, so that only one of several processes works: a row with a holder, a fencing number and an expiry.
 
-The expiry is by the database's clock. The lead does not depend on a session, so it works through a pooler, and the
-server itself releases a frozen leader's locks (`models/session.py:IDLE_IN_TRANSACTION_S`).
+The expiry is a time of the database's clock. The lead is bound to no session, so that it works through a pooler. The
+server itself releases a frozen leader's locks (`models/connections/session.py:IDLE_IN_TRANSACTION_S`).
 """
 
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from models.connections.sql import run, text
 from models.process_identity import has_ended, this_process
-from models.sql import run, text
 
 
 class LeadLost(Exception):
-    """Another process leads, or may have led meanwhile: this process's state in memory is out of date."""
+    """Another process leads, or may have led meanwhile, so that this process's state in memory is out of date."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -22,14 +22,14 @@ class LeadLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """The right to work as the only `name`, valid while the row has this fencing number."""
+    """The right to work as the only `name`, such as the only planner; valid while its row has this fencing number."""
 
     name: str
     fence: int
 
 
 def take(connection: Connection, name: str, lead_s: float, mine: Lead | None = None) -> Lead | None:
-    """Take the lead for `lead_s` seconds; None while another process, unless it has ended, holds an unexpired one."""
+    """Takes the lead for `lead_s` seconds; returns None while a process that has not ended holds an unexpired lead."""
     present = connection.execute(
         text("""
             select fence, holder, expires_at <= clock_timestamp() as expired from leaderships where name = :name
@@ -69,7 +69,7 @@ def take(connection: Connection, name: str, lead_s: float, mine: Lead | None = N
 
 
 def renew(connection: Connection, lead: Lead, lead_s: float) -> None:
-    """Extend the lead to `lead_s` seconds from now; no other takes it before the commit. Raises LeadLost."""
+    """Extends the lead to `lead_s` seconds from now; no other process takes it before the commit. Raises LeadLost."""
     renewed = run(
         connection,
         """
@@ -83,7 +83,7 @@ def renew(connection: Connection, lead: Lead, lead_s: float) -> None:
 
 
 def hold(connection: Connection, lead: Lead) -> None:
-    """Lock the lead until the transaction ends, for writes that rely on it. Raises LeadLost."""
+    """Locks the lead until the transaction ends, for writes that rely on it. Raises LeadLost."""
     held = run(
         connection,
         "select 1 from leaderships where name = :name and fence = :fence for share",
@@ -94,7 +94,7 @@ def hold(connection: Connection, lead: Lead) -> None:
 
 
 def give_up(connection: Connection, lead: Lead) -> None:
-    """Let another process lead at once."""
+    """Ends the lead, so that another process can lead at once."""
     connection.execute(
         text("update leaderships set expires_at = clock_timestamp() where name = :name and fence = :fence"),
         {"name": lead.name, "fence": lead.fence},

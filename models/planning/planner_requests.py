@@ -7,11 +7,12 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from models.sql import run
+from models.connections.sql import run
+from models.registered_workers import ADAPTER, TOKENS_OF
+from models.tables import PREDICTED
 from scheduling.request import Request
 
-ADAPTER = "adapter:"  # begins the name of the ability to serve an adapter
-# the columns of a request for a policy, by their names in its row
+# The SQL of each value that the planner reads of a request, by the value's name in the result
 REQUEST_COLUMNS = {
     "id": "r.id",
     "model": "coalesce(r.base, r.model)",
@@ -21,11 +22,18 @@ REQUEST_COLUMNS = {
     "predicted_tokens": "r.predicted_tokens",
     "predicted_upper_tokens": "r.predicted_upper_tokens",
     "generated": "cardinality(r.generated_ids)",
+    "tier": "r.tier",
     "priority": "r.priority",
     "tenant": "r.tenant",
     "deadline_at": "extract(epoch from r.deadline_at)::float8",
     "application": "r.application",
-    "needs": f"case when r.base is null then r.needs else array_append(r.needs, '{ADAPTER}' || r.model) end",
+    # Only a request that waits alone waits for a worker that resumes its tokens. One that outgrew its worker begins
+    # anew on a larger one. A group's requests may have tokens of several models, which no worker resumes together.
+    "needs": f"""array_remove(r.needs || array[
+        case when r.base is not null then '{ADAPTER}' || r.model end,
+        case when r.generated_ids <> '{{}}' and r.outgrew_tokens = 0 and r.sealed_group is null
+            and r.suspect_group is null then '{TOKENS_OF}' || r.generated_by end
+    ], null)""",
     "outgrew_tokens": "r.outgrew_tokens",
     "sealed_group": "r.sealed_group",
     "suspect_group": "r.suspect_group",
@@ -34,15 +42,18 @@ REQUEST_COLUMNS = {
 }
 COLUMNS = ", ".join(f"{sql} as {name}" for name, sql in REQUEST_COLUMNS.items())
 
-# An array makes Postgres look the rows up one by one. Postgres cannot estimate how many requests are new, since ended
-# ones keep the epochs of earlier planners: with a join it read all requests at every step behind a queue of 100,000.
+# The array makes Postgres look the rows up one by one. With a join it read all requests at every step behind a queue of
+# 100,000: it cannot estimate how many requests are new, because ended ones keep the epochs of earlier planners.
 FETCH_NEW_REQUESTS = f"""
-    update requests r set planner_epoch = cast(:epoch as bigint)
-    where r.id = any(array(
-        select id from requests
-        where status = 'queued' and planner_epoch < cast(:epoch as bigint) and predicted_tokens is not null
+    with others as (
+        select id from requests where {PREDICTED} and tier > 'flex' and planner_epoch < cast(:epoch as bigint)
         order by planner_epoch limit cast(:most as int) for update skip locked
-    ))
+    ), background as (
+        select id from requests where {PREDICTED} and tier = 'flex' and planner_epoch < cast(:epoch as bigint)
+        order by planner_epoch limit cast(:most as int) - (select count(*) from others) for update skip locked
+    )
+    update requests r set planner_epoch = cast(:epoch as bigint)
+    where r.id = any(array(select id from others union all select id from background))
     returning {COLUMNS}
 """  # noqa: S608  # constants
 REQUESTS_OF_BATCHES = f"""
@@ -55,25 +66,26 @@ REQUESTS_OF_BATCHES = f"""
 class QueuedRequest:
     """A queued request, as policies see it.
 
-    `sealed_group`: the batch that ran out of memory with it. `suspect_group`: the group with which a worker failed.
+    `sealed_group` is its batch that ran out of memory, `suspect_group` the group with which it was in a failed engine.
     """
 
     request: Request
     sealed_group: str | None = None
     suspect_group: str | None = None
-    held: bool = False  # its job is paused
+    held: bool = False  # whether its job is paused
 
     @property
     def model(self) -> str:
-        """The model that answers it."""
+        """The model that answers the request."""
         return self.request.model
 
 
 def fetch_new_requests(connection: Connection, epoch: int, most: int) -> list[QueuedRequest]:
     """Returns at most `most` queued and predicted requests that this epoch has not fetched yet, in order of arrival.
 
-    Those that no planner has fetched come first. Marks them with the epoch, so that the next call does not return them
-    again. Rows that another transaction has locked, such as a predictor's, are skipped; a later call returns them.
+    Prefers those that are no background work, then those that no planner has fetched. Marks what it returns with the
+    epoch, so that the next call does not return it again. Skips rows that another transaction, such as a predictor's,
+    has locked; a later call returns them.
     """
     rows = run(connection, FETCH_NEW_REQUESTS, {"epoch": epoch, "most": most})
     fetched = [QueuedRequest(to_request(row), row.sealed_group, row.suspect_group, row.held) for row in rows]
@@ -81,7 +93,7 @@ def fetch_new_requests(connection: Connection, epoch: int, most: int) -> list[Qu
 
 
 def queued_by_model(connection: Connection, models: Sequence[str]) -> dict[str, int]:
-    """Returns the number of queued requests, without held ones, of those of these models that have any."""
+    """Returns the number of queued requests by model, without held ones; leaves out models that have none."""
     rows = run(
         connection,
         """
@@ -94,7 +106,7 @@ def queued_by_model(connection: Connection, models: Sequence[str]) -> dict[str, 
 
 
 def ends_of(connection: Connection, request_ids: Sequence[str]) -> dict[str, float | None]:
-    """Returns the Unix times of ended requests' answers by id, None for failed and cancelled ones."""
+    """Returns when the ended ones of these requests were answered (Unix time), by id; None if failed or cancelled."""
     rows = run(
         connection,
         """
@@ -116,7 +128,7 @@ def requests_of_batches(connection: Connection, batch_ids: Sequence[int]) -> dic
 
 
 def to_request(row: Any) -> Request:
-    """Makes the scheduling request of a row of REQUEST_COLUMNS; equal strings of many requests are stored once."""
+    """Makes a policy's request from a row of REQUEST_COLUMNS; strings that many requests share are kept only once."""
     return Request(
         id=row.id,
         arrived_at=row.arrived_at,
@@ -125,6 +137,7 @@ def to_request(row: Any) -> Request:
         predicted=row.predicted_tokens,
         predicted_upper=row.predicted_upper_tokens,
         generated=row.generated,
+        tier=row.tier,
         priority=row.priority,
         tenant=intern(row.tenant),
         deadline_at=row.deadline_at,

@@ -1,13 +1,14 @@
-"""A request's position in the queue and its ETA, from the planner's last snapshot of the queue.
+"""Finds a request's position in the queue and its ETA in the planner's last snapshot of the queue.
 
 Without a recent snapshot, or without a worker of its model, a queued request has no position and no ETA.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from models.client_requests import RequestView
-from models.planning.queue_snapshot import QueueSnapshot, instant
+from models.planning.queue_snapshot import ModelForecast, QueueSnapshot, instant
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 
 
@@ -36,46 +37,64 @@ class QueuePlace:
 def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePlace:
     """Returns the request's position, ETA and interval; no instant is earlier than `view.now`.
 
-    A running request is expected as the last forecast says, else at its batch's start plus the estimated serving time.
-    A queued one is expected as the last forecast says, else at the end of its waiting batch. If it came after the
-    snapshot, it is expected at the ETA given at submission, else at the end of the backlog plus one typical batch. The
-    interval is the forecast's, else the one given at submission. A final request has neither.
+    The ETA is the last forecast's. Without a forecast, a running request's ETA is its batch's start plus the estimated
+    serving time, and a queued request's ETA is the end of its waiting batch. A queued request that is in no such batch
+    gets the ETA given at submission, else the end of the backlog plus one typical batch. The interval is the
+    forecast's, else the one given at submission. A final request has no position, ETA or interval.
     """
     request = view.request
     if request.status is RequestStatus.in_progress:
         forecast = _forecast(request.id, snapshot) if snapshot else None
         running = forecast is not None and forecast.position is None
-        return (forecast if forecast is not None and running else _in_batch(view)).not_before(view.now)
+        place = forecast if forecast is not None and running else _in_batch(view)
+        return _with_interval(place, told_at_submission(request)).not_before(view.now)
     if request.status is not RequestStatus.queued or snapshot is None or request.served_by in snapshot.unserved:
         return QueuePlace()
-    listed = _waiting_place(request, snapshot)
-    if listed is not None and listed.low_at is not None:
-        return listed.not_before(view.now)
-    eta_at = request.eta_at or snapshot.at + timedelta(seconds=snapshot.backlog_s + snapshot.typical_s)
-    place = listed or QueuePlace(None, eta_at)
-    return replace(place, low_at=request.eta_low_at, high_at=request.eta_high_at).not_before(view.now)
+    told = told_at_submission(request)
+    eta_at = told.eta_at or snapshot.at + timedelta(seconds=snapshot.queue.backlog_s + snapshot.queue.typical_s)
+    place = _waiting_place(request, snapshot) or QueuePlace(None, eta_at)
+    return _with_interval(place, told).not_before(view.now)
+
+
+def told_at_submission(request: StoredRequest) -> QueuePlace:
+    """Returns the ETA and the interval that were given at submission, without a position."""
+    if request.eta is None:
+        return QueuePlace()
+    seconds = (request.eta[name] for name in ("eta_s", "low_s", "high_s"))
+    return QueuePlace(None, *(None if s is None else request.arrived_at + timedelta(seconds=s) for s in seconds))
+
+
+def _with_interval(place: QueuePlace, told: QueuePlace) -> QueuePlace:
+    """Returns the place with its ETA's own interval, else with the one that was given at submission."""
+    if place.eta_at is None or place.low_at is not None:
+        return place
+    return replace(place, low_at=told.low_at, high_at=told.high_at)
 
 
 def _waiting_place(request: StoredRequest, snapshot: QueueSnapshot) -> QueuePlace | None:
-    """Returns a waiting request's place by its forecast, else by its waiting batch, else behind all that have one."""
+    """Returns a waiting request's place by its forecast, else by its waiting batch, else behind all named requests."""
     place = _forecast(request.id, snapshot)
     if place is not None and place.position is not None:
         return place
-    if request.id in snapshot.batch_places:
-        position, ends_s = snapshot.batch_places[request.id]
+    if request.id in snapshot.queue.places:
+        position, ends_s = snapshot.queue.places[request.id]
         return QueuePlace(position, snapshot.at + timedelta(seconds=ends_s))
-    forecast = snapshot.forecasts.get(request.served_by)
+    forecast = snapshot.forecasts.of_models.get(request.served_by)
     if forecast is None or forecast.behind is None or request.arrived_at >= snapshot.at:
         return None
-    return QueuePlace(None, *(instant(forecast, seconds) for seconds in forecast.behind[1:]))
+    return _expected(None, forecast, forecast.behind[1:])
 
 
 def _forecast(request_id: str, snapshot: QueueSnapshot) -> QueuePlace | None:
-    for forecast in snapshot.forecasts.values():
+    for forecast in snapshot.forecasts.of_models.values():
         if request_id in forecast.jobs:
             place, *seconds = forecast.jobs[request_id]
-            return QueuePlace(place, *(instant(forecast, some) for some in seconds))
+            return _expected(place, forecast, seconds)
     return None
+
+
+def _expected(place: int | None, forecast: ModelForecast, seconds: Iterable[float | None]) -> QueuePlace:
+    return QueuePlace(place, *(None if some is None else instant(forecast, some) for some in seconds))
 
 
 def _in_batch(view: RequestView) -> QueuePlace:
@@ -83,7 +102,7 @@ def _in_batch(view: RequestView) -> QueuePlace:
     if batch is None:
         return QueuePlace()
     ends_at = (batch.started_at or batch.assigned_at) + timedelta(seconds=batch.estimated_s * _share(request, batch))
-    return QueuePlace(None, ends_at, request.eta_low_at, request.eta_high_at)
+    return QueuePlace(None, ends_at)
 
 
 def _share(request: StoredRequest, batch: StoredBatch) -> float:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import Connection, func, select
 from sqlalchemy.orm import Session
 
-from models.planning.planner_state import write_service_state
+from models.planner_state import write_service_state
 from models.service_tables import ServiceState
 from scheduling.forecast.expectations import ResponseLine
 
@@ -27,27 +27,30 @@ class _Value(BaseModel):
 
 
 class BatchInQueue(_Value):
-    """A waiting batch: the ids that the snapshot names, its `size` in requests, its tokens and its times in seconds."""
+    """A waiting batch; `ids` are the requests that the snapshot names, and `size` counts all requests of the batch."""
 
     ids: tuple[str, ...]
     size: int
     estimated_s: float
-    starts_in_s: float  # seconds from the snapshot, if no other request arrives
+    starts_in_s: float  # seconds from the snapshot to its start, if no other request arrives
     length: int = 0  # Eq. (2) of Magnus: tokens of the longest prompt
     generation_length: int = 0  # predicted tokens of the longest answer
     response_ratio: float = 0.0
-    sealed: bool = False  # no request may join it
+    sealed: bool = False  # whether no further request may join the batch
     wasted: float = 0.0  # wasted memory accesses, Eq. (4) of Magnus, in tokens
-    memory_share: float | None = None  # the share of a worker's Θ that it may fill; None while there is no worker
+    memory_share: float | None = None  # the share of a worker's memory Θ that it may fill; None without a worker
 
 
 class AnswerForecast(NamedTuple):
-    """A request's expected answer time, in seconds from the forecast, and its place in the queue (None if it runs)."""
+    """A request's expected answer time, in seconds from the forecast, and its place in the queue (None if it runs).
+
+    The interval's ends are None while too few errors of forecasts are known.
+    """
 
     place: int | None
     seconds: float
-    low_s: float
-    high_s: float
+    low_s: float | None
+    high_s: float | None
 
 
 class ModelForecast(_Value):
@@ -55,33 +58,31 @@ class ModelForecast(_Value):
 
     at: float
     line: tuple[float, float] | None = None  # response time of a request that comes now: base seconds, seconds a token
-    jobs: Mapping[str, AnswerForecast] = {}  # by request id
-    behind: AnswerForecast | None = None  # for the middle one of the waiting requests that `jobs` does not name
+    jobs: Mapping[str, AnswerForecast] = {}  # the forecasts of single requests, by request id
+    behind: AnswerForecast | None = None  # the forecast of the middle one of the waiting requests that `jobs` lacks
 
 
-class QueueSnapshot(_Value):
-    """The waiting batches, their expected times, and the abilities that workers lack; instants by database clock."""
+class Decisions(_Value):
+    """How the planner decides (epoch, policy, duration), and what keeps its decisions from the workers."""
 
-    at: datetime = Field(exclude=True, repr=False)  # when the row was written
-    version: Literal[1] = 1
     epoch: int = 0
     policy: str = ""
-    waiting: int = 0  # queued requests
-    broker_error: str | None = None  # why the broker takes no messages, in its own words
-    unserved: Mapping[str, int] = {}  # by model: queued requests for which no live worker can be asked
-    unserved_s: Mapping[str, float] = {}  # for how long these models have had requests and no worker
-    backlog_s: float = 0.0  # seconds until a worker is free for a request that comes now
-    served_s: float = 0.0  # serving time of recently served batches, their moving average
-    decision_s: float = 0.0  # duration of the policy's last decision
-    forecasting_s: float = 0.0  # CPU seconds spent on forecasts since the planner began to lead
-    largest_tokens: Mapping[str, int] = {}  # by model: tokens that its largest worker's KV cache holds
-    lacking: Mapping[str, tuple[str, ...]] = {}  # by model: abilities that none of its workers has
+    last_s: float = 0.0  # duration of the policy's last decision
+    paused: bool = False  # whether an operator has paused planning, so that nothing is assigned
+    broker_error: str | None = None  # why the broker takes no messages, in the broker's own words
+
+
+class WaitingQueue(_Value):
+    """The waiting requests of all models, and when workers are free for them, in seconds from the snapshot."""
+
+    requests: int = 0
+    backlog_s: float = 0.0  # seconds until a worker is free for a request that arrives now
+    served_s: float = 0.0  # moving average of the serving times of recent batches
     batches: tuple[BatchInQueue, ...] = Field(default=(), repr=False)  # only the first batches if the queue is long
-    forecasts: Mapping[str, ModelForecast] = Field(default={}, repr=False)  # by model
 
     @property
     def typical_s(self) -> float:
-        """The mean estimated serving time of the waiting batches, else of recently served ones."""
+        """The mean estimated serving time of the waiting batches, or `served_s` if no batch waits."""
         if not self.batches:
             return self.served_s
         return sum(batch.estimated_s for batch in self.batches) / len(self.batches)
@@ -91,13 +92,8 @@ class QueueSnapshot(_Value):
         """The ids of the waiting requests that the snapshot names, in the order of service."""
         return [request_id for batch in self.batches for request_id in batch.ids]
 
-    def response_line(self, model: str) -> ResponseLine | None:
-        """Returns the response time of a request that arrives now, by its tokens, or None if there is no forecast."""
-        forecast = self.forecasts.get(model)
-        return None if forecast is None or forecast.line is None else ResponseLine(*forecast.line)
-
     @cached_property
-    def batch_places(self) -> Mapping[str, tuple[int, float]]:
+    def places(self) -> Mapping[str, tuple[int, float]]:
         """The place of each named request, and the seconds from the snapshot to the expected end of its batch."""
         places: dict[str, tuple[int, float]] = {}
         ahead = 0
@@ -106,6 +102,54 @@ class QueueSnapshot(_Value):
             places |= {request_id: (place, ends_s) for place, request_id in enumerate(batch.ids, start=ahead + 1)}
             ahead += batch.size
         return places
+
+
+class ModelState(_Value):
+    """The workers of one model, and the requests that none of them can take."""
+
+    workers: int = 0  # live workers that have the model loaded
+    unserved: int = 0  # the model's queued requests if no live worker has it or can load it, else 0
+    unserved_s: float = 0.0  # for how long the model has had requests and no worker
+    largest_tokens: int | None = None  # tokens that the largest worker's KV cache holds; None if it is not known
+    lacking: tuple[str, ...] = ()  # abilities that none of the model's workers has
+
+
+NO_MODEL = ModelState()
+
+
+class ModelForecasts(_Value):
+    """The last forecast of each model, and the CPU seconds that this planner has spent on forecasts since it leads."""
+
+    spent_s: float = 0.0
+    of_models: Mapping[str, ModelForecast] = {}
+
+
+class QueueSnapshot(_Value):
+    """What the planner publishes, one part for each of its concerns; instants are times of the database's clock.
+
+    One module of the planner writes each part. A new figure is a field of one part.
+    """
+
+    at: datetime = Field(exclude=True, repr=False)  # when the row was written
+    version: Literal[2] = 2
+    decisions: Decisions = Decisions()
+    queue: WaitingQueue = WaitingQueue()
+    models: Mapping[str, ModelState] = {}
+    forecasts: ModelForecasts = Field(default=ModelForecasts(), repr=False)
+
+    def of(self, model: str) -> ModelState:
+        """Returns the state of a model's workers."""
+        return self.models.get(model, NO_MODEL)
+
+    @property
+    def unserved(self) -> Mapping[str, int]:
+        """The number of queued requests of each model that has requests and no worker."""
+        return {model: state.unserved for model, state in self.models.items() if state.unserved}
+
+    def response_line(self, model: str) -> ResponseLine | None:
+        """Returns the response time of a request that comes now as a line over its tokens; None without a forecast."""
+        forecast = self.forecasts.of_models.get(model)
+        return None if forecast is None or forecast.line is None else ResponseLine(*forecast.line)
 
 
 def write_queue_snapshot(connection: Connection, snapshot: QueueSnapshot) -> None:

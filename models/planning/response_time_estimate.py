@@ -1,8 +1,8 @@
 """Computes the ETA given at submission: the planner's forecast for a new request, corrected by earlier errors.
 
-The forecast is a line over the answer's length, which follows from the application's recent answers by input length.
-While the planner has none, recent response times of the application tell how long an answer takes; its backlog is then
-a lower bound.
+The forecast is a line over the answer's length, which is estimated from the application's recent answers by input
+length. While the planner has no forecast, the application's recent response times tell how long an answer takes, and
+the planner's backlog is a lower bound.
 """
 
 import math
@@ -13,18 +13,19 @@ from statistics import StatisticsError, fmean, linear_regression
 
 from sqlalchemy.orm import Session
 
+from models.connections.sql import text
+from models.new_requests import SubmissionEta
 from models.planning.queue_snapshot import QueueSnapshot
-from models.sql import text
 from scheduling.forecast.expectations import IntervalCalibration, OpenForecast, ResponseLine
 
-# Newest answers that the lines are fitted to, and the most that are read at once: more of them make the lines steadier,
-# fewer follow a change of load sooner. Not tuned.
+# The lines are fitted to this many newest answers, and one read returns at most as many. More answers make the lines
+# steadier, fewer follow a change of load sooner. Not tuned.
 RECENT_ANSWERS = 200
-# An application with fewer answers uses the line of all applications. A smaller number would let one unusual answer
-# tilt a line, a larger one would keep rare applications on the line of all. Not tuned.
+# An application with fewer answers uses the line of all applications together. With a smaller number, one unusual
+# answer could tilt a line; with a larger one, rare applications would have no line of their own. Not tuned.
 MIN_ANSWERS = 8
-# Unanswered requests that are looked through for a sample, and the size of the sample. Both bound what a read costs
-# behind a long queue.
+# The sample is drawn from this many newest unanswered requests of each status, and has this size. Both numbers bound
+# the costs of a read behind a long queue.
 NEWEST_UNANSWERED, SAMPLED_UNANSWERED = 650, 500
 # standard deviation of a forecast's logarithm until errors are known: intervals are 1/3 to 3 times the forecast
 SPREAD = 0.6
@@ -32,33 +33,33 @@ SPREAD = 0.6
 FETCH_RECENT = text("""
     select tenant || '/' || application as application, input_tokens, output_tokens,
         extract(epoch from finished_at - arrived_at)::float8 as response_s,
-        extract(epoch from finished_at)::float8 as finished_at, forecast_s,
-        extract(epoch from eta_low_at)::float8 as eta_low_at, extract(epoch from eta_high_at)::float8 as eta_high_at
+        extract(epoch from finished_at)::float8 as finished_at, (eta->>'forecast_s')::float8 as forecast_s,
+        (eta->>'low_s')::float8 as low_s, (eta->>'high_s')::float8 as high_s
     from requests
     where status in ('completed', 'incomplete') and finished_at > to_timestamp(:since)
-        and limit_tokens > 1 -- not those that generate nothing
+        and kind = 'answer'
     order by requests.finished_at desc limit :most -- not by the number of that name, which no index has
 """)
-# A sample of the newest requests without an answer, each with the number that it stands for.
+# A sample of the newest requests without an answer; `weight` is the number of requests that each of them stands for.
 FETCH_UNANSWERED = text("""
     with newest as (
-        (select id, arrived_at, forecast_s, eta_high_at from requests
+        (select id, arrived_at, eta from requests
             where status = 'queued' order by arrived_at desc limit :newest)
         union all
-        (select id, arrived_at, forecast_s, eta_high_at from requests
+        (select id, arrived_at, eta from requests
             where status = 'in_progress' order by arrived_at desc limit :newest)
     )
-    select forecast_s, extract(epoch from clock_timestamp() - arrived_at)::float8 as age_s,
-        extract(epoch from eta_high_at - clock_timestamp())::float8 as left_s,
+    select (eta->>'forecast_s')::float8 as forecast_s, age_s, (eta->>'high_s')::float8 - age_s as left_s,
         greatest(1.0, count(*) over () / :most ::float8) as weight
-    from newest where forecast_s is not null order by hashtext(id) limit :most
+    from newest, lateral (select extract(epoch from clock_timestamp() - arrived_at)::float8 as age_s) as waits
+    where eta is not null order by hashtext(id) limit :most
 """)
 FETCH_NOW = text("select extract(epoch from clock_timestamp())::float8")
 
 
 @dataclass(frozen=True, slots=True)
 class RecentAnswer:
-    """An answer with the forecast and the interval at its submission and its true time; None: there was no forecast."""
+    """An answer with its true response time, and the forecast and interval given at submission; None without one."""
 
     application: str
     input_tokens: int
@@ -66,33 +67,23 @@ class RecentAnswer:
     response_s: float
     finished_at: float
     forecast_s: float | None = None
-    eta_low_at: float | None = None
-    eta_high_at: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class UnansweredRequest:
-    """A request that has no answer after `age_s`; its interval ends in `left_s`. It stands for `weight` requests."""
+    """A request without an answer after `age_s`, whose interval ends in `left_s`; it stands for `weight` requests."""
 
     forecast_s: float
     age_s: float
-    left_s: float
+    left_s: float | None  # None: no interval was given
     weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class SubmissionEta:
-    """Seconds until the answer: forecast, corrected ETA and its interval, named as in `new_requests.NewRequest`."""
-
-    forecast_s: float
-    eta_s: float
-    eta_low_s: float
-    eta_high_s: float
 
 
 @dataclass(frozen=True)
 class ResponseTimeEstimate:
-    """Response times and output tokens as lines over input tokens, by application; the key None has those of all."""
+    """Response times and output tokens as lines over input tokens, by application; None is the key of all together."""
 
     response_s: Mapping[str | None, ResponseLine]
     output_tokens: Mapping[str | None, ResponseLine]
@@ -101,14 +92,14 @@ class ResponseTimeEstimate:
     def eta(
         self, application: str, input_tokens: int, limit_tokens: int, model: str, snapshot: QueueSnapshot | None
     ) -> SubmissionEta | None:
-        """Returns the ETA of a request that comes now, or None without a worker, or without answers and snapshot."""
+        """Returns the ETA of a request that comes now; None without a worker, or without both answers and snapshot."""
         if snapshot is not None and model in snapshot.unserved:
             return None
         forecast_s = self._forecast_s(application, input_tokens, limit_tokens, model, snapshot)
         if forecast_s is None:
             return None
         told = self.calibration.around("waiting", forecast_s, SPREAD)
-        return SubmissionEta(forecast_s, told.seconds, told.low_s, told.high_s)
+        return SubmissionEta(forecast_s, told.seconds, *told.told_s)
 
     def answer_tokens(self, application: str, input_tokens: int, limit_tokens: int) -> float | None:
         """Returns the expected tokens of an answer, from recent answers by input length, or None without any."""
@@ -121,11 +112,11 @@ class ResponseTimeEstimate:
         answer_tokens = self.answer_tokens(application, input_tokens, limit_tokens)
         responses = self.response_s.get(application) or self.response_s.get(None)
         if answer_tokens is None or responses is None:
-            return None if snapshot is None else (snapshot.backlog_s + snapshot.typical_s) or None
+            return None if snapshot is None else (snapshot.queue.backlog_s + snapshot.queue.typical_s) or None
         forecast = snapshot.response_line(model) if snapshot is not None else None
         if forecast is not None:
             return forecast.at(answer_tokens)
-        backlog_s = snapshot.backlog_s if snapshot is not None and snapshot.waiting else 0.0
+        backlog_s = snapshot.queue.backlog_s if snapshot is not None and snapshot.queue.requests else 0.0
         return max(responses.at(input_tokens), backlog_s)
 
 
@@ -139,13 +130,13 @@ class RecentAnswers:
 
     @property
     def newest_at(self) -> float:
-        """When the last of them came; 0 without any."""
+        """When the newest answer came, in seconds since the epoch; 0 without any."""
         return self._newest[-1].finished_at if self._newest else 0.0
 
     def add(
         self, answers: Collection[RecentAnswer], unanswered: Collection[UnansweredRequest] = (), now: float = 0.0
     ) -> ResponseTimeEstimate:
-        """Adds newer answers, the newest last, and the requests that have none by `now`; estimates from all."""
+        """Adds answers, the newest last, and the requests that have no answer by `now`; returns the new estimate."""
         self._newest.extend(answers)
         self._judge(answers, unanswered, now)
         for one in answers:
@@ -156,20 +147,22 @@ class RecentAnswers:
         return estimate_response_times(self._newest, self._calibration)
 
     def _judge(self, answers: Collection[RecentAnswer], unanswered: Collection[UnansweredRequest], now: float) -> None:
-        """Counts the intervals that were kept and missed; one counts as missed once it has ended without an answer."""
+        """Counts kept and missed intervals; an interval is missed once it has ended without an answer."""
         before = within = after = 0.0
         for one in answers:
-            if one.eta_low_at is not None and one.eta_high_at is not None:
-                before += one.finished_at < one.eta_low_at
-                within += one.eta_low_at <= one.finished_at <= one.eta_high_at
-                after += one.finished_at > one.eta_high_at > self._judged_at
-        after += sum(one.weight for one in unanswered if self._judged_at < now + one.left_s <= now)
+            if one.low_s is not None and one.high_s is not None:
+                before += one.response_s < one.low_s
+                within += one.low_s <= one.response_s <= one.high_s
+                ended_at = one.finished_at - one.response_s + one.high_s
+                after += one.finished_at > ended_at > self._judged_at
+        ends = ((one.weight, now + one.left_s) for one in unanswered if one.left_s is not None)
+        after += sum(weight for weight, ended_at in ends if self._judged_at < ended_at <= now)
         self._calibration.judge("waiting", before, within, after)
         self._judged_at = now
 
 
 def read_response_times(session: Session, answers: RecentAnswers) -> ResponseTimeEstimate:
-    """Adds the newest answers that came since the last call, and who still waits; estimates from all."""
+    """Adds the answers that came since the last call, and the requests that still wait; returns the new estimate."""
     newest, unanswered = read_newest_answers(session, answers.newest_at), read_unanswered(session)
     return answers.add(newest, unanswered, session.scalar(FETCH_NOW) or 0.0)
 
@@ -189,7 +182,7 @@ def read_unanswered(session: Session) -> list[UnansweredRequest]:
 def estimate_response_times(
     answers: Collection[RecentAnswer], calibration: IntervalCalibration
 ) -> ResponseTimeEstimate:
-    """Fits the lines."""
+    """Fits the lines of each application with at least MIN_ANSWERS answers, and the lines of all answers together."""
     by_application: dict[str | None, list[RecentAnswer]] = defaultdict(list)
     for answer in answers:
         by_application[answer.application].append(answer)
@@ -204,7 +197,7 @@ def estimate_response_times(
 
 
 def _line(points: list[tuple[int, float]]) -> ResponseLine:
-    """Fits least squares; the slope is 0 if all inputs are equally long or longer ones were answered sooner."""
+    """Fits least squares; the slope is 0 if all inputs are equally long, or if longer inputs were answered sooner."""
     tokens, seconds = zip(*points, strict=True)
     try:
         slope, intercept = linear_regression(tokens, seconds)

@@ -10,15 +10,15 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, func, select, update
 from sqlalchemy.orm import Session
 
-from models.sql import run, text
+from models.connections.sql import run, text
 from models.tenants.tenant_limits import NO_LIMITS, TenantLimits
 from models.tenants.tenant_tables import ApiKey
 
 
 class Scope(enum.StrEnum):
-    """A right of a key: `submit` and change the tenant's own work, `read` it, or `operate`: see the whole service.
+    """A right of a key: to `submit` and change the tenant's own work, to `read` it, or to `operate`.
 
-    On the dashboard's pages, `submit` allows actions on the whole service, and `read` every text.
+    With `operate`, a key sees the whole service, on whose pages `submit` then allows actions, and `read` every text.
     """
 
     submit = "submit"
@@ -30,8 +30,8 @@ DEFAULT_SCOPES = frozenset({Scope.submit, Scope.read})  # enough for a client of
 
 
 PREFIX = "magnus-"  # lets people and secret scanners recognise a key of this service
-# Number of a key's first characters that are stored readable, to distinguish keys in lists. Six random characters have
-# 64^6 values, so that two keys of a list hardly ever share them; the 37 that stay secret are far too many to guess.
+# This many first characters of a key are stored readable, to distinguish keys in lists. Six random characters have 64^6
+# values, so that two keys of a list hardly ever share them; the 37 other characters are far too many to guess.
 READABLE_CHARACTERS = len(PREFIX) + 6
 FIND_KEY = """
     select k.id, k.tenant, k.scopes, t.requests_per_minute, t.queued_requests, t.queued_tokens

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from models.sql import run, text
+from models.connections.sql import run, text
 from models.tables import PREFERRED_UNFINISHED, RequestStatus, StoredRequest
 from models.tenants.tenant_tables import ApiKey, Tenant
 
@@ -33,14 +33,14 @@ def limits_of(session: Session, name: str) -> TenantLimits:
 
 
 def change_tenant(session: Session, name: str, changes: Mapping[str, float | int | None]) -> Tenant:
-    """Sets columns of a tenant's row, which it makes if needed; None sets a limit back to the default."""
+    """Sets columns of a tenant's row, and makes the row if needed; None sets a limit back to the default."""
     values = {**changes, "updated_at": func.clock_timestamp()}
     statement = insert(Tenant).values(name=name, **changes).on_conflict_do_update(index_elements=["name"], set_=values)
     return session.scalars(statement.returning(Tenant), execution_options={"populate_existing": True}).one()
 
 
 def list_tenants(session: Session) -> Sequence[Tenant]:
-    """Returns every tenant that has a key or a setting, by name; one with a key alone has the default settings."""
+    """Returns every tenant that has a key or a setting, ordered by name; without a setting, it has the defaults."""
     stored = {tenant.name: tenant for tenant in session.scalars(select(Tenant))}
     names = {*stored, *session.scalars(select(ApiKey.tenant).distinct())}
     return [stored.get(name) or Tenant(name=name, weight=1.0) for name in sorted(names)]
@@ -49,7 +49,7 @@ def list_tenants(session: Session) -> Sequence[Tenant]:
 def check_alone(session: Session, tenant: str, counted: str) -> None:
     """Locks the tenant's limit on `counted` until this session commits, so that calls check it one after another.
 
-    Begins a transaction, also under autocommit; its later statements see what the transaction before has stored.
+    Begins a transaction, also under autocommit; its later statements see what the previous holder of the lock stored.
     """
     if isinstance(session.get_bind(), Engine):  # a session bound to a connection is already in a transaction
         session.connection(execution_options={"isolation_level": "READ COMMITTED"})
@@ -59,7 +59,7 @@ def check_alone(session: Session, tenant: str, counted: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TenantBacklog:
-    """The number of a tenant's queued requests, the sum of their prompts' tokens, and the bytes that they take."""
+    """The number of a tenant's queued requests, their prompts' tokens, and the stored bytes of their texts, as sums."""
 
     requests: int = 0
     tokens: int = 0
@@ -76,7 +76,7 @@ NOTHING = TenantBacklog()
 
 
 def read_backlog(session: Session, tenant: str) -> TenantBacklog:
-    """Counts a tenant's queued requests over their index, in some 50 ms for 100,000 requests."""
+    """Counts a tenant's queued requests through an index, in some 50 ms for 100,000 requests."""
     size = func.pg_column_size(StoredRequest.body) + func.pg_column_size(StoredRequest.input)  # as stored, not read
     sums = [func.coalesce(func.sum(column), 0) for column in (StoredRequest.prompt_tokens, size)]
     counts = select(func.count(), *sums).where(
@@ -87,9 +87,9 @@ def read_backlog(session: Session, tenant: str) -> TenantBacklog:
 
 
 def may_prefer(session: Session, tenant: str, most: int) -> bool:
-    """Whether a tenant, whose quota is `most` unless it has its own, may have one more request of the tier `priority`.
+    """Returns whether a tenant may have one more `priority` request; `most` is the quota of a tenant without its own.
 
-    Its other calls wait for the answer until this session commits.
+    The tenant's other calls of this function wait until this session commits.
     """
     check_alone(session, tenant, "priority requests")
     quota = text("select coalesce((select priority_requests from tenants where name = :tenant), :most)")

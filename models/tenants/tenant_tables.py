@@ -14,11 +14,11 @@ class Tenant(Base):
     __tablename__ = "tenants"
 
     name: Mapped[str] = mapped_column(primary_key=True)
-    weight: Mapped[float] = mapped_column(Float, server_default="1")  # its share of a busy fleet is proportional to it
+    weight: Mapped[float] = mapped_column(Float, server_default="1")  # shares of a busy fleet are proportional to it
     requests_per_minute: Mapped[int | None]
     queued_requests: Mapped[int | None]
-    queued_tokens: Mapped[int | None] = mapped_column(BigInteger)  # the sum over the prompts of its queued requests
-    priority_requests: Mapped[int | None]  # most unfinished requests of the service tier `priority`
+    queued_tokens: Mapped[int | None] = mapped_column(BigInteger)  # the most prompt tokens of all its queued requests
+    priority_requests: Mapped[int | None]  # the most unfinished requests of the service tier `priority`
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
 
@@ -30,7 +30,7 @@ class ApiKey(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str]
     tenant: Mapped[str]
-    prefix: Mapped[str]  # its first characters, by which people recognise the key in lists
+    prefix: Mapped[str]  # the key's first characters, by which people recognise it in lists
     sha256: Mapped[bytes] = mapped_column(LargeBinary, unique=True)
     scopes: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{submit,read}")
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
@@ -56,11 +56,11 @@ class UsageEntry(Base):
     prompt_tokens: Mapped[int] = mapped_column(BigInteger)
     answer_tokens: Mapped[int] = mapped_column(BigInteger)
     gpu_s: Mapped[float]
-    tier: Mapped[str] = mapped_column(server_default="default")  # as `models.tenants.usage.TIER` has it
+    tier: Mapped[str] = mapped_column(server_default="default")  # as `models.tenants.usage.TIER` computes it
 
 
 class UsageDay(Base):
-    """A tenant's usage of a model on one day, without entries that are not folded yet; retention keeps it."""
+    """A tenant's usage of a model on one day, without entries that are not folded yet; retention does not delete it."""
 
     __tablename__ = "usage_days"
 

@@ -1,7 +1,7 @@
 """Tenants' usage: requests, tokens and GPU-seconds, by day (UTC), tenant, model and tier.
 
 The transaction that writes results also adds entries (`models.leasing.batch_results`), so that each stored answer
-counts once. A fold moves entries into the sums of their days, in one transaction. Deleting requests changes neither.
+counts once. `fold` moves entries into the sums of their days, in one transaction. Deleting requests changes no usage.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,11 @@ from datetime import date
 
 from sqlalchemy.orm import Session
 
-from models.sql import text
+from models.connections.sql import text
 
 DIMENSIONS = ("day", "tenant", "model", "tier")
-FLEX = "priority < -500"  # whether a row of requests has the service tier `flex`, or is a line of a bulk job
-# The tier of a row of requests: its service tier, and `batch` for a line of a bulk job.
-TIER = f"""case when job_id is not null then 'batch' when {FLEX} then 'flex' when priority > 500 then 'priority'
-    else 'default' end"""
+# The tier of a request `r` in the usage: its service tier, and `batch` for a line of a bulk job.
+TIER = "case when r.job_id is null then r.tier::text else 'batch' end"
 
 FOLD = text("""
     with taken as (
@@ -37,7 +35,7 @@ FOLD = text("""
 
 @dataclass(frozen=True, slots=True)
 class TenantUsage:
-    """The sums of one group; a dimension that is not grouped by is None."""
+    """The sums of one group; a dimension by which the usage is not grouped is None."""
 
     day: date | None
     tenant: str | None
@@ -59,7 +57,7 @@ def fold(session: Session, most: int) -> int:
 def used(
     session: Session, tenant: str | None, first: date, last: date, by: Sequence[str] = DIMENSIONS
 ) -> list[TenantUsage]:
-    """Returns the sums from `first` to `last`, both included, by these DIMENSIONS; None means all tenants."""
+    """Returns the sums of the days `first` to `last` inclusive, grouped by `by`; `tenant` None means all tenants."""
     if not set(by) <= set(DIMENSIONS):
         raise ValueError(f"usage is grouped by {', '.join(DIMENSIONS)}, not by {', '.join(by)}")
     groups = ", ".join(by)

@@ -1,4 +1,4 @@
-"""Invariants of a healthy service's database, each as one query that finds violations.
+"""Invariants of a healthy service's database; the query of each finds its violations.
 
 `magnus doctor` runs them on a live service. They lock nothing and are short: each reads only unfinished requests and
 open batches, or an index that is empty in a healthy service, or answers of the last hour.
@@ -9,11 +9,14 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from models.connections.database_errors import DISK_FULL
+from models.connections.sql import text
 from models.operations import process_heartbeats
-from models.sql import text
+from models.operations.fleet_use import ASK_THE_SAME, EMPTY_ANSWERS
+from models.registered_workers import REPAIR_ENGINE
 
 PROCESS_RUNS, PROCESS_WORKS = OF_PROCESSES = "every process runs", "every process works"
-SHOWN = 5  # violations named, so that a finding fits one line
+SHOWN = 5  # the most violations that a finding names, so that it fits one line
 # A clock that is further off makes log lines of several hosts hard to compare; nothing else depends on it. Not tuned.
 CLOCK_OFF_S = 2.0
 
@@ -38,8 +41,9 @@ class Invariant:
     cheap: bool = True  # cheap enough for a page that is open all day and repeats the query
 
 
-# The planner's last snapshot, if it is one of the last ten seconds.
+# The planner's last snapshot, if it was written in the last ten seconds.
 LATELY = "service_state where name = 'planner' and updated_at > clock_timestamp() - interval '10 s'"
+REFUSED = "value->'decisions'->>'broker_error' is not null"
 INVARIANTS = (
     Invariant(
         "planning goes on",
@@ -49,7 +53,7 @@ INVARIANTS = (
     ),
     Invariant(
         "the planner plans",
-        # one that does not run is missing as a process
+        # a planner that does not run breaks the invariant PROCESS_RUNS instead
         f"""select 'a planner runs and has planned nothing for ten seconds' where not exists (select from {LATELY})
             and exists (select from process_heartbeats where kind = 'planner' and failure is null
                 and heartbeat_at > clock_timestamp() - interval '{process_heartbeats.SILENT_AFTER_S} s')""",  # noqa: S608  # constants
@@ -57,40 +61,46 @@ INVARIANTS = (
     ),
     Invariant(
         "the broker takes messages",
-        f"select value->>'broker_error' from {LATELY} and value->>'broker_error' is not null",  # noqa: S608  # a constant
+        f"select value->'decisions'->>'broker_error' from {LATELY} and {REFUSED}",  # noqa: S608  # a constant
         "make it take writes again (memory, disk, rights, a primary); what was not sent is sent then",
     ),
     Invariant(
         "a worker takes batches",
         """select 'no worker is alive, or each is drained or set aside' where not exists (
-            select from workers where stopped_at is null and drained_at is null and fault is null
+            select from workers where stopped_at is null and drained_at is null and report->>'fault' is null
                 and heartbeat_at > statement_timestamp() - make_interval(secs => :grace_s))""",
         "start one with `magnus worker`, or everything with `magnus up`; drained ones are resumed on the page Workers",
     ),
     Invariant(
         "every engine works",
-        """select name || ' is set aside: ' || fault from workers where fault is not null and stopped_at is null
+        """select 'worker ' || name || ' is set aside (' || (report->>'fault') || ')' from workers
+            where report->>'fault' is not null and stopped_at is null
             and heartbeat_at > statement_timestamp() - make_interval(secs => :grace_s)""",
-        "start or repair that server; the worker gets batches again once the server has answered a trial",
+        REPAIR_ENGINE,
+    ),
+    Invariant(
+        "every engine answers",
+        f"select 'worker ' || worker || ' answers with nothing (' || empty || ')' from ({EMPTY_ANSWERS}) as of_worker",  # noqa: S608  # a constant
+        ASK_THE_SAME,
     ),
     Invariant(
         "every model has a worker",
-        f"""select model || ', ' || waiting || ' requests wait'
-            from (select value->'unserved' as unserved from {LATELY}) as planner,
-                jsonb_each_text(unserved) as one(model, waiting)""",  # noqa: S608  # a constant
+        f"""select model || ', ' || (state->>'unserved') || ' requests wait'
+            from (select value->'models' as models from {LATELY}) as planner, jsonb_each(models) as one(model, state)
+            where (state->>'unserved')::int > 0""",  # noqa: S608  # a constant
         "start a worker of that model, or `magnus requests move` or `cancel` its requests",
     ),
     Invariant(
         "no lease is orphaned",
-        # running long after its lease ended: no planner took it back
+        # such a batch runs long after its lease ended, because no planner took it back
         """select 'batch ' || b.id || ' on ' || b.worker from batches b
             where b.status = 'running' and b.lease_until < statement_timestamp() - make_interval(secs => :grace_s)""",
         "start a planner, or look for `step failed` in its log: it takes such batches back",
     ),
     Invariant(
         "no request is in two batches, or in an ended one",
-        # A request has one batch_id. So a request in two batches shows in one of two ways: its batch has ended, or a
-        # batch has more requests than it was made with.
+        # A request has only one batch_id, so a request in two batches shows in one of two ways: the batch of its
+        # batch_id has ended, or a batch has more requests than it was made with.
         """select 'request ' || r.id || ' in batch ' || coalesce(r.batch_id::text, 'none')
             from requests r left join batches b on b.id = r.batch_id
             where r.status = 'in_progress' and (b.id is null or b.status not in ('assigned', 'running'))
@@ -110,10 +120,10 @@ INVARIANTS = (
     ),
     Invariant(
         "every batch starts",
-        # no worker is to blame for messages that the broker refuses
+        # while the broker refuses messages, a batch that does not start is no worker's fault
         f"""select 'batch ' || b.id || ' on ' || b.worker || ', sent ' || b.sends || ' times' from batches b
             where b.status = 'assigned' and b.assigned_at < statement_timestamp() - make_interval(secs => :grace_s)
-                and not exists (select from {LATELY} and value->>'broker_error' is not null)""",  # noqa: S608  # a constant
+                and not exists (select from {LATELY} and {REFUSED})""",  # noqa: S608  # a constant
         "look at that worker: it must reach the planner's MAGNUS_REDIS_URL; without a planner nothing is taken back",
     ),
     Invariant(
@@ -132,20 +142,24 @@ INVARIANTS = (
         "clocks agree",
         """select kind || ' ' || instance || ', ' || round(clock_ahead_s::numeric, 1) || ' s ahead'
             from process_heartbeats where abs(clock_ahead_s) > :clock_off_s
+                and heartbeat_at > statement_timestamp() - make_interval(secs => :grace_s)
+            union all
+            select 'worker ' || name || ', ' || (report->>'clock_ahead_s') || ' s ahead'
+            from workers where abs((report->>'clock_ahead_s')::int) > :clock_off_s and stopped_at is null
                 and heartbeat_at > statement_timestamp() - make_interval(secs => :grace_s)""",
         "synchronise the host's clock (NTP), so that its log lines can be compared with others'",
     ),
     Invariant(
         "every model in service has its bytes",
         "select version from model_versions where active and encode(sha256(stored), 'hex') <> encode(sha256, 'hex')",
-        "put an older version into service: `magnus models activate VERSION`",
+        "put an older version into service: `magnus learned activate VERSION`",
         cheap=False,  # it reads every byte of the models
     ),
 )
 
 
 def violations(connection: Connection, grace_s: float, *, only_cheap: bool = False) -> Iterator[Violation]:
-    """Returns the broken invariants; a fault that heals by itself counts after `grace_s` seconds, at least a lease."""
+    """Yields the broken invariants; a fault that heals by itself counts after `grace_s` seconds, at least a lease."""
     parameters = {"grace_s": grace_s, "clock_off_s": CLOCK_OFF_S}
     for invariant in INVARIANTS:
         if only_cheap and not invariant.cheap:
@@ -159,5 +173,7 @@ def violations(connection: Connection, grace_s: float, *, only_cheap: bool = Fal
         kind = problem.split()[1]
         yield Violation(PROCESS_RUNS, 1, (problem,), f"start a {kind} process, or look into its log")
     for one in process_heartbeats.failing(processes):
-        problem = f"the steps of {one.kind} {one.instance} fail: {one.failure}"
-        yield Violation(PROCESS_WORKS, 1, (problem,), "remove the cause; the traceback is in its log")
+        fault, remedy = one.failure, "remove the cause; the traceback is in its log"
+        if fault == DISK_FULL:
+            fault, remedy = DISK_FULL.split("; ")
+        yield Violation(PROCESS_WORKS, 1, (f"the steps of {one.kind} {one.instance} fail: {fault}",), remedy)

@@ -1,51 +1,49 @@
 """Recovers from expired leases, lost messages, unreachable workers and missing predictors; enforces deadlines."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Any
 
 from sqlalchemy import Connection
 
-from models.leasing.requeue import LostBatch, UnfinishedBatch, blamed, requeue
-from models.sql import text
+from models.connections.sql import text
+from models.leasing.requeue import lose_batches
 
-# Newest answers that give the applications' mean lengths when no predictor works. More answers cover rarer applications
-# and react later when lengths change; not tuned.
+# The applications' mean lengths, used when no predictor works, are means of this many newest answers. More answers
+# cover rarer applications and react later when lengths change; not tuned.
 ANSWERS_FOR_MEANS = 2000
+# One statement of the planner's step changes at most this many requests, which takes some tenths of a second; the next
+# step changes the next ones. All 50,000 lines of a bulk job may have the same deadline. Not tuned.
+CHANGED_AT_ONCE = 5000
+# Fewer requests end at their deadline in one statement, because a predictor that writes to them waits for its end: some
+# hundredths of a second. Not tuned.
+EXPIRED_AT_ONCE = 1000
 
 
-def lose_expired_batches(connection: Connection, lease_s: float, max_attempts: int) -> list[str]:
-    """Mark batches as lost whose lease expired or whose worker is gone; returns the ids of their unfinished requests.
+def lose_expired_batches(connection: Connection, lease_s: float) -> list[str]:
+    """Marks batches as lost whose lease expired or whose worker is gone; returns the ids of their unfinished requests.
 
     A worker is gone if it deregistered or its last heartbeat is older than `lease_s`; then all its batches are lost at
     once, whenever it took them. The requests that it was serving are suspects: one may have killed it. A lease that a
     live worker lets expire is no failure: the worker never began that batch, or no longer holds the lease.
     """
-    rows = connection.execute(
-        text("""
-            with lost as (
-                select b.id, b.status = 'running' and w.gone as taken from batches b
-                join lateral (
-                    select coalesce(bool_and(stopped_at is not null or heartbeat_at
-                        < statement_timestamp() - make_interval(secs => :lease_s)), true) as gone
-                    from workers where name = b.worker
-                ) w on true
-                where b.status in ('assigned', 'running')
-                    and (w.gone or b.status = 'running' and b.lease_until < statement_timestamp())
-                order by b.id for update of b
-            )
-            update batches b set status = 'lost', finished_at = clock_timestamp(), lease_until = null
-            from lost where b.id = lost.id
-            returning b.id, b.worker, b.joins, lost.taken, b.started_at is not null as started
-        """),
-        {"lease_s": lease_s},
-    )
-    return requeue(connection, blamed(LostBatch(**row._mapping) for row in rows), max_attempts)
+    lost = """
+        select b.id, b.status = 'running' and w.gone from batches b join lateral (
+            select coalesce(bool_and(stopped_at is not null or heartbeat_at
+                < statement_timestamp() - make_interval(secs => :lease_s)), true) as gone
+            from workers where name = b.worker
+        ) w on true
+        where b.status in ('assigned', 'running')
+            and (w.gone or b.status = 'running' and b.lease_until < statement_timestamp())
+    """
+    return lose_batches(connection, lost, {"lease_s": lease_s})
 
 
-def withdraw_untaken_batches(connection: Connection, resend_s: float, most_sends: int, max_attempts: int) -> list[str]:
-    """Take back batches that were sent `most_sends` times and never taken; returns the workers that took none.
+def withdraw_untaken_batches(connection: Connection, resend_s: float, most_sends: int) -> list[str]:
+    """Takes back batches that were sent `most_sends` times and never taken; returns the workers that took none.
 
-    Such a worker reaches the database but not its queue; a worker that began a batch lately is only slow. It gets no
-    batch until it has taken a message; the batches that it has not taken are queued again without counting as attempts.
+    Such a worker reaches the database but not its queue, and gets no batch until it has taken a message. The requests
+    of these batches are queued again without counting an attempt. A worker that began a batch lately is only slow.
     """
     silent = connection.execute(
         text("""
@@ -64,25 +62,14 @@ def withdraw_untaken_batches(connection: Connection, resend_s: float, most_sends
         {"resend_s": resend_s, "most_sends": most_sends},
     )
     names = sorted(row.name for row in silent)
-    if not names:
-        return []
-    rows = connection.execute(
-        text("""
-            with untaken as (
-                select id from batches where status = 'assigned' and worker = any(cast(:names as text[]))
-                order by id for update
-            )
-            update batches b set status = 'lost', finished_at = clock_timestamp() from untaken u where b.id = u.id
-            returning b.id
-        """),
-        {"names": names},
-    )
-    requeue(connection, [UnfinishedBatch(row.id) for row in rows], max_attempts)
+    untaken = "select b.id, false from batches b where b.status = 'assigned' and b.worker = any(cast(:names as text[]))"
+    if names:
+        lose_batches(connection, untaken, {"names": names})
     return names
 
 
 def workers_to_probe(connection: Connection, alive_s: float) -> list[str]:
-    """Return the names of live workers that get no batch until they have taken a message."""
+    """Returns the names of live workers that get no batch until they have taken a message."""
     rows = connection.execute(
         text("""
             select name from workers where not_consuming_since is not null and stopped_at is null
@@ -94,9 +81,9 @@ def workers_to_probe(connection: Connection, alive_s: float) -> list[str]:
 
 
 def batches_to_resend(connection: Connection, resend_s: float, on_time_s: float) -> list[tuple[int, str]]:
-    """Return batches sent over `resend_s` ago and never taken, as (batch id, worker's name); marks them as sent.
+    """Returns batches sent over `resend_s` ago and never taken, as (batch id, worker's name); marks them as sent.
 
-    A message counts only if its worker's heartbeat is at most `on_time_s` old: a starved process takes it late.
+    A send counts only if the worker's heartbeat is at most `on_time_s` old: a starved process takes messages late.
     """
     rows = connection.execute(
         text("""
@@ -113,9 +100,9 @@ def batches_to_resend(connection: Connection, resend_s: float, on_time_s: float)
 
 
 def write_fallback_predictions(connection: Connection, grace_s: float) -> int:
-    """Predict requests left unpredicted for `grace_s` by their application's recent mean; returns how many.
+    """Predicts up to CHANGED_AT_ONCE requests, unpredicted for `grace_s`, by application means; returns how many.
 
-    Without answers the prediction is the limit, as the upper quantile always is.
+    Without answers of the application, the prediction is the limit. The upper quantile is always the limit.
     """
     return connection.execute(
         text("""
@@ -129,7 +116,7 @@ def write_fallback_predictions(connection: Connection, grace_s: float) -> int:
                 select id, tenant, application from requests
                 where status = 'queued' and predicted_tokens is null
                     and arrived_at < statement_timestamp() - make_interval(secs => :grace_s)
-                for update skip locked
+                limit :most for update skip locked
             )
             update requests r set
                 predicted_tokens = least(r.limit_tokens, greatest(1, coalesce(m.mean, r.limit_tokens))),
@@ -138,66 +125,74 @@ def write_fallback_predictions(connection: Connection, grace_s: float) -> int:
             from unpredicted u left join means m using (tenant, application)
             where r.id = u.id
         """),
-        {"grace_s": grace_s, "answers": ANSWERS_FOR_MEANS},
+        {"grace_s": grace_s, "answers": ANSWERS_FOR_MEANS, "most": CHANGED_AT_ONCE},
     ).rowcount
 
 
 def fail_too_large(
     connection: Connection, model: str, largest_tokens: int, among: Collection[str] | None = None
 ) -> list[str]:
-    """Fail queued requests (all, or of these ids) that the model's largest worker cannot hold; returns their ids."""
-    which = "id = any(cast(:ids as text[])) and" if among is not None else ""
-    rows = connection.execute(
-        text(f"""
-            update requests set status = 'failed', finished_at = clock_timestamp(),
-                error = case when outgrew_tokens >= :largest_tokens
-                    then jsonb_build_object('code', 'out_of_memory', 'message',
-                        'The request alone ran out of memory on the largest worker, whose key-value cache holds '
-                        || :largest_tokens || ' tokens: ' || prompt_tokens || ' of its prompt and '
-                        || cardinality(generated_ids) || ' of its answer.')
-                    else jsonb_build_object('code', 'context_length_exceeded', 'message',
-                        'The prompt has ' || prompt_tokens || ' tokens, but the key-value cache of the largest worker '
-                        || 'holds ' || :largest_tokens || ' with the answer.') end
-            where {which} status = 'queued' and coalesce(base, model) = :model
-                and (prompt_tokens + cardinality(generated_ids) >= :largest_tokens or outgrew_tokens >= :largest_tokens)
-            returning id
-        """),  # noqa: S608  # one of two constants
-        {"model": model, "largest_tokens": largest_tokens, **({} if among is None else {"ids": list(among)})},
-    )
-    return [row.id for row in rows]
+    """Fails queued requests that the model's largest worker cannot hold; returns their ids.
+
+    Checks all queued requests, or only `among` these ids, whose rows the caller has found queued and locked.
+    """
+    error = """case when outgrew_tokens >= :largest_tokens
+        then jsonb_build_object('code', 'out_of_memory', 'message',
+            'The request alone ran out of memory on the largest worker, whose key-value cache holds '
+            || :largest_tokens || ' tokens: ' || prompt_tokens || ' of its prompt and '
+            || cardinality(generated_ids) || ' of its answer.')
+        else jsonb_build_object('code', 'context_length_exceeded', 'message',
+            'The prompt has ' || prompt_tokens || ' tokens, but the key-value cache of the largest worker '
+            || 'holds ' || :largest_tokens || ' with the answer.') end"""
+    which = f"""{"status = 'queued'" if among is None else "id = any(cast(:ids as text[]))"}
+        and coalesce(base, model) = :model
+        and (prompt_tokens + cardinality(generated_ids) >= :largest_tokens or outgrew_tokens >= :largest_tokens)"""
+    ids = {} if among is None else {"ids": list(among)}
+    return _fail(connection, which, error, {"model": model, "largest_tokens": largest_tokens, **ids})
 
 
 def fail_unschedulable(connection: Connection, request_id: str) -> None:
-    """Fail a request for which the scheduling policy itself raises an error."""
-    connection.execute(
-        text("""
-            update requests set status = 'failed', finished_at = clock_timestamp(),
-                error = jsonb_build_object('code', 'unschedulable', 'message',
-                    'The scheduling policy fails with this request; it was set aside, and the error is logged.')
-            where id = :id and status = 'queued'
-        """),
-        {"id": request_id},
-    )
+    """Fails a request for which the scheduling policy itself raises an error."""
+    error = """jsonb_build_object('code', 'unschedulable', 'message',
+        'The scheduling policy fails with this request; it was set aside, and the error is logged.')"""
+    _fail(connection, "id = :id", error, {"id": request_id})
 
 
-def expire_deadlines(connection: Connection) -> int:
-    """Fail queued requests whose deadline has passed, with the error `deadline_exceeded`; returns how many."""
-    return connection.execute(
-        text("""
-            update requests set status = 'failed', finished_at = clock_timestamp(),
-                error = jsonb_build_object('code', 'deadline_exceeded', 'message',
-                    'The deadline passed while the request waited.')
-            where status = 'queued' and deadline_at < statement_timestamp()
-        """)
-    ).rowcount
+def expire_deadlines(connection: Connection) -> list[str]:
+    """Fails up to EXPIRED_AT_ONCE queued requests after their deadline (`deadline_exceeded`); returns their ids."""
+    error = """jsonb_build_object('code', 'deadline_exceeded', 'message',
+        'The deadline passed while the request waited.')"""
+    which = """id = any(array(
+        select id from requests where status = 'queued' and deadline_at < statement_timestamp()
+        order by deadline_at limit :most for update skip locked
+    ))"""
+    return _fail(connection, which, error, {"most": EXPIRED_AT_ONCE})
+
+
+def _fail(
+    connection: Connection, which: str, error: str, values: Mapping[str, Any] = MappingProxyType({})
+) -> list[str]:
+    """Fails the queued requests `which` with this error, both given as SQL; returns their ids.
+
+    `is true` keeps Postgres from using the index of the status, in which it would read all queued requests for each id.
+    """
+    failed = text(f"""
+        update requests /* fail */ set status = 'failed', finished_at = clock_timestamp(), error = {error}
+        where (status = 'queued') is true and {which} returning id
+    """)  # noqa: S608  # constants
+    return list(connection.scalars(failed, values))
 
 
 def recently_cancelled_or_failed(connection: Connection, window_s: float) -> list[str]:
-    """Return the ids of requests that were cancelled or failed within the last `window_s`; policies then drop them."""
+    """Returns the ids of requests that were cancelled or failed within the last `window_s`; policies then drop them.
+
+    Leaves out those that `expire_deadlines` failed: the planner that called it has their ids.
+    """
     rows = connection.execute(
         text("""
             select id from requests where status in ('cancelled', 'failed')
                 and finished_at > statement_timestamp() - make_interval(secs => :window_s)
+                and error->>'code' is distinct from 'deadline_exceeded'
         """),
         {"window_s": window_s},
     )

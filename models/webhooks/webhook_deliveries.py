@@ -1,19 +1,20 @@
-"""Deliveries of events: a sender claims them for a time; they then arrive, are tried again, or are given up.
+"""Deliveries of events: a sender claims deliveries for some time; they then arrive, are tried again, or are given up.
 
-A dead sender's deliveries are due again after that time. An event is therefore delivered at least once, and always
-under the same id.
+The deliveries that a dead sender claimed are due again after that time. An event that is not given up is therefore
+delivered at least once, and always under the same id.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from pydantic_core import to_json
 from sqlalchemy import Connection, select
 from sqlalchemy.orm import Session
 
-from models.sql import text
+from models.connections.sql import text
 from models.webhooks.webhook_tables import WebhookDelivery, WebhookEndpoint
 
-MOST_REDELIVERED = 1000  # newest deliveries among which one action looks for given-up ones; not tuned
+MOST_REDELIVERED = 1000  # one action looks for given-up deliveries among this many newest ones; not tuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class ClaimedDelivery:
     attempts: int  # attempts to deliver the event, this one included
     url: str
     secret: str
-    old_secret: str | None  # the secret before the rotation, while it also signs
+    old_secret: str | None  # the endpoint's secret before the rotation, while events are signed with both
     now: float
 
 
@@ -55,11 +56,11 @@ def claim(
     each_tenant: int,
     claim_s: float,
 ) -> list[ClaimedDelivery]:
-    """Claims up to `most` deliveries that are due, for `claim_s` seconds; tenants take turns.
+    """Claims up to `most` due deliveries for `claim_s` seconds; tenants take turns.
 
-    Claims at most `each` of one endpoint, or `each_failing` if its last attempt failed, and at most `each_tenant` of a
-    tenant. The deliveries in `running`, by endpoint id, count against these limits, so that endpoints that do not
-    answer take few of a sender's attempts.
+    Claims at most `each` of one endpoint, or `each_failing` if the endpoint's last attempt failed, and at most
+    `each_tenant` of a tenant. The sender's `running` deliveries, by endpoint id, count against these limits, so that
+    endpoints that do not answer take few of a sender's attempts.
     """
     rows = connection.execute(
         text("""
@@ -108,10 +109,8 @@ def write_results(connection: Connection, results: Collection[DeliveryResult], g
     connection.execute(
         text("""
             with ended as (
-                select * from unnest(
-                    cast(:ids as bigint[]), cast(:attempts as int[]), cast(:statuses as int[]), cast(:errors as text[]),
-                    cast(:retries as float8[])
-                ) as r (id, attempts, status, error, retry_in_s)
+                select * from json_to_recordset(cast(:results as json))
+                    as r (id bigint, attempts int, status int, error text, retry_in_s float8)
             ), locked as (
                 select d.id from webhook_deliveries d join ended r using (id, attempts) order by d.id for update of d
             )
@@ -122,14 +121,7 @@ def write_results(connection: Connection, results: Collection[DeliveryResult], g
                     then clock_timestamp() + make_interval(secs => r.retry_in_s) end
             from ended r join locked using (id) where d.id = r.id
         """),
-        {
-            "ids": [result.id for result in results],
-            "attempts": [result.attempts for result in results],
-            "statuses": [result.status for result in results],
-            "errors": [result.error for result in results],
-            "retries": [result.retry_in_s for result in results],
-            "give_up_after_s": give_up_after_s,
-        },
+        {"results": to_json(list(results)).decode(), "give_up_after_s": give_up_after_s},
     )
     arrived = {result.endpoint_id: result.retry_in_s is None for result in sorted(results, key=lambda r: r.id)}
     connection.execute(
@@ -183,7 +175,7 @@ def redeliver(session: Session, tenant: str, endpoint_id: str, id: int) -> Webho
 
 
 def redeliver_given_up(session: Session, endpoint_id: str) -> None:
-    """Sends given-up deliveries again, those among an endpoint's newest MOST_REDELIVERED."""
+    """Sends the given-up deliveries among an endpoint's newest MOST_REDELIVERED again."""
     session.execute(
         text("""
             update webhook_deliveries set next_attempt_at = clock_timestamp() where id = any(array(

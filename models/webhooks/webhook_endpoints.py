@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from models.sql import text
+from models.connections.sql import text
 from models.tenants.tenant_limits import check_alone
 from models.webhooks.webhook_tables import WebhookEndpoint
 
@@ -26,8 +26,8 @@ EventType = Literal[  # OpenAI's names: the end of a background response, and of
     "batch.cancelled",
 ]
 EVENT_TYPES: tuple[str, ...] = get_args(EventType)
-MOST_COUNTED = 1000  # undelivered events that are counted for an endpoint; bounds the query. Not tuned.
-MOST_ENDPOINTS = 20  # endpoints of a tenant: each end of a response writes a row for each of them. Not tuned.
+MOST_COUNTED = 1000  # the most waiting deliveries that are counted for an endpoint; bounds the query. Not tuned.
+MOST_ENDPOINTS = 20  # endpoints of a tenant: each end of a response writes a row for each endpoint. Not tuned.
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def list_endpoints(session: Session, tenant: str) -> Sequence[WebhookEndpoint]:
 
 
 def endpoint_states(session: Session, limit: int) -> list[EndpointState]:
-    """Returns webhook endpoints of all tenants, those that fail first."""
+    """Returns webhook endpoints of all tenants, the ones with the most failures first."""
     endpoints = session.scalars(
         select(WebhookEndpoint).order_by(WebhookEndpoint.failures.desc(), WebhookEndpoint.id).limit(limit)
     ).all()
@@ -85,7 +85,7 @@ def endpoint_states(session: Session, limit: int) -> list[EndpointState]:
 
 
 def rotate(session: Session, tenant: str, id: str, overlap_s: int) -> WebhookEndpoint | None:
-    """Gives an endpoint a new secret; the old one also signs for `overlap_s`. Returns None for an unknown endpoint."""
+    """Gives an endpoint a new secret; the old one also signs for `overlap_s`. Returns None without such an endpoint."""
     rotated = session.scalars(
         update(WebhookEndpoint)
         .where(WebhookEndpoint.tenant == tenant, WebhookEndpoint.id == id)

@@ -6,13 +6,13 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from urllib.parse import urlsplit
 
 LONGEST_URL = 2000  # characters; servers take 8,000 and more, and any bound far below a row's size works
-# printable ASCII without userinfo, fragments, back-slashes and quotes, which senders and servers read differently
+# printable ASCII without userinfo, fragments, back-slashes and quotes, which senders and servers may read differently
 URL = re.compile(r"https?://[A-Za-z0-9.\-_\[\]:]+(?:[/?][!$-;=?-\[\]_a-z|~]*)?")
 
 Address = IPv4Address | IPv6Address
 
-# Prefixes behind which the last 32 bits are an IPv4 address: compatible, mapped (RFC 4291), translated (RFC 7915), and
-# NAT64's well-known one (RFC 6052). NAT64 prefixes of networks of their own cannot be known.
+# IPv6 prefixes with which the last 32 bits are an IPv4 address: compatible, mapped (RFC 4291), translated (RFC 7915),
+# and NAT64's well-known prefix (RFC 6052). The prefixes that networks choose for their own NAT64 cannot be known.
 ENDS_WITH_IPV4 = [IPv6Network(prefix) for prefix in ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")]
 ISATAP = 0x5EFE  # bits 32 to 63 of the address' end, with or without the bit for "universal" (RFC 5214)
 UNIVERSAL = 0x02000000
@@ -43,7 +43,7 @@ def check_url(url: str, private: bool) -> None:
     try:
         address = ip_address(host)
     except ValueError:
-        return  # a name: the sender checks the address that it resolves to
+        return  # the host is a name, and the sender checks the address to which the name resolves
     if not is_public(address):
         raise UnusableUrl("must not be a private, loopback or link-local address")
 
@@ -57,7 +57,7 @@ def is_public(address: Address) -> bool:
     embedded = list(_embedded(address))
     if not all(is_public(inner) for inner in embedded):
         return False
-    # `ipaddress` does not call an address global that only embeds an IPv4 address; then that one alone decides
+    # `ipaddress` calls no address global that only embeds an IPv4 address; the embedded address alone then decides
     return bool(embedded) if address not in GLOBAL_UNICAST else address.is_global or address.teredo is not None
 
 

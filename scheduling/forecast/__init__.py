@@ -1,1 +1,1 @@
-"""Forecasts of answers: simulates the present policy on the present queue, and learns how far such forecasts err."""
+"""Forecasts when answers come: simulates the policy in force on the present queue, and learns the forecasts' errors."""

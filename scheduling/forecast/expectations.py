@@ -1,13 +1,13 @@
-"""States forecasts as lines over tokens, and calibrates them by earlier errors: intervals cover nine of ten answers.
+"""Calibrates forecasts by the errors of earlier ones, so that intervals cover nine of ten answers; fits response lines.
 
-Split-conformal prediction over the latest forecasts. The score of a forecast is the logarithm of the real over the
-expected seconds, divided by the forecast's own spread; the quantiles of the latest scores turn the next forecast into
-an expectation without bias and an interval. The only assumption is that the next errors are like the last ones.
-For the upper quantile requests without an answer count, too, with scores above those of an answer now; otherwise the
-late ones would be missing where the queue grows. Where errors drift all the same, the intervals' levels follow the
-misses (adaptive conformal inference, Gibbs and Candès 2021).
-Forecasts are compared with those of a similar horizon: the overhead of a decision and a message dominates a tenth of a
-second and is negligible in a minute.
+This is split-conformal prediction over the latest forecasts. The score of a forecast is the logarithm of the real over
+the expected seconds, divided by the forecast's own spread; the quantiles of the latest scores turn the next forecast
+into an expectation without bias and an interval. The only assumption is that the next errors are like the last ones.
+For the upper quantile requests without an answer count, too: their scores will exceed the score of an answer now.
+Otherwise late answers would be missing while the queue grows. Errors may still drift, so the levels of the intervals
+follow the answers that miss their intervals (adaptive conformal inference, Gibbs and Candès 2021).
+Forecasts are compared with forecasts of a similar horizon, because the overhead of a decision and a message dominates a
+tenth of a second and is negligible in a minute.
 """
 
 import math
@@ -23,34 +23,34 @@ from scheduling.forecast.period_quantiles import Case, period_quantiles
 Stage = Literal["waiting", "running"]
 
 INTERVAL = 0.9  # the share of answers that come within their intervals
-OUTSIDE = (1 - INTERVAL) / 2  # the share on either side
-# How fast the levels follow the misses, in logarithms an answer. In a simulated service at 1.3 times saturation 0.05
-# and 0.16 covered as well.
+OUTSIDE = (1 - INTERVAL) / 2  # the share of answers before the interval, and the share after it
+# An answer outside its interval lowers the logarithm of that side's level by about this. In a simulated service at 1.3
+# times saturation 0.05 and 0.16 gave the same coverage.
 ADAPT = 0.05
-# With a level above that of the quantile itself, an interval that had been too wide would soon be too narrow, since a
-# late answer is missed long after its interval was given.
+# Bounds of the levels. With a level above MOST_OUTSIDE, an interval that had been too wide would soon be too narrow,
+# because a late answer is known to be outside only long after its interval was given.
 LEAST_OUTSIDE, MOST_OUTSIDE = 0.01, 0.06
-# Scores of each stage and horizon: those of the last KEPT_S seconds, but at least KEPT. More follow a change of load
-# later, fewer make the quantiles noisier. Errors of one burst are alike, so the scores must be of several bursts: at
-# 100 answers a second, 200 are of two seconds, and intervals covered 73 % (docs/results/eta.md).
+# The scores of the last KEPT_S seconds are kept for each stage and horizon, but at least KEPT. More scores follow a
+# change of load later, fewer make the quantiles noisier. Errors of one burst are alike, so scores of several bursts are
+# needed: 200 are of two seconds at 100 answers a second, and intervals by them covered 73 % (docs/results/eta.md).
 KEPT, KEPT_S = 200, 60.0
-SPACED_S = 0.1  # beyond KEPT, scores are kept of answers that are this far apart, so that 600 are enough for KEPT_S
-HORIZON = 3.0  # forecasts of one horizon differ by this factor at most; a larger one mixes more. Not tuned
-FEWEST = 20  # scores needed for their quantiles: the outermost of fewer do not resolve the 5 % tails
-# The quantiles of the scores while there are fewer: errors are taken to be normal, so 1.645 spreads cover 90 %.
+SPACED_S = 0.1  # once there are KEPT scores, only answers this far apart get their own: at most 600 in KEPT_S
+HORIZON = 3.0  # forecasts of one horizon differ by this factor at most; a larger factor mixes more; not tuned
+FEWEST = 20  # quantiles are taken of at least this many scores; the outermost of fewer do not resolve the 5 % tails
+# The quantiles while there are fewer scores: errors are assumed to be normal, so that ±1.645 spreads cover 90 %.
 UNKNOWN = (-1.645, 0.0, 1.645)
-# Spread of a forecast from other causes than the answer's own length: arrivals, other answers, the machine. Only its
-# ratio to the length's spread matters, since scores set the level; not tuned.
+# The spread of a forecast by other causes than the answer's own length: arrivals, other answers, the machine. Only its
+# ratio to the length's spread matters, because the scores correct the size of the whole spread. Not tuned.
 OTHER_SPREAD = 0.25
-SHORTEST_S = 0.01  # shorter durations count as this, since their ratios are noise of the clock
-LONGEST_S = 1e7  # four months: keeps forecast instants within the calendar's range
-MOST_RATIO = 100.0  # real over expected seconds; larger ratios are clipped
+SHORTEST_S = 0.01  # shorter durations count as this long, because the ratios of such durations are noise of the clock
+LONGEST_S = 1e7  # four months; longer forecasts are cut, to keep their instants within the calendar's range
+MOST_RATIO = 100.0  # larger ratios of real over expected seconds are clipped to this one
 MOST_LOG = math.log(MOST_RATIO)
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseLine:
-    """seconds = base_s + token_s · tokens."""
+    """The expected response time as a function of the answer's length: base_s + token_s · tokens, in seconds."""
 
     base_s: float
     token_s: float
@@ -61,7 +61,7 @@ class ResponseLine:
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> ResponseLine:
-    """Fit least squares to at least one (tokens, seconds); neither slope nor base is negative."""
+    """Fit a line to at least one point (tokens, seconds) by least squares; neither slope nor base is negative."""
     tokens, seconds = np.array(points, np.float64).T
     spread = float(tokens.var())
     slope = float(((tokens - tokens.mean()) * (seconds - seconds.mean())).mean()) / spread if spread > 0 else 0.0
@@ -71,19 +71,25 @@ def fit_line(points: Sequence[tuple[float, float]]) -> ResponseLine:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Expected seconds until an answer, and the ends of its interval."""
+    """The expected seconds until an answer, and the two ends of their interval."""
 
     seconds: float
     low_s: float
     high_s: float
+    known: bool = True  # the interval follows from FEWEST errors or more; otherwise it is assumed, and not told
+
+    @property
+    def told_s(self) -> tuple[float, float] | tuple[None, None]:
+        """The ends of the interval as clients are told of them: None each while they are assumed."""
+        return (self.low_s, self.high_s) if self.known else (None, None)
 
     def later(self, by_s: float) -> "Expectation":
         """Return this expectation, `by_s` seconds later."""
-        return Expectation(self.seconds + by_s, self.low_s + by_s, self.high_s + by_s)
+        return Expectation(self.seconds + by_s, self.low_s + by_s, self.high_s + by_s, self.known)
 
     def scaled(self, times: float) -> "Expectation":
         """Return this expectation with its seconds multiplied by `times`."""
-        return Expectation(self.seconds * times, self.low_s * times, self.high_s * times)
+        return Expectation(self.seconds * times, self.low_s * times, self.high_s * times, self.known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,7 @@ class Band:
     low: float
     middle: float
     high: float
+    known: bool = True
 
     def around(self, seconds: float, spread: float) -> Expectation:
         """Return the corrected expectation and interval for a forecast in seconds with this spread."""
@@ -101,7 +108,7 @@ class Band:
             min(LONGEST_S, seconds * math.exp(min(max(score * spread, -MOST_LOG), MOST_LOG)))
             for score in (self.low, self.middle, self.high)
         )
-        return Expectation(middle, low, high)
+        return Expectation(middle, low, high, self.known)
 
 
 def spread_of(length_spread: float, service_share: float) -> float:
@@ -111,7 +118,7 @@ def spread_of(length_spread: float, service_share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class OpenForecast:
-    """A forecast made `age_s` ago for a request that has no answer; it stands for `weight` such requests."""
+    """A forecast made `age_s` ago for a request that has no answer yet; it stands for `weight` such requests."""
 
     expected_s: float
     spread: float
@@ -119,14 +126,14 @@ class OpenForecast:
     weight: float = 1.0
 
     def case(self, since_s: float) -> Case:
-        """Return it as a case that goes on, at risk from `since_s`, seconds from now."""
+        """Return the forecast as a case that goes on, at risk since `since_s` (seconds from now, negative)."""
         entered, left = (_score(self.expected_s, self.spread, age_s) for age_s in (self.age_s + since_s, self.age_s))
         return Case(entered, left, False, self.weight)
 
 
 @dataclass(slots=True)
 class _Score:
-    """The score of an answer that came at `at`, and of the answers after it that were not kept."""
+    """The score of an answer that came at `at`; `weight` also counts the later answers whose scores were not kept."""
 
     at: float
     expected_s: float
@@ -140,7 +147,7 @@ class _Score:
         return _score(self.expected_s, self.spread, self.real_s - (self.at - since))
 
 
-_Key = tuple[Stage, int | None]  # with its horizon; None: all horizons
+_Key = tuple[Stage, int | None]  # a stage and a horizon; None stands for all horizons
 
 
 class IntervalCalibration:
@@ -149,12 +156,12 @@ class IntervalCalibration:
     def __init__(self) -> None:
         self._scores: dict[_Key, deque[_Score]] = {}
         self._open: dict[_Key, list[OpenForecast]] = {}
-        self._opened_at = 0.0  # when those were observed
-        self._bands: dict[_Key, Band] = {}  # cached until scores change
+        self._opened_at = 0.0  # the instant at which the open forecasts were observed
+        self._bands: dict[_Key, Band] = {}  # quantiles, cached until scores or levels change
         self._outside: dict[Stage, tuple[float, float]] = {}  # the shares of scores below and above the interval
 
     def learn(self, stage: Stage, expected_s: float, spread: float, real_s: float, at: float) -> None:
-        """Record a forecast of `expected_s` whose answer took `real_s` and came at `at`, not before those recorded."""
+        """Record a forecast of `expected_s` whose answer took `real_s` and came at `at`, after all recorded ones."""
         score = _score(expected_s, spread, max(real_s, SHORTEST_S))
         for key in _keys(stage, expected_s):
             scores = self._scores.setdefault(key, deque())
@@ -167,7 +174,7 @@ class IntervalCalibration:
                 scores.popleft()
 
     def observe(self, stage: Stage, unanswered: Iterable[OpenForecast], now: float) -> None:
-        """Replace the forecasts of this stage whose answers have not come by `now`."""
+        """Replace the open forecasts of this stage by these, whose answers have not come by `now`."""
         found = defaultdict[_Key, list[OpenForecast]](list)
         for one in unanswered:
             for key in _keys(stage, one.expected_s):
@@ -177,7 +184,7 @@ class IntervalCalibration:
         self._forget(stage)
 
     def judge(self, stage: Stage, before: float, within: float, after: float) -> None:
-        """Adapt the intervals' levels to how many answers came before, within and after their intervals."""
+        """Adapt the levels of the intervals to the numbers of answers before, within and after their intervals."""
         answers = before + within + after
         if answers:
             below, above = self._outside.get(stage, (OUTSIDE, OUTSIDE))
@@ -204,7 +211,7 @@ class IntervalCalibration:
     def _quantiles(self, key: _Key) -> Band:
         scores = list(self._scores.get(key, ()))
         if len(scores) < FEWEST:
-            return Band(*UNKNOWN)
+            return Band(*UNKNOWN, known=False)
         spread = sum(one.spread for one in scores) / len(scores)
         below, above = self._outside.get(key[0], (OUTSIDE, OUTSIDE))
         ordered = sorted(one.score for one in scores)
@@ -226,7 +233,7 @@ def _keys(stage: Stage, expected_s: float) -> tuple[_Key, _Key]:
 
 
 def _score(expected_s: float, spread: float, real_s: float) -> float:
-    """Return the score of an answer after `real_s`; -inf if that is not later than the forecast."""
+    """Return the score of an answer that took `real_s`; -inf if `real_s` is not positive."""
     if real_s <= 0:
         return -math.inf
     ratio = max(real_s, SHORTEST_S) / max(expected_s, SHORTEST_S)

@@ -1,4 +1,4 @@
-"""Forecasts when each answer will come by simulating the policy in force from the present queue.
+"""Forecasts when each answer will come, by a simulation of the policy in force that starts from the present queue.
 
 The simulator runs a copy of the policy with its waiting requests, on workers that continue their present work, with
 learned costs. Lengths of answers are drawn from their predictions, and requests arrive at the recent rate. The
@@ -20,24 +20,24 @@ from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, Simulation, StartedBatch
 from scheduling.simulation.trace import SimulatedAnswer
 
-# Awaited answers that are simulated; requests behind them are expected at the rate of those answers. Each takes a
-# millisecond or two. Not tuned.
+# The most awaited answers that are simulated; further requests are expected to be answered at the same rate. An answer
+# takes a millisecond or two to simulate. Not tuned.
 MOST_PLAYED = 200
-MOST_ARRIVALS = 200  # simulated arrivals; they also bound a forecast
-# Under continuous batching the simulated policy is asked at multiples of this, about as often as a planner steps.
+MOST_ARRIVALS = 200  # the most simulated arrivals; they also bound the length of a forecast
+# Under continuous batching the simulated policy decides at multiples of this, about as often as a planner steps.
 TICK_S = 0.05
-# The number of simulated arrivals, the first ones, from which a new request's response time follows. Fewer would be
-# noisier. Not tuned.
+# A new request's response time is estimated from the first simulated arrivals, this many. Fewer would be noisier. Not
+# tuned.
 PROBES = 8
-QUICKEST = ServingCurves((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1e-3))  # for an engine without known costs
-GOLDEN = (math.sqrt(5) - 1) / 2  # shifts the levels of each forecast, so that successive ones draw other lengths
+QUICKEST = ServingCurves((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1e-3))  # the costs of an engine whose costs are unknown
+GOLDEN = (math.sqrt(5) - 1) / 2  # shifts the quantile levels of each forecast, so that the next one draws other lengths
 
 
 @dataclass(frozen=True, slots=True)
 class PresentWork:
     """A worker with its rows, and its run-to-completion batches in the order in which they run. `progress` has the
-    tokens that each row of the running batch has gained. `step_costs` are those of its engine's steps; None:
-    `worker.costs`, which may know of whole batches only. A worker without work may first have to load its model, which
+    tokens that each row of the running batch has gained. `step_costs` are the costs of its engine's steps; None stands
+    for `worker.costs`, which may know only whole batches. A worker without work may first have to load its model, which
     takes `loads_s`.
     """
 
@@ -50,7 +50,7 @@ class PresentWork:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedAnswer:
-    """Seconds from the forecast until service begins and until the answer; `spread` is of the latter's logarithm."""
+    """Seconds from the forecast until service begins and until the answer; `spread` is that of ln(`seconds`)."""
 
     stage: Stage
     starts_in_s: float
@@ -59,7 +59,7 @@ class ExpectedAnswer:
 
 
 class Forecast:
-    """One forecast, begun at `began_at`, an instant of the policy's clock."""
+    """One forecast, which began at `began_at`, an instant of the policy's clock."""
 
     def __init__(
         self,
@@ -70,15 +70,15 @@ class Forecast:
         now: float,
         number: int = 0,
     ) -> None:
-        """`policy` must be a copy, because it is changed; `waiting` are those of its requests to forecast, in order.
+        """`policy` must be a copy, because it is changed; `waiting` are the requests in it to forecast, in order.
 
         There must be at least one worker. Forecasts with different `number` draw different lengths.
         """
         self.began_at = self._played_to = now
         self._policy, self._number = policy, number
         self._waiting = {request.id: request for request in waiting}
-        self._running: dict[str, tuple[Request, int]] = {}  # each with the tokens that it has generated
-        self._drawn: dict[str, int] = {}  # by request: total generation length
+        self._running: dict[str, tuple[Request, int]] = {}  # running requests with the tokens that they have generated
+        self._drawn: dict[str, int] = {}  # the total generation length that was drawn for each request
         coming = list(islice(arrivals, MOST_ARRIVALS))
         self._probes = coming[:PROBES]
         self._simulation = Simulation(
@@ -114,7 +114,7 @@ class Forecast:
     def expected(self) -> dict[str, ExpectedAnswer]:
         """Return the expected answer of each awaited request; the waiting ones are in the expected order of service.
 
-        Rows of a continuous batch are included only if they ended in the forecast; `expected_of_rows` covers them all.
+        Rows of a continuous batch are included only if they ended in the forecast; `expected_of_rows` has them all.
         The length drawn for a request only affects the others: the request itself is expected at its median length.
         """
         answers = self._simulation.answers
@@ -130,7 +130,7 @@ class Forecast:
         return expected | self._behind(played)
 
     def response_line(self) -> ResponseLine | None:
-        """Return the response time of a request that comes now, or None if no request is expected to come."""
+        """Return the response times of requests that come now, by length, or None if no request is expected to come."""
         answers = self._simulation.answers
         points = [
             (request.remaining, self._of("waiting", answers[request.id], request, 0).seconds - self._comes_in(request))
@@ -170,7 +170,7 @@ class Forecast:
         self._draw(request, min(generated, request.limit - 1))
 
     def _draw(self, request: Request, generated: int) -> int:
-        """Draw a request's total generation length, given its generated tokens; later calls return the same."""
+        """Draw a request's total generation length, given its generated tokens; later calls return the same length."""
         if self._drawn.get(request.id, 0) <= generated:
             level = (van_der_corput(len(self._drawn) + 1) + GOLDEN * self._number) % 1
             self._drawn[request.id] = generated + drawn_length(request, min(max(level, 0.005), 0.995), generated)
@@ -180,7 +180,7 @@ class Forecast:
         starts_in_s = max(0.0, answer.started_at - self.began_at)
         service_s = answer.finished_at - self.began_at - starts_in_s
         median = drawn_length(request, 0.5, generated)
-        if self._policy.mode == "continuous":  # otherwise the answer comes when its batch ends
+        if self._policy.mode == "continuous":  # in other modes the answer comes when its batch ends
             service_s *= median / max(1, self._drawn[request.id] - generated)
         seconds = starts_in_s + service_s
         upper = drawn_length(request, 0.9, generated)
@@ -188,7 +188,7 @@ class Forecast:
         return ExpectedAnswer(stage, starts_in_s, seconds, spread_of(log_spread(median, max(median, upper)), share))
 
     def _behind(self, played: Sequence[SimulatedAnswer]) -> dict[str, ExpectedAnswer]:
-        """Return the expected answers of requests that were not simulated, at the rate of those that were."""
+        """Return the expected answers of requests that were not simulated, at the rate of the simulated answers."""
         rest = [request for request_id, request in self._waiting.items() if request_id not in self._simulation.answers]
         elapsed_s = self._played_to - self.began_at
         each_s = elapsed_s / max(1, len(played))
@@ -208,11 +208,11 @@ class Forecast:
 
 
 def expected_of_rows(work: PresentWork) -> Iterator[tuple[str, ExpectedAnswer]]:
-    """Yield the id of each row of the worker's continuous batch and when it should end, at the batch's present pace.
+    """Yield each row's id and expected answer, for the worker's continuous batch at its present pace.
 
     A forecast is seconds old when the next one is complete. Running rows are therefore estimated anew for each
-    snapshot: the tokens that their predictions still leave, times the seconds of the batch's next iteration. Rows that
-    join and leave meanwhile cause errors, which the intervals are learned from.
+    snapshot: the tokens still to come by their predictions, times the seconds of the batch's next iteration. Rows that
+    join and leave meanwhile cause errors, from which the intervals are learned.
     """
     rows = work.worker.rows
     if not rows:
@@ -245,6 +245,6 @@ def _instance(work: PresentWork, now: float) -> Instance:
 
 
 def _engine(work: PresentWork) -> EngineCosts:
-    """Return the simulated engine's costs; QUICKEST if an iteration takes no time by the known ones."""
+    """Return the simulated engine's costs; QUICKEST if an iteration takes no time by the known costs."""
     curves = linearized(work.step_costs or work.worker.costs)
     return EngineCosts(curves if curves.decode_step_s(1, 1) > 0 else QUICKEST)

@@ -11,20 +11,20 @@ from scheduling.length_distributions import van_der_corput
 from scheduling.policy import Policy
 from scheduling.request import Request
 
-# Seconds over which the rate is measured. A longer window mistakes a burst that has ended for a lasting load, a shorter
-# one counts too few arrivals. Not tuned.
+# The rate of arrivals is measured over these seconds. A longer window mistakes a burst that has ended for a lasting
+# load, a shorter window counts too few arrivals. Not tuned.
 WINDOW_S = 15.0
-KEPT = 256  # requests whose lengths are drawn from; not tuned
-MOST_COUNTED = 4096  # arrivals kept for the window; with more arrivals the rate is underestimated
+KEPT = 256  # expected requests are drawn from this many latest ones; not tuned
+MOST_COUNTED = 4096  # the most arrivals kept for the window; if more come within it, the rate is underestimated
 
 
 class RecentArrivals:
-    """The requests that arrived last; instants of the planner's clock, seconds."""
+    """The requests that arrived last; instants are seconds of the planner's clock."""
 
     def __init__(self) -> None:
         self._lengths: deque[Request] = deque(maxlen=KEPT)
-        self._arrived_at: dict[str, float] = {}  # in the order of `add`
-        self._since: float | None = None  # when the first one was added
+        self._arrived_at: dict[str, float] = {}  # arrivals by id, in the order of `add`
+        self._since: float | None = None  # the instant of the first `add`
 
     def add(self, request: Request, now: float) -> None:
         """Count a request; later calls with the same request change nothing."""
@@ -56,8 +56,8 @@ class RecentArrivals:
 def copy_of(policy: Policy) -> Policy:
     """Return an equal policy that shares only immutable objects: requests and serving time estimators.
 
-    Policies keep tables by the identity of such an estimator, which therefore must not be copied. Pickling takes a
-    fifth of the time of `copy.deepcopy`: some tens of milliseconds with 20,000 waiting requests.
+    Policies keep tables by the identity of an estimator, so estimators must not be copied. Pickling takes a fifth of
+    the time of `copy.deepcopy`: some tens of milliseconds with 20,000 waiting requests.
     """
     stored = io.BytesIO()
     pickler = _SharingPickler(stored, pickle.HIGHEST_PROTOCOL)

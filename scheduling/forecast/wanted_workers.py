@@ -11,16 +11,16 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from scheduling.policies.wrapping.background_part import TypicalRow
-from scheduling.policies.wrapping.deadlines import MARGIN_S, Work, most_rows, rows_per_s
 from scheduling.policy import Worker
+from scheduling.sharing.background.background_part import TypicalRow
+from scheduling.sharing.background.deadlines import MARGIN_S, Work, most_rows, rows_per_s
 
-# The share of its time for which a worker may be busy with what arrives. At a larger one a burst has to wait for the
-# burst before it. In the simulations of `tests/unit/scheduling/forecast/test_wanted_workers.py` the mean response time
-# stays within the target with it. Not tuned.
+# A worker may be busy with arriving requests for this share of its time. With a larger share a burst has to wait for
+# the burst before it. With this one the mean response time stays within the target in the simulations of
+# `tests/unit/scheduling/forecast/test_wanted_workers.py`. Not tuned.
 BUSY = 0.8
-# Serving may take half of the target, because the other half may be spent waiting, and a quarter longer than an
-# undisturbed answer where that alone takes more: no number of workers would be faster. Not tuned.
+# Serving may take half of the target, because the other half may be spent waiting. It may always take a quarter longer
+# than an undisturbed answer, because no number of workers would be faster than that answer. Not tuned.
 SERVING_SHARE, STRETCH = 0.5, 1.25
 
 
@@ -29,10 +29,10 @@ NO_WORK, SHORTEST_ROW = Work(), TypicalRow(1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The work for a model's workers: arrivals with their mean row, waiting and running requests, bulk jobs.
+    """The work for a model's workers: arrivals and their mean row, waiting and running requests, bulk jobs.
 
-    `jobs` has the remaining work of each bulk job and the seconds until its window ends; the lines of bulk jobs are in
-    none of the other fields.
+    `jobs` has the remaining work of each bulk job and the seconds until its window ends; no other field counts the
+    lines of bulk jobs.
     """
 
     arrivals_per_s: float = 0.0
@@ -43,7 +43,7 @@ class Demand:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do."""
+        """Return whether there is no work."""
         return not (self.arrivals_per_s or self.waiting.requests or self.running or self.jobs)
 
 
@@ -53,7 +53,7 @@ def work_s(demand: Demand, workers: Collection[Worker]) -> float:
 
 
 def workers_wanted(demand: Demand, workers: Collection[Worker], target_s: float) -> int:
-    """Return how many workers like these serve the demand with a mean response time of at most `target_s` seconds.
+    """Return how many workers like these are needed for a mean response time of at most `target_s` seconds.
 
     Return 0 without work, and 1 if nothing is known of the workers.
     """
@@ -77,7 +77,7 @@ def _busy_s(work: Work, workers: Collection[Worker]) -> float:
 
 
 def _rows_within(worker: Worker, row: TypicalRow, target_s: float) -> int:
-    """Return the most rows at once with which a row is served within its share of the target, at least one."""
+    """Return the most rows at once, at least one, with which serving takes no longer than it may of the target."""
     fewest, most = 1, most_rows(worker, row, worker.memory.capacity_tokens)
     within_s = max(SERVING_SHARE * target_s, STRETCH * worker.costs.serve_s(1, row.length, row.remaining))
     while fewest < most:  # serving takes longer with more rows

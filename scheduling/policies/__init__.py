@@ -1,1 +1,1 @@
-"""One file for each published system; each keeps the waiting requests and implements `scheduling.policy.Policy`."""
+"""The policies: one file for each published system, and `fusion/`; each implements `scheduling.policy.Policy`."""

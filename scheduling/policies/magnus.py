@@ -1,12 +1,12 @@
 """Magnus: WMA-directed adaptive batching, estimated serving times, highest response ratio next (Magnus III).
 
-Its ablations are parameters (IV-C): `glp` packs by predicted length into batches of at most VS's fixed size, `abp`
+Magnus's ablations are parameters (IV-C): `glp` packs by predicted length into batches of at most VS's fixed size, `abp`
 lifts that bound, and both serve batches first come, first served; `magnus` adds the response ratio.
 
 Starvation: let T(X) be the estimated serving time of batch X. Batch B, waiting since a, is overtaken at time t by batch
 C only if C has been waiting since before a + (t - a)·(1 - T(C)/T(B)). If every batch takes between T_min and T_max
-seconds, a batch that arrives in the last T_min/T_max of B's wait never delays B. So B is served once the work that
-arrived before that is, even in an overload of up to 1 / (1 - T_min/T_max) times what the fleet can serve.
+seconds, a batch that arrives in the last T_min/T_max of B's wait never delays B. So B is served once all work from
+before that time is served, even in an overload of up to 1 / (1 - T_min/T_max) times what the fleet can serve.
 """
 
 from collections import deque
@@ -20,16 +20,16 @@ import numpy as np
 
 from scheduling.adaptive_batching import AdaptiveBatch, AdaptiveBatcher
 from scheduling.batch_order import BatchScheduler, NextBatch
+from scheduling.chosen_parameters import PUBLISHED_THRESHOLD, cheapest_threshold, chosen_threshold
 from scheduling.costs import ServingTime
 from scheduling.kv_memory import KvMemory
 from scheduling.length_distributions import conditional_totals
-from scheduling.policies.chosen_parameters import PUBLISHED_THRESHOLD, cheapest_threshold, chosen_threshold
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, batch_shape
 from scheduling.request import Request, split
 
 WorkerKind = tuple[ServingTime, KvMemory]  # the same batch is best for all workers of a kind
 
-# Why the first batch is first, with and without the response ratio.
+# These explain to an operator why the first batch is first, with and without the response ratio.
 BY_RESPONSE_RATIO = (
     "Its response ratio is the highest: it waited {waited} s for {seconds} s of work, so (waited + work) / work is "
     "{ratio}. Short batches go early, and waiting raises every batch's ratio."
@@ -41,7 +41,7 @@ BY_CREATION = "Batches are served in the order in which they were made."
 class FixedSize:
     """Lmax and Gmax of Eq. (1), which gives the fixed batch size of vanilla scheduling (VS).
 
-    No chosen Φ makes smaller batches than that in the mean; if `caps`, every batch has at most that size.
+    No chosen Φ makes batches that are smaller than this in the mean; with `caps`, no batch is larger than this.
     """
 
     max_length: int = 1024
@@ -54,11 +54,11 @@ class FixedSize:
 
 
 class MagnusPolicy(Policy):
-    """Packs each request on arrival (Algorithm 1); idle workers get the batch with the highest response ratio.
+    """Packs each request when it is added (Algorithm 1); idle workers get the batch with the highest response ratio.
 
-    On a fleet of unequal memory batches grow to what the largest worker holds. A smaller worker takes batches that fit
-    it; if no batch fits, it takes the part of one that fits. If `wma_threshold` is None, Φ is chosen from recent
-    requests.
+    On a fleet of unequal memory batches grow up to the memory of the largest worker. A smaller worker takes batches
+    that fit its memory; if no batch fits, it takes the fitting part of one. If `wma_threshold` is None, Φ is chosen by
+    recent requests.
     """
 
     def __init__(
@@ -67,19 +67,15 @@ class MagnusPolicy(Policy):
         fixed_size: FixedSize = FixedSize(),
         by_response_ratio: bool = True,
         reserves_upper: bool = True,
-        longest_first: bool = False,
     ) -> None:
-        """Reserve memory for the upper quantile of each prediction or, as in the paper, for the prediction itself.
-
-        With `longest_first` batches go in that order, so that all of them together end soonest.
-        """
+        """`reserves_upper` reserves memory for each upper quantile; False: for each prediction itself, as published."""
         self._reserves_upper = reserves_upper
         self._fixed_size = fixed_size
         self._threshold = chosen_threshold() if wma_threshold is None else None
         self._batcher = AdaptiveBatcher(PUBLISHED_THRESHOLD if wma_threshold is None else wma_threshold)
-        self._table = BatchScheduler(by_response_ratio, longest_first)
+        self._table = BatchScheduler(by_response_ratio)
         self.why_first = BY_RESPONSE_RATIO if by_response_ratio else BY_CREATION
-        self._costs: ServingTime | None = None  # costs on the first worker of the last decision, for estimates
+        self._costs: ServingTime | None = None  # the costs of the last decision's first worker, for estimates
 
     def __len__(self) -> int:
         return len(self._batcher)
@@ -99,7 +95,7 @@ class MagnusPolicy(Policy):
         return True
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """Give one batch to each idle worker, first to the kind whose best batch has the highest priority."""
+        """Give one batch to each idle worker; the kind whose best batch has the highest priority goes first."""
         if not workers:
             return []
         self._costs = workers[0].costs
@@ -158,10 +154,10 @@ class MagnusPolicy(Policy):
         return idle
 
     def _choose(self, costs: ServingTime, memory: KvMemory, now: float) -> NextBatch | None:
-        """Return the best batch that fits, else one that fits in part; for the largest workers the best of all.
+        """Return the best batch that fits, or else the best that fits in part; for the largest workers the best of all.
 
-        The largest workers take it even if it does not fit: otherwise a request that may need more memory than they
-        have would wait until no other batch is left.
+        The largest workers take the best batch even if it does not fit. Otherwise a request that may need more memory
+        than they have would wait until no other batch is left.
         """
         if self._batcher.memory and memory.capacity_tokens == self._batcher.memory.capacity_tokens:
             return self._table.next_batch(costs, None, now)
@@ -186,7 +182,7 @@ class MagnusPolicy(Policy):
 
 
 def _predicted_again(request: Request) -> Request:
-    """Return a request that comes back unfinished, predicted to be longer than what it has generated."""
+    """Return a request that came back unfinished, with a prediction that is longer than what it has generated."""
     known = (request.predicted, request.predicted_upper, request.generated, request.predicted_at)
     totals = conditional_totals(*(np.array([tokens], np.float64) for tokens in known))
     median, upper = (round(total.item()) for total in totals)
@@ -194,7 +190,7 @@ def _predicted_again(request: Request) -> Request:
 
 
 def _part_that_fits(batch: AdaptiveBatch, memory: KvMemory) -> tuple[Request, ...]:
-    """Return the requests that fit together, those that need the least memory first; at least one."""
+    """Return the requests of the batch that fit together, at least one; those that need the least memory come first."""
     ordered = sorted(
         batch.requests.values(), key=lambda request: (request.prefill + request.remaining_upper, request.arrived_at)
     )

@@ -1,12 +1,11 @@
 """SCLS: slice-level scheduling (SCLS 4). Batches run for one slice; unfinished requests are batched again.
 
-Its ablations are parameters (5.4), each on top of the one before: SO is `Vanilla` with slices and round robin; PM
-batches by serving time with the batch size capped, at fixed intervals, and offloads batches round robin; AB lifts the
-cap; LB offloads by max-min (Eq. 11); SCLS adapts the interval.
+SCLS's ablations (5.4) are parameters, each on top of the one before: SO is `Vanilla` with slices; PM batches by serving
+time with a capped batch size, at fixed intervals; AB lifts the cap; LB offloads by max-min (Eq. 11), where the former
+three offload round robin (`benchmarks/paper/round_robin.py`); SCLS adapts the interval.
 
-Starvation: none is possible. Every request that waits is offloaded at the end of the interval, at most
-max(λ·min load, Γ) seconds after it came, and batches of later intervals queue behind it. A request needs at most
-⌈limit / slice⌉ rounds.
+No request starves. Every waiting request is offloaded at the end of the interval, at most max(λ·min load, Γ) seconds
+after it came, and batches of later intervals queue behind it. A request needs at most ⌈limit / slice⌉ rounds.
 """
 
 import heapq
@@ -16,37 +15,17 @@ from functools import partial
 
 from scheduling.arrival_queue import ArrivalQueue
 from scheduling.batch_partition import least_serving_time
+from scheduling.chosen_parameters import PUBLISHED_SLICE, cheapest_slice, chosen_slice
 from scheduling.costs import ServingTime
 from scheduling.kv_memory import KvMemory
-from scheduling.policies.chosen_parameters import PUBLISHED_SLICE, cheapest_slice, chosen_slice
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker, batch_shape, waiting_batch
 from scheduling.request import Request, discard_from, split
 
-
-class RoundRobin:
-    """Offloads batches to the workers in turn; skips a worker whose memory is too small for the batch."""
-
-    def __init__(self) -> None:
-        self._workers: Sequence[Worker] = ()
-        self._placed = 0
-
-    def among(self, workers: Sequence[Worker]) -> "RoundRobin":
-        """Set the workers that take turns."""
-        self._workers = workers
-        return self
-
-    def place(self, size: int, length: int, generation_length: int) -> tuple[Worker, float]:
-        """Return the next worker whose memory holds the batch, or the largest worker, and the serving time there."""
-        turn = self._placed % len(self._workers)
-        self._placed += 1
-        in_turn = [*self._workers[turn:], *self._workers[:turn]]
-        fitting = (worker for worker in in_turn if worker.memory.fits(size, length, generation_length))
-        worker = next(fitting, None) or max(in_turn, key=lambda worker: worker.memory.capacity_tokens)
-        return worker, worker.costs.serve_s(size, length, generation_length)
+Placement = Callable[[int, int, int], tuple[Worker, float]]  # takes a batch's shape; returns its worker and the seconds
 
 
 class LeastLoaded:
-    """Offloads each batch to the worker where it ends first; of equal workers that is the least loaded one (Eq. 11).
+    """Offloads each batch to the worker on which it ends first: of equal workers, the least loaded one (Eq. 11).
 
     With the longest batches first this is SCLS's max-min offloading. Workers of equal costs and memory are one kind,
     kept in a heap by load, so that a batch's serving time is computed once for each kind.
@@ -60,7 +39,7 @@ class LeastLoaded:
             heapq.heapify(kind)
 
     def place(self, size: int, length: int, generation_length: int) -> tuple[Worker, float]:
-        """Return the worker whose load is least with the batch, of those that hold it, and the serving time there.
+        """Return, of the workers that hold the batch, the one whose load is least with it, and the serving time there.
 
         If no worker holds the batch, the largest workers are considered.
         """
@@ -80,7 +59,7 @@ class LeastLoaded:
 
     @property
     def least_load_s(self) -> float:
-        """The load of the least loaded worker."""
+        """Return the load of the least loaded worker, in seconds."""
         return min(kind[0][0] for kind in self._kinds.values())
 
 
@@ -88,9 +67,9 @@ class LeastLoaded:
 class MemoryRule:
     """Limits the rows of a batch: ζ of Eq. (9), and an engine's own limits as in Algorithm 2."""
 
-    usable_share: float = 0.9  # ζ, the paper's for Hugging Face transformers (5.1)
-    most_rows: tuple[tuple[int, int], ...] = ()  # (tokens of a row, most rows if it is longer), longest first
-    cap: int | None = None  # the fixed batch size of PM, an ablation in the paper
+    usable_share: float = 0.9  # ζ; the default is the paper's for Hugging Face transformers (5.1)
+    most_rows: tuple[tuple[int, int], ...] = ()  # (tokens, the most rows if a row has more tokens), the longest first
+    cap: int | None = None  # the fixed batch size of the ablation PM
 
     def largest_size(self, memory: KvMemory, length: int, slice_tokens: int) -> int:
         """Return Nmax of Eq. (8) with ζ, bounded by `most_rows` and `cap`; at least 1."""
@@ -100,15 +79,15 @@ class MemoryRule:
         return max(1, min(size, self.cap or size))
 
 
-DEEPSPEED_RULE = MemoryRule(1.0, ((1024, 12), (512, 22), (0, 28)))  # the limits of Algorithm 2, found by the paper
+DEEPSPEED_RULE = MemoryRule(1.0, ((1024, 12), (512, 22), (0, 28)))  # the limits that the paper found (Algorithm 2)
 
 
 class SliceLevel(Policy):
-    """Offloads everything that waits at the end of each interval, in batches of least total serving time.
+    """Offloads all waiting requests at the end of each interval, in batches of least total serving time.
 
-    An interval ends after Γ if a worker is idle: by overestimated costs, Eq. (12) would leave workers without work.
-    The slice of 128 tokens and λ = 0.5 are the paper's (5.1). Without `slice_tokens` the slice is chosen from
-    recent lengths and costs.
+    An interval ends after Γ if a worker is idle, because with overestimated costs Eq. (12) would leave workers idle.
+    The slice of 128 tokens and λ = 0.5 are the paper's (5.1). If `slice_tokens` is None, the slice is chosen by recent
+    lengths and costs.
     """
 
     mode: Mode = "queue"
@@ -121,26 +100,24 @@ class SliceLevel(Policy):
         self,
         slice_tokens: int | None = PUBLISHED_SLICE,
         memory_rule: MemoryRule = MemoryRule(),
-        max_min: bool = True,
         interval_factor: float = 0.5,
         least_interval_s: float | None = None,
     ) -> None:
         self._slice_tokens = PUBLISHED_SLICE if slice_tokens is None else slice_tokens
         self._chosen_slice = chosen_slice() if slice_tokens is None else None
         self._memory_rule = memory_rule
-        self._in_turn = None if max_min else RoundRobin()
         self._interval_factor = interval_factor  # λ of Eq. (12); 0: the interval is always Γ
-        self._least_interval_s = least_interval_s  # Γ; None: the seconds of a slice of one row on the first worker
+        self._least_interval_s = least_interval_s  # Γ; None: as long as a slice of one row on the first worker
         self._pool = ArrivalQueue()
         self._halves: list[tuple[Request, ...]] = []
-        self._least_at = self._next_at = float("-inf")  # when the interval may end, and when it ends
-        self._fleet: Sequence[Worker] = ()  # the fleet at the last decision
+        self._least_at = self._next_at = float("-inf")  # the interval may end at `_least_at`, and ends at `_next_at`
+        self._fleet: Sequence[Worker] = ()  # the fleet of the last decision
 
     def __len__(self) -> int:
         return len(self._pool) + sum(len(half) for half in self._halves)
 
     def add(self, request: Request, now: float) -> None:
-        """Add a request to the request pool."""
+        """Add a request to the pool, which the end of the interval empties."""
         if self._chosen_slice and not request.generated:
             self._chosen_slice.record(request)
         self._pool.add(request)
@@ -150,7 +127,7 @@ class SliceLevel(Policy):
         return self._pool.discard(request_id) or discard_from(self._halves, request_id)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """Once the interval is over, offload all waiting requests in batches, the longest serving time first."""
+        """If the interval is over, offload all waiting requests in batches, those that take longest first."""
         if not workers:
             return []
         self._fleet = workers
@@ -166,16 +143,16 @@ class SliceLevel(Policy):
         offload.sort(key=lambda batch: (-costs.serve_s(*self._shape(batch[0])), min(r.arrived_at for r in batch[0])))
         self._halves.clear()
         loads = LeastLoaded(workers)
-        placement: RoundRobin | LeastLoaded = self._in_turn.among(workers) if self._in_turn else loads
-        assignments = [self._offload(batch, sealed, placement) for batch, sealed in offload]
+        place = self._placement(loads)
+        assignments = [self._offload(batch, sealed, place) for batch, sealed in offload]
         self._least_at = now + (self._least_interval_s or costs.serve_s(1, 1, self._slice_tokens))
         self._next_at = max(now + self._interval_factor * loads.least_load_s, self._least_at)
         return assignments
 
     def wake_at(self, now: float) -> float | None:
-        """Return when the interval ends or may end next, or None if it is over.
+        """Return the next instant at which the interval ends or may end, or None if it is over.
 
-        The end matters even if nothing waits here, because a policy that wraps this one may hold requests back.
+        The instant matters even if nothing waits here, because a policy that wraps this one may hold requests back.
         """
         return next((at for at in (self._least_at, self._next_at) if at > now), None)
 
@@ -186,7 +163,7 @@ class SliceLevel(Policy):
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """Yield halves of batches that did not fit, then the pool in order of arrival, in batches that fit a worker.
 
-        The batches to offload are formed only at the end of the interval; these are about as large.
+        The batches to offload are formed only at the end of the interval; the batches here are about as large.
         """
         costs = self._fleet[0].costs if self._fleet else None
         largest_size = self._largest_size() if self._fleet else lambda length: 1
@@ -204,12 +181,16 @@ class SliceLevel(Policy):
             yield waiting_batch(batch, costs, now, self._slice_tokens)
 
     def _largest_size(self) -> Callable[[int], int]:
-        """Return the function from a batch length to the most rows, for the fleet of the last decision."""
+        """Return a function that returns the most rows of a batch of a given length, for the last decision's fleet."""
         memory = packing_memory(self._fleet)
         return lambda length: self._memory_rule.largest_size(memory, length, self._slice_tokens)
 
-    def _offload(self, batch: tuple[Request, ...], sealed: bool, placement: RoundRobin | LeastLoaded) -> Assignment:
-        worker, estimated_s = placement.place(*self._shape(batch))
+    def _placement(self, loads: LeastLoaded) -> Placement:
+        """Return the function that places the batches of one interval."""
+        return loads.place
+
+    def _offload(self, batch: tuple[Request, ...], sealed: bool, place: Placement) -> Assignment:
+        worker, estimated_s = place(*self._shape(batch))
         return Assignment(worker.name, batch, self._slice_tokens, sealed=sealed, estimated_s=estimated_s)
 
     def _shape(self, batch: tuple[Request, ...]) -> tuple[int, int, int]:
@@ -219,7 +200,7 @@ class SliceLevel(Policy):
 
 
 def packing_memory(workers: Sequence[Worker]) -> KvMemory:
-    """Return the memory for which batches are sized: that with the largest n · Θ, where n workers have at least Θ.
+    """Return the memory for which batches are sized: the one with the largest n · Θ, where n workers have at least Θ.
 
     On a fleet of unequal memory, full batches of that size fill the most memory in total.
     """

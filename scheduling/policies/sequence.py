@@ -1,14 +1,14 @@
 """Sequence Scheduling (Zheng et al., section 4): groups sorted by predicted length, larger batches of shorter answers.
 
-A group is formed of the requests that wait, at most 256. Predictions are rounded up to bins of 50 tokens (binning),
-batches of shorter answers are larger (VBS), and a batch runs for no more iterations than were predicted: requests that
-are unfinished by then are failures, collected and run again after the other batches of the group (FCR). Each of the
-three can be switched off. The default sizes are the paper's (4.1 and 4.2). Bins of 50 tokens leave answers of 2 to 100
-tokens in one or two bins, so they can be a fifth of the mean instead.
+A group is formed of at most 256 waiting requests. Predictions are rounded up to bins of 50 tokens (binning), batches of
+shorter answers are larger (VBS), and a batch runs for no more iterations than were predicted: requests that are
+unfinished by then are failures, which are collected and run again after the other batches of the group (FCR). Each of
+the three can be switched off. The default sizes are the paper's (4.1 and 4.2). Bins of 50 tokens put answers of 2 to
+100 tokens into one or two bins, so bins can be a fifth of the mean length instead.
 
-Starvation: none is possible. Groups form in order of arrival, and a request is overtaken by at most 255 others of its
-group. Failures run up to their limits before the next group forms; a failure that comes back after the next group has
-formed runs right after that group.
+No request starves. Groups form in order of arrival, and a request is overtaken by at most 255 others of its group.
+Failures run up to their limits before the next group forms; a failure that comes back after the next group has formed
+runs right after that group.
 """
 
 from collections import deque
@@ -24,20 +24,20 @@ from scheduling.kv_memory import KvMemory
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, batch_shape, waiting_batch
 from scheduling.request import Request, discard_from, reserve_limit, split
 
-BIN_TOKENS = 50  # the paper's, where answers have some 250 tokens
-BIN_SHARE = 0.2  # width of narrow bins relative to the mean: the paper's proportion
+BIN_TOKENS = 50  # the paper's bins, for answers of some 250 tokens
+BIN_SHARE = 0.2  # the width of narrow bins as a share of the mean length, the same as in the paper
 
 
 @dataclass(frozen=True, slots=True)
 class VariableBatchSize:
-    """Batches of about `size` · `tokens` generated tokens; rows of at least `below` tokens use the fixed batch size."""
+    """Gives batches about `size` · `tokens` generated tokens; from `below` tokens a row on, the fixed batch size."""
 
     size: int = 256
     tokens: int = 50
     below: int = 300
 
     def batch_size_for(self, generation_length: int, fixed_size: int) -> int:
-        """Return B0·L0/L (4.1), L the generation length, rounded to the nearest power of two (4.2); at least 1."""
+        """Return B0·L0/L for the generation length L (4.1), rounded to the nearest power of two (4.2), at least 1."""
         if generation_length >= self.below:
             return fixed_size
         exact = self.size * self.tokens / generation_length
@@ -58,25 +58,25 @@ class SequenceScheduling(Policy):
         variable: VariableBatchSize | None = VariableBatchSize(),
         collect_failures: bool = True,
         resume_failures: bool = True,  # False: a failure's generated tokens are discarded, as published
-        narrow_bins: bool = False,  # BIN_SHARE of the mean length seen, at most `bin_tokens`
+        narrow_bins: bool = False,  # True: bins are BIN_SHARE of the mean prediction wide, at most `bin_tokens`
     ) -> None:
         self._group_size, self._batch_size = group_size, batch_size
         self._bin_tokens, self._variable = bin_tokens, variable
         self._collect_failures, self._resume_failures = collect_failures, resume_failures
         self._widest_bin = bin_tokens if narrow_bins else None
-        self._lengths: deque[int] = deque(maxlen=group_size)  # latest predictions
+        self._lengths: deque[int] = deque(maxlen=group_size)  # the latest predictions, in tokens
         self._queue = ArrivalQueue()
         self._group: list[Request] = []
         self._failures: list[Request] = []
         self._halves: list[tuple[Request, ...]] = []
-        self._costs: ServingTime | None = None  # costs on the first worker of the last decision
+        self._costs: ServingTime | None = None  # the costs of the first worker of the last decision
         self._largest: KvMemory | None = None  # the memory of the largest worker
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._group) + len(self._failures) + sum(map(len, self._halves))
 
     def add(self, request: Request, now: float) -> None:
-        """Add a request to the queue from which groups are formed, or to the failures if it has generated tokens."""
+        """Add a request to the queue of which groups are formed, or to the failures if it has generated tokens."""
         if request.generated:
             kept = request if self._resume_failures else replace(request, generated=0)
             self._failures.append(reserve_limit(kept))
@@ -139,7 +139,7 @@ class SequenceScheduling(Policy):
     def _first_batch(self, requests: list[Request], memory: KvMemory | None, is_largest: bool) -> tuple[Request, ...]:
         """Return the first requests that fit the memory, if it is known, and the batch size.
 
-        A request that does not fit alone is skipped, except that the largest worker takes it as a batch of one.
+        A request that does not fit alone is skipped; only the largest worker takes it, as a batch of one.
         """
         batch: list[Request] = []
         length = generation_length = 0

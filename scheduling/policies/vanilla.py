@@ -1,29 +1,29 @@
 """Vanilla scheduling (Magnus II-E; SCLS's SLS): first come, first served in batches of the size that Eq. (1) gives.
 
-VSQ is the same policy over a quantized engine, whose Θ and hence batch size are larger. SLS deals the requests out to
-the workers round robin as they come; SCLS's ablation SO also cuts the generation into slices.
+VSQ is the same policy over a quantized engine, whose larger Θ gives larger batches. SLS gives each request to one of
+the workers, round robin, when it comes; SCLS's ablation SO also cuts the generation into slices.
 
-Starvation: none is possible. A request is served after those that arrived before it (with round robin, only those of
-its own worker). With slices, each of those is served at most ⌈limit / slice⌉ times before it.
+No request starves. A request is served after the requests that arrived before it (with round robin, only those of its
+own worker). With slices, each earlier request is served at most ⌈limit / slice⌉ times before it.
 """
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from scheduling.arrival_queue import WorkerQueues
+from scheduling.arrival_queue import ArrivalQueue
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, batch_shape, waiting_batch
 from scheduling.request import Request, discard_from, split
 
 
 def large_enough(workers: Sequence[Worker], tokens: int) -> Sequence[Worker]:
-    """Return the workers whose memory holds a row of `tokens`; if there is none, those that hold the longest."""
+    """Return the workers whose memory holds a row of `tokens`, or else those that hold the longest rows."""
     largest = max(worker.memory.longest_row_tokens for worker in workers)
     least = min(tokens, largest)
     return [worker for worker in workers if worker.memory.longest_row_tokens >= least]
 
 
 class Vanilla(Policy):
-    """Uses no predicted lengths: every request counts as Lmax prompt and Gmax generated tokens.
+    """Batches of a fixed size; predicted lengths are not used: every request counts as Lmax + Gmax tokens.
 
     A worker that could not hold one such request gets no requests while there is a larger worker.
     """
@@ -36,25 +36,24 @@ class Vanilla(Policy):
         max_generation_length: int,
         batch_size: int | None = None,
         slice_tokens: int | None = None,
-        round_robin: bool = False,
     ) -> None:
         self._max_length, self._max_generation_length = max_length, max_generation_length
-        self._batch_size = batch_size  # None: Eq. (1) on each worker
+        self._batch_size = batch_size  # None: Eq. (1) gives the size for each worker
         self._slice_tokens = slice_tokens
-        self._queues = WorkerQueues(round_robin)
+        self._queue = ArrivalQueue()
         self._halves: list[tuple[Request, ...]] = []
-        self._first_worker: Worker | None = None  # first worker of the last decision, for estimates
+        self._first_worker: Worker | None = None  # the first worker of the last decision, whose costs estimates use
 
     def __len__(self) -> int:
-        return len(self._queues) + sum(len(half) for half in self._halves)
+        return len(self._queue) + sum(len(half) for half in self._halves)
 
     def add(self, request: Request, now: float) -> None:
         """Add a request to the queue, in order of arrival."""
-        self._queues.add(request)
+        self._queue.add(request)
 
     def discard(self, request_id: str) -> bool:
         """Remove a waiting request; return False if it does not wait here."""
-        return discard_from(self._halves, request_id) or self._queues.discard(request_id)
+        return discard_from(self._halves, request_id) or self._queue.discard(request_id)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """Give each idle worker the next batch in order of arrival; halves of a batch that did not fit go first."""
@@ -62,14 +61,13 @@ class Vanilla(Policy):
             return []
         workers = large_enough(workers, self._max_length + self._max_generation_length)
         self._first_worker = workers[0]
-        self._queues.set_workers([worker.name for worker in workers])
         assignments = []
         for worker in workers:
             if not worker.idle:
                 continue
             if self._halves:
                 assignments.append(self._assignment(worker, self._halves.pop(0), sealed=True))
-            elif requests := self._queues.queue_for(worker.name).take(self.batch_size(worker)):
+            elif requests := self._queue.take(self.batch_size(worker)):
                 assignments.append(self._assignment(worker, requests, sealed=False))
         return assignments
 
@@ -86,7 +84,7 @@ class Vanilla(Policy):
         costs = self._first_worker.costs if self._first_worker else None
         for half in self._halves:
             yield waiting_batch(half, costs, now, self._slice_tokens, sealed=True)
-        requests = iter(self._queues)
+        requests = iter(self._queue)
         size = self.batch_size(self._first_worker) if self._first_worker else 1
         while batch := tuple(islice(requests, size)):
             yield waiting_batch(batch, costs, now, self._slice_tokens)

@@ -14,7 +14,7 @@ class ChangingWorker(SimulatedWorker):
     _wanted: str | None = None
     _rows_leave_at = _began_at = 0.0
     _rows_leave = False
-    _loaded_at = math.inf  # once it loads
+    _loaded_at = math.inf  # the instant at which the present loading ends; infinity if it loads nothing
 
     def describe(self, now: float) -> Worker:
         """Return the worker as policies see it."""

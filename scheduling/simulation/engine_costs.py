@@ -1,4 +1,4 @@
-"""The durations of a simulated engine and the tokens that it computes; runs run-to-completion batches on it."""
+"""The durations of a simulated engine and the tokens that it computes; also runs its run-to-completion batches."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,14 +15,14 @@ class EngineCosts:
     """
 
     curves: ServingCurves
-    join_s: float = 0.0  # added whenever rows join a running continuous batch
-    # tokens of a chunk of the joiners' prefill; None: the whole prefill stalls the running rows
+    join_s: float = 0.0  # the time that a join of rows to a running continuous batch takes beside the prefill
+    # The tokens of a chunk of the joiners' prefill; None: the whole prefill stalls the running rows.
     chunk_tokens: int | None = None
     out_of_memory_s: float = 0.0  # the time to empty the memory and load the model again
-    headroom: float = 0.0  # memory beyond Θ, as a share of Θ: Magnus keeps 30 % of the memory for fragmentation
-    jitter: float = 0.0  # relative standard deviation of durations
-    # by application: tokens with which all its prompts begin, computed once for as long as the engine has memory for
-    # them beside its rows, and held once by paged memory; empty: the engine has no prefix cache
+    headroom: float = 0.0  # the memory beyond Θ as a share of Θ: Magnus keeps 30 % of the memory for fragmentation
+    jitter: float = 0.0  # the relative standard deviation of durations
+    # By application, the tokens with which all its prompts begin. The engine computes them once while it has memory for
+    # them beside its rows, and paged memory holds them once. If this is empty, the engine has no prefix cache.
     shared_tokens: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
@@ -43,7 +43,7 @@ class EngineCosts:
 
 @dataclass(slots=True)
 class Tokens:
-    """Computed tokens by use, and the reads of cached tokens: all of them, and the useful ones (Magnus Eq. 2-4)."""
+    """Computed tokens by use, and reads of cached tokens: all reads, and the useful reads (Magnus Eq. 2-4)."""
 
     valid: int = 0
     invalid: int = 0
@@ -66,12 +66,12 @@ def reads(length: int, iterations: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StaticRun:
-    """The run of a batch: `iterations` until it ends or, with `out_of_memory`, until memory is full."""
+    """The run of a batch, over `iterations` until it ends or, if it runs `out_of_memory`, until memory is full."""
 
     duration_s: float
     length: int
     iterations: int
-    generated: tuple[int, ...]  # valid tokens of each request in this run
+    generated: tuple[int, ...]  # the valid tokens of each request in this run
     out_of_memory: bool
     tokens: Tokens
 
@@ -88,7 +88,7 @@ def run_static(
     length = max(request.prefill for request in requests)
     remaining = [total - request.generated for request, total in zip(requests, totals, strict=True)]
     iterations = min(max(remaining), iteration_limit or max(remaining))
-    most = max(0, capacity_tokens // size - length)  # iterations until memory is full
+    most = max(0, capacity_tokens // size - length)  # the iterations until memory is full
     out_of_memory = iterations > most
     iterations = min(iterations, most)
     duration_s = costs.curves.serve_s(size, length, iterations)

@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# Instants closer than this count as equal: well above the rounding error of sums of seconds and of Unix times (2.4e-7),
-# and well below an iteration, which takes at least a millisecond on every published engine.
+# Instants closer than this count as equal. It is well above the rounding error of sums of seconds and of Unix times
+# (2.4e-7), and well below an iteration, which takes at least a millisecond on every published engine.
 ROUNDING_S = 1e-6
 
 
@@ -31,11 +31,11 @@ class Timetable(Generic[T]):
 
 
 class WorkerEvents:
-    """The next event of each worker: a heap; scheduling a worker again makes its earlier entry outdated."""
+    """The next event of each worker, in a heap; a worker's earlier entry is outdated once it is scheduled again."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, str]] = []  # instant, number of the entry, worker
-        self._current: dict[str, int] = {}  # by worker: the number of its valid entry
+        self._current: dict[str, int] = {}  # the number of each worker's valid entry
         self._entries = 0
 
     def schedule(self, worker: str, at: float) -> None:
@@ -62,7 +62,7 @@ class WorkerEvents:
 
 
 class DecisionTimer:
-    """The instant of the policy's next decision; with `tick_s` only at its multiples, like a clocked planner."""
+    """The instant of the policy's next decision; if `tick_s` is not 0, at its multiples only, as a planner decides."""
 
     def __init__(self, tick_s: float) -> None:
         self._tick_s = tick_s

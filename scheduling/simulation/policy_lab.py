@@ -1,6 +1,6 @@
-"""Simulates under several policies the requests that a service has served, to compare what each would have reached.
+"""Simulates the requests that a service has served under several policies, to compare what each would have reached.
 
-Arrivals, predictions and lengths are the real ones; costs are those that the workers learned of their engines' steps.
+Arrivals, predictions and lengths are the real ones; costs are what the workers have learned of their engines' steps.
 Other costs (messages, transactions, other work on the machine) are calibrated: see `Overheads`.
 """
 
@@ -10,56 +10,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
+from scheduling.sharing.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 from scheduling.simulation.trace import Trace
 
-# Where rows join, the policy is asked at multiples of this: a planner's step while every worker can be joined
-# (`tasks/planning/planner_loop.py:JOINING_INTERVAL_S`).
+# Under continuous batching the policy decides at multiples of this, which is a planner's step while every worker can be
+# joined (`tasks/planning/planner_loop.py:JOINING_INTERVAL_S`).
 TICK_S = 0.06
-ROUNDS = 5  # rounds of the calibration: service times change batch sizes, which change service times. Not tuned
-# most service time as a multiple of the engine's steps; any value above that of a working service works
+ROUNDS = 5  # rounds of the calibration: service times change batch sizes, which change service times; not tuned
+# The largest slowdown that calibration may find; any value above that of a working service works.
 MOST_SLOWDOWN = 20.0
 
-FEW = 50  # requests: with fewer, hardly any wait, and all policies look alike; not tuned
+FEW = 50  # with fewer requests than this hardly any request waits, and all policies look alike; not tuned
 QUANTIZED = "vsq"  # `vs` with a quantized engine, whose costs are known only while such an engine serves
 
 GoesOn = Callable[[], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class ServedTimes:
-    """Measured seconds of a request's waiting and of its service."""
-
-    waited_s: float
-    service_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ServedWork:
-    """The work of a service in a window of time, as a simulation needs it.
-
-    `counted` are the requests whose times are reported, in order of arrival; the others waited or ran already when the
-    window began.
-    """
-
-    arrivals: Sequence[Arrival]
-    counted: Sequence[str]
-    times: Mapping[str, ServedTimes]
-    fleet: Sequence[Instance]
-    costs: EngineCosts  # costs of workers that have none of their own
-    tau: float | None  # Kendall's tau of its predictions
-    weights: Mapping[str, float]  # tenants' weights
-
-
-@dataclass(frozen=True, slots=True)
-class Overheads:
-    """Service time as a multiple of the engines' steps, and the least seconds from arrival to service."""
-
-    slowdown: float = 1.0
-    delay_s: float = 0.0
 
 
 class AnswerTimes(NamedTuple):
@@ -72,11 +39,35 @@ class AnswerTimes(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ServedWork:
+    """The work of a service in a window of time, as a simulation needs it.
+
+    `counted` has the requests whose times are reported, by id in order of arrival; all others waited or ran already
+    when the window began.
+    """
+
+    arrivals: Sequence[Arrival]
+    counted: Mapping[str, AnswerTimes]
+    fleet: Sequence[Instance]
+    costs: EngineCosts  # the costs of workers that have none of their own
+    tau: float | None  # Kendall's tau of the service's predictions
+    weights: Mapping[str, float]  # the tenants' weights
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """Service time as a multiple of the engines' steps, and the least seconds from arrival to service."""
+
+    slowdown: float = 1.0
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class LabFigures:
     """The results of a policy: answers a second from the first arrival to the last answer, and response times.
 
-    `unanswered` were not served before the simulation had to end, or fit no worker. `waited_s` is the mean time until
-    service, `short_s` and `long_s` the mean response times of the shorter and the longer half of the answers.
+    `unanswered` requests were not served before the simulation had to end, or fit no worker. `waited_s` is the mean
+    time until service; `short_s` and `long_s` are mean response times of the shorter and the longer half of answers.
     """
 
     answered: int
@@ -92,7 +83,7 @@ class LabFigures:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The policy with the least mean response time for some work, its relative gain over the policy in force, and why.
+    """The policy with the least mean response time for some work, its relative gain over the one in force, and why.
 
     `error` is the relative error of the simulated mean response time of the policy in force.
     """
@@ -120,7 +111,7 @@ def play(policy: str, work: ServedWork, settings: PolicySettings, overheads: Ove
 
 
 def advise(in_force: str, measured: LabFigures, played: Mapping[str, LabFigures]) -> Advice:
-    """Compare the policy in force with the others: of those that answered as many requests, the fastest is the best."""
+    """Compare the policy in force with all played ones; the best is the fastest that answered as many requests."""
     now = played[in_force]
     best = min(
         (name for name in played if played[name].answered >= now.answered),
@@ -140,12 +131,14 @@ def _why_sooner(now: LabFigures, best: LabFigures) -> str:
 
 
 def calibrate(policy: str, work: ServedWork, settings: PolicySettings, goes_on: GoesOn) -> Overheads:
-    """Fit overheads so that the policy in force reaches its measured median waiting and service times.
+    """Fit overheads with which the policy in force reaches its measured median waiting and service times.
 
     Means, percentiles and throughput are not fitted, so they show how good the simulation is.
     """
-    measured = [work.times[one] for one in work.counted]
-    waited_s, service_s = _medians((one.waited_s, one.service_s) for one in measured)
+    waited_s, service_s = _medians(
+        (max(0.0, one.started_at - one.arrived_at), max(0.0, one.finished_at - one.started_at))
+        for one in work.counted.values()
+    )
     overheads = Overheads()
     for _ in range(ROUNDS):
         answers = _simulated(policy, work, settings, overheads, goes_on).answers
@@ -161,7 +154,7 @@ def calibrate(policy: str, work: ServedWork, settings: PolicySettings, goes_on: 
 
 
 def figures_of(answered: Iterable[AnswerTimes], requests: int) -> LabFigures:
-    """Compute the figures of `requests` requests; `answered` are those with an answer."""
+    """Return the figures of `requests` requests, of which `answered` have an answer."""
     times = np.array(list(answered), dtype=np.float64).reshape(-1, 4)
     if len(times) == 0:
         return LabFigures(0, requests, 0.0, 0.0, 0.0, 0.0)

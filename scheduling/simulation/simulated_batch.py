@@ -2,8 +2,8 @@
 
 Nothing is stepped token by token. Between two events the rows stay the same, so by SCLS Eq. (4) k iterations over n
 rows whose cached length grows from l take Σ from i = 1 to k of (a·(l + i) + b) seconds, with a = d1·n + d3 and
-b = d2·n + d4. That sum has a closed form, and solving it for k takes a square root. Iterations are counted from the
-start of the batch: how much a row has generated and cached, and when it will be done, all follow from that one count.
+b = d2·n + d4. The sum has a closed form, and solving it for k takes a square root. Iterations are counted from the
+start of the batch; a row's generated and cached tokens, and its end, all follow from this one count.
 """
 
 import heapq
@@ -24,23 +24,23 @@ class SimulatedRow:
     """A row of a continuous batch."""
 
     request: Request
-    stops_at: int  # its total of generated tokens when it leaves
+    stops_at: int  # the total generated tokens with which it leaves
     joined_at: float
-    generated_offset: int  # its generated tokens minus the batch's iterations
+    generated_offset: int  # the row's generated tokens minus the batch's iterations
 
     @property
     def last_iteration(self) -> int:
-        """The batch's iteration after which this row is done."""
+        """Return the batch's iteration after which this row is done."""
         return self.stops_at - self.generated_offset
 
     @property
     def cached_offset(self) -> int:
-        """Its cached tokens minus the batch's iterations."""
+        """Return the row's cached tokens minus the batch's iterations."""
         return self.request.length + self.generated_offset
 
 
 class ContinuousBatch:
-    """Rows that decode together. Its state is that of the instant `at`, which is always between two iterations."""
+    """Rows that decode together. The batch's state is that at the instant `at`, which lies between two iterations."""
 
     def __init__(self, costs: EngineCosts, memory: KvMemory) -> None:
         self.costs, self.memory = costs, memory
@@ -49,30 +49,30 @@ class ContinuousBatch:
         self.iteration = 0
         self.rows: dict[str, SimulatedRow] = {}
         self.prefilling: dict[str, SimulatedRow] = {}  # rows in chunked prefill: they use memory but do not decode yet
-        self.slowdown = 1.0  # multiplies durations: the jitter
+        self.slowdown = 1.0  # the factor of durations that the jitter gives
         self.tokens = Tokens()
         self._chunks_end = 0  # the iteration after which `prefilling` rows decode
-        self._chunk_s = 0.0  # seconds that a chunk of prefill adds to an iteration
+        self._chunk_s = 0.0  # the seconds that a chunk of prefill adds to an iteration
         self._last_iterations: list[tuple[int, str]] = []  # a heap; entries of rows that left stay until they are first
-        self._largest_offset = 0  # largest cached offset of a row
-        self._offset_sum = 0  # sum of the cached offsets of the decoding rows
-        self._next_event: int | None = None  # cached until rows change
-        self._prefixes: dict[str, int] = {}  # tokens of cached beginnings by application, the one read last comes last
-        self.shared_tokens = 0  # tokens that rows share in paged memory, which holds each of them once
+        self._largest_offset = 0  # the largest cached offset of a row in memory
+        self._offset_sum = 0  # the sum of the cached offsets of the decoding rows
+        self._next_event: int | None = None  # the result of `next_event`, until rows change
+        self._prefixes: dict[str, int] = {}  # tokens of cached beginnings by application, in order of last use
+        self.shared_tokens = 0  # the tokens that rows share in paged memory, which holds each of them once
 
     @property
     def size(self) -> int:
-        """The number of rows in memory."""
+        """Return the number of rows in memory."""
         return len(self.rows) + len(self.prefilling)
 
     @property
     def length(self) -> int:
-        """The cached tokens of the longest row."""
+        """Return the cached tokens of the longest row."""
         return self._largest_offset + self.iteration
 
     @property
     def accepts_joiners(self) -> bool:
-        """Whether the next group's prefill can begin now."""
+        """Return whether the next group's prefill can begin now."""
         return not self.prefilling
 
     def fits(self, requests: Sequence[Request]) -> bool:
@@ -87,7 +87,7 @@ class ContinuousBatch:
         return tokens <= self.memory.capacity_tokens and size <= self.memory.most_rows
 
     def join(self, requests: Sequence[Request], stops_at: Sequence[int], now: float) -> None:
-        """Prefill these rows, those of similar length together.
+        """Prefill these rows, in groups of similar length.
 
         They decode from the next iteration on, or with chunked prefill after the last chunk.
         """
@@ -114,7 +114,7 @@ class ContinuousBatch:
             self._start_decoding()
 
     def _without_prefix(self, request: Request) -> Request:
-        """Return the request without the cached beginning of its prompt, which later requests find in the cache."""
+        """Return the request without its prompt's cached beginning, and cache the beginning for later requests."""
         shared = self._beginning(request)
         if not shared:
             return request
@@ -123,20 +123,20 @@ class ContinuousBatch:
         return replace(request, length=request.length - min(shared, held))
 
     def _evict(self) -> None:
-        """Evict the beginnings that were used least recently until rows leave memory for those that no row has."""
+        """Evict the least recently used beginnings that no row reads, until the others fit beside the rows."""
         read = {row.request.application for row in self.rows_in_memory()}
         unread = [application for application in self._prefixes if application not in read]
-        # where windows let layers hold less than the rows' tokens, those may be more than the capacity
+        # If layers have windows, rows may have more tokens than the capacity.
         free = max(0, self.memory.capacity_tokens - self._cached())
         while sum(self._prefixes[application] for application in unread) > free:
             del self._prefixes[unread.pop(0)]
 
     def _beginning(self, request: Request) -> int:
-        """Return the tokens with which all prompts of the request's application begin; its last token is its own."""
+        """Return the tokens with which all prompts of its application begin; a prompt's last token is its own."""
         return min(self.costs.shared_tokens.get(request.application, 0), request.length - 1)
 
     def _shared(self, requests: Sequence[Request]) -> int:
-        """Return the tokens that these requests share, beyond those that the first request of an application holds."""
+        """Return the tokens that these requests need not hold, because another of the application holds them."""
         if not self.costs.shared_tokens or not self.memory.paged:
             return 0
         beginnings, held = [(request.application, self._beginning(request)) for request in requests], dict[str, int]()
@@ -175,16 +175,15 @@ class ContinuousBatch:
         return self.slowdown * (iterations * b + a * iterations * (iterations + 1) / 2) + iterations * self._chunk_s
 
     def iteration_at(self, now: float) -> int:
-        """Return the last iteration that has ended at `now` if no event comes before."""
+        """Return the last iteration that has ended by `now` if no event comes before."""
         elapsed_s = now - self.at + ROUNDING_S
         if elapsed_s <= 0:
             return self.iteration
         a, b = self._slope_and_base()
         linear = self.slowdown * (b + a / 2) + self._chunk_s
-        square = self.slowdown * a
-        if not square:
-            return self.iteration + int(elapsed_s / linear)
-        return self.iteration + int((math.sqrt(linear * linear + 2 * square * elapsed_s) - linear) / square)
+        # Not (root - linear) / a: with a tiny `a` both are equal in floats, so no iteration would ever end.
+        root = math.sqrt(linear * linear + 2 * self.slowdown * a * elapsed_s)
+        return self.iteration + int(2 * elapsed_s / (linear + root))
 
     def decode_until(self, until: int) -> None:
         """Decode to the end of iteration `until`; no event may come before it."""
@@ -205,7 +204,7 @@ class ContinuousBatch:
             self._start_decoding()
 
     def pop_done(self) -> list[SimulatedRow]:
-        """Remove the rows that have their last token."""
+        """Remove and return the rows that have their last token."""
         ended = []
         while self._last_iterations and (
             self._is_out_of_date(self._last_iterations[0]) or self._last_iterations[0][0] <= self.iteration
@@ -226,7 +225,7 @@ class ContinuousBatch:
         return next(reversed(self.rows))
 
     def rows_in_memory(self) -> list[SimulatedRow]:
-        """Return every row, including those being prefilled."""
+        """Return every row, rows in chunked prefill included."""
         return [*self.rows.values(), *self.prefilling.values()]
 
     def _last_that_fits(self) -> int:

@@ -1,4 +1,4 @@
-"""The workers of a simulation, and how policies see them."""
+"""The workers of a simulation, and their descriptions for policies."""
 
 from collections.abc import Iterator
 
@@ -7,10 +7,10 @@ from scheduling.simulation.simulated_worker import SimulatedWorker
 
 
 class SimulatedFleet:
-    """Workers by name; which of them are idle is tracked for policies of mode `batch`, which are asked only then.
+    """Workers by name, and the idle ones for policies of mode `batch`, which are asked only while a worker is idle.
 
     Such a policy does not read `busy_s`, the only field that changes between a worker's events, so descriptions are
-    cached between events. Policies of other modes get fresh ones.
+    cached between events. Policies of other modes get a new description each time.
     """
 
     def __init__(self, mode: Mode) -> None:
@@ -24,16 +24,16 @@ class SimulatedFleet:
         return self._workers[name]
 
     def __iter__(self) -> Iterator[SimulatedWorker]:
-        """Return every worker that ever joined, those that have left last."""
+        """Return every worker that ever joined; workers that have left come last."""
         yield from self._workers.values()
         yield from self._departed
 
     def join(self, worker: SimulatedWorker) -> None:
-        """Add a worker."""
+        """Add a worker to the fleet."""
         self._workers[worker.instance.name] = worker
 
     def leave(self, name: str) -> SimulatedWorker:
-        """Remove a worker."""
+        """Remove a worker and return it."""
         worker = self._workers.pop(name)
         self._descriptions.pop(name, None)
         self._idle.discard(name)
@@ -41,7 +41,7 @@ class SimulatedFleet:
         return worker
 
     def refresh(self, worker: SimulatedWorker, now: float) -> bool:
-        """Update a worker whose state has changed; return whether it is idle, so that the policy is to be asked."""
+        """Update a worker whose state has changed; return whether it is idle, so that the policy should be asked."""
         if not self._keeps_descriptions:
             return False
         name = worker.instance.name

@@ -9,7 +9,7 @@ import numpy as np
 
 from scheduling.costs import ServingTime
 from scheduling.kv_memory import KvMemory
-from scheduling.policy import Assignment, Loadable, RunningRow, Worker
+from scheduling.policy import Assignment, RunningRow, Worker
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts, Tokens, run_static
 from scheduling.simulation.event_queue import ROUNDING_S
@@ -22,6 +22,7 @@ from scheduling.simulation.worker_outcomes import (
     RowsJoined,
     StaticBatchDone,
 )
+from scheduling.worker_facts import Loadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ class LoadableModel:
 class Instance:
     """One worker of a fleet, present from `joins_at` to `leaves_at`; `speed` divides every duration.
 
-    `estimated_costs` are the costs that policies see; None: the true ones. `engine` has its engine's costs if workers
-    differ; None: the simulation's. It begins with `model`; `loadable` has every model that it can load, by name.
+    `estimated_costs` are the costs that policies see, by default the true ones. `engine` has the costs of its engine,
+    by default the simulation's. The worker begins with `model`; `loadable` has all models that it can load, by name.
     """
 
     name: str
@@ -52,7 +53,7 @@ class Instance:
     loadable: Mapping[str, LoadableModel] = field(default_factory=dict, hash=False)
 
     def longest_row_tokens(self, model: str) -> int:
-        """Return the tokens of the longest row that its memory holds with this model, or 0 if it cannot load it."""
+        """Return the tokens of the longest row that the memory holds with this model, or 0 if it cannot be loaded."""
         if model == self.model:
             return self.memory.longest_row_tokens
         return self.loadable[model].memory.longest_row_tokens if model in self.loadable else 0
@@ -75,7 +76,7 @@ class SimulatedWorker:
             for name, one in instance.loadable.items()
         }
         self._queue: deque[Assignment] = deque()
-        self._running: StaticBatchDone | None = None  # computed when it starts, reported when it ends
+        self._running: StaticBatchDone | None = None  # the running batch's outcome, computed when the batch starts
         self._running_ends_at = 0.0
         self._use_memory(instance.memory)
         self._joining: deque[Assignment] = deque()
@@ -91,7 +92,7 @@ class SimulatedWorker:
 
     @property
     def tokens(self) -> Tokens:
-        """All tokens computed on this worker."""
+        """Return the counts of all tokens computed on this worker."""
         total = Tokens()
         total += self._tokens
         total += self._batch.tokens
@@ -99,11 +100,11 @@ class SimulatedWorker:
 
     @property
     def busy_s(self) -> float:
-        """Seconds spent computing."""
+        """Return the seconds that this worker has spent computing."""
         return self._busy_s + self._batch.busy_s
 
     def describe(self, now: float) -> Worker:
-        """Return the worker as policies see it; the same object until something visible to them changes."""
+        """Return the worker as policies see it, as the same object until something that policies see changes."""
         iteration = min(self._batch.iteration_at(now), self._next_event_iteration()) if self._batch.rows else 0
         if self._description and not self._running and self._description_iteration == iteration:
             return self._description
@@ -127,12 +128,8 @@ class SimulatedWorker:
         self._description_iteration = iteration
         return self._description
 
-    def estimate_by(self, costs: ServingTime) -> None:
-        """Show policies these costs from now on."""
-        self._estimated_costs, self._description = costs, None
-
     def accept(self, assignment: Assignment, now: float) -> None:
-        """Take an assignment: rows join after the present iteration, a batch runs after the queued ones."""
+        """Take an assignment: rows join after the present iteration, a batch runs after the queued batches."""
         self._description = None
         if not assignment.joins:
             self._queue.append(assignment)
@@ -161,7 +158,7 @@ class SimulatedWorker:
         return self._batch.at if self._joining or self._queue else math.inf
 
     def advance(self, now: float) -> list[Outcome]:
-        """Return the outcomes up to `now`, which is the instant of `next_at` or of an assignment."""
+        """Advance to `now`, the instant of `next_at` or of an assignment; return the outcomes up to then."""
         self._description = None
         outcomes: list[Outcome] = []
         if self._running and self._running_ends_at <= now:
@@ -175,7 +172,7 @@ class SimulatedWorker:
         return outcomes
 
     def abandon(self) -> list[tuple[Request, int]]:
-        """Return every unfinished request as it was assigned, with its generated tokens, which are lost."""
+        """Return every unfinished request as it was assigned, and its number of generated tokens, which are lost."""
         waiting = [*self._joining, *self._queue, *([self._running.assignment] if self._running else [])]
         requests = [(request, request.generated) for assignment in waiting for request in assignment.requests]
         requests += [(row.request, row.generated_offset + self._batch.iteration) for row in self._batch.rows.values()]
@@ -213,7 +210,7 @@ class SimulatedWorker:
         return outcomes
 
     def _next_may_join(self) -> bool:
-        """Return whether the next joiners need not wait for rows to leave."""
+        """Return whether the next joiners may join without waiting for rows to leave or for a chunked prefill."""
         if not self._joining or not self._batch.accepts_joiners:
             return False
         first = self._joining[0]
@@ -269,5 +266,5 @@ class SimulatedWorker:
         return tuple(rows)
 
     def _draw_slowdown(self) -> float:
-        """Draw a factor for durations, of mean 1; the floor of 0.1 keeps durations positive."""
+        """Draw a factor for durations, of mean 1; the least factor of 0.1 keeps durations positive."""
         return max(0.1, 1 + self.costs.jitter * self._random.standard_normal()) if self.costs.jitter else 1.0

@@ -11,7 +11,6 @@ from functools import cache
 
 import numpy as np
 
-from scheduling.costs import ServingTime
 from scheduling.policy import Assignment, Policy, RunningRow, Worker
 from scheduling.rank_correlation import RankCorrelation
 from scheduling.request import Request, reserve_limit
@@ -51,10 +50,6 @@ class StartedBatch:
     started_at: float | None
 
 
-# Gets a worker, its batch that has ended, and the instant; may return new costs for policies to see.
-Learn = Callable[[str, StaticBatchDone, float], ServingTime | None]
-
-
 def simulate(
     policy: Policy,
     arrivals: Sequence[Arrival],
@@ -65,15 +60,13 @@ def simulate(
     tick_s: float = 0.0,
     until: float = math.inf,
     goes_on: Callable[[], bool] = lambda: True,
-    learn: Learn = lambda worker, batch, now: None,
 ) -> Trace:
-    """Serve the arrivals; with `tick_s` the policy is asked only at its multiples, like a clocked planner.
+    """Serve the arrivals; if `tick_s` is not 0, the policy decides only at its multiples, as a planner does.
 
-    Ends when no event is left, at `until`, or once `goes_on()` is false; requests that are then neither in `answers`
-    nor in `failed` were not served. `learn` is called with each run-to-completion batch that has ended, and may
-    return new costs of its worker for policies to see. The same arguments give the same trace.
+    Ends when no event is left, at `until`, or once `goes_on()` is false. Requests that are then neither in `answers`
+    nor in `failed` were not served. The same arguments give the same trace.
     """
-    simulation = Simulation(policy, arrivals, fleet, costs, seed, tick_s, learn)
+    simulation = Simulation(policy, arrivals, fleet, costs, seed, tick_s)
     while (now := simulation.next_at()) <= until and now < math.inf and goes_on():
         simulation.process_events(now)
         if simulation.decision_is_due(now):
@@ -94,13 +87,12 @@ class Simulation:
         costs: EngineCosts,
         seed: int,
         tick_s: float,
-        learn: Learn = lambda worker, batch, now: None,
     ) -> None:
-        self._policy, self._learn = policy, learn
+        self._policy = policy
         self._costs = costs
         self._random = np.random.default_rng(seed)
         self._generation_lengths = {arrival.request.id: arrival.generation_length for arrival in arrivals}
-        # by model
+        # The most tokens of a row that any worker holds with this model.
         self._largest_tokens = cache(
             lambda model: max(one.longest_row_tokens(model) for one in fleet) * (1 + costs.headroom)
         )
@@ -117,7 +109,7 @@ class Simulation:
         self._recorder = TraceRecorder(requests[0].arrived_at if requests else 0.0)
 
     def next_at(self) -> float:
-        """Return the next instant at which anything happens."""
+        """Return the instant of the next event or decision, or infinity if there is none."""
         return min(
             self._arrivals.next_at(), self._joins.next_at(), self._worker_events.next_at(), self._decision.next_at
         )
@@ -143,7 +135,7 @@ class Simulation:
                 self._advance(self._fleet[name], now)
 
     def decision_is_due(self, now: float) -> bool:
-        """Return whether the policy is to be asked now."""
+        """Return whether the policy should be asked now."""
         return self._decision.pop_due(now) and self._fleet.may_take_work()
 
     def describe_workers(self, now: float) -> list[Worker]:
@@ -183,7 +175,7 @@ class Simulation:
 
     @property
     def answers(self) -> Mapping[str, SimulatedAnswer]:
-        """The answers so far, by request."""
+        """Return the answers so far, by the request's id."""
         return self._recorder.answers
 
     def trace(self) -> Trace:
@@ -196,7 +188,7 @@ class Simulation:
         self._schedule(worker, now)
 
     def _schedule(self, worker: SimulatedWorker, now: float) -> None:
-        """Find a worker's next event after its state has changed."""
+        """Schedule a worker's next event after its state has changed."""
         at = min(max(now, worker.next_at()), worker.instance.leaves_at)
         self._worker_events.schedule(worker.instance.name, at)
         if self._fleet.refresh(worker, now):
@@ -217,8 +209,6 @@ class Simulation:
                 self._decision.request(now)
             case StaticBatchDone():
                 self._recorder.static_batch_done(outcome, worker, now)
-                if learned := self._learn(worker, outcome, now):
-                    self._fleet[worker].estimate_by(learned)
                 self._decision.request(now)
             case RowsJoined():
                 self._recorder.rows_joined(outcome, worker, now)

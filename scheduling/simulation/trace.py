@@ -22,13 +22,13 @@ class SimulatedAnswer:
     started_at: float
     finished_at: float
     generated: int
-    schedules: int  # how often it was assigned
+    schedules: int  # the number of times that it was assigned
     worker: str
     model: str = ""
 
     @property
     def response_s(self) -> float:
-        """From arrival to the last token."""
+        """Return the seconds from arrival to the last token."""
         return self.finished_at - self.arrived_at
 
 
@@ -36,7 +36,7 @@ class SimulatedAnswer:
 class BatchRun:
     """One run-to-completion batch, or, with `joined`, one group of rows that joined a continuous batch.
 
-    A group has no iterations and ends when it has joined. Instants in virtual seconds, lengths in tokens.
+    A group has no iterations, and it ends when it has joined. Instants are in virtual seconds, lengths in tokens.
     """
 
     worker: str
@@ -52,7 +52,7 @@ class BatchRun:
 
 @dataclass(frozen=True, slots=True)
 class ModelChange:
-    """A worker's change of model; instants in virtual seconds."""
+    """A worker's change of model; instants are in virtual seconds."""
 
     worker: str
     model: str
@@ -62,7 +62,7 @@ class ModelChange:
 
 @dataclass(frozen=True, slots=True)
 class ResponseTimes:
-    """Seconds from arrival to the last token."""
+    """Response times: the seconds from arrival to the last token."""
 
     mean: float
     p50: float
@@ -76,46 +76,46 @@ class Trace:
     """All that happened in one simulation."""
 
     answers: dict[str, SimulatedAnswer] = field(default_factory=dict)
-    failed: dict[str, float] = field(default_factory=dict)  # too large for any worker's memory: id -> instant
+    failed: dict[str, float] = field(default_factory=dict)  # instants of requests too large for any worker, by id
     batches: list[BatchRun] = field(default_factory=list)
     changes: list[ModelChange] = field(default_factory=list)
     tokens: Tokens = field(default_factory=Tokens)
-    busy_s: dict[str, float] = field(default_factory=dict)  # by worker
-    completed_at: dict[str, float] = field(default_factory=dict)  # by worker: when its last work ended
+    busy_s: dict[str, float] = field(default_factory=dict)  # the seconds that each worker computed
+    completed_at: dict[str, float] = field(default_factory=dict)  # the end of each worker's last work
     first_arrival_at: float = 0.0
     out_of_memory: int = 0
     preempted: int = 0
 
     @property
     def makespan_s(self) -> float:
-        """From the first arrival to the last answer."""
+        """Return the seconds from the first arrival to the last answer."""
         return max((answer.finished_at for answer in self.answers.values()), default=0.0) - self.first_arrival_at
 
     @property
     def requests_per_s(self) -> float:
-        """Answered requests a second."""
+        """Return the answered requests a second."""
         return len(self.answers) / self.makespan_s if self.answers else 0.0
 
     @property
     def valid_tokens_per_s(self) -> float:
-        """Throughput of tokens that are part of an answer."""
+        """Return the tokens a second that are part of an answer."""
         return self.tokens.valid / self.makespan_s if self.answers else 0.0
 
     @property
     def total_tokens_per_s(self) -> float:
-        """Token throughput, tokens after the EOS included."""
+        """Return the generated tokens a second, tokens after an EOS included."""
         return (self.tokens.valid + self.tokens.invalid) / self.makespan_s if self.answers else 0.0
 
     @property
     def response_s(self) -> ResponseTimes:
-        """Mean, percentiles and maximum of the response times."""
+        """Return mean, percentiles and maximum of the response times."""
         times = np.array([answer.response_s for answer in self.answers.values()] or [0.0])
         p50, p95, p99 = np.percentile(times, [50, 95, 99])
         return ResponseTimes(float(times.mean()), float(p50), float(p95), float(p99), float(times.max()))
 
     @property
     def batch_size_mean(self) -> float:
-        """Mean size of the run-to-completion batches; of continuous ones the mean rows of an iteration."""
+        """Return the mean size of run-to-completion batches, or without such batches the mean rows of an iteration."""
         sizes = [len(batch.ids) for batch in self.batches if not batch.joined]
         if sizes:
             return float(np.mean(sizes))
@@ -123,16 +123,16 @@ class Trace:
 
     @property
     def wasted_share(self) -> float:
-        """Share of reads of cached tokens that added nothing to an answer (Eq. 2-4, over all rows)."""
+        """Return the share of reads of cached tokens that added nothing to an answer (Eq. 2-4, over all rows)."""
         return 1 - self.tokens.useful_reads / self.tokens.reads if self.tokens.reads else 0.0
 
     @property
     def load_imbalance_s(self) -> float:
-        """Standard deviation of the workers' completion times (SCLS 5.3)."""
+        """Return the standard deviation of the workers' completion times (SCLS 5.3)."""
         return float(np.std(list(self.completed_at.values()) or [0.0]))
 
     def early_returns(self, slice_tokens: int) -> float:
-        """Share of batches that ended before their slice was over (SCLS 5.2)."""
+        """Return the share of batches that ended before their slice was over (SCLS 5.2)."""
         runs: Sequence[BatchRun] = [batch for batch in self.batches if not batch.out_of_memory]
         return sum(batch.iterations < slice_tokens for batch in runs) / len(runs) if runs else 0.0
 
@@ -144,22 +144,22 @@ class TraceRecorder:
         self._trace = Trace(first_arrival_at=first_arrival_at)
         self._first_started_at: dict[str, float] = {}
         self._schedules: Counter[str] = Counter()
-        self._generated: dict[str, int] = {}  # tokens that requests had when they were requeued
+        self._generated: dict[str, int] = {}  # the tokens that requests had when they were requeued
 
     @property
     def answers(self) -> Mapping[str, SimulatedAnswer]:
-        """The answers so far, by request."""
+        """Return the answers so far, by the request's id."""
         return self._trace.answers
 
     def assigned(self, assignment: Assignment, now: float) -> None:
-        """Record an assignment; its requests may have run before and may keep fewer tokens than they returned with."""
+        """Record an assignment; a request that ran before may now keep fewer tokens than it came back with."""
         for request in assignment.requests:
             self._first_started_at.setdefault(request.id, now)
             self._schedules[request.id] += 1
             self.discarded(request, self._generated.pop(request.id, 0))
 
     def discarded(self, kept: Request, generated: int) -> None:
-        """Count the generated tokens that the request does not keep as invalid."""
+        """Count as invalid the generated tokens that the request does not keep."""
         lost = generated - kept.generated
         if lost > 0:
             useful_reads = reads(kept.prefill, lost)

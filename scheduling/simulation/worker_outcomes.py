@@ -17,7 +17,7 @@ class RequestDone:
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
-    """A request comes back unfinished with its generated tokens; `preempted` if it had to leave a batch."""
+    """A request comes back unfinished with its generated tokens; it is `preempted` if it had to leave a batch."""
 
     request: Request
     preempted: bool
@@ -34,7 +34,7 @@ class StaticBatchDone:
 
 @dataclass(frozen=True, slots=True)
 class RowsJoined:
-    """A group has joined the continuous batch; `at` is when its prefill ends, or begins if it is chunked."""
+    """A group has joined the continuous batch; its prefill ends at `at`, or begins then if it is chunked."""
 
     assignment: Assignment
     at: float
@@ -45,7 +45,7 @@ class RowsJoined:
 class RanOutOfMemory:
     """A batch, a group of joiners, or the row that joined last did not fit; its requests go back to the policy.
 
-    `alone`: it was a single request in an otherwise empty memory.
+    If it was `alone`, it was a single request in an otherwise empty memory.
     """
 
     assignment: Assignment
@@ -54,7 +54,7 @@ class RanOutOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class ModelLoaded:
-    """The worker has loaded a model, which it began at `began_at`."""
+    """The worker has loaded a model; the loading began at `began_at`."""
 
     model: str
     began_at: float

@@ -1,1 +1,1 @@
-"""The process of the chores: feeds bulk jobs, sends webhooks, samples the service, deletes old rows, exports traces."""
+"""The process `chores`: feeds bulk jobs, sends webhooks, samples the service, deletes old rows, exports traces."""

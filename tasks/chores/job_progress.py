@@ -8,13 +8,17 @@ import structlog
 from sqlalchemy import Connection, Engine
 
 from models.bulk import bulk_progress
+from models.bulk.bulk_jobs import pages_of_ended_lines
 from models.bulk.bulk_progress import CHANGED_AT_ONCE, LineCounts, WatchedJob
 from models.bulk.bulk_tables import BulkStatus, FilePurpose
-from models.session import make_sessions
+from models.connections.session import make_sessions
+from protocol.bulk.result_lines import EndingJob, result_lines
 from tasks.chores.upkeep import repeat
-from webapp.bulk.result_lines import EndingJob, result_lines
 
-CHANGE_FOR_S = 5.0  # longest time to change requests, 2,000 at a time; the next check continues. Not tuned
+CHANGE_FOR_S = 5.0  # one check changes a job's requests for at most this long; the next one continues. Not tuned
+
+MEASURED_FOR_S = 2.0  # one check adds up sizes of results for at most this long; the next one continues. Not tuned
+MEASURED = (BulkStatus.completed, BulkStatus.expired)  # before it gets one of these states, a job is `finalizing`
 
 log = structlog.get_logger()
 
@@ -40,7 +44,7 @@ def update_jobs(engine: Engine, for_s: float) -> None:
 
 
 def update_next_job(engine: Engine) -> bool:
-    """Update the job that is due for longest; returns False if none is due."""
+    """Update the job that has been due for longest; returns False if none is due."""
     began = monotonic()
     with engine.begin() as connection:
         job = bulk_progress.take_job(connection)
@@ -49,15 +53,20 @@ def update_next_job(engine: Engine) -> bool:
         counts = bulk_progress.count_lines(connection, job.id)
         job = bulk_progress.write_counts(connection, job, counts, monotonic() - began)
         status = next_status(job, counts)
-        if status is BulkStatus.completed and job.status is not BulkStatus.finalizing:
+        if status in MEASURED and job.status is not BulkStatus.finalizing:  # from now on, no call changes the job
             bulk_progress.set_status(connection, job.id, job.status, BulkStatus.finalizing)
-            return True  # the next check ends it
+            return True  # the next check ends the job
     if status is None:
         change = bulk_progress.stop_lines if job.stopped else bulk_progress.tell_lines if job.untold else None
         if change is not None:
             repeat(partial(_change_some, engine, change, job.id), CHANGED_AT_ONCE, CHANGE_FOR_S)
         return True
-    _end(engine, job, status)
+    measured = all(_measured(engine, job, status, purpose) for purpose in (FilePurpose.output, FilePurpose.error))
+    with engine.begin() as connection:
+        if measured:
+            _end(connection, job, status)
+        else:
+            bulk_progress.check_now(connection, job.id)
     return True
 
 
@@ -66,15 +75,26 @@ def _change_some(engine: Engine, change: Callable[[Connection, str], int], job_i
         return change(connection, job_id)
 
 
-def _end(engine: Engine, job: WatchedJob, status: BulkStatus) -> None:
-    """Set a job's final state and store the sizes of its results, which no longer change."""
-    sizes = {}
-    for file_id, purpose in ((job.output_file_id, FilePurpose.output), (job.error_file_id, FilePurpose.error)):
-        if file_id is not None:
-            pieces = result_lines(make_sessions(engine), EndingJob(job.id, job.endpoint, status), purpose)
-            sizes[file_id] = sum(map(len, pieces))
+def _measured(engine: Engine, job: WatchedJob, status: BulkStatus, purpose: FilePurpose) -> bool:
+    """Adds up sizes of result lines, which no longer change, for MEASURED_FOR_S; returns whether all are added up."""
+    file_id = job.output_file_id if purpose is FilePurpose.output else job.error_file_id
+    if file_id is None:
+        return True
     with engine.begin() as connection:
-        errors = bulk_progress.first_errors(connection, job.id) if status is BulkStatus.failed else None
-        if bulk_progress.set_status(connection, job.id, job.status, status, errors):
-            bulk_progress.write_sizes(connection, sizes)
-            log.info("batch ended", job=job.id, status=status.value)
+        after = last = bulk_progress.measured_line(connection, file_id)
+    ending, size, until, whole = EndingJob(job.id, job.endpoint, status), 0, monotonic() + MEASURED_FOR_S, True
+    for page in pages_of_ended_lines(make_sessions(engine), job.id, purpose, after):
+        size += sum(map(len, result_lines(ending, [page])))
+        last, whole = page[-1].line, monotonic() < until
+        if not whole:
+            break
+    with engine.begin() as connection:
+        bulk_progress.add_size(connection, file_id, after, last, size)
+    return whole
+
+
+def _end(connection: Connection, job: WatchedJob, status: BulkStatus) -> None:
+    errors = bulk_progress.first_errors(connection, job.id) if status is BulkStatus.failed else None
+    if bulk_progress.set_status(connection, job.id, job.status, status, errors):
+        bulk_progress.let_results_expire(connection, job.id)
+        log.info("batch ended", job=job.id, status=status.value)

@@ -1,4 +1,4 @@
-"""Computes the signals by which workers are scaled: seconds of waiting work and workers wanted, for each model."""
+"""Computes the signals for autoscalers: the seconds of waiting work and the number of wanted workers of each model."""
 
 from time import monotonic
 
@@ -7,22 +7,22 @@ from sqlalchemy import Engine
 from models.operations.scaling_signals import ScalingSignal, read_demands, read_workers, write_signals
 from scheduling.forecast.wanted_workers import Demand, work_s, workers_wanted
 
-# The share of a process's time that reading the waiting requests may take: with 20,000 of them it takes some hundredths
-# of a second, with 200,000 some tenths, and is then done less often.
+# The share of a process's time that reading the waiting requests may take. One read takes some hundredths of a second
+# with 20,000 requests and some tenths with 200,000, and is then repeated less often.
 READING_SHARE = 0.02
 NOTHING = Demand()
 
 
 class ScalingMeter:
-    """Measures when it is due; one for each process, all of which write the same row."""
+    """Measures and stores the signals when that is due; all processes `chores` write the same row."""
 
     def __init__(self, engine: Engine, alive_s: float, target_s: float) -> None:
-        """`alive_s`: a worker with an older heartbeat counts as gone; `target_s`: the response time to be reached."""
+        """A worker whose heartbeat is older than `alive_s` counts as gone; `target_s` is the wanted response time."""
         self._engine, self._alive_s, self._target_s = engine, alive_s, target_s
         self._due_at = 0.0
 
     def measure_if_due(self) -> None:
-        """Compute and store the signals, unless the last measurement took too long to repeat it now."""
+        """Computes and stores the signals, unless READING_SHARE forbids another measurement so soon."""
         began = monotonic()
         if began < self._due_at:
             return

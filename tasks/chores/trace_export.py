@@ -1,4 +1,4 @@
-"""Sends an OpenTelemetry trace of each ended request, of stored instants alone, to a collector (OTLP in JSON)."""
+"""Sends a trace of each ended request, made from its stored instants, to an OpenTelemetry collector (OTLP in JSON)."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,12 +9,12 @@ import httpx
 import structlog
 from sqlalchemy import Engine
 
-from models.ended_requests import TracedRequest, take_traced
+from models.ended_requests import TracedRequest, move_mark, read_traced
 from settings import VERSION
 from tasks.chores.upkeep import PART_FOR_S, repeat
 
-AT_ONCE = 500  # requests in one call of the collector, about 700 KB. Not tuned
-ANSWER_WITHIN_S = 5.0  # within the 8 s for which the server leaves a transaction idle
+AT_ONCE = 500  # requests in one call to the collector, about 700 KB. Not tuned
+ANSWER_WITHIN_S = 5.0  # half of the time between two ticks of the upkeep, which waits for the collector. Not tuned
 INTERNAL, SERVER = 1, 2  # kinds of spans
 FAILED = 2  # the status code of a failed span
 FINISH_REASONS = {"eos": "stop", "stop": "stop", "limit": "length"}  # as OpenAI's API calls them
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 def export_traces(engine: Engine, url: str) -> None:
-    """Send the requests that ended since the last call; those that the collector refuses are sent again."""
+    """Sends traces of the requests that ended since the last call; traces that the collector refuses are sent again."""
     try:
         with httpx.Client(timeout=ANSWER_WITHIN_S, trust_env=False) as collector:
             repeat(partial(_export_some, engine, collector, url), AT_ONCE, PART_FOR_S)
@@ -35,10 +35,13 @@ def export_traces(engine: Engine, url: str) -> None:
 
 def _export_some(engine: Engine, collector: httpx.Client, url: str) -> int:
     with engine.begin() as connection:
-        ended = take_traced(connection, AT_ONCE)
-        if ended:
-            collector.post(url, json=otlp(ended)).raise_for_status()
-    return len(ended)
+        traced = read_traced(connection, AT_ONCE)
+    if traced is None:
+        return 0
+    collector.post(url, json=otlp(traced.requests)).raise_for_status()
+    with engine.begin() as connection:
+        move_mark(connection, traced)
+    return len(traced.requests)
 
 
 def otlp(ended: Iterable[TracedRequest]) -> Json:
@@ -49,7 +52,7 @@ def otlp(ended: Iterable[TracedRequest]) -> Json:
 
 
 def spans_of(request: TracedRequest) -> Sequence[Json]:
-    """Returns the span of the request from arrival to end, and within it those of its waiting and its service."""
+    """Returns the span of the request from arrival to end, and the spans of its waiting and its service within it."""
     whole = _span(request, "request", request.arrived_ns, request.finished_ns, SERVER)
     operation = "text_completion" if request.raw else "chat"
     whole["name"] = f"{operation} {request.model}"  # as the GenAI conventions call it

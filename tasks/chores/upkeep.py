@@ -8,25 +8,25 @@ import structlog
 from sqlalchemy import Connection, Engine
 
 from models.bulk import bulk_jobs, stored_files
+from models.connections.session import make_sessions
 from models.operations import minute_history, request_histograms, service_history
-from models.session import make_sessions
 from models.tenants import usage
 from models.upkeep import retention
 from models.webhooks import webhook_deliveries
 
-# Rows that one transaction deletes. A larger chunk holds its locks for longer and deletes no faster: 31,000 a second in
-# chunks of 2,000 and of 5,000, at most 0.25 and 0.45 s each on a machine with a load of 20.
+# One transaction deletes at most this many rows. A larger chunk holds its locks for longer and deletes no faster:
+# 31,000 rows a second in chunks of 2,000 and of 5,000, at most 0.25 and 0.45 s a chunk on a machine with a load of 20.
 DELETED_AT_ONCE = 2000
-# entries of usage that one transaction adds up; a worker writes up to fifty a second. Not tuned.
+# One transaction adds up at most this many entries of usage; a worker writes up to fifty a second. Not tuned.
 FOLDED_AT_ONCE = 10_000
-# Most seconds of a part of the upkeep, of the 10 between ticks: the rest waits for the next tick, so that ticks do not
-# pile up behind a backlog. Not tuned otherwise.
+# Each part of the upkeep takes at most this many of the 10 seconds between two ticks. The next tick goes on, so that
+# ticks do not pile up behind a backlog. Not tuned otherwise.
 PART_FOR_S = 2.0
 # A worker that stopped a day ago is dropped from the table; until then the dashboard still shows it. Not tuned.
 FORGET_WORKERS_AFTER_S = 86_400.0
-# The heartbeat of a process that was killed is kept this long; its successor has one of its own. Not tuned.
+# The heartbeat of a process that was killed is kept this long; its successor writes a heartbeat of its own. Not tuned.
 FORGET_PROCESSES_AFTER_S = 600.0
-# An answer that a client does not want stored is deleted once it is sent, or after this long if its client has left.
+# An answer that its client does not want stored is deleted once it is sent, or after this long if the client has left.
 # Not tuned.
 FORGET_UNSTORED_AFTER_S = 600.0
 
@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 
 def do_upkeep(engine: Engine, retention_s: float) -> None:
-    """Sample, store minutes, sum up usage, delete what ended over `retention_s` ago; PART_FOR_S at most for each."""
+    """Samples, stores minutes, sums up usage, deletes what ended over `retention_s` ago; each part in PART_FOR_S."""
     with make_sessions(engine)() as session:
         service_history.take_samples(session)
         repeat(lambda: minute_history.close_minutes(session), minute_history.MOST_MINUTES, PART_FOR_S)
@@ -46,21 +46,23 @@ def do_upkeep(engine: Engine, retention_s: float) -> None:
         retention.delete_old_heartbeats(connection, FORGET_PROCESSES_AFTER_S)
         retention.delete_superseded_versions(connection)
         retention.delete_old_unstored_texts(connection, FORGET_UNSTORED_AFTER_S, DELETED_AT_ONCE)
-    deletions = (
+    deletions = (  # chunks before files and lines before jobs, so that no statement deletes rows that it does not count
+        stored_files.delete_old_chunks,
         stored_files.delete_old_files,
+        bulk_jobs.delete_old_lines,
         bulk_jobs.delete_old_jobs,
         retention.delete_old_requests,
         retention.delete_old_batches,
         webhook_deliveries.delete_old,
     )
     for delete in deletions:
-        deleted = repeat(partial(_delete_chunk, engine, delete, retention_s), DELETED_AT_ONCE, PART_FOR_S)
+        deleted = repeat(partial(_delete_chunk, engine, delete, retention_s), 1, PART_FOR_S)
         if deleted:
             log.info("deleted", what=delete.__name__, rows=deleted)
 
 
 def repeat(chunk: Callable[[], int], full: int, for_s: float) -> int:
-    """Calls `chunk` until it returns less than `full`, or `for_s` have passed; returns the sum of its results."""
+    """Calls `chunk` until it returns less than `full` or `for_s` seconds are over; returns the sum of its results."""
     until, total = monotonic() + for_s, 0
     while (done := chunk()) >= full and monotonic() < until:
         total += done

@@ -1,8 +1,8 @@
-"""One delivery of a webhook: the event's body, its signed headers, the connection to a checked address, the answer.
+"""Makes one attempt to deliver a webhook: event's body, signed headers, connection to a checked address, answer.
 
-The event has the form of OpenAI's webhooks, the headers are those of Standard Webhooks. A host name is resolved once,
-and the connection goes to the address that was checked, so that a name which resolves to a public address for the
-check and to a private one a moment later gains nothing.
+The event has the form of OpenAI's webhooks, the headers have that of Standard Webhooks. A host name is resolved once,
+and the connection goes to the address that was checked. A name that resolves to a public address for the check and to
+a private one a moment later therefore reaches nothing private.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ import httpcore
 from models.webhooks.webhook_deliveries import ClaimedDelivery, DeliveryResult
 from models.webhooks.webhook_urls import is_public
 
-ANSWER_WITHIN_S = 15.0  # resolving, connecting, sending and the answer together; Standard Webhooks says 15 to 30
-# bytes read of an answer, so that its connection can be reused; after a longer answer it is closed
+ANSWER_WITHIN_S = 15.0  # for resolving, connecting, sending and the answer together; Standard Webhooks says 15 to 30
+# At most this many bytes of an answer are read, so that its connection can be reused; after a longer one it is closed.
 ANSWER_BYTES = 16_384
 FIRST_RETRY_S, RETRY_GROWTH, LONGEST_RETRY_S = 5.0, 4.0, 7200.0  # 5 s, 20 s, 80 s, 5 min, 21 min, 85 min, 2 h, 2 h, …
 
@@ -44,7 +44,7 @@ def event_body(delivery: ClaimedDelivery) -> bytes:
 
 
 def signed_headers(delivery: ClaimedDelivery, body: bytes) -> dict[str, str]:
-    """Returns webhook-id, webhook-timestamp (of this attempt) and webhook-signature, by each secret valid now."""
+    """Returns webhook-id, webhook-timestamp (of this attempt) and webhook-signature, made with each valid secret."""
     timestamp = str(int(delivery.now))
     secrets = [secret for secret in (delivery.secret, delivery.old_secret) if secret]
     return {
@@ -66,10 +66,10 @@ class ForbiddenAddress(httpcore.ConnectError):
 
 
 class CheckedBackend(httpcore.AsyncNetworkBackend):
-    """Opens httpcore's connections, only to checked addresses; TLS still verifies the name."""
+    """Opens httpcore's connections, but only to checked addresses; TLS still verifies the name."""
 
     def __init__(self, private: bool, resolving: Executor) -> None:
-        """`private` allows every address; `resolving` has the threads that wait for name servers."""
+        """`private` allows every address; the threads of `resolving` wait for name servers."""
         self._private, self._resolving, self._backend = private, resolving, httpcore.AnyIOBackend()
 
     async def connect_tcp(
@@ -100,7 +100,7 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
 
 
 async def deliver(pool: httpcore.AsyncConnectionPool, delivery: ClaimedDelivery) -> DeliveryResult:
-    """Make one attempt; a redirect is a failure. No behaviour of the endpoint raises an error."""
+    """Makes one attempt; a redirect counts as a failure. Raises no error, whatever the endpoint does."""
     status, error = None, None
     try:
         async with asyncio.timeout(ANSWER_WITHIN_S):
@@ -109,7 +109,7 @@ async def deliver(pool: httpcore.AsyncConnectionPool, delivery: ClaimedDelivery)
         error = f"no answer within {ANSWER_WITHIN_S:g} s"
     except ForbiddenAddress:
         error = "its address is private, loopback or link-local"
-    except Exception as failure:  # an endpoint can make a client raise many kinds
+    except Exception as failure:  # an endpoint can make a client raise many kinds of errors
         error = f"{type(failure).__name__}: no answer"
     if status is not None and not 200 <= status < 300:
         error = f"HTTP status {status}"

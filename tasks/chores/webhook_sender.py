@@ -1,8 +1,8 @@
 """Sends the events that are due, many at once and each for a bounded time; any number of processes may do so.
 
-Deliveries that a sender had claimed when it died are due again after CLAIM_S. An endpoint that answers late or not at
-all has few deliveries in flight, a tenant has a quarter of them at most, and tenants take turns, so that the events of
-others are not delayed.
+Deliveries that a sender had claimed when it died are due again after CLAIM_S. An endpoint that fails has one delivery
+in flight, a tenant has at most a quarter of all deliveries in flight, and tenants take turns: so a slow endpoint does
+not delay the events of others.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from models.webhooks import webhook_deliveries
 from models.webhooks.webhook_deliveries import ClaimedDelivery, DeliveryResult
 from tasks.chores.webhook_delivery import CheckedBackend, deliver
 
-LOOK_EVERY_S = 1.0  # between two queries for due events; an event waits half of it on average. Not tuned otherwise.
+LOOK_EVERY_S = 1.0  # between two queries for due events; an event waits half as long on average. Not tuned otherwise.
 MOST_AT_ONCE = 256  # deliveries in flight; each is a coroutine and a socket. Not tuned.
 MOST_NAMES = 64  # host names resolved at once; a silent name server blocks a thread until its time-out
-EACH, EACH_FAILING = 16, 1  # most deliveries in flight to an endpoint, and to one whose last one failed. Not tuned.
-EACH_TENANT = 64  # most deliveries in flight of one tenant, so that it takes a quarter of them at most. Not tuned.
+EACH, EACH_FAILING = 16, 1  # deliveries in flight to one endpoint, and to one whose last delivery failed. Not tuned.
+EACH_TENANT = 64  # deliveries in flight of one tenant: at most a quarter of MOST_AT_ONCE. Not tuned.
 CLAIM_S = 60.0  # longer than an attempt, ANSWER_WITHIN_S, and the write of its result
 GIVE_UP_AFTER_S = 86_400.0  # seconds from an event until its deliveries are given up
-STOP_WITHIN_S = 3.0  # seconds for deliveries in flight when the process stops; the others are due again after CLAIM_S
+STOP_WITHIN_S = 3.0  # a stopping process waits this long for deliveries in flight; others are due again after CLAIM_S
 
 log = structlog.get_logger()
 
@@ -45,12 +45,12 @@ class WebhookSender(Thread):
         asyncio.run(self._send())
 
     def stop(self) -> None:
-        """Claim nothing more; returns once deliveries in flight have ended, at most STOP_WITHIN_S later."""
+        """Lets the thread claim nothing more; returns once deliveries in flight have ended or STOP_WITHIN_S is over."""
         self._stopping.set()
         self.join()
 
     async def _send(self) -> None:
-        # threads of their own, so that slow name servers do not delay calls of the database
+        # name servers have threads of their own, so that slow ones do not delay calls of the database
         resolving = ThreadPoolExecutor(MOST_NAMES, thread_name_prefix="webhook-names")
         backend = CheckedBackend(self._private, resolving)
         in_flight: set[asyncio.Task[DeliveryResult]] = set()
@@ -87,7 +87,7 @@ class WebhookSender(Thread):
     async def _claim_beside(
         self, in_flight: set[asyncio.Task[DeliveryResult]], running: Counter[str]
     ) -> list[ClaimedDelivery]:
-        """Claim due deliveries: in another thread while others are in flight, so that those go on."""
+        """Claims due deliveries; while others are in flight, in another thread, so that they go on."""
         if not in_flight:
             return self._claim(MOST_AT_ONCE, {})
         return await asyncio.to_thread(self._claim, MOST_AT_ONCE - len(in_flight), dict(running))
@@ -112,5 +112,5 @@ class WebhookSender(Thread):
         try:
             with self._database.begin() as connection:
                 webhook_deliveries.write_results(connection, results, GIVE_UP_AFTER_S)
-        except SQLAlchemyError as error:  # after their claims end they are due again, under the same ids
+        except SQLAlchemyError as error:  # once their claims end, the deliveries are due again, under the same ids
             log.warning("webhook results not written", results=len(results), error=str(error))

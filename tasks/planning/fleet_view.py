@@ -8,16 +8,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from models.planning.batch_claims import Claim
-from models.planning.live_fleet import LiveWorker, OpenBatch
+from models.planning.live_fleet import OpenBatch
+from models.registered_workers import RegisteredWorker
 from scheduling.costs import ServingTime
 from scheduling.forecast.forecast import PresentWork
-from scheduling.policies.wrapping.model_fleet import with_model
 from scheduling.policy import Assignment, RunningRow, Worker
 from scheduling.request import Request, RowLength
+from scheduling.sharing.model_fleet import with_model
 from scheduling.simulation.simulator import StartedBatch
 from tasks.planning.policies_by_model import PoliciesByModel
 
-ServingTimeOf = Callable[[LiveWorker], ServingTime]
+ServingTimeOf = Callable[[RegisteredWorker], ServingTime]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class InFlightBatch:
 
 
 class FleetView:
-    """The batches in flight, and the workers that serve them as policies see them."""
+    """Keeps the batches in flight, and describes the workers that serve them for policies and forecasts."""
 
     def __init__(self) -> None:
         self._in_flight: dict[int, InFlightBatch] = {}
@@ -52,7 +53,7 @@ class FleetView:
         return bool(self._in_flight)
 
     def unknown(self, open_batches: Iterable[OpenBatch]) -> list[int]:
-        """Returns the ids of those open batches that an earlier planner assigned."""
+        """Returns the ids of the open batches that an earlier planner assigned."""
         return [batch.id for batch in open_batches if batch.id not in self._in_flight]
 
     def inherit(self, open_batches: Iterable[OpenBatch], requests: Mapping[int, Sequence[Request]]) -> None:
@@ -71,11 +72,11 @@ class FleetView:
         return ended
 
     def workers(
-        self, live: Collection[LiveWorker], serving_time_of: ServingTimeOf, now: float, lookahead_s: float
+        self, live: Collection[RegisteredWorker], serving_time_of: ServingTimeOf, now: float, lookahead_s: float
     ) -> dict[str, list[Worker]]:
         """Returns the live workers by model, with their rows and remaining work.
 
-        One whose only batch should end within `lookahead_s` counts as idle, so that the next batch is sent in time.
+        A worker whose only batch should end within `lookahead_s` counts as idle, so that its next batch comes in time.
         """
         of_worker = defaultdict(list)
         for batch in self._open:
@@ -90,13 +91,13 @@ class FleetView:
             by_model[seen.model].append(
                 Worker(
                     name=worker.name,
-                    memory=seen.memory.sharing(worker.shared_tokens if joined else 0),
+                    memory=seen.memory.sharing(worker.report.shared_tokens if joined else 0),
                     costs=serving_time_of(seen),
-                    rows=tuple(row for batch in joined for row in self._rows(batch, worker.row_lengths, now)),
+                    rows=tuple(row for batch in joined for row in self._rows(batch, worker.report.row_lengths, now)),
                     busy_s=max([static_s, *(_remaining_s(batch, now) for batch in joined)]),
                     queued=0 if ends_soon else len(static),
                     lacks=worker.lacks,
-                    prefix_cache=worker.prefix_cache,
+                    prefix_cache=worker.facts.prefix_cache,
                     model=worker.changed.model,
                     changing=worker.changing,
                     loadable=worker.loadable,
@@ -105,7 +106,7 @@ class FleetView:
         return by_model
 
     def present_work(self, workers: Iterable[Worker], step_costs: Mapping[str, ServingTime]) -> list[PresentWork]:
-        """Returns the workers with their run-to-completion batches for a forecast; `step_costs` are keyed by name."""
+        """Returns the workers and their run-to-completion batches for a forecast; `step_costs` are by worker's name."""
         static = defaultdict(list)
         for batch in self._open:
             if not batch.joins:
@@ -127,9 +128,9 @@ class FleetView:
         return StartedBatch(replace(known.assignment, requests=requests), batch.started_at)
 
     def _rows(self, batch: OpenBatch, lengths: Mapping[str, RowLength], now: float) -> Iterable[RunningRow]:
-        """Yields the rows of a batch that joined, with the worker's predictions of `lengths` and the tokens gained.
+        """Yields the rows of a batch that joined; `lengths` are the worker's own predictions for its rows.
 
-        Tokens are the more of those in the last heartbeat and those that the estimated serving time implies.
+        A row has as many tokens as the last heartbeat says, or as the estimated serving time implies if that is more.
         """
         started_at = now if batch.started_at is None else batch.started_at
         share = min(1.0, (now - started_at) / batch.estimated_s) if batch.estimated_s > 0 else 0.0
@@ -142,14 +143,14 @@ class FleetView:
 
 
 def work_after_change(workers: Iterable[Worker], model: str) -> list[PresentWork]:
-    """Returns the worker that would serve the model soonest if it began to change now, or none if none can load it."""
+    """Returns the worker that would serve the model soonest if it began to change now; empty if none can load it."""
     able = [(_loads_s(worker, model), worker.name, worker) for worker in workers if model in worker.loadable]
     soonest = sorted(able, key=lambda one: one[:2])[:1]
     return [PresentWork(with_model(worker, model), loads_s=loads_s) for loads_s, _, worker in soonest]
 
 
 def _loads_s(worker: Worker, model: str) -> float:
-    """Returns the seconds of a change, after a batch has ended or rows have run on for as long as the change takes."""
+    """Returns the seconds until a change is done; it waits for a batch, or lets rows run on for as long as it takes."""
     change_s = worker.loadable[model].change_s
     return change_s + (worker.busy_s if worker.queued else change_s if worker.rows else 0.0)
 
@@ -160,7 +161,7 @@ def _remaining_s(batch: OpenBatch, now: float) -> float:
 
 
 def with_estimates(assignments: Iterable[Assignment], workers: Iterable[Worker]) -> list[Assignment]:
-    """Returns the assignments, with an estimated serving time for those that their policy gave none."""
+    """Returns the assignments, with an estimated serving time where the policy gave none."""
     by_name = {worker.name: worker for worker in workers}
     return [
         assignment if assignment.estimated_s or not assignment.requests else _with_estimate(assignment, by_name)
@@ -188,7 +189,7 @@ def next_due_in_s(
 ) -> float | None:
     """Returns the seconds until the planner should step again by itself, or None.
 
-    That is when a policy wants to be asked or, while requests wait, `lookahead_s` before a worker runs out of batches.
+    It steps when a policy wants to be asked and, while requests wait, `lookahead_s` before a worker is out of batches.
     """
     policy_s = policies.due_in_s(now)
     due_s = [] if policy_s is None else [policy_s]

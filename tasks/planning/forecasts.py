@@ -1,4 +1,4 @@
-"""Forecasts beside the planner's decisions: computed one after the other, in pieces, in 3 % of the planner's time."""
+"""Computes forecasts beside the planner's decisions, one after the other, in pieces, in 3 % of the planner's time."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,53 +7,53 @@ from itertools import islice
 from time import thread_time
 
 from models.planning.planner_requests import QueuedRequest
-from models.planning.queue_snapshot import AnswerForecast, ModelForecast
+from models.planning.queue_snapshot import AnswerForecast, ModelForecast, ModelForecasts
 from scheduling.forecast.expectations import Expectation, IntervalCalibration, ResponseLine, Stage
 from scheduling.forecast.forecast import ExpectedAnswer, Forecast, PresentWork, expected_of_rows
 from scheduling.forecast.forecast_inputs import RecentArrivals, copy_of
 from scheduling.policy import Policy
 
-# The share of the planner's time that forecasts may take, in CPU seconds, since other processes may have the CPU
-# meanwhile. With the snapshots' fortieth it leaves nineteen twentieths for decisions. Not tuned.
+# The share of the planner's time that forecasts may take, measured in CPU seconds, because other processes may have the
+# CPU meanwhile. With the fortieth for snapshots it leaves nineteen twentieths for decisions. Not tuned.
 SHARE = 0.03
 AT_ONCE_S = 0.02  # most CPU seconds in one step: a tenth of a delay that clients notice; most decisions take less
-# CPU seconds that a new planner, or one that had nothing to forecast, may spend in its next steps, so that ETAs exist
-# within a second. It bounds what can be saved up: otherwise the unused share of an idle hour would be spent in the busy
-# minutes after it.
+# A planner saves up at most this many CPU seconds of its unused share; otherwise the share of an idle hour would be
+# spent in the busy minutes after it. A new planner may spend them in its first steps, so that ETAs exist within a
+# second.
 SAVED_S = 0.2
 EVERY_S = 0.5  # seconds between the beginnings of two forecasts: snapshots are no more frequent
-# Most CPU seconds of one forecast. Requests whose answers have not been simulated by then are expected to be answered
-# at the rate of those that have. Not tuned.
+# One forecast takes at most this many CPU seconds. Requests whose answers it has not simulated by then are expected at
+# the rate of the simulated answers. Not tuned.
 MOST_S = 1.0
-# An older forecast still says when each place in the queue is served, but not which request has that place: others have
-# arrived and overtaken meanwhile. Two snapshots long; not tuned.
+# An older forecast still says when each place in the queue is served, but not which request has that place, because
+# others have arrived and overtaken meanwhile. As long as two snapshots are apart; not tuned.
 FRESH_S = 1.0
 MOST_WAITING = 1000  # requests at the front of the queue that a forecast names; others get a common expectation
-# At most MOST_JUDGED forecasts of a request are compared with its answer; each is made once the request has waited
-# LONGER times as long as at the one before. Otherwise a long job would count as often as it was forecast. Not tuned.
+# At most MOST_JUDGED forecasts of a request are compared with its answer, each kept once the request has waited LONGER
+# times as long as at the one before. Otherwise a long job would count as often as it was forecast. Not tuned.
 MOST_JUDGED, LONGER = 3, 2.0
-MOST_REMEMBERED = 4000  # requests that have forecasts and no answer yet
+MOST_REMEMBERED = 4000  # forecasts are kept for at most this many requests without an answer
 
-# Returns the instants at which requests were answered, by id: None for one that failed or was cancelled. Requests that
-# have not ended are left out.
+# Returns the instants at which requests were answered, by id; None for a request that failed or was cancelled. Leaves
+# out requests that have not ended.
 EndsOf = Callable[[Sequence[str]], Mapping[str, float | None]]
 WorkByModel = Mapping[str, Sequence[PresentWork]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A forecast of one request, to be compared with its answer."""
+    """A forecast of when one request is answered, to be compared with the instant of its answer."""
 
     stage: Stage
     at: float
     expected_s: float
     spread: float
-    told: Expectation  # as corrected then
+    told: Expectation  # the forecast as it was corrected and published
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFront:
-    """The ids at the front of a model's queue, in the order in which they would be served now, and how many wait."""
+    """The ids at the front of a model's queue, in the order in which they would be served; `total` requests wait."""
 
     ids: Sequence[str] = ()
     total: int = 0
@@ -70,7 +70,7 @@ class _Concluded:
 
     @cached_property
     def turns(self) -> Sequence[Expectation]:
-        """The expectation for each place in the queue, the first one first."""
+        """The expectation for each place in the queue, in the order of the places."""
         return tuple(self.waiting.values())
 
     def for_queue(self, order: Sequence[str], now: float) -> Iterator[tuple[str, Expectation]]:
@@ -96,7 +96,7 @@ class _ModelState:
     arrivals: RecentArrivals = field(default_factory=RecentArrivals)
     calibration: IntervalCalibration = field(default_factory=IntervalCalibration)
     made: dict[str, list[_Made]] = field(default_factory=dict)
-    running: dict[str, ExpectedAnswer] = field(default_factory=dict)  # rows that ran at the last snapshot
+    running: dict[str, ExpectedAnswer] = field(default_factory=dict)  # answers of rows that ran at the last snapshot
     concluded: _Concluded | None = None  # the last complete forecast
     begun: int = 0
     due_at: float = 0.0
@@ -127,7 +127,7 @@ class Forecasts:
     def begin(self, policies: Iterable[tuple[str, Policy]], work: Callable[[], WorkByModel], now: float) -> None:
         """Begins the forecast that has been due longest, unless one is in progress or there is no time left.
 
-        `work` must contain everything that the policies have assigned, since that no longer waits in them.
+        `work` must contain all requests that the policies have assigned, because these no longer wait in the policies.
         """
         if self._in_progress is not None or self._left_s(now) <= 0:
             return
@@ -154,7 +154,7 @@ class Forecasts:
         self._spend(self._clock() - began)
 
     def advance(self, ends_of: EndsOf, now: float) -> None:
-        """Continues the forecast while the share of time allows; once it is complete, learns from earlier ones."""
+        """Continues the forecast while the share of time allows; once it is complete, learns from earlier forecasts."""
         playing, left_s = self._in_progress, self._left_s(now)
         if playing is None or left_s <= 0:
             return
@@ -166,12 +166,7 @@ class Forecasts:
             self._conclude(ends_of, playing)
         self._spend(self._clock() - began)
 
-    @property
-    def spent_s(self) -> float:
-        """CPU seconds that forecasts have taken so far."""
-        return self._spent_s
-
-    def described(self, work: WorkByModel, queues: Mapping[str, QueueFront], now: float) -> dict[str, ModelForecast]:
+    def described(self, work: WorkByModel, queues: Mapping[str, QueueFront], now: float) -> ModelForecasts:
         """Returns the expectations for each model's requests, for the planner's snapshot."""
         began = self._clock()
         described = {}
@@ -181,7 +176,7 @@ class Forecasts:
             if state.running or state.concluded:
                 described[model] = _described(state, queues.get(model, QueueFront()), now)
         self._spend(self._clock() - began)
-        return described
+        return ModelForecasts(spent_s=round(self._spent_s, 3), of_models=described)
 
     def _state_of(self, model: str) -> _ModelState:
         return self._models.setdefault(model, _ModelState())
@@ -197,7 +192,7 @@ class Forecasts:
         self._saved_s -= seconds
 
     def _conclude(self, ends_of: EndsOf, playing: _InProgress) -> None:
-        """Compares earlier forecasts with the answers that have come, and corrects this one by their errors."""
+        """Compares earlier forecasts with the answers that have come, and corrects this forecast by their errors."""
         state, began_at = self._models[playing.model], playing.forecast.began_at
         expected = playing.forecast.expected()
         _learn(ends_of, state, expected)
@@ -214,7 +209,7 @@ class Forecasts:
 
 
 def _described(state: _ModelState, queue: QueueFront, now: float) -> ModelForecast:
-    """Returns the last forecast for the requests that wait and run now, with running rows by their progress."""
+    """Returns the last forecast for the requests that wait and run now; running rows are forecast by their progress."""
     last = state.concluded
     jobs: dict[str, AnswerForecast] = {}
     for name, answer in state.running.items():
@@ -237,15 +232,16 @@ def _described(state: _ModelState, queue: QueueFront, now: float) -> ModelForeca
 
 
 def _job(place: int | None, expected: Expectation) -> AnswerForecast:
-    return AnswerForecast(place, round(expected.seconds, 3), round(expected.low_s, 3), round(expected.high_s, 3))
+    low_s, high_s = (None if end is None else round(end, 3) for end in expected.told_s)
+    return AnswerForecast(place, round(expected.seconds, 3), low_s, high_s)
 
 
 def _learn(ends_of: EndsOf, state: _ModelState, expected: Mapping[str, ExpectedAnswer]) -> None:
-    """Learns from the errors of the forecasts of requests that have ended, which nobody expects any more."""
+    """Learns from the errors of the forecasts of requests that have ended."""
     gone = [request_id for request_id in state.made if request_id not in expected and request_id not in state.running]
     ends = ends_of(gone) if gone else {}
-    # Learned in the order of the answers. In the order of the forecasts, the newest scores, which are kept, would all
-    # be of quick answers, because the slow ones of the same forecasts have not come yet.
+    # Learns in the order of the answers, because only the newest scores are kept. In the order of the forecasts, all of
+    # these would be scores of quick answers: the slow answers of the same forecasts have not come yet.
     for request_id in sorted(ends, key=lambda one: ends[one] or 0.0):
         ended_at = ends[request_id]
         for made in state.made.pop(request_id):
@@ -257,7 +253,7 @@ def _learn(ends_of: EndsOf, state: _ModelState, expected: Mapping[str, ExpectedA
 
 
 def _remember(made: dict[str, list[_Made]], request_id: str, forecast: _Made) -> None:
-    """Keeps a forecast for comparison with the answer, if the wait has grown by LONGER since the last one kept."""
+    """Keeps a forecast for comparison with the answer if the wait is LONGER times that at the last kept forecast."""
     kept = made.setdefault(request_id, [])
     waited_s = forecast.at - kept[0].at if kept else 0.0
     longer = not kept or waited_s >= LONGER * (kept[-1].at - kept[0].at) + EVERY_S

@@ -1,13 +1,14 @@
-"""Leadership among planner processes: the one that holds the planner's lead plans, the others stand by."""
+"""Leadership among planner processes: the process that holds the planner's lead plans, the others stand by."""
 
 import structlog
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from models.planning import leadership, planner_state
+from models import planner_state
+from models.planning import leadership
 from models.planning.leadership import Lead, LeadLost
-from tasks.planning.planner import Planner, Send, leave_to_caller
-from tasks.planning.planner_rules import PlannerRules
+from processes.planner_rules import PlannerRules
+from tasks.planning.planner import Outlook, Planner, Send, leave_to_caller
 
 log = structlog.get_logger()
 
@@ -26,7 +27,7 @@ class Leader:
     def step(self, *, broker_error: str | None = None, send: Send = leave_to_caller) -> list[tuple[int, str]]:
         """Takes one planner's step if this process leads; returns the batches to send, as (batch id, worker's name).
 
-        After any error, which is raised again, a new term begins; if it recurs, by searching the queue for its cause.
+        Raises any error of the step again. The next step begins a new term; after two errors it searches for the cause.
         """
         try:
             planner = self._planner or self._take_the_lead()
@@ -36,7 +37,7 @@ class Leader:
             self._failed = not isinstance(error, SQLAlchemyError | LeadLost)
             self._drop_planner()
             raise
-        if planner is None or planner.fetched_all:  # otherwise the cause may be among those that are left
+        if planner is None or planner.fetched_all:  # otherwise the cause may be among the requests that are left
             self._failed = self._careful = False
         return batches
 
@@ -46,24 +47,9 @@ class Leader:
         return self._planner is not None
 
     @property
-    def shortest_step_s(self) -> float | None:
-        """The seconds of the shortest decoding step of any worker, if all decoded joinable rows at the last step."""
-        return None if self._planner is None else self._planner.shortest_step_s
-
-    @property
-    def serves_background(self) -> bool:
-        """Whether this process leads and a worker had rows of bulk jobs at its last step."""
-        return self._planner is not None and self._planner.serves_background
-
-    @property
-    def has_work(self) -> bool:
-        """Whether this process leads and anything waited or was in flight at its last step."""
-        return self._planner is not None and self._planner.has_work
-
-    @property
-    def due_in_s(self) -> float | None:
-        """Seconds from the last step until a policy wants to be asked again; None if none wants to."""
-        return self._planner.due_in_s if self._planner else None
+    def outlook(self) -> Outlook:
+        """What the planner's last step says about the next one; without the lead there is nothing to do."""
+        return Outlook() if self._planner is None else self._planner.outlook
 
     def resign(self) -> None:
         """Gives up the lead and drops the planner with everything that it has in memory."""

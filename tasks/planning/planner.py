@@ -4,8 +4,9 @@ Its memory (the policies with their queued requests, the batches in flight) is a
 lost connection or a change of policy, a new epoch rebuilds it: every queued request is fed again.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
 from itertools import chain
@@ -14,21 +15,23 @@ from time import perf_counter
 import structlog
 from sqlalchemy import Connection
 
-from models.planning import batch_claims, leadership, live_fleet, planner_requests, planner_state
+from models import planner_state
+from models.planner_state import PlannerInputs
+from models.planning import batch_claims, leadership, live_fleet, planner_requests
 from models.planning.batch_claims import Claim
 from models.planning.leadership import Lead
-from models.planning.live_fleet import Lacking, LiveWorker
+from models.planning.live_fleet import Lacking
 from models.planning.planner_requests import QueuedRequest
-from models.planning.planner_state import PlannerInputs
-from models.planning.queue_snapshot import QueueSnapshot, write_queue_snapshot
+from models.planning.queue_snapshot import Decisions, ModelState, QueueSnapshot, WaitingQueue, write_queue_snapshot
+from models.registered_workers import RegisteredWorker, registered_workers, told_apart
 from models.upkeep import reconciler
+from processes.planner_rules import PlannerRules
 from scheduling.costs import ServingTime
 from scheduling.forecast.forecast import next_step_s
-from scheduling.policies.policy_factory import UnknownPolicy
 from scheduling.policy import Worker
+from scheduling.sharing.policy_factory import UnknownPolicy
 from tasks.planning.fleet_view import FleetView, next_due_in_s, with_estimates, work_after_change
 from tasks.planning.forecasts import Forecasts, QueueFront, WorkByModel
-from tasks.planning.planner_rules import PlannerRules
 from tasks.planning.policies_by_model import PoliciesByModel, failing_requests, policy_fails
 from tasks.planning.queue_description import describe_queues
 from tasks.planning.recovery import Recovery
@@ -37,7 +40,7 @@ from tasks.planning.serving_estimates import RecentServingTimes, ServingEstimate
 # The pause before the next snapshot is this many times the duration of the last one, so that snapshots of a long queue
 # take at most a fortieth of the planner's time. Not tuned.
 SNAPSHOT_SPACING = 40
-# Plans for the rest of a term in which the policy in force fails and no single request is the cause: the simplest one.
+# The simplest policy. It plans for the rest of a term if the policy in force fails and no single request is the cause.
 FALLBACK_POLICY = "vs"
 
 Send = Callable[[list[tuple[int, str]]], None]
@@ -46,7 +49,19 @@ log = structlog.get_logger()
 
 
 def leave_to_caller(batches: list[tuple[int, str]]) -> None:
-    """Sends nothing: the caller sends what `step` returns."""
+    """Sends nothing, because the caller sends the batches that `step` returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What the last step says about when to take the next one."""
+
+    has_work: bool = False  # whether anything waits or is in flight
+    # seconds of the shortest decoding step of any worker; None unless every worker has rows that others may join
+    shortest_step_s: float | None = None
+    serves_background: bool = False  # whether a worker has rows of bulk jobs
+    due_in_s: float | None = None  # seconds until a policy wants to be asked again even if nothing happens
+    unfinished: bool = False  # whether the step left requests to be fetched or ended, for which a pause has no use
 
 
 class Planner:
@@ -55,7 +70,7 @@ class Planner:
     def __init__(
         self, connection: Connection, lead: Lead, epoch: int, rules: PlannerRules, *, careful: bool = False
     ) -> None:
-        """`careful` says that the last term ended with an unforeseen error: its cause is then searched in the queue."""
+        """`careful` says that the last two steps had unforeseen errors: their cause is then searched in the queue."""
         self._careful = careful
         self._connection, self._lead, self._epoch, self._rules = connection, lead, epoch, rules
         self._policies = PoliciesByModel(rules.policy, rules.settings)
@@ -63,26 +78,24 @@ class Planner:
         self._fleet = FleetView()
         self._estimates, self._forecasts = ServingEstimates(), Forecasts()
         self._recovery = Recovery(connection, rules)
-        self._live: list[LiveWorker] = []
+        self._live: list[RegisteredWorker] = []
         self._recent_times, self._decision_s = RecentServingTimes(), 0.0
-        self._snapshot_due_at = self._renewed_at = 0.0
+        self._snapshot_due_at = self._renewed_at = self._late_due_at = 0.0
+        self._more_are_late = False
         self._broker_error: str | None = None
-        self._unserved_since: dict[str, float] = {}  # by model without a worker and with requests
-        self._largest_tokens: dict[str, int] = {}  # by model: tokens of the longest row that fits a worker
-        self._lacking: dict[str, Lacking] = {}  # by model
+        self._paused = False
+        self._unserved_since: dict[str, float] = {}  # since when a model has had requests and no worker
+        self._largest_tokens: dict[str, int] = {}  # by model, the tokens of the longest row that fits a worker
+        self._lacking: dict[str, Lacking] = {}  # by model, the abilities that its workers lack
         self.fetched_all = True  # whether no queued request was left to be fetched at the last step
-        self.has_work = False  # whether anything waited or was in flight at the last step
-        # seconds of the shortest decoding step of any worker, if at the last step every worker had rows that others may
-        # join; else None
-        self.shortest_step_s: float | None = None
-        self.serves_background = False  # whether a worker had rows of bulk jobs at the last step
-        self.due_in_s: float | None = None  # seconds until a policy wants to be asked again even if nothing happens
+        self.outlook = Outlook()
 
     def step(self, *, broker_error: str | None = None, send: Send = leave_to_caller) -> list[tuple[int, str]]:
-        """Decides in one transaction; returns the batches to send again, as (batch id, worker's name). Raises LeadLost.
+        """Decides in one transaction; returns the batches to send, as (batch id, worker's name). Raises LeadLost.
 
-        `broker_error` is the broker's fault, if any. `send` gets new batches at their commit, before the forecast.
+        `broker_error` is the broker's fault, if any. `send` gets these batches after the commit, before the forecast.
         """
+        self._end_late()
         with self._connection.begin():
             began = perf_counter()
             inputs = planner_state.planner_inputs(self._connection)
@@ -92,38 +105,52 @@ class Planner:
             if inputs.now - self._renewed_at > self._rules.renew_every_s:
                 self._renew(inputs.now)
             batches = self.decide(inputs)
-            if perf_counter() - began > self._rules.renew_every_s:  # a slow step: a stand-by must not take over
+            if perf_counter() - began > self._rules.renew_every_s:  # a stand-by must not take over after a slow step
                 self._renew(inputs.now)
         send(batches)
         with self._connection.begin():
             self._look_ahead(inputs.now)
         return batches
 
+    def _end_late(self) -> None:
+        """Fails requests whose deadline has passed; commits at once, because a predictor that writes to them waits."""
+        if perf_counter() < self._late_due_at:
+            return
+        with self._connection.begin():
+            leadership.hold(self._connection, self._lead)  # another leader's policies would not hear of it
+            late = reconciler.expire_deadlines(self._connection)
+        self._policies.discard_all(late)
+        self._more_are_late = len(late) == reconciler.EXPIRED_AT_ONCE
+        self._late_due_at = perf_counter() + (0.0 if self._more_are_late else self._rules.recover_every_s)
+
     def _renew(self, now: float) -> None:
         leadership.renew(self._connection, self._lead, self._rules.lead_s)
         self._renewed_at = now
 
     def decide(self, inputs: PlannerInputs) -> list[tuple[int, str]]:
-        """Adopts inputs, recovers, feeds requests, settles ended batches, assigns; returns the batches to send."""
+        """Adopts inputs, recovers batches, feeds the policies and lets them assign; returns the batches to send."""
         now = inputs.now
         self._adopt(inputs)
         resent = self._recover(inputs)
         live = live_fleet.live_workers(self._connection, self._rules.alive_s)
         if not all(self._lacking.get(worker.model, Lacking()).explains(worker.lacks) for worker in live):
-            self._read_abilities(inputs.tau)  # a new worker differs from the known ones
+            self._adopt_abilities(self._heard_workers(), inputs.tau)  # a new worker differs from the known ones
         self._estimates.pool(live)
         self._feed(live, now)
         self._settle()
         workers = self._fleet.workers(live, self._serving_time_of, now, self._rules.lookahead_s)
         claims = [] if inputs.paused else self._assign(workers, now)
-        self._live = live
-        self.has_work = len(self._policies) > 0 or self._fleet.busy
+        self._live, self._paused = live, inputs.paused
         every = [*chain.from_iterable(workers.values())]
         all_joinable = bool(workers) and all(worker.rows for worker in every)
-        self.shortest_step_s = min(next_step_s(worker, worker.costs) for worker in every) if all_joinable else None
-        self.serves_background = any(row.request.background for worker in every for row in worker.rows)
         due_in_s = next_due_in_s(self._policies, workers, claims, now, self._rules.lookahead_s)
-        self.due_in_s = 0.0 if not self.fetched_all else None if inputs.paused else due_in_s
+        self.outlook = Outlook(
+            has_work=len(self._policies) > 0 or self._fleet.busy,
+            shortest_step_s=min(next_step_s(worker, worker.costs) for worker in every) if all_joinable else None,
+            serves_background=any(row.request.background for worker in every for row in worker.rows),
+            due_in_s=None if inputs.paused else due_in_s,
+            unfinished=not self.fetched_all or self._more_are_late,
+        )
         return resent + [(claim.batch_id, claim.assignment.worker) for claim in claims]
 
     def _look_ahead(self, now: float) -> None:
@@ -134,8 +161,8 @@ class Planner:
         if now >= self._snapshot_due_at:
             self._publish_snapshot(workers(), now)
 
-    def _serving_time_of(self, worker: LiveWorker) -> ServingTime:
-        return self._estimates.serving_time_for(worker, joins=self._policies.continuous)
+    def _serving_time_of(self, worker: RegisteredWorker) -> ServingTime:
+        return self._estimates.serving_time_for(worker, joins=self._policies.mode == "continuous")
 
     def _present_work(self, workers: Mapping[str, Sequence[Worker]]) -> WorkByModel:
         costs = {worker.name: self._estimates.serving_time_for(worker, joins=True) for worker in self._live}
@@ -144,7 +171,7 @@ class Planner:
         return unloaded | {model: self._fleet.present_work(of_model, costs) for model, of_model in workers.items()}
 
     def _adopt(self, inputs: PlannerInputs) -> None:
-        """Adopts the policy in force, the serving time estimator, the rank correlation and the tenants' weights."""
+        """Adopts the policy in force, the serving time estimator, the predictions' tau and the tenants' weights."""
         self._estimates.adopt(self._connection, inputs.serving_time_version)
         self._policies.set_rank_correlation(inputs.tau)
         self._policies.set_weights(inputs.weights)
@@ -167,24 +194,26 @@ class Planner:
         self._policies, self._epoch = policies, planner_state.next_epoch(self._connection)
 
     def _without_failing(
-        self, queued: Sequence[QueuedRequest], live: Sequence[LiveWorker], now: float
+        self, queued: Sequence[QueuedRequest], live: Sequence[RegisteredWorker], now: float
     ) -> list[QueuedRequest]:
         """Fails the requests that make the policy fail, and returns the others.
 
         If the policy fails without them, too, FALLBACK_POLICY plans for the rest of this term.
         """
-        policy, settings = self._policies.policy, self._rules.settings
+        policy = self._policies.policy
         # open batches are not read yet, so every worker counts as idle
         workers = self._fleet.workers(live, self._serving_time_of, now, self._rules.lookahead_s)
-        failing = {one.request.id for one in failing_requests(policy, settings, queued, workers, now)}
+        fails = partial(policy_fails, policy, self._rules.settings, workers, now)
+        failing = {one.request.id for one in failing_requests(fails, queued)}
         kept = [one for one in queued if one.request.id not in failing]
         for request_id in sorted(failing):
             log.error("request set aside", request=request_id, policy=policy)
             reconciler.fail_unschedulable(self._connection, request_id)
-        if policy_fails(policy, settings, kept, workers, now):
+        if fails(kept):
             log.error("policy set aside", policy=policy, instead=FALLBACK_POLICY)
             self._refused_policy = policy
-            self._policies = PoliciesByModel(FALLBACK_POLICY, settings, self._policies.differing_abilities)
+            differing = self._policies.differing_abilities
+            self._policies = PoliciesByModel(FALLBACK_POLICY, self._rules.settings, differing)
         return kept
 
     def _recover(self, inputs: PlannerInputs) -> list[tuple[int, str]]:
@@ -192,25 +221,23 @@ class Planner:
         if not self._recovery.begin_if_due(inputs.now):
             return []
         self._recovery.end_what_was_lost(inputs)
-        self._read_largest_workers()
-        self._read_abilities(inputs.tau)
-        self._policies.discard(self._recovery.ended_without_answer())
+        heard = self._heard_workers()
+        self._adopt_largest(live_fleet.largest_workers(heard))
+        self._adopt_abilities(heard, inputs.tau)
+        self._policies.discard_all(self._recovery.ended_without_answer())
         unserved = {model: len(policy) for model, policy in self._policies if model in self._unserved_since}
         if self._recovery.some_are_gone(unserved):
             self._read_queue_again(inputs.tau, self._policies.differing_abilities)
         return self._recovery.messages_to_send_again(inputs.now)
 
-    def _feed(self, live: Sequence[LiveWorker], now: float) -> None:
-        """Gives the policies new requests, takes back those that are held now, fails those that fit no worker."""
+    def _feed(self, live: Sequence[RegisteredWorker], now: float) -> None:
+        """Gives the policies new requests, takes held ones back from them, and fails requests that fit no worker."""
         fetched = planner_requests.fetch_new_requests(self._connection, self._epoch, self._rules.fetched_at_once)
         self.fetched_all = len(fetched) < self._rules.fetched_at_once
-        self._policies.discard(one.request.id for one in fetched if one.held)
+        self._policies.discard_all(one.request.id for one in fetched if one.held)
         queued = [one for one in fetched if not one.held]
-        for worker in live:
-            memories = {model: one.memory for model, one in worker.loadable.items()} | {worker.model: worker.memory}
-            for model, memory in memories.items():
-                largest = self._largest_tokens.get(model, 0)
-                self._largest_tokens[model] = max(memory.longest_row_tokens, largest)
+        for model, tokens in live_fleet.largest_workers(live).items():
+            self._largest_tokens[model] = max(tokens, self._largest_tokens.get(model, 0))
         too_large = defaultdict(list)
         for one in queued:
             if self._fits_nowhere(one):
@@ -229,20 +256,22 @@ class Planner:
 
     def _fail_too_large(self, model: str, among: Collection[str] | None = None) -> list[str]:
         failed = reconciler.fail_too_large(self._connection, model, self._largest_tokens[model], among)
-        self._policies.discard(failed)
+        self._policies.discard_all(failed)
         return failed
 
-    def _read_largest_workers(self) -> None:
-        """Reads the memory of each model's largest worker; if it has shrunk, fails requests that now fit no worker."""
-        before = self._largest_tokens
-        self._largest_tokens = live_fleet.largest_workers(self._connection, self._rules.fleet_memory_s)
+    def _heard_workers(self) -> list[RegisteredWorker]:
+        return told_apart(registered_workers(self._connection, self._rules.fleet_memory_s))
+
+    def _adopt_largest(self, largest_tokens: dict[str, int]) -> None:
+        """Adopts each model's longest row in tokens; if that has shrunk, fails the requests that now fit no worker."""
+        before, self._largest_tokens = self._largest_tokens, largest_tokens
         for model, tokens in self._largest_tokens.items():
             if tokens < before.get(model, 0):
                 self._fail_too_large(model)
 
-    def _read_abilities(self, tau: float | None) -> None:
-        """Reads the abilities that each model's workers lack; replaces the policies if other abilities differ now."""
-        self._lacking = live_fleet.lacking(self._connection, self._rules.fleet_memory_s)
+    def _adopt_abilities(self, heard: Iterable[RegisteredWorker], tau: float | None) -> None:
+        """Adopts the abilities that workers lack; replaces the policies if workers of a model now differ in others."""
+        self._lacking = live_fleet.lacking(heard)
         differing = {model: lacking.some for model, lacking in self._lacking.items() if lacking.some}
         if differing != self._policies.differing_abilities:
             self._read_queue_again(tau, differing)
@@ -251,7 +280,7 @@ class Planner:
         self._begin_with(PoliciesByModel(self._policies.policy, self._rules.settings, differing), tau)
 
     def _settle(self) -> None:
-        """Updates the batches in flight, and adds the serving times of those that ended since the last step."""
+        """Updates the batches in flight; remembers those that have ended, for the mean of recent serving times."""
         open_batches = live_fleet.open_batches(self._connection)
         unknown = self._fleet.unknown(open_batches)
         if unknown:
@@ -261,7 +290,7 @@ class Planner:
     def _assign(self, workers: Mapping[str, Sequence[Worker]], now: float) -> list[Claim]:
         """Asks the policies for assignments and changes of model; claims the batches and orders the changes."""
         started = perf_counter()
-        decided = self._policies.assign(workers, now)
+        decided = self._policies.assign([*chain.from_iterable(workers.values())], now)
         if not decided:
             return []
         served = (one for one in decided if one.loads is None)
@@ -287,25 +316,41 @@ class Planner:
             model: QueueFront([name for batch in queues[model] for name in batch.ids], len(policy))
             for model, policy in self._policies
         }
-        served = {model for worker in self._live for model in (worker.model, *worker.loadable)}
-        unserved = {model: len(policy) for model, policy in self._policies if len(policy) and model not in served}
-        self._unserved_since = {model: self._unserved_since.get(model, now) for model in unserved}
-        snapshot = QueueSnapshot(
-            at=datetime.fromtimestamp(now, UTC),
-            epoch=self._epoch,
-            policy=self._policies.policy,
-            waiting=len(self._policies),
-            broker_error=self._broker_error,
-            unserved=unserved,
-            unserved_s={model: round(now - since, 1) for model, since in self._unserved_since.items()},
+        waiting = WaitingQueue(
+            requests=len(self._policies),
             backlog_s=round(backlog_s, 4),
             served_s=round(self._recent_times.mean_s(self._connection), 4),
-            decision_s=round(self._decision_s, 6),
-            largest_tokens=self._largest_tokens,
-            lacking={model: tuple(sorted(lacking.all)) for model, lacking in self._lacking.items() if lacking.all},
             batches=tuple(batch for batches in queues.values() for batch in batches),
+        )
+        snapshot = QueueSnapshot(
+            at=datetime.fromtimestamp(now, UTC),
+            decisions=Decisions(
+                epoch=self._epoch,
+                policy=self._policies.policy,
+                last_s=round(self._decision_s, 6),
+                paused=self._paused,
+                broker_error=self._broker_error,
+            ),
+            queue=waiting,
+            models=self._model_states(now),
             forecasts=self._forecasts.described(self._present_work(workers), fronts, now),
-            forecasting_s=round(self._forecasts.spent_s, 3),
         )
         write_queue_snapshot(self._connection, snapshot)
         self._snapshot_due_at = now + max(self._rules.snapshot_every_s, SNAPSHOT_SPACING * (perf_counter() - started))
+
+    def _model_states(self, now: float) -> dict[str, ModelState]:
+        """Returns the state of each model's workers, also of models that have only requests."""
+        served = {model for worker in self._live for model in (worker.model, *worker.loadable)}
+        unserved = {model: len(policy) for model, policy in self._policies if len(policy) and model not in served}
+        self._unserved_since = {model: self._unserved_since.get(model, now) for model in unserved}
+        loaded = Counter(worker.model for worker in self._live)
+        return {
+            model: ModelState(
+                workers=loaded[model],
+                unserved=unserved.get(model, 0),
+                unserved_s=round(now - self._unserved_since.get(model, now), 1),
+                largest_tokens=self._largest_tokens.get(model),
+                lacking=tuple(sorted(self._lacking.get(model, Lacking()).all)),
+            )
+            for model in sorted({*unserved, *loaded, *self._largest_tokens, *self._lacking})
+        }

@@ -1,4 +1,4 @@
-"""Decides when the planner steps: at ticks, at kicks, and when a policy asks for it; paced, so that kicks share steps.
+"""Decides when the planner steps: at ticks, at kicks, and when a policy asks for it. Pauses let kicks share a step.
 
 A stand-by does not consume the queue `plan`, so that every tick reaches the planner that leads.
 """
@@ -11,33 +11,35 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from models.planning.leadership import LeadLost
+from processes.celery.messages import SOON, Messages
 from processes.loop import Loop
-from tasks.messages import SOON, Messages
 from tasks.planning.leader import Leader
 
-# A kick waits at most this long for its step, or STEP_SPACING times the CPU time of the last decision. So kicks that
-# keep coming leave the planner idle for nine tenths of the time, however many workers there are; at most BUSY_STEP_S,
-# because a step that fetches 20,000 requests takes some half a second once. Not tuned.
+# Two steps begin at least STEP_INTERVAL_S apart, or STEP_SPACING times the CPU time of the last decision. So kicks that
+# keep coming leave the planner idle for nine tenths of the time, however many workers there are. The pause is at most
+# BUSY_STEP_S, because a step that fetches thousands of requests is rare. A pause of LONG_PAUSE_S is ended by a kick for
+# a request that is no background work. Not tuned.
 STEP_INTERVAL_S = 0.02
 STEP_SPACING = 10
-# The interval while every worker decodes rows that others may join: joins become fewer and larger, and each join costs
-# a message, a transaction and a prefill. With ResultWriter's interval it lowered the planner's CPU time from 2.8 to 1.8
-# ms a request (commit ccd7735). The price: a worker whose rows all end meanwhile stays empty for the rest of the
-# interval.
+LONG_PAUSE_S = 0.25
+# Steps are this far apart while every worker decodes rows that others may join. Joins then become fewer and larger, and
+# each join costs a message, a transaction and a prefill. With ResultWriter's interval this lowered the planner's CPU
+# time from 2.8 to 1.8 ms a request (commit ccd7735). The price is that a worker whose rows all end meanwhile stays
+# empty for the rest of the interval.
 JOINING_INTERVAL_S = 0.06
-# It is longer where the planner's steps are costly, as beside workers on the same cores: JOINING_SPACING times the CPU
-# time of a step, but at most JOINING_STEPS decoding steps, since rows end meanwhile. With 26 million parameters on two
-# cores, 25 times instead of 10 lowered the control plane's CPU time from 13.4 to 10.3 ms a request, and joins from 16
-# to 8 a second; 40 times saved no more. Without the bound the bundled model, whose rows live for a tenth of a second,
-# lost 7 % of its throughput.
+# The interval is longer where the planner's steps are costly, as beside workers on the same cores: JOINING_SPACING
+# times a step's CPU time, but at most JOINING_STEPS decoding steps, because rows end meanwhile. With 26 million
+# parameters on two cores, 25 times instead of 10 lowered the control plane's CPU time from 13.4 to 10.3 ms a request,
+# and joins from 16 to 8 a second; 40 times saved no more. Without the bound the bundled model, whose rows live for a
+# tenth of a second, lost 7 % of its throughput.
 JOINING_SPACING, JOINING_STEPS = 25, 4
-# Seconds between two steps while anything waits or runs: events without a kick, such as a lost lease or a passed
-# deadline, are found within this time. Without work beat's ticks are enough. Not tuned.
+# Two steps are at most this far apart while anything waits or runs, so that events without a kick, such as a lost lease
+# or a passed deadline, are found within this time. Without work, beat's ticks are enough. Not tuned.
 BUSY_STEP_S = 1.0
 # After this many tick intervals without a tick the planner steps by itself, and a stand-by looks whether the lead is
 # free. Not tuned.
 MISSING_TICKS = 1.5
-STOP_WITHIN_S = 5.0  # seconds for the last step; a supervisor waits 10 s, enough to give up the lead as well
+STOP_WITHIN_S = 5.0  # seconds for the last step; a supervisor waits 10 s, which leaves time to give up the lead
 QUEUE = "plan"
 
 
@@ -46,7 +48,7 @@ class PlanQueue:
 
     def __init__(self) -> None:
         self.consumer: Any = None  # celery.worker.consumer.Consumer, which is untyped; set once Celery has made it
-        self._consumes = True  # a worker consumes its queues when it starts
+        self._consumes = True  # a Celery worker consumes its queues when it starts
 
     @property
     def consumes(self) -> bool:
@@ -63,9 +65,9 @@ class PlanQueue:
 
 
 def pause_s(cpu_s: float, shortest_step_s: float | None) -> float:
-    """Returns the seconds from the beginning of a step that took so much CPU time to that of the next one.
+    """Returns the seconds from the beginning of a step to that of the next one; `cpu_s` is the step's CPU time.
 
-    `shortest_step_s` is that of `Leader`.
+    `shortest_step_s` is the field of `Outlook`.
     """
     joining_s = min(JOINING_SPACING * cpu_s, JOINING_STEPS * (shortest_step_s or 0.0))
     return min(BUSY_STEP_S, max(STEP_SPACING * cpu_s, joining_s))
@@ -83,10 +85,10 @@ class StepPacer:
         self._woken = Event()
         self._interval_s, self._clock, self._sleep = interval_s, clock, sleep or self._woken.wait
         self._began_at = self._next_at = 0.0
-        self._hurries, self._may_hurry = False, True  # it may after a whole pause
+        self._hurries, self._may_hurry = False, True  # a step may be hurried after a step that was not
 
     def wait(self) -> None:
-        """Returns when the next step may begin."""
+        """Sleeps until the next step may begin."""
         while (left_s := self._begins_at - self._clock()) > 0:
             self._sleep(left_s)
             self._woken.clear()
@@ -95,13 +97,18 @@ class StepPacer:
         self._next_at = self._began_at + self._interval_s
 
     def lengthen(self, interval_s: float) -> None:
-        """Delays the next step, and only that one, until `interval_s` after the last one began."""
+        """Delays only the next step, until `interval_s` seconds after the last step began."""
         self._next_at = max(self._next_at, self._began_at + interval_s)
 
     def hurry(self) -> None:
-        """Lets the next step begin `interval_s` after the last one, unless that one was hurried, too."""
+        """Lets the next step begin after the pacer's own `interval_s`, unless the last step was hurried, too."""
         self._hurries = True
         self._woken.set()
+
+    @property
+    def pause_s(self) -> float:
+        """The seconds from the beginning of the last step to that of the next one, unless it is hurried."""
+        return self._next_at - self._began_at
 
     @property
     def _begins_at(self) -> float:
@@ -139,25 +146,29 @@ class PlannerLoop:
 
     def _send(self, batches: list[tuple[int, str]]) -> None:
         self._messages.send_batches(batches)
-        self._pacer.lengthen(pause_s(thread_time() - self._began_s, self._leader.shortest_step_s))
+        outlook = self._leader.outlook
+        if not outlook.unfinished:
+            self._pacer.lengthen(pause_s(thread_time() - self._began_s, outlook.shortest_step_s))
 
     def _arrange_next_step(self) -> None:
-        """Schedules a step for when a policy wants to be asked, soon while there is work; lets joiners collect."""
-        due_in_s = self._leader.due_in_s
-        if due_in_s is not None:
-            self.loop.step_within(min(due_in_s, BUSY_STEP_S))
-        elif self._leader.has_work:
+        """Schedules the next step for when a policy wants to be asked or work needs it; lets joining rows collect."""
+        outlook = self._leader.outlook
+        if outlook.unfinished:
+            self.loop.step_within(0.0)
+        elif outlook.due_in_s is not None:
+            self.loop.step_within(min(outlook.due_in_s, BUSY_STEP_S))
+        elif outlook.has_work:
             self.loop.step_within(BUSY_STEP_S)
-        if due_in_s is None and self._leader.shortest_step_s is not None:
+        if not outlook.unfinished and outlook.due_in_s is None and outlook.shortest_step_s is not None:
             self._pacer.lengthen(JOINING_INTERVAL_S)
 
     def on_kick(self, kicks: Collection[bytes] = ()) -> None:
         """Lets the loop's thread step, unless this process stands by: the planner that leads gets the same kick.
 
-        The pauses beside a bulk job are as long as its decisions are costly, and would delay other requests as much. So
-        one of these ends every other pause: a planner then works for at most a fifth of the time.
+        The decisions about much background work are costly: the pauses after them are long and would delay others.
+        A kick for another request ends every second pause: a planner then works for at most a fifth of the time.
         """
         if self._queue.consumes:
-            if SOON in kicks and self._leader.serves_background:
+            if SOON in kicks and (self._leader.outlook.serves_background or self._pacer.pause_s > LONG_PAUSE_S):
                 self._pacer.hurry()
             self.loop.step_within(0.0)

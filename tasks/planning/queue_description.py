@@ -1,4 +1,4 @@
-"""The queue as clients and the dashboard see it: batches in serving order, with the seconds until each should start."""
+"""Describes the queue for clients and the dashboard: batches in serving order, with the seconds until they start."""
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,9 +8,9 @@ from models.planning.queue_snapshot import BatchInQueue
 from scheduling.adaptive_batching import wasted_memory_access
 from scheduling.policy import Policy, WaitingBatch, Worker
 
-# The snapshot names this many requests at the front of the queue and this many batches; clients of all others only
-# learn the queue's length. More would cost the planner time: describing the front of 100,000 requests takes 3 to 18 ms,
-# depending on the policy (docs/results/control-plane.md). Not tuned otherwise.
+# The snapshot names this many requests at the front of the queue and this many batches; others have no position. More
+# would cost the planner time: describing the front of 100,000 requests takes 3 to 18 ms, depending on the policy
+# (docs/results/control-plane.md). Not tuned otherwise.
 MOST_IDS = 1000
 MOST_BATCHES = 200
 
@@ -18,7 +18,7 @@ MOST_BATCHES = 200
 def describe_queues(
     policies: Iterable[tuple[str, Policy]], workers: Mapping[str, Sequence[Worker]], now: float
 ) -> tuple[dict[str, list[BatchInQueue]], float]:
-    """Returns the description of each model's queue, and the longest wait in seconds behind any of the queues."""
+    """Returns the description of each model's queue, and the longest wait in seconds behind any of these queues."""
     described = {
         model: describe_queue(policy.waiting(now), len(policy), workers.get(model, ())) for model, policy in policies
     }
@@ -29,9 +29,9 @@ def describe_queues(
 def describe_queue(
     waiting: Iterable[WaitingBatch], total: int, workers: Sequence[Worker]
 ) -> tuple[list[BatchInQueue], float]:
-    """Describes the first waiting batches, and the seconds until a request behind all `total` could start.
+    """Describes the first waiting batches; also returns the seconds until a request behind all `total` could start.
 
-    Each starts on the worker that is free first; further requests need as many seconds each as those described.
+    A batch starts on the worker that is free first; further requests take as long as the described ones on average.
     """
     free_s = [worker.busy_s for worker in workers] or [0.0]
     heapq.heapify(free_s)
@@ -63,7 +63,7 @@ def describe_queue(
 
 
 def _memory_share(batch: WaitingBatch, workers: Sequence[Worker]) -> float | None:
-    """Returns the share of the first worker's Θ that a batch may fill, or None without a worker."""
+    """Returns the share of the first worker's memory Θ that a batch may fill, or None without a worker."""
     if not workers:
         return None
     memory, tokens = workers[0].memory, batch.length + batch.generation_length

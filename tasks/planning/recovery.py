@@ -5,14 +5,14 @@ from collections.abc import Mapping
 import structlog
 from sqlalchemy import Connection
 
+from models.planner_state import PlannerInputs
 from models.planning import planner_requests
-from models.planning.planner_state import PlannerInputs
 from models.upkeep import reconciler
-from tasks.messages import NO_BATCH
-from tasks.planning.planner_rules import PlannerRules
+from processes.celery.messages import NO_BATCH
+from processes.planner_rules import PlannerRules
 
-# Messages about one batch before its worker counts as unreachable: by default it has had 8 s by then. More delays the
-# batch, fewer suspects workers that are only busy. Not tuned.
+# A worker counts as unreachable after this many messages about one batch; by default it has had 8 s by then. More
+# messages delay the batch, fewer suspect workers that are only busy. Not tuned.
 MOST_SENDS = 4
 
 log = structlog.get_logger()
@@ -25,6 +25,7 @@ class Recovery:
         self._connection, self._rules = connection, rules
         self._leading_since: float | None = None
         self._recovered_at = self._unsent_at = 0.0
+        self._seem_gone = False
 
     def begin_if_due(self, now: float) -> bool:
         """Begins a recovery if the last one began at least `recover_every_s` ago; returns whether it did."""
@@ -35,20 +36,19 @@ class Recovery:
         return True
 
     def broker_took_nothing(self, now: float) -> None:
-        """Records that messages do not reach the broker, so that they are counted against no worker."""
+        """Records that messages do not reach the broker, so that no worker is suspected because of them."""
         self._unsent_at = now
 
     def end_what_was_lost(self, inputs: PlannerInputs) -> None:
-        """Requeues lost batches, predicts requests that no predictor predicts, and fails those past their deadlines."""
+        """Requeues lost batches, and predicts if no predictor works."""
         rules, connection = self._rules, self._connection
         if inputs.now - (self._leading_since or inputs.now) > rules.alive_s:
-            # not sooner: while the database was away, no worker could renew its leases
-            lost = reconciler.lose_expired_batches(connection, rules.lease_s, rules.max_attempts)
+            # not before `alive_s` of leading: while the database was away, no worker could renew its leases
+            lost = reconciler.lose_expired_batches(connection, rules.lease_s)
             if lost:
                 log.warning("batches lost", requests=len(lost))
         if inputs.predictor_silent_s is None or inputs.predictor_silent_s > rules.predictor_grace_s:
             reconciler.write_fallback_predictions(connection, rules.predictor_grace_s)
-        reconciler.expire_deadlines(connection)
 
     def ended_without_answer(self) -> list[str]:
         """Returns the ids of requests that were cancelled or failed lately, so that policies discard them."""
@@ -58,26 +58,24 @@ class Recovery:
     def some_are_gone(self, unserved: Mapping[str, int]) -> bool:
         """Returns whether fewer requests are stored than wait in the policies of these models, which have no workers.
 
-        They were deleted, moved, or cancelled during a long step. With workers, the claim of a request notices that.
+        The last recovery must have found that, too: lines of a job that was just paused still wait in the policies.
+        The others were deleted, moved, or cancelled during a long step. With workers, claiming a request notices that.
         """
-        if not unserved:
-            return False
-        stored = planner_requests.queued_by_model(self._connection, list(unserved))
-        return any(waiting > stored.get(model, 0) for model, waiting in unserved.items())
+        stored = planner_requests.queued_by_model(self._connection, list(unserved)) if unserved else {}
+        seemed_gone, self._seem_gone = self._seem_gone, any(of > stored.get(model, 0) for model, of in unserved.items())
+        return seemed_gone and self._seem_gone
 
     def messages_to_send_again(self, now: float) -> list[tuple[int, str]]:
         """Returns batches that were sent and not taken, and a probe for each unreachable worker."""
         rules, connection = self._rules, self._connection
         unreachable: list[str] = []
         if now - self._unsent_at > MOST_SENDS * (rules.resend_s + rules.recover_every_s):
-            # not sooner: workers cannot take what did not reach the broker
-            unreachable = reconciler.withdraw_untaken_batches(
-                connection, rules.resend_s, MOST_SENDS, rules.max_attempts
-            )
+            # not sooner after a fault of the broker: workers cannot take messages that did not reach it
+            unreachable = reconciler.withdraw_untaken_batches(connection, rules.resend_s, MOST_SENDS)
         for name in unreachable:
             log.error("worker takes no messages", worker=name, remedy="compare its MAGNUS_REDIS_URL with the planner's")
         probes = [(NO_BATCH, name) for name in reconciler.workers_to_probe(connection, rules.alive_s)]
         on_time_s = (
             rules.on_time_s if now > self._unsent_at else 0.0
-        )  # a message that the broker refuses is counted against no worker
+        )  # a message that the broker refuses makes no worker suspect
         return reconciler.batches_to_resend(connection, rules.resend_s, on_time_s) + probes

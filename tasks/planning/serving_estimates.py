@@ -1,28 +1,29 @@
-"""Estimated serving times of each worker, from the trainer's estimator or the worker's own curves; recent real ones.
+"""Estimates each worker's serving times by the trainer's estimator or the worker's own curves; averages recent ones.
 
-Where rows join and leave, a batch's seconds say little about the next one's, so no estimator is fitted to them. The
-estimate then comes from the curves that workers fit to their own steps, averaged over one model's workers as far as
-they agree. Where batches run to completion, the trainer's estimator corrects the worker's own curves.
+Where rows join and leave, the seconds of a batch say little about the next batch, so no estimator is fitted to them.
+The estimate then comes from the curves that workers fit to their own steps, averaged over one model's workers as far as
+the curves agree. Where batches run to completion, the trainer's estimator corrects the worker's own curves.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import nullcontext
 
 from sqlalchemy import Connection
 
-from learning.serving_time import ServingTimes
+from learning.estimators.serving_time import ServingTimes
 from learning.step_costs import pooled_curves
 from models.planning import live_fleet
-from models.planning.live_fleet import LiveWorker
+from models.registered_workers import RegisteredWorker
+from processes.published_models import load_active
 from scheduling.costs import LearnedCurves, ServingCurves, ServingTime, WorkerCurves
-from tasks.published_models import load_active
 
 # Weight of the newest batch in the moving average: about the last ten batches count. Not tuned.
 NEWEST_WEIGHT = 0.1
 
 
 class ServingEstimates:
-    """Keeps one estimator object for a worker until something changes: policies cache tables by that object."""
+    """Keeps one estimator object for a worker until its costs change, because policies cache tables by that object."""
 
     def __init__(self) -> None:
         self._version: str | None = None
@@ -35,13 +36,13 @@ class ServingEstimates:
         """Loads this version unless it is in use; if it cannot be read, loads the newest readable one."""
         if version == self._version:
             return
-        published = load_active(connection, "serving_time") if version else None
+        published = load_active(lambda: nullcontext(connection), "serving_time") if version else None
         self._version = published.version if published else None
         self._times = published.model if published else ServingTimes()
         self._of_worker.clear()
 
-    def pool(self, live: Iterable[LiveWorker]) -> None:
-        """Averages the learned curves of each model's workers, if any of them has changed."""
+    def pool(self, live: Iterable[RegisteredWorker]) -> None:
+        """Averages the learned curves of each model's workers, if any of the curves has changed."""
         learned = {
             (worker.model, worker.name): worker.curves for worker in live if isinstance(worker.curves, LearnedCurves)
         }
@@ -54,7 +55,7 @@ class ServingEstimates:
         for model, of_model in of_models.items():
             self._pooled |= {(model, name): curves for name, curves in pooled_curves(of_model).items()}
 
-    def serving_time_for(self, worker: LiveWorker, joins: bool = False) -> ServingTime:
+    def serving_time_for(self, worker: RegisteredWorker, joins: bool = False) -> ServingTime:
         """Returns the worker's estimator; for rows that join and leave (`joins`), its learned curves if it has any."""
         if joins and (pooled := self._pooled.get((worker.model, worker.name))):
             return pooled

@@ -1,4 +1,4 @@
-"""Runs each refit in a process of its own, whose end frees memory that one heap would keep: tens of MB an hour."""
+"""Runs each refit in a process of its own: its end frees memory that the trainer would keep, tens of MB an hour."""
 
 import os
 from collections.abc import Callable
@@ -8,12 +8,12 @@ from multiprocessing import get_context, parent_process
 from threading import Thread
 
 from learning.predictors.predictor_factory import bounds_of
+from models.connections.session import make_engine
 from models.planning.leadership import Lead
-from models.session import make_engine
 from processes import json_logs
-from tasks.app import database_url, settings
-from tasks.prediction.predictor_in_service import make_configured
-from tasks.training.refit_jobs import LearnedUntil, RefitJobs
+from processes.configured_predictor import make_configured
+from settings import Settings
+from tasks.training.refit_jobs import RefitJobs
 
 FORK_SERVER = get_context(
     "forkserver"
@@ -23,9 +23,10 @@ FORK_SERVER = get_context(
 class RefitProcesses:
     """Runs one refit after the other; a refit is published only while `lead` is held."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings, database_url: str) -> None:
+        self._settings, self._database_url = settings, database_url
         self.lead: Lead | None = None
-        self._learned = LearnedUntil()
+        self._learned_until: dict[str, float] = {}
 
     def refit_length(self) -> None:
         """Refit the length predictor; raises BrokenProcessPool if the process was killed."""
@@ -37,11 +38,13 @@ class RefitProcesses:
 
     def _run(self, refit: Callable[[RefitJobs], None]) -> None:
         with ProcessPoolExecutor(1, FORK_SERVER, _end_with_trainer) as process:
-            self._learned = process.submit(_refit, refit, self.lead, self._learned).result()
+            self._learned_until = process.submit(
+                _refit, self._settings, self._database_url, refit, self.lead, self._learned_until
+            ).result()
 
 
 def _end_with_trainer() -> None:
-    """End this process with the trainer, so that one that was killed publishes nothing more."""
+    """Ends this process when the trainer ends, so that nothing is published after the trainer was killed."""
     Thread(target=_wait_for_its_end, daemon=True).start()
 
 
@@ -51,14 +54,20 @@ def _wait_for_its_end() -> None:
     os._exit(1)
 
 
-def _refit(refit: Callable[[RefitJobs], None], lead: Lead | None, learned: LearnedUntil) -> LearnedUntil:
+def _refit(
+    settings: Settings,
+    database_url: str,
+    refit: Callable[[RefitJobs], None],
+    lead: Lead | None,
+    learned_until: dict[str, float],
+) -> dict[str, float]:
     json_logs.configure_background(settings.log_level)
     database = make_engine(database_url, pool_size=1, name="magnus trainer")
-    published = settings.magnus == "published"
+    published = settings.parameters.magnus == "published"
     make_untrained, bounds = partial(make_configured, settings), bounds_of(settings.predictor)
-    jobs = RefitJobs(database, make_untrained, bounds, lead, learned, published)
+    jobs = RefitJobs(database, make_untrained, bounds, lead, learned_until, published)
     try:
         refit(jobs)
     finally:
         database.dispose()
-    return jobs.learned
+    return jobs.learned_until

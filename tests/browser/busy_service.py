@@ -2,8 +2,8 @@
 
 import json
 
+from models.connections.session import make_sessions
 from models.operations.service_history import take_samples
-from models.session import make_sessions
 from tests.browser.site import Site
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
@@ -29,7 +29,8 @@ def fill(site: Site, word: str = "") -> None:
     for name in ("gpu-0", f"gpu-1{word}"):
         stage.worker(name, kv_tokens=4000)
         stage.sql(
-            "update workers set version = '1.0.0', started_at = started_at - interval '1 h' where name = :name",
+            """update workers set facts = jsonb_set(facts, '{version}', '"1.0.0"'),
+                started_at = started_at - interval '1 h' where name = :name""",
             name=name,
         )
         stage.sql(
@@ -76,7 +77,7 @@ def fill(site: Site, word: str = "") -> None:
     stage.sql("update requests set arrived_at = clock_timestamp() - interval '12 s' where status = 'queued'")
     of_batches = [waiting[:4], waiting[4:7], waiting[7:]]
     site.planner(
-        waiting=WAITING,
+        requests=WAITING,
         backlog_s=4.0,
         batches=[
             {
@@ -166,18 +167,3 @@ def fill(site: Site, word: str = "") -> None:
 def hash_of(name: str, n: int) -> str:
     """Returns 32 hex digits that no other name and number get."""
     return f"{sum(map(ord, name)):04x}{n:028x}"
-
-
-def add_history(site: Site) -> None:
-    """Adds a quarter of an hour of samples before the first one, with a rush in the middle."""
-    site.stage.sql(
-        """insert into samples (at, backlog, in_flight, oldest_s, answers, failed, answer_tokens, response_p50_s,
-            response_p95_s, response_p99_s, predicted, squared_error, covered, tau, promised, eta_error_s, eta_kept,
-            estimated, estimate_error_s, served_s)
-        select date_bin('10 s', clock_timestamp(), 'epoch') - make_interval(secs => 10 * n), 4 + 60 * rush,
-            8 + 8 * rush, 1 + 9 * rush, 40 + 45 * rush + n % 7, case when n % 23 = 0 then 1 else 0 end,
-            900 + 800 * rush + 9 * (n % 11), 1.2 + 3 * rush, 2.9 + 6 * rush, 4 + 8 * rush, 40,
-            40 * (20 + n % 9), 35 + n % 3, 0.6 + 0.1 * rush, 40, 30 + 60 * rush, 36, 10, 4 + n % 3, 30
-        from generate_series(1, 89) as n, lateral (select exp(-(((n - 40) / 14.0) ^ 2))::float8 as rush) as wave
-        on conflict do nothing"""
-    )

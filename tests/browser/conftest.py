@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, sync_playwright
 from pydantic import SecretStr
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
-from models.session import make_engine
+from models.connections.session import make_engine
 from settings import Settings
 from tests.browser import busy_service
 from tests.browser.chromium import FLAGS, NoChromium, find
@@ -70,7 +70,7 @@ def running_site(settings: Settings, port: int = 0) -> Iterator[Site]:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     engine = make_engine(str(settings.database_url))
-    forget = app.extensions["magnus"].page_reads.forget
+    forget = app.extensions["magnus_dashboard"].reads.forget
     yield Site(f"http://127.0.0.1:{server.server_port}", Stage(engine), server.shutdown, forget)
     server.shutdown()
     thread.join()

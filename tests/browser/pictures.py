@@ -7,7 +7,7 @@ pictures while requests still wait. Nothing on them is drawn in: a chart shows t
 import json
 import random
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -39,14 +39,16 @@ BATCH_LINES, BATCH_WORDS = 8000, 30.0
 @click.command()
 @click.option("--minutes", default=4.0, help="How long the service works before the pictures are taken.")
 @click.option("--policy", default="fusion", help="The service's policy.")
-def main(minutes: float, policy: str) -> None:
+@click.option("--only", multiple=True, type=click.Choice([*PICTURES]), help="Take this picture, and no others.")
+def main(minutes: float, policy: str, only: Sequence[str]) -> None:
     """Write docs/images/dashboard-*.png."""
+    chosen = {name: PICTURES[name] for name in only or PICTURES}
     with running_up("--policy", policy) as up:
         work(up, minutes * 60)
-        batch = half_served_batch(up)
+        batch = half_served_batch(up) if "batch" in chosen else ""
         with subprocess.Popen(demo(up, seed=0, requests=6000, rate=300), stdout=subprocess.DEVNULL) as overload:
             Event().wait(8.0)  # until a queue has formed
-            take(up, batch)
+            take(up, batch, chosen)
             overload.terminate()
 
 
@@ -80,7 +82,7 @@ def half_served_batch(up: Up) -> str:
     return str(batch["id"])
 
 
-def take(up: Up, batch: str, pictures: Mapping[str, tuple[str, str, int, int]] = PICTURES) -> None:
+def take(up: Up, batch: str, pictures: Mapping[str, tuple[str, str, int, int]]) -> None:
     """Sign in and photograph each page."""
     chromium = find()  # before Playwright runs here, since it starts one of its own
     with sync_playwright() as playwright:

@@ -27,21 +27,13 @@ class Site:
         self.forget()
         page.clock.fast_forward(REFRESHED_WITHIN_MS)
 
-    def planner(self, **state: Any) -> None:
+    def planner(self, policy: str = "magnus", **queue: Any) -> None:
         """Write a fresh snapshot of the planner."""
-        value = {
-            "version": 1,
-            "epoch": 1,
-            "policy": "magnus",
-            "waiting": 0,
-            "backlog_s": 0.0,
-            "decision_s": 0.001,
-            "batches": [],
-        }
+        value = {"version": 2, "decisions": {"epoch": 1, "policy": policy, "last_s": 0.001}, "queue": queue}
         self.stage.sql(
             """insert into service_state (name, value) values ('planner', cast(:value as jsonb))
             on conflict (name) do update set value = excluded.value, updated_at = clock_timestamp()""",
-            value=json.dumps(value | state),
+            value=json.dumps(value),
         )
 
     def answer(self, n: int, **columns: Any) -> str:

@@ -21,19 +21,75 @@ def audited(site: Site) -> list[tuple[str, str]]:
 
 def test_the_queue_shows_what_is_served_next_and_why(visitor: Visitor) -> None:
     page = visitor.go("/queue")
-    expect(page.locator("tbody tr")).to_have_count(3)
-    expect(page.locator("tbody tr").first).to_contain_text("7.00")
+    batches = page.get_by_role("region", name="Waiting batches").locator("tbody tr")
+    expect(batches).to_have_count(3)
+    expect(batches.first).to_contain_text("7.00")
     expect(page.locator(".why")).to_contain_text("response ratio is the highest")
     assert page.locator("svg.timeline rect:not(.track)").count() == 3
     page.get_by_label("Application").select_option("translation")
     page.get_by_role("button", name="Show").click()
     expect(page.locator("tbody tr").first).to_contain_text("2 of 4")
     visitor.go("/queue?tenant=nobody")
-    expect(page.get_by_text("No listed batch has a request that matches this filter.")).to_be_visible()
+    expect(page.get_by_text("None of the requests that the planner names matches this filter.")).to_be_visible()
+
+
+def queue_of(site: Site, policy: str, number: int) -> None:
+    """Requests of two tenants that wait under this policy, in batches of five; one of them has gone meanwhile."""
+    stage = site.stage
+    stage.sql("delete from requests where status = 'queued'")
+    for n in range(number):
+        stage.request(f"resp_{n:028x}wait", planner_epoch=1, tenant=f"t{n % 2}", predicted_tokens=5 + 10 * (n % 9))
+    ids = [*stage.requests("status")]
+    ids = [*(one for one in ids if one.endswith("wait")), "resp_gone"]
+    batches = [
+        {
+            "ids": ids[n : n + 5],
+            "size": len(ids[n : n + 5]),
+            "starts_in_s": n / 5,
+            "estimated_s": 1.0,
+            "response_ratio": 2.5,
+        }
+        for n in range(0, len(ids), 5)
+    ]
+    site.planner(policy, requests=len(ids), batches=batches)
+    site.forget()
+
+
+def column_names(visitor: Visitor, region: str) -> list[str]:
+    table = visitor.page.get_by_role("region", name=region)
+    return table.locator("th").all_text_contents()
+
+
+def test_under_a_policy_that_lets_requests_join_singly_the_next_ones_and_groups_of_all_are_shown(
+    visitor: Visitor, site: Site
+) -> None:
+    queue_of(site, "fusion", 60)
+    page = visitor.go("/queue")
+    expect(page.get_by_role("region", name="Next requests").locator("tbody tr")).to_have_count(20)
+    assert column_names(visitor, "Next requests") == [
+        *("#", "Request", "Length", "Predicted", "Waiting", "Starts in", "Tenant", "Application")
+    ]
+    assert page.locator("svg.timeline").count() == 0
+    groups = page.get_by_role("region", name="Groups of waiting requests").locator("tbody tr")
+    counts = [int(row.locator("td").nth(2).text_content() or 0) for row in groups.all()]
+    assert sum(counts) == 60
+    assert page.locator("td:has-text('–')").count() == 0
+
+
+@pytest.mark.parametrize(("policy", "own"), [("vs", []), ("magnus", ["Response ratio", "Wasted reads"])])
+def test_under_a_policy_with_batches_only_the_figures_that_it_uses_are_shown(
+    visitor: Visitor, site: Site, policy: str, own: list[str]
+) -> None:
+    queue_of(site, policy, 150)
+    page = visitor.go("/queue")
+    expect(page.get_by_role("region", name="Waiting batches").locator("tbody tr")).to_have_count(20)
+    names = column_names(visitor, "Waiting batches")
+    assert [name for name in names if name in ("Response ratio", "Wasted reads")] == own
+    expect(page.get_by_text("and 10 batches more")).to_be_visible()
 
 
 def test_a_queue_without_a_planner_or_of_requests_in_no_batch_says_so(visitor: Visitor, site: Site) -> None:
-    site.planner(waiting=busy_service.WAITING, batches=[])
+    site.planner(requests=busy_service.WAITING, batches=[])
     page = visitor.go("/queue")
     expect(page.get_by_text("No request waits in the policy's queue: these wait for")).to_be_visible()
     site.stage.sql("delete from service_state where name = 'planner'")
@@ -71,6 +127,25 @@ def test_a_worker_shows_its_batches_memory_and_rows_and_is_drained(visitor: Visi
     worker.get_by_role("button", name="Resume").click()
     expect(worker.get_by_role("button", name="Drain")).to_be_visible()
     assert audited(site) == [("resume", "worker gpu-0"), ("drain", "worker gpu-0")]
+
+
+def test_figures_of_workers_that_differ_say_why(visitor: Visitor, site: Site) -> None:
+    site.stage.sql("update workers set heartbeat_at = clock_timestamp() - interval '5 min' where name = 'gpu-1'")
+    site.stage.worker("gpu-2")
+    site.stage.sql("update workers set stopped_at = clock_timestamp() where name = 'gpu-2'")
+    sent = site.stage.sql(
+        """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, assigned_at)
+        values ('gpu-0', 'magnus', 1, 5, 5, 1.0, clock_timestamp() - interval '1 min') returning id"""
+    )[0][0]
+    waits = site.stage.request("resp_sent", limit_tokens=9000, predicted_upper_tokens=9000)
+    site.stage.sql("update requests set status = 'in_progress', batch_id = :id where id = :of", id=sent, of=waits)
+    page = visitor.go("/workers")
+    expect(page.locator("h1")).to_contain_text("1 alive · 1 silent · 1 stopped within a day")
+    worker = page.get_by_role("region", name="Worker gpu-0")
+    expect(worker).to_contain_text("5 rows, of which the first 4 in begun batches are listed")
+    expect(worker).to_contain_text("more than there are: not all rows get as long")
+    tile = visitor.go("/").locator(".tile", has_text="Workers")
+    expect(tile).to_contain_text("9 rows in their batches, 1 of them not begun: those count as backlog")
 
 
 def test_predictions_are_compared_and_a_version_is_rolled_back(visitor: Visitor, site: Site) -> None:

@@ -4,8 +4,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from models.operations.service_history import take_samples
-from models.session import make_sessions
+from models.connections.session import make_sessions
 from models.tenants import api_keys
 from tests.browser import busy_service
 from tests.browser.site import PASSWORD, Site, Visitor
@@ -27,6 +26,14 @@ def test_the_verdict_names_the_limit_and_what_to_do(site: Site, visitor: Visitor
     expect(page.locator("#limit")).to_have_text("none")
 
 
+def test_the_tile_of_workers_counts_those_that_live(site: Site, visitor: Visitor) -> None:
+    busy_service.fill(site)
+    site.stage.sql("update workers set heartbeat_at = clock_timestamp() - interval '5 min' where name = 'gpu-1'")
+    tile = visitor.go().locator(".tile", has_text="Workers")
+    expect(tile.locator(".big")).to_have_text("1")
+    expect(tile.locator(".note")).to_contain_text("1 worker silent")
+
+
 def test_the_numbers_are_those_of_the_api(site: Site, visitor: Visitor) -> None:
     busy_service.fill(site)
     with make_sessions(site.stage.database).begin() as session:
@@ -39,18 +46,6 @@ def test_the_numbers_are_those_of_the_api(site: Site, visitor: Visitor) -> None:
     expect(page.locator(".tile", has_text="Failed").locator(".big")).to_have_text("1")
     visitor.go("/queue")
     expect(page.locator("h1")).to_contain_text(f"{stats['queued']} requests wait")
-
-
-def test_charts_are_filled_from_the_first_sample_on(site: Site, visitor: Visitor) -> None:
-    site.stage.request("resp_waiting", planner_epoch=1)
-    with make_sessions(site.stage.database)() as session:
-        take_samples(session)
-    page = visitor.go()
-    backlog = page.locator("figure", has_text="Backlog and in flight")
-    expect(backlog.locator("polyline")).to_have_count(2)
-    assert "waiting 1, in flight 0" in (backlog.locator("rect.hover title").text_content() or "")
-    page.get_by_role("link", name="7 days").click()
-    expect(page.locator("figure", has_text="Backlog and in flight").locator("polyline")).to_have_count(2)
 
 
 def test_what_changes_appears_without_a_reload(visitor: Visitor, site: Site) -> None:

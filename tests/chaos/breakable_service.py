@@ -17,8 +17,8 @@ from cli.hosting import process_commands
 from cli.hosting.child_process import ChildProgram, start, stop
 from cli.hosting.embedded_servers import create_database, embedded_broker, embedded_postgres
 from cli.hosting.readiness import await_ready
-from models.connections.schema_upgrade import upgrade
-from models.session import make_engine
+from models.connections.session import make_engine
+from models.schema_upgrade import upgrade
 from tests.integration.database_stage import MODEL, Stage, eventually
 
 ENDINGS = """

@@ -14,9 +14,9 @@ from cli.hosting import process_commands
 from cli.hosting.child_process import ChildProgram, stop
 from cli.hosting.embedded_servers import embedded_broker
 from cli.hosting.readiness import worker_is_alive
-from models.connections.schema_upgrade import downgrade, upgrade
+from models.connections.session import make_sessions
 from models.operations import operator_jobs, operator_overview
-from models.session import make_sessions
+from models.schema_upgrade import downgrade, upgrade
 from tests.chaos.breakable_service import Service
 from tests.integration.database_stage import MODEL, eventually
 from tests.integration.stub_engine_server import StubServer
@@ -144,7 +144,7 @@ def read_only_postgres(service: Service) -> Iterator[None]:
 def old_schema(service: Service) -> Iterator[None]:
     """An older schema than this version needs, as an operator leaves it who forgets `magnus migrate`."""
     url = service.environment["MAGNUS_DATABASE_URL"]
-    downgrade(url, "0032")  # the next one brought a column that each heartbeat writes
+    downgrade(url, "0038")  # the next one brought a column that each heartbeat writes
     try:
         yield
     finally:

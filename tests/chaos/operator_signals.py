@@ -135,9 +135,9 @@ def plain(page: str) -> str:
 def holds(expression: str, samples: Mapping[str, list[float]]) -> bool:
     """Whether an alarm's expression holds, by the first condition of each of its alternatives."""
     for alternative in expression.split(" or "):
-        summed, name, sign, bound = re.match(r"(sum\()?(\w+)\)? (==|>) (\d+)", alternative).groups()  # type: ignore[union-attr]
+        whole, name, sign, bound = re.match(r"max(\()?(?: by \(\w+\) \()?(\w+)\) (==|>) (\d+)", alternative).groups()  # type: ignore[union-attr]
         values = samples.get(name, [])
-        values = [sum(values)] if summed and values else values
+        values = [max(values)] if whole and values else values
         if any(value == float(bound) if sign == "==" else value > float(bound) for value in values):
             return True
     return False

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from models.planning import planner_state
+from models import planner_state
 from tests.chaos.breakable_service import Service
 from tests.integration.database_stage import eventually
 
@@ -99,6 +99,6 @@ def test_policies_switched_under_load(service: Service):
         service.worker_in_the_middle_of_a_batch()
         with service.stage.database.begin() as connection:
             planner_state.set_policy(connection, name)
-        in_force = "select 1 from service_state where value->>'policy' = :name"
+        in_force = "select 1 from service_state where value->'decisions'->>'policy' = :name"
         eventually(partial(service.stage.sql, in_force, name=name))
     service.all_answered_once(ids)

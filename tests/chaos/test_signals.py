@@ -16,7 +16,8 @@ from cli.checks.startup_checks import bind
 from cli.hosting import process_commands
 from cli.hosting.child_process import stop
 from cli.hosting.readiness import api_is_ready
-from models.session import make_sessions
+from models.connections.database_errors import DISK_FULL
+from models.connections.session import make_sessions
 from models.tenants import api_keys
 from settings import Settings
 from tests.chaos import faults
@@ -28,6 +29,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 LEASE_S = 3.0  # that of the breakable service
 CLEAR = "clear after"
+FULL, REMEDY = DISK_FULL.split("; ")
 
 Cause = Callable[[Service], AbstractContextManager[None]]
 
@@ -65,12 +67,12 @@ def of_process(kind: str, cause: Cause, verdict: str) -> Fault:
     return degraded(cause, verdict, missing, f"{missing}.*start a {kind} process", "MagnusProcessMissing")
 
 
-def of_failing_planner(message: str, condition: str) -> Fault:
+def of_failing_planner(message: str, condition: str, failure: str, missing: str, remedy: str) -> Fault:
     return degraded(
         lambda service: faults.refused_batches(service, message, condition),
-        f"stuck/planner: .*steps fail: .*{message}",
-        "steps of a process planner fail",
-        f"planner .* fail: .*{message}.*remove the cause",
+        f"stuck/planner: .*steps fail: .*{failure}",
+        missing,
+        f"planner .* fail: .*{failure}.*{remedy}",
         "MagnusProcessFails",
     )
 
@@ -106,8 +108,16 @@ FAULTS = {
     ),
     "the planner is frozen": of_process("planner", lambda service: frozen(service, "planner"), "stuck/planner: "),
     "the planner is dead": of_process("planner", lambda service: dead(service, "planner"), "stuck/planner: "),
-    "the planner lacks a right": of_failing_planner("permission denied for table batches", "insufficient_privilege"),
-    "the disk is full": of_failing_planner("could not extend file: No space left on device", "disk_full"),
+    "the planner lacks a right": of_failing_planner(
+        "permission denied for table batches",
+        "insufficient_privilege",
+        "permission denied for table batches",
+        "steps of a process planner fail",
+        "remove the cause",
+    ),
+    "the disk is full": of_failing_planner(
+        "could not extend file: No space left on device", "disk_full", FULL, DISK_FULL, REMEDY
+    ),
     "planning is paused": degraded(
         faults.paused, "stuck/planner: .*paused", "planning is paused", "planning is paused since .*resume", None
     ),

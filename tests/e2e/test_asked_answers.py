@@ -1,10 +1,8 @@
 """What a client asks of its answer beside the text, by the official client, of our engine with the bundled model."""
 
-import json
 from collections.abc import Iterator
 from typing import Any, Literal
 
-import openai
 import pytest
 from openai import OpenAI
 from pydantic import BaseModel
@@ -40,16 +38,6 @@ def test_an_answer_keeps_to_a_schema_in_every_call(client: OpenAI) -> None:
     assert isinstance(final.choices[0].message.parsed, Ant)
 
 
-def test_any_object_may_be_asked_for(client: OpenAI) -> None:
-    answer = client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, response_format={"type": "json_object"}, max_tokens=50
-    )
-    choice = answer.choices[0]
-    assert (choice.message.content or "").startswith("{")
-    if choice.finish_reason == "stop":
-        assert isinstance(json.loads(choice.message.content or ""), dict)
-
-
 def test_a_choice_of_texts_can_be_compared_by_their_log_probabilities(client: OpenAI) -> None:
     texts = ["river cloud", "river river"]
     answer = client.completions.create(model=MODEL, prompt=texts, max_tokens=1, echo=True, logprobs=1)
@@ -71,43 +59,3 @@ def test_an_answer_that_ignores_its_end_has_as_many_tokens_as_were_asked_for(cli
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 80
     assert [choice.finish_reason for choice in answer.choices] == ["length", "length"]
-
-
-def test_log_probabilities_are_told_by_our_engine(client: OpenAI) -> None:
-    answer = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=3, logprobs=True, top_logprobs=2)
-    assert answer.choices[0].logprobs is not None
-    known = answer.choices[0].logprobs.content
-    assert known is not None
-    assert answer.usage is not None
-    assert 0 < len(known) <= answer.usage.completion_tokens
-    for one in known:  # greedy: the token itself is the likeliest
-        assert one.logprob == max(other.logprob for other in one.top_logprobs)
-
-
-def test_a_conversation_goes_on_and_its_items_can_be_listed_and_counted(client: OpenAI) -> None:
-    first = client.responses.create(model=MODEL, input="river cloud")
-    second = client.responses.create(model=MODEL, input="again", previous_response_id=first.id)
-    assert second.previous_response_id == first.id
-    items = list(client.responses.input_items.list(second.id, order="asc"))
-    assert [getattr(item, "role", None) for item in items] == ["user", "assistant", "user"]
-    counted = client.responses.input_tokens.count(model=MODEL, input="again", previous_response_id=first.id)
-    assert second.usage is not None
-    assert counted.input_tokens == second.usage.input_tokens
-
-
-def test_a_model_without_tools_says_so(client: OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="knows no tools") as caught:
-        client.chat.completions.create(
-            model=MODEL, messages=MESSAGES, tools=[{"type": "function", "function": {"name": "weather"}}]
-        )
-    assert caught.value.param == "tools"
-
-
-def test_a_deadline_that_cannot_be_met_fails_the_request_and_says_so(client: OpenAI) -> None:
-    response = client.responses.create(
-        model=MODEL, input="How large is an ant?", extra_body={"magnus": {"deadline_s": 1e-4}}
-    )
-    assert response.status == "failed"
-    assert response.error is not None
-    assert str(response.error.code) == "deadline_exceeded"
-    assert response.output_text == ""

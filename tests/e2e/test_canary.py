@@ -13,7 +13,7 @@ import pytest
 import redis
 from sqlalchemy import Engine, text
 
-from models.session import make_engine
+from models.connections.session import make_engine
 from tests.e2e.whole_service import Up, eventually
 
 CANARY = f"canary{secrets.token_hex(8)}"  # one word, so that it survives any splitting

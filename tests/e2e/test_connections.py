@@ -1,4 +1,4 @@
-"""docs/operations.md says how many connections each process has at most; a running service has no more."""
+"""docs/operations/scale.md says how many connections each process has at most; a running service has no more."""
 
 import re
 from collections import Counter
@@ -9,7 +9,7 @@ import psycopg
 from cli.hosting.service_files import running_service
 from tests.e2e.whole_service import Up
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operations" / "scale.md"
 
 
 def documented() -> dict[str, int]:

@@ -26,13 +26,16 @@ def test_the_document_has_examples_in_every_language() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda block: block.language)
 def test_an_example_runs_as_it_stands(example: Block, up: Up) -> None:
-    ran = subprocess.run(
-        example.command(Path(sys.executable), NODE or ""),
-        env=os.environ | {"MAGNUS_URL": up.url, "MAGNUS_API_KEY": up.key},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    try:
+        ran = subprocess.run(
+            example.command(Path(sys.executable), NODE or ""),
+            env=os.environ | {"MAGNUS_URL": up.url, "MAGNUS_API_KEY": up.key, "OPENAI_LOG": "info"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    except subprocess.TimeoutExpired as slow:
+        pytest.fail(f"not done after {slow.timeout} s, having asked:\n{slow.stderr!r}\n{up.errors()}")
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip()
     assert '"error":{' not in ran.stdout.replace(" ", "")

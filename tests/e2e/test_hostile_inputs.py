@@ -17,13 +17,13 @@ pytestmark = pytest.mark.timeout(300)
 CHAT, RESPONSE, TOKENS = "/v1/chat/completions", "/v1/responses", "/tokenize"
 REFUSED = {400, 413}
 ANSWERED = {200}
-EITHER = REFUSED | ANSWERED
 NEIGHBOURS_TIMEOUT_S = 5.0
 HOSTILE_TIMEOUT_S = 30.0
 
 
-def chat(content: Any = "Repeat: ant", **others: Any) -> dict[str, Any]:
-    return {"model": "bundled", "max_tokens": 8, "messages": [{"role": "user", "content": content}], **others}
+def chat(content: Any = "ant river", **others: Any) -> dict[str, Any]:
+    messages = [{"role": "system", "content": "Repeat the text."}, {"role": "user", "content": content}]
+    return {"model": "bundled", "max_tokens": 8, "messages": messages, **others}
 
 
 def held_to(schema: Any) -> tuple[str, Any, set[int]]:
@@ -79,7 +79,7 @@ CASES: dict[str, tuple[str, Any, set[int]]] = {
     "many prompts": ("/v1/completions", {"model": "bundled", "prompt": ["a " * 9_000] * 128, "max_tokens": 1}, REFUSED),
     "stop strings": (CHAT, chat(stop=["a" * 64] * 4), ANSWERED),
     "many stop strings": (CHAT, chat(stop=["a"] * 60_000), REFUSED),
-    "many token ids": ("/detokenize", {"tokens": [1] * 131_072}, ANSWERED),
+    "many token ids": ("/detokenize", {"tokens": [1] * 131_072}, REFUSED),
     "arguments that are deep": (CHAT, chat() | {"messages": [
         {"role": "user", "content": "a"},
         {"role": "assistant", "tool_calls": [

@@ -14,9 +14,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from cli.api_client import Client, output_text
-from inference.prompt_format import load_prompt_format
+from inference.prompts.prompt_format import load_prompt_format
 from inference.toy.toy_applications import ToyRequest, toy_requests
-from scheduling.policies.policy_factory import POLICIES
+from scheduling.sharing.policy_factory import POLICIES
 from settings import BUNDLED_MODEL
 from tests.e2e.whole_service import MAGNUS, Up, eventually, running_up
 
@@ -51,7 +51,7 @@ def said_alone() -> dict[ToyRequest, tuple[str, int]]:
 def service(request: pytest.FixtureRequest) -> Iterator[tuple[Up, bool, bool]]:
     """A service with these settings, whether it has a prefix cache, and whether it guesses."""
     cached, guessed = request.param
-    with running_up(MAGNUS_PREFIX_CACHE=str(cached), MAGNUS_GUESS_TOKENS="16" if guessed else "0") as up:
+    with running_up(MAGNUS_PARAMETERS=f"prefix_cache={cached},guess_tokens={16 if guessed else 0}") as up:
         yield up, cached, guessed
 
 

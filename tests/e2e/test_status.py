@@ -7,7 +7,7 @@ import signal
 import subprocess
 from contextlib import suppress
 
-from cli.service_access import POLICIES
+from cli.hosting.service_access import POLICIES
 from tests.e2e.whole_service import MAGNUS, Up
 
 

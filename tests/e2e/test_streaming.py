@@ -1,6 +1,5 @@
 """Streams over the whole service, read by the official `openai` client: token by token, always the stored answer."""
 
-import json
 import os
 import signal
 import subprocess
@@ -9,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any
 
-import openai
 import pytest
 from openai import OpenAI
 
@@ -55,21 +53,6 @@ def test_a_chat_streams_what_it_would_have_answered(client: OpenAI):
     assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == whole.choices[0].finish_reason
     assert chunks[-1].usage == whole.usage
     assert {c.id for c in chunks} == {chunks[0].id}
-
-
-def test_a_completion_streams_what_it_would_have_answered(client: OpenAI):
-    asked = {
-        "model": MODEL,
-        "prompt": WORDS,
-        "max_tokens": 30,
-        "stop": [WORDS.split()[5]],
-        "temperature": 0.5,
-        "seed": 3,
-    }
-    whole = client.completions.create(**asked)  # type: ignore[call-overload]
-    chunks = list(client.completions.create(**asked, stream=True))  # type: ignore[call-overload]
-    assert "".join(chunk.choices[0].text for chunk in chunks) == whole.choices[0].text
-    assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
 
 
 def test_a_response_streams_what_it_would_have_answered(client: OpenAI):
@@ -159,34 +142,6 @@ def test_a_client_that_leaves_its_stream_cancels_the_request_and_one_in_the_back
         stream.close()
     eventually(lambda: joining.responses.retrieve(ids[False]).status == "cancelled")
     eventually(lambda: joining.responses.retrieve(ids[True]).status in ("completed", "incomplete"))
-
-
-def test_a_client_that_leaves_while_it_waits_cancels_its_request(joining: OpenAI):
-    metadata = {"application": "leaves"}
-    with pytest.raises(openai.APITimeoutError):
-        joining.with_options(timeout=0.1).responses.create(
-            model=MODEL, instructions=DOUBLE, input=LONG, max_output_tokens=1000, metadata=metadata
-        )
-    eventually(lambda: [one.status for one in listed(joining, "leaves")] == ["cancelled"])
-
-
-def listed(client: OpenAI, application: str) -> list[openai.types.responses.Response]:
-    """The responses of an application."""
-    page = client.get("/responses", cast_to=object, options={"params": {"application": application}})
-    return [openai.types.responses.Response.construct(**one) for one in page["data"]]  # type: ignore[index]
-
-
-def test_another_tenant_has_no_such_stream(up: Up, joining: OpenAI):
-    made = subprocess.run(
-        [MAGNUS, "keys", "create", "--name", "other", "--tenant", "other", "--json", "--state-dir", str(up.state_dir)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    made_id = joining.responses.create(model=MODEL, input="river", background=True).id
-    key = json.loads(made.stdout)["key"]
-    with OpenAI(base_url=f"{up.url}/v1", api_key=key, max_retries=0) as other, pytest.raises(openai.NotFoundError):
-        other.responses.retrieve(made_id, stream=True)
 
 
 def test_a_hundred_streams_at_once_are_all_whole(joining: OpenAI):

@@ -28,7 +28,7 @@ def up(monkeypatch: pytest.MonkeyPatch) -> Iterator[Up]:
 def test_every_answer_is_told_once_or_more_and_counted_once(up: Up) -> None:
     body = {"model": "bundled", "instructions": APPLICATIONS["repeat"].instruction, "input": "river cloud"}
     with running_receiver() as receiver, Client(up.url, up.key) as client:
-        made = client.create_webhook(receiver.url, ())
+        made = client.call("POST", "magnus", "webhooks", json={"url": receiver.url})
         jobs = [client.create(body)["id"] for _ in range(JOBS)]
         eventually(lambda: receiver.received)
         os.kill(up.pid("chores"), signal.SIGKILL)

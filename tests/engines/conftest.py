@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.outside_engines.server_processes import EngineServer
-from inference.sequences import FinishedSequence
+from inference.engine_requests import FinishedRow
 from tests.engines.tested_engines import KINDS, SERVERS, EngineUnderTest, endless_terms, engine_under_test
 
 OF_A_KIND = ("served", "endless", "on_demand", "adapted", "pooled")  # fixtures whose parameter is a kind of engine
@@ -84,6 +84,6 @@ def right_engine(tmp_path_factory) -> Iterator[EngineUnderTest]:
 
 
 @pytest.fixture(scope="package")
-def right_answers(right_engine: EngineUnderTest) -> dict[str, FinishedSequence]:
+def right_answers(right_engine: EngineUnderTest) -> dict[str, FinishedRow]:
     """What our engine answers to the toy requests."""
     return right_engine.drain(right_engine.toy_sequences())

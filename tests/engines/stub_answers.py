@@ -5,8 +5,8 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any
 
+from inference.engine_requests import DecodingRequest
 from inference.local.engine import Engine
-from inference.sequences import Sequence
 from request_body import Sampling
 from tests.integration.stub_engine_server import StubHandler, StubServer
 
@@ -36,7 +36,9 @@ def answers_of(engine: Engine) -> Callable[[StubHandler, dict[str, Any]], None]:
             body.get("seed"),
             ignore_eos=body.get("ignore_eos", False),
         )
-        row = Sequence("row", tuple(body["prompt"]), body["max_tokens"], sampling=sampling, stop=tuple(body["stop"]))
+        row = DecodingRequest(
+            "row", tuple(body["prompt"]), body["max_tokens"], sampling=sampling, stop=tuple(body["stop"])
+        )
         reason = None
         while reason is None:
             with turn:

@@ -6,8 +6,8 @@ from threading import Event
 import httpx
 import pytest
 
+from inference.engine_requests import FinishedRow
 from inference.remote.server_load import load_from_metrics
-from inference.sequences import FinishedSequence
 from tests.engines.tested_engines import EngineUnderTest
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]  # vLLM takes minutes to start where others use the cores too
@@ -16,7 +16,7 @@ ROWS, CANCELLED = 40, 20
 LIMIT = 6000  # tokens of rows that only their limits end; 40 such rows fit into the server
 
 
-def drain_as_a_worker_does(tested: EngineUnderTest, rows) -> dict[str, FinishedSequence]:
+def drain_as_a_worker_does(tested: EngineUnderTest, rows) -> dict[str, FinishedRow]:
     """Steps until all rows have ended; a row that the server failed goes in again with the tokens that it has."""
     waiting, ended = {row.id: row for row in rows}, {}
     while waiting:
@@ -30,7 +30,7 @@ def drain_as_a_worker_does(tested: EngineUnderTest, rows) -> dict[str, FinishedS
     return ended
 
 
-def texts(tested: EngineUnderTest, ended: dict[str, FinishedSequence]) -> dict[str, tuple[str, int]]:
+def texts(tested: EngineUnderTest, ended: dict[str, FinishedRow]) -> dict[str, tuple[str, int]]:
     return {one: (tested.text(row), row.tokens) for one, row in ended.items()}
 
 

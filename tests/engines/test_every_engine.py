@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from inference.sequences import FinishedSequence, JsonFormat, Sequence
+from inference.engine_requests import DecodingRequest, FinishedRow, JsonFormat
 from inference.toy.toy_applications import draw_request
+from protocol.streaming.token_messages import Piece
 from request_body import Sampling
 from tasks.serving.results.live_tokens import LiveRows, LiveTexts
 from tests.engines.tested_engines import REQUESTS, EngineUnderTest
-from webapp.streaming.token_messages import Piece
 
 pytestmark = pytest.mark.timeout(400)  # vLLM takes minutes to start where others use the cores too
 SAME_SHARE = 0.995  # least share of greedy answers that are the same: rounding may turn a tie
@@ -28,7 +28,7 @@ PIECES = 4
 UNICODE = ("naïve café", "东京 的 雨", "🙂 🚀 👩‍👩‍👧", "שלום עולם", "e\u0301 a\u200db")
 
 
-def long_rows(tested: EngineUnderTest) -> list[Sequence]:
+def long_rows(tested: EngineUnderTest) -> list[DecodingRequest]:
     """Rows of more than a hundred tokens, which take any engine some time."""
     drawn = [draw_request("double", WORDS, random.Random(n)) for n in range(8)]
     return [tested.sequence(f"long {n}", toy.instruction, toy.input) for n, toy in enumerate(drawn)]
@@ -255,11 +255,11 @@ def test_what_a_row_generates_can_be_read_between_steps(tested):
     assert len(pieces) >= PIECES
 
 
-def read_while_it_runs(tested, rows) -> tuple[list[Piece], FinishedSequence]:
+def read_while_it_runs(tested, rows) -> tuple[list[Piece], FinishedRow]:
     """Pieces of the first row, which somebody reads, until there are enough; and that row, taken out then."""
     texts = LiveTexts(tested.prompts.decode)
     pieces: list[Piece] = []
-    ended: dict[str, FinishedSequence] = {}
+    ended: dict[str, FinishedRow] = {}
     live = LiveRows(lambda step: pieces.extend(texts.add(step)))
     live.begin([rows[0].id])
     tested.engine.insert(rows)

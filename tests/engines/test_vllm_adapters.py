@@ -12,7 +12,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from benchmarks.outside_engines.server_processes import running_engine
-from inference.prompt_format import load_prompt_format
+from inference.prompts.prompt_format import load_prompt_format
 from inference.toy.toy_applications import ToyRequest, toy_requests
 from settings import BUNDLED_MODEL
 from tests.e2e.whole_service import Up, running_up

@@ -22,9 +22,9 @@ from inference.embedding.pooling_engine import PoolingEngine
 from inference.embedding.pooling_server import PoolingServer
 from inference.embedding.text_model import read_text_model
 from inference.embedding.vectors import unpacked
-from inference.sequences import Sequence
+from inference.engine_requests import PoolingRequest
+from models.connections.session import make_engine, make_sessions
 from models.operations.fleet_use import set_drained
-from models.session import make_engine, make_sessions
 from request_body import Pooling
 from tests.e2e.whole_service import MAGNUS, Up, eventually, running_up
 from tests.engines.tested_engines import TERMS
@@ -73,7 +73,7 @@ def test_vectors_are_those_of_the_library(pooled: EngineServer, minilm: Path) ->
     engine = PoolingEngine(server.encode, scores_pairs=False, pass_tokens=2048)
     tokens = [min(model.max_tokens, count) for count in model.item_tokens(TEXTS)]
     rows = [
-        Sequence(str(number), (), 1, texts=(text,), pooling=Pooling(task="embed", tokens=(count,)))
+        PoolingRequest(str(number), (text,), Pooling(tokens=(count,)))
         for number, (text, count) in enumerate(zip(TEXTS, tokens, strict=True))
     ]
     found = np.concatenate([unpacked(one.text or "", 1) for one in engine.run(rows)[0]])

@@ -8,13 +8,12 @@ from typing import Any, get_args
 
 from benchmarks.inputs.changed_models import make_endless_model
 from benchmarks.outside_engines.server_processes import EngineKind, EngineServer, ServerTerms, running_engine
+from inference.engine_requests import DecodingRequest, FinishedRow
 from inference.local.engine import Engine
 from inference.local.loading.model_loading import LoadedModel, load_model
-from inference.prompt_format import PromptFormat, load_prompt_format
+from inference.prompts.prompt_format import PromptFormat, load_prompt_format
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_probe import connect
-from inference.sequences import FinishedSequence
-from inference.sequences import Sequence as TokenSequence
 from inference.serving_engine import ServingEngine
 from inference.toy.toy_applications import toy_requests
 from settings import BUNDLED_MODEL
@@ -59,40 +58,41 @@ class EngineUnderTest:
         """Whether a row can ignore EOS and go on to its limit."""
         return not isinstance(self.engine, RemoteEngine) or "ignore_eos" in self.engine.server.capabilities.options
 
-    def sequence(self, id: str, instructions: str, input: str, limit: int = LIMIT, **options: Any) -> TokenSequence:
+    def sequence(self, id: str, instructions: str, input: str, limit: int = LIMIT, **options: Any) -> DecodingRequest:
         """A row as a worker makes it: the prompt as token ids and as turns."""
         turns = (("system", instructions), ("user", input))
-        return TokenSequence(id, tuple(self.prompts.encode(instructions, input)), limit, turns=turns, **options)
+        return DecodingRequest(id, tuple(self.prompts.encode(instructions, input)), limit, turns=turns, **options)
 
-    def toy_sequences(self, requests: int = REQUESTS, **options: Any) -> list[TokenSequence]:
+    def toy_sequences(self, requests: int = REQUESTS, **options: Any) -> list[DecodingRequest]:
         """Rows with requests of all six toy applications."""
         return [
             self.sequence(str(n), toy.instruction, toy.input, **options)
             for n, toy in enumerate(toy_requests(requests, SEED, median_words=12.0))
         ]
 
-    def text(self, row: FinishedSequence) -> str:
+    def text(self, row: FinishedRow) -> str:
         """The answer as a client gets it."""
         return self.prompts.decode(row.generated_ids) if row.text is None else row.text
 
-    def drain(self, rows: Sequence[TokenSequence] = ()) -> dict[str, FinishedSequence]:
+    def drain(self, rows: Sequence[DecodingRequest] = ()) -> dict[str, FinishedRow]:
         """Inserts these rows and steps until no row is left; returns the rows that ended, by id."""
         self.engine.insert(rows)
-        ended: dict[str, FinishedSequence] = {}
+        ended: dict[str, FinishedRow] = {}
         while self.engine.rows:
             ended |= {row.id: row for row in self.engine.step()}
         return ended
 
-    def preempted(self, id: str) -> TokenSequence | None:
+    def preempted(self, id: str) -> DecodingRequest | None:
         """Preempts a row; returns what remains of it, or None if it ended while this process got no CPU."""
         try:
-            return self.engine.preempt(id)
+            taken: DecodingRequest = self.engine.preempt(id)
+            return taken
         except KeyError:
             return None
 
-    def until_tokens(self, tokens: int, ids: Sequence[str]) -> dict[str, FinishedSequence]:
+    def until_tokens(self, tokens: int, ids: Sequence[str]) -> dict[str, FinishedRow]:
         """Steps until each of these rows has `tokens` tokens or has ended; returns the rows that ended."""
-        ended: dict[str, FinishedSequence] = {}
+        ended: dict[str, FinishedRow] = {}
         while any(self.engine.rows.get(one, tokens) < tokens for one in ids):
             ended |= {row.id: row for row in self.engine.step()}
         return ended

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.local.engine import Engine
+from inference.local.engine_options import EngineOptions
 from inference.local.forward import page_kernels
 from inference.local.forward.page_kernels import TritonKernels
 from inference.local.kv.pages import Pages
@@ -67,7 +68,7 @@ def test_kernels_write_and_read_what_torch_does(positions, size, heads, of_key_h
 def test_rows_in_pages_answer_as_alone():
     here = known("llama")
     here.loaded.decoder.kernels = TritonKernels()
-    engine = Engine(here.loaded, AMPLE, block_tokens=4)
+    engine = Engine(here.loaded, AMPLE, EngineOptions(block_tokens=4))
     engine.insert([answered.sequence(str(number), limit=5) for number, answered in enumerate(here.pool[:3])])
     done = drain(engine)
     assert [done[str(number)].generated_ids for number in range(3)] == [one.up_to(5) for one in here.pool[:3]]

@@ -22,6 +22,8 @@ def answering(api: Api, output_text: str = "one", **columns: Any) -> Iterator[No
         "logprobs": None,
         "reasoning_tokens": None,
         "cached_tokens": None,
+        "finish_reason": None,
+        "stop_string": None,
     } | columns
     if values["logprobs"] is not None:
         values["logprobs"] = json.dumps(values["logprobs"])
@@ -33,8 +35,8 @@ def answering(api: Api, output_text: str = "one", **columns: Any) -> Iterator[No
                 api,
                 """update requests set status = :status, output_text = :output_text, output_tokens = :output_tokens,
                 logprobs = cast(:logprobs as jsonb),
-                reasoning_tokens = :reasoning_tokens, cached_tokens = :cached_tokens,
-                finished_at = clock_timestamp() where status = 'queued' returning id""",
+                reasoning_tokens = :reasoning_tokens, cached_tokens = :cached_tokens, finish_reason = :finish_reason,
+                stop_string = :stop_string, finished_at = clock_timestamp() where status = 'queued' returning id""",
                 **values,
             )
             stop.wait(0.01)

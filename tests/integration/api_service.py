@@ -3,14 +3,17 @@
 from dataclasses import dataclass
 from typing import Any, cast
 
+import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import Engine, text
 from werkzeug.test import TestResponse
 
-from models.session import make_sessions
+from inference.answer_parts import read_answer as read
+from models.connections.session import make_sessions
 from models.tenants import api_keys
 
 MODEL = "words"
+UNREADABLE = "An answer in a form that no version of the reader knows."
 
 
 class ApiAnswer(TestResponse):
@@ -70,3 +73,14 @@ def finish(api: Api, id: str, *, text: str = "one two", status: str = "completed
         status=status,
         text=text,
     )
+
+
+def cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the reader of answers fail on UNREADABLE."""
+
+    def read_answer(answer: str, *form: Any) -> Any:
+        if answer == UNREADABLE:
+            raise ValueError("unreadable")
+        return read(answer, *form)
+
+    monkeypatch.setattr("protocol.responses.output_items.read_answer", read_answer)

@@ -8,12 +8,12 @@ from typing import Any
 from openai import OpenAI
 from openai.types import Batch, FileObject
 
+from models.connections.session import make_engine, make_sessions
 from models.planning.live_fleet import served_adapters
-from models.session import make_engine, make_sessions
 from tasks.chores.job_progress import update_jobs
 from tasks.chores.line_feeder import LineFeeder
 from tests.integration.api_service import MODEL, Api
-from webapp.app_context import AppContext
+from webapp.context.app_context import AppContext
 
 LONG_S = 60.0  # more seconds than any piece of work takes, which ends when nothing is left to do
 
@@ -68,12 +68,13 @@ class BulkStage:
     api: Api
     max_requests: int = 200_000
     max_tokens: int = 100_000_000
+    max_bytes: int = 2**30
 
     def feed(self) -> int:
         """Queue as many lines as the tenants' limits admit, with one connection; returns how many lines were read."""
         self.api.sql("update bulk_jobs set fed_at = clock_timestamp() where fed_at > clock_timestamp()")  # hold no job
         context: AppContext = self.api.client.application.extensions["magnus"]
-        limits = {"max_requests": self.max_requests, "max_tokens": self.max_tokens}
+        limits = {"max_requests": self.max_requests, "max_tokens": self.max_tokens, "max_bytes": self.max_bytes}
         engine = make_engine(self.api.engine.url.render_as_string(False), pool_size=1, pool_timeout_s=1.0)
 
         def all_adapters() -> dict[str, str]:

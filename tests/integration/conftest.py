@@ -13,7 +13,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from werkzeug.serving import make_server
 
-from models.session import make_engine, make_sessions
+from models.connections.session import make_engine, make_sessions
 from models.tenants import api_keys
 from settings import Settings
 from tasks.planning.leader import Leader

@@ -1,18 +1,39 @@
 """The database as planner, predictor and workers read and write it; tests insert rows without API, broker or clock."""
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine, text
 
+from models.stored_values import to_json
 from models.tables import Base
+from scheduling.costs import ProfiledCurves, ServingCurves
+from scheduling.kv_memory import KvMemory
+from scheduling.worker_facts import WorkerFacts
 
 MODEL = "small"
-CURVES = {"prefill": [1e-5, 0.0, 0.0, 0.01], "decode": [1e-7, 1e-4, 0.0, 0.004]}
+CURVES = ServingCurves((1e-5, 0.0, 0.0, 0.01), (1e-7, 1e-4, 0.0, 0.004))
 T = TypeVar("T")
+
+
+def facts(name: str = "w1", model: str = MODEL, kv_tokens: int = 10_000, **more: Any) -> WorkerFacts:
+    """The facts of a worker with a KV cache for this many tokens of one byte each."""
+    return WorkerFacts(name, model, "cpu", KvMemory(kv_tokens, 1), **more)
+
+
+def insert_worker(sql: Callable[..., object], worker: WorkerFacts, **columns: str) -> None:
+    """Inserts a worker that has registered; other columns are SQL expressions."""
+    row = {"name": ":name", "model": ":model", "facts": "cast(:facts as jsonb)", "longest_row_tokens": ":longest"}
+    row |= columns
+    sql(
+        f"insert into workers ({', '.join(row)}) values ({', '.join(row.values())})",
+        name=worker.name,
+        model=worker.model,
+        facts=to_json(worker),
+        longest=worker.memory.longest_row_tokens,
+    )
 
 
 @dataclass
@@ -49,15 +70,8 @@ class Stage:
 
     def worker(self, name: str = "w1", *, kv_tokens: int = 10_000, model: str = MODEL, prefill_s: float = 0.01) -> str:
         """A live worker with a KV cache for `kv_tokens` tokens of one byte each, and CURVES with this fixed prefill."""
-        curves = CURVES | {"prefill": [*CURVES["prefill"][:3], prefill_s]}
-        self.sql(
-            """insert into workers (name, model, device, theta_bytes, delta_bytes, curves)
-            values (:name, :model, 'cpu', :theta, 1, cast(:curves as jsonb))""",
-            name=name,
-            model=model,
-            theta=kv_tokens,
-            curves=json.dumps(curves),
-        )
+        prefill = (*CURVES.prefill[:3], prefill_s)
+        insert_worker(self.sql, facts(name, model, kv_tokens, curves=ProfiledCurves(replace(CURVES, prefill=prefill))))
         return name
 
     def requests(self, *columns: str) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
-from scheduling.policies.policy_factory import PolicySettings
+from processes.planner_rules import PlannerRules
+from scheduling.sharing.policy_factory import PolicySettings
 from tasks.planning.leader import Leader
-from tasks.planning.planner_rules import PlannerRules
 from tests.integration.database_stage import Stage, eventually
 
 RULES = PlannerRules("fusion", PolicySettings(), lookahead_s=0.0, alive_s=3600.0, lease_s=3600.0, resend_s=3600.0)

@@ -1,27 +1,30 @@
 """A worker's threads as the tests of serving start them: on a real engine with a small model, and a real Postgres."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
+from inference.engine_requests import DecodingRequest
 from inference.local.engine import Engine
+from inference.local.engine_options import EngineOptions
 from inference.local.loading.model_loading import LoadedModel, load_model
-from inference.prompt_format import PromptFormat, load_prompt_format
-from inference.request_tokens import RequestTokens
-from inference.sequences import Sequence
+from inference.prompts.prompt_format import PromptFormat, load_prompt_format
+from inference.prompts.request_tokens import RequestTokens
 from inference.serving_engine import ServingEngine
-from models.leasing.leases import WorkerOffer
-from models.leasing.worker_registration import WorkerRegistration
+from scheduling.kv_memory import KvMemory
+from scheduling.worker_facts import WorkerFacts, WorkerReport
 from tasks.serving.batches.batch_runner import BatchRunner
 from tasks.serving.batches.lease_heartbeat import LeaseTerms
+from tasks.serving.batches.served_model import ServedModel
 from tasks.serving.results.live_tokens import LiveRows, StepTokens
 from tests.integration.database_stage import MODEL, Stage, eventually
 from tests.integration.small_model import make_small_model
 
-TERMS = LeaseTerms(lease_s=30.0, heartbeat_s=0.05, stall_s=30.0, max_attempts=3)
+TERMS = LeaseTerms(lease_s=30.0, heartbeat_s=0.05, stall_s=30.0)
 
 
 @cache
@@ -34,7 +37,7 @@ def small_model(directory: Path, seed: int = 3) -> tuple[LoadedModel, PromptForm
 def answer_alone(loaded: LoadedModel, prompt_format: RequestTokens, input: str, limit: int) -> str:
     """What a model generates for a request alone."""
     ids = tuple(prompt_format.encode_request("", input, ()))
-    ((row,), _) = Engine(loaded, 10**9).run([Sequence("alone", ids, limit)])
+    ((row,), _) = Engine(loaded, 10**9).run([DecodingRequest("alone", ids, limit)])
     return prompt_format.decode(row.generated_ids)
 
 
@@ -48,26 +51,30 @@ class Serving:
         prompt_format: RequestTokens,
         kv_tokens: int,
         make_engine: Callable[[], ServingEngine] | None = None,
-        offer: Callable[[], WorkerOffer] = WorkerOffer,
+        report: Callable[[], WorkerReport] = WorkerReport,
         terms: LeaseTerms = TERMS,
         model: str = MODEL,
+        name: str = "w1",
+        fingerprints: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.stage, self.loaded, self.format = stage, loaded, prompt_format
+        self.stage, self.loaded, self.format, self.name = stage, loaded, prompt_format, name
         self.broken: list[str] = []
         self.steps: list[StepTokens] = []  # the passed-on tokens of rows that somebody reads
         self.live_rows = LiveRows(self.steps.append)
         budget = kv_tokens * loaded.delta_bytes
         self.runner = BatchRunner(
             stage.database,
-            make_engine or (lambda: Engine(loaded, budget, prefix_cache=True)),
-            prompt_format,
-            WorkerRegistration("w1", model, "cpu", budget, loaded.delta_bytes, curves=None),
+            ServedModel(
+                make_engine or (lambda: Engine(loaded, budget, EngineOptions(prefix_cache=True))),
+                prompt_format,
+                WorkerFacts(name, model, "cpu", KvMemory(budget, loaded.delta_bytes), fingerprints=dict(fingerprints)),
+                report,
+            ),
             terms,
             renewals=stage.database.execution_options(isolation_level="AUTOCOMMIT"),
             kick_planner=lambda: None,
             on_broken=self.broken.append,
             live_rows=self.live_rows,
-            offer=offer,
         )
         self.runner.start()
         self._pool = ThreadPoolExecutor(16)
@@ -77,8 +84,9 @@ class Serving:
         columns = {"joins": False, "iteration_limit": None, "preempts": []} | columns
         ((batch_id,),) = self.stage.sql(
             """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, joins,
-                iteration_limit, preempts) values ('w1', 'test', :size, 1, 1, 1.0, :joins, :iteration_limit, :preempts)
+                iteration_limit, preempts) values (:name, 'test', :size, 1, 1, 1.0, :joins, :iteration_limit, :preempts)
             returning id""",
+            name=self.name,
             size=len(ids),
             **columns,
         )

@@ -51,6 +51,7 @@ class StubServer(ThreadingHTTPServer):
         self.pages: dict[str, str] = {}  # pages by path, instead of the stub's own; an empty one answers 501
         self.posts: dict[str, tuple[int, str]] = {}  # (status, answer) of POSTs to other pages, by path
         self.posts_once: list[tuple[int, str]] = []  # (status, answer) of the first POSTs to those pages
+        self.slow_posts = 0  # POSTs to those pages that are not answered
         self.gate = Event()  # tokens are sent while it is set
         self.gate.set()
         self.prompts: list[list[int]] = []
@@ -113,12 +114,16 @@ class StubHandler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.path in self.server.posts:
             self.server.bodies.append(body)
+            if self.server.slow_posts:
+                self.server.slow_posts -= 1
+                self.connection.recv(1)  # until the client goes
+                return None
             once = self.server.posts_once
             status, page = once.pop(0) if once else self.server.posts[self.path]
             self.answer(status, page)
             return self.close_late() if status == 500 else None
-        if self.path == "/tokenize" and not self.server.tokenizes:
-            return self.answer(404, "{}")
+        if self.path == "/tokenize":
+            return self.answer(200, '{"tokens": [7]}') if self.server.tokenizes else self.answer(404, "{}")
         if self.path != "/v1/completions" or not body.get("stream"):
             return self.answer(200, json.dumps({"choices": [{"token_ids": [EOS], "finish_reason": "stop"}]}))
         trial = body["prompt"] == [0]

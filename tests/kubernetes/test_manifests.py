@@ -3,6 +3,7 @@
 The schemas come from PyPI, with the linter of the Dockerfile, into an environment of their own under .magnus.
 """
 
+import os
 import subprocess
 import venv
 from pathlib import Path
@@ -63,6 +64,29 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> list[Object]:
         return rendered(MANIFESTS / request.param)
     needed = ["models"] if request.param == "engine" else []
     return with_components(tmp_path, *needed, request.param)
+
+
+def test_in_front_of_a_server_of_others_the_worker_needs_no_gpu_and_may_reach_it(tmp_path: Path) -> None:
+    objects = with_components(tmp_path, "external-engine")
+    (worker,) = pods(objects)["magnus-worker"]["containers"]
+    assert worker["image"] == "magnus"
+    assert worker["args"][3:] == ["--engine-url", "$(MAGNUS_ENGINE_URLS)"]
+    assert "nvidia.com/gpu" not in str(worker["resources"])
+    (policy,) = [one["spec"] for one in objects if one["metadata"]["name"] == "magnus-external-engine"]
+    (chosen,) = policy["podSelector"]["matchExpressions"]
+    assert {"web", "worker"} <= set(chosen["values"])
+    assert policy["egress"] == [{"ports": [{"protocol": "TCP", "port": 8000}]}]
+
+
+def test_the_lines_at_the_end_of_the_example_allow_another_port(tmp_path: Path) -> None:
+    text = (MANIFESTS / "example" / "kustomization.yaml").read_text().replace("../", f"{MANIFESTS}/")
+    _, lines = text.split("do not name:\n")
+    overlay = yaml.safe_load(text.replace(lines, lines.replace("  # ", "  ")))
+    for key in ("resources", "components"):
+        overlay[key] = [os.path.relpath(path, tmp_path) for path in overlay[key]]
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    (policy,) = [one["spec"] for one in rendered(tmp_path) if one["metadata"]["name"] == "magnus"]
+    assert {"protocol": "TCP", "port": 25060} in policy["egress"][0]["ports"]
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])

@@ -4,16 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from inference.engine_errors import UnsupportedModel
-from inference.local.forward.attention_windows import described
+from inference.engine_requests import DecodingRequest
+from inference.local.kv.attention_windows import described
 from inference.local.loading.decoding_check import ELSEWHERE
 from inference.local.loading.model_loading import prepare_model
-from inference.sequences import Sequence
 from tests.models.tiny_families import ORIGINAL, POSITIONS, Family, longrope, prompts, scaled, tiny_model
 from tests.models.ways_of_serving import ANSWER, WAYS, answers_alone
 from tests.unit.inference.tiny_models import Letters
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
-HEAD = "| family | model type | answers | layers, or why not |\n|---|---|---|---|\n"
+HEAD = "| layers, or why not | answers | families |\n|---|---|---|\n"
 
 FAMILIES = (
     Family("Llama, SmolLM2, TinyLlama", "llama"),
@@ -26,7 +26,7 @@ FAMILIES = (
     Family("Llama with dynamic rope", "llama", scaled("dynamic")),
     Family("Llama with YaRN", "llama", scaled("yarn", original_max_position_embeddings=ORIGINAL)),
     Family("Llama with longrope", "llama", longrope(), fast=True),
-    Family("Llama 4", "llama4_text", fast=True),
+    Family("Llama 4", "llama4_text", {"floor_scale": 16, "attn_scale": 0.5}, fast=True),
     Family("Mistral 7B v0.1", "mistral", fast=True),
     Family("Mistral from v0.2", "mistral", {"sliding_window": None}),
     Family("Mixtral", "mixtral", {"sliding_window": None}),
@@ -107,22 +107,26 @@ FAMILIES = (
 )
 
 
-def line_of(family: Family) -> str:
-    """Serves a family in every way and returns its line of the table; raises AssertionError if an answer is wrong."""
+def shown(family: Family) -> str:
+    """A family as the table names it."""
+    return f"{family.name} (`{family.model_type}`)"
+
+
+def served(family: Family) -> tuple[str, str]:
+    """Serves a family in every way; its layers, or why not, and its answers. AssertionError if an answer is wrong."""
     model = tiny_model(family)
     alone = answers_alone(model, prompts())
     assert len({token for each in alone for token in each.answer}) > 10, "its answers are too alike to tell an error"
-    begin = f"| {family.name} | `{family.model_type}` |"
     try:
         loaded = prepare_model(model, Letters(), family.name)
     except UnsupportedModel as refused:
-        return f"{begin} refused | {refused.reason.removesuffix(f'; {ELSEWHERE}')} |"
-    sequences = [Sequence(str(row), each.prompt_ids, ANSWER) for row, each in enumerate(alone)]
+        return refused.reason.removesuffix(f"; {ELSEWHERE}"), "refused"
+    sequences = [DecodingRequest(str(row), each.prompt_ids, ANSWER) for row, each in enumerate(alone)]
     for way in WAYS:
         answers = way(replace(loaded, eos_ids=frozenset()), sequences)
         together = [answers[str(row)][: len(each.answer)] for row, each in enumerate(alone)]
         assert together == [each.answer for each in alone], f"{family.name} {way.__name__}"
-    return f"{begin} equal | {described(loaded.layout.kinds, loaded.layout.windows)} |"
+    return described(loaded.layout.kinds, loaded.layout.windows), "equal"
 
 
 def table_of_page() -> str:
@@ -130,6 +134,15 @@ def table_of_page() -> str:
     return PAGE.read_text().partition(HEAD)[2].partition("\n\n")[0].strip()
 
 
+def families_of_page() -> dict[str, tuple[str, str]]:
+    """What the table says of each family."""
+    lines = [line.strip("| ").split(" | ") for line in table_of_page().split("\n")]
+    return {family: (layers, answers) for layers, answers, families in lines for family in families.split("; ")}
+
+
 if __name__ == "__main__":
-    made = "\n".join(map(line_of, FAMILIES))
-    PAGE.write_text(PAGE.read_text().replace(table_of_page(), made))
+    made: dict[tuple[str, str], list[str]] = {}
+    for one in FAMILIES:
+        made.setdefault(served(one), []).append(shown(one))
+    lines = [f"| {layers} | {answers} | {'; '.join(families)} |" for (layers, answers), families in made.items()]
+    PAGE.write_text(PAGE.read_text().replace(table_of_page(), "\n".join(lines)))

@@ -66,11 +66,20 @@ def scaled(rope_type: str, **options: Any) -> dict[str, Any]:
 
 def tiny_model(family: Family) -> Any:
     """The model of a family, whose answers differ between prompts."""
-    known = CONFIG_MAPPING[family.model_type]
-    names = {name for each in known.__mro__ for name in getattr(each, "__annotations__", {})}
-    sizes = {name: size for name, size in SIZES.items() if name in names} | family.options
+    config = AutoConfig.for_model(family.model_type, **sized(family.model_type, family.options))
     torch.manual_seed(7)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family.model_type, **sizes), dtype=torch.float32)
+    return shaken(AutoModelForCausalLM.from_config(config, dtype=torch.float32))
+
+
+def sized(model_type: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The entries of SIZES that the configurations of a type have, with further options."""
+    known = CONFIG_MAPPING[model_type]
+    names = {name for each in known.__mro__ for name in getattr(each, "__annotations__", {})}
+    return {name: size for name, size in SIZES.items() if name in names} | options
+
+
+def shaken(model: Any) -> Any:
+    """The model with noise in all weights, so that no part of it is without effect; it ends no answer."""
     noise = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for weight in model.parameters():

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from inference.engine_errors import OutOfMemory
+from inference.engine_requests import DecodingRequest
 from inference.local.engine import Engine
+from inference.local.engine_options import EngineOptions
 from inference.local.loading.model_loading import LoadedModel
-from inference.sequences import Sequence
 from tests.models.tiny_families import LENGTHS
 from tests.unit.inference.tiny_models import MARGIN, answered_alone
 
@@ -39,25 +40,25 @@ def answers_alone(model: Any, prompts: list[tuple[int, ...]]) -> list[Alone]:
     return alone
 
 
-def to_completion(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
+def to_completion(loaded: LoadedModel, sequences: list[DecodingRequest]) -> Answers:
     """All rows in one padded batch."""
     return {row.id: row.generated_ids for row in Engine(loaded, AMPLE * loaded.delta_bytes).run(sequences)[0]}
 
 
-def continuous(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
+def continuous(loaded: LoadedModel, sequences: list[DecodingRequest]) -> Answers:
     """Rows join while others run."""
-    return _served(Engine(loaded, AMPLE * loaded.delta_bytes, block_tokens=5), sequences, join_every=3)
+    return _served(Engine(loaded, AMPLE * loaded.delta_bytes, EngineOptions(block_tokens=5)), sequences, join_every=3)
 
 
-def in_pieces(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
+def in_pieces(loaded: LoadedModel, sequences: list[DecodingRequest]) -> Answers:
     """Rows join while others run, and are prefilled in pieces."""
-    return _served(Engine(loaded, AMPLE * loaded.delta_bytes, prefill_tokens=7), sequences, join_every=3)
+    return _served(Engine(loaded, AMPLE * loaded.delta_bytes, EngineOptions(prefill_tokens=7)), sequences, join_every=3)
 
 
-def preempted(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
+def preempted(loaded: LoadedModel, sequences: list[DecodingRequest]) -> Answers:
     """A running row is taken out again and again, and comes back later; what is cached is not computed again."""
     rng = random.Random(1)
-    parked: list[Sequence] = []
+    parked: list[DecodingRequest] = []
 
     def take_out(engine: Engine, step: int) -> None:
         if parked and step % 2:
@@ -66,18 +67,20 @@ def preempted(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
             with suppress(KeyError):  # it finished with this step
                 parked.append(engine.preempt(rng.choice(list(engine.rows))))
 
-    engine = Engine(loaded, AMPLE * loaded.delta_bytes, block_tokens=5, prefix_cache=True)
+    engine = Engine(loaded, AMPLE * loaded.delta_bytes, EngineOptions(block_tokens=5, prefix_cache=True))
     answers = _served(engine, sequences, join_every=1, between=take_out)
     return answers | _served(engine, parked, join_every=1)
 
 
-def in_scarce_memory(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
+def in_scarce_memory(loaded: LoadedModel, sequences: list[DecodingRequest]) -> Answers:
     """The engine preempts rows itself, because memory holds few, and evicts what is cached."""
-    engine = Engine(loaded, int(SCARCE * loaded.layout.row_bytes(LONGEST)), block_tokens=5, prefix_cache=True)
+    engine = Engine(
+        loaded, int(SCARCE * loaded.layout.row_bytes(LONGEST)), EngineOptions(block_tokens=5, prefix_cache=True)
+    )
     return _served(engine, sequences, join_every=1)
 
 
-def in_slices(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
+def in_slices(loaded: LoadedModel, sequences: list[DecodingRequest]) -> Answers:
     """Rows go back to the queue every few tokens."""
     waiting, answers = {sequence.id: sequence for sequence in sequences}, {}
     engine = Engine(loaded, AMPLE * loaded.delta_bytes)
@@ -91,7 +94,7 @@ def in_slices(loaded: LoadedModel, sequences: list[Sequence]) -> Answers:
     return answers
 
 
-WAYS: tuple[Callable[[LoadedModel, list[Sequence]], Answers], ...] = (
+WAYS: tuple[Callable[[LoadedModel, list[DecodingRequest]], Answers], ...] = (
     to_completion,
     continuous,
     in_pieces,
@@ -103,7 +106,7 @@ WAYS: tuple[Callable[[LoadedModel, list[Sequence]], Answers], ...] = (
 
 def _served(
     engine: Engine,
-    sequences: list[Sequence],
+    sequences: list[DecodingRequest],
     join_every: int,
     between: Callable[[Engine, int], None] = lambda engine, step: None,
 ) -> Answers:

@@ -12,11 +12,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cli.api_client import Client, output_text
+from inference.engine_requests import DecodingRequest
 from inference.local.engine import Engine
+from inference.local.engine_options import EngineOptions
 from inference.local.loading.model_loading import LoadedModel, load_model
-from inference.prompt_format import load_prompt_format
-from inference.sequences import Sequence
-from scheduling.policies.policy_factory import POLICIES
+from inference.prompts.prompt_format import load_prompt_format
+from scheduling.sharing.policy_factory import POLICIES
 from tests.e2e.whole_service import MAGNUS, Up, running_up
 from tests.real_model.instructions import INSTRUCTIONS
 from tests.unit.inference.foreseen_tokens import Foreseen
@@ -90,9 +91,15 @@ def loaded(smollm2: Path) -> LoadedModel:
     return load_model(str(smollm2), dtype="float32")
 
 
-def served(loaded: LoadedModel, sequences: list[Sequence], **options: Any) -> tuple[dict[str, tuple[int, ...]], Engine]:
+def served(
+    loaded: LoadedModel, sequences: list[DecodingRequest], **options: Any
+) -> tuple[dict[str, tuple[int, ...]], Engine]:
     """The answers' tokens, from an engine in which a row joins the running ones at every step."""
-    engine, waiting, answers = Engine(loaded, 2**29, **options), list(sequences), dict[str, tuple[int, ...]]()
+    engine, waiting, answers = (
+        Engine(loaded, 2**29, EngineOptions(**options)),
+        list(sequences),
+        dict[str, tuple[int, ...]](),
+    )
     while waiting or engine.rows:
         if waiting:
             engine.insert([waiting.pop(0)])
@@ -106,7 +113,7 @@ def test_joiners_that_are_prefilled_in_pieces_say_the_same(
     prefix_cache: bool, guessed: bool, smollm2: Path, loaded: LoadedModel, said_alone: list[tuple[str, int]]
 ) -> None:
     encode = load_prompt_format(str(smollm2)).encode
-    asked = [Sequence(str(n), tuple(encode(*turns)), LIMIT) for n, turns in enumerate(INSTRUCTIONS)]
+    asked = [DecodingRequest(str(n), tuple(encode(*turns)), LIMIT) for n, turns in enumerate(INSTRUCTIONS)]
     options: dict[str, Any] = {"prefill_tokens": 16, "prefix_cache": prefix_cache}
     answers, _ = served(loaded, asked, **options)
     if guessed:  # of five guesses one is wrong

@@ -11,7 +11,7 @@ from inference.embedding.model_loading import load_encode
 from inference.embedding.pooling_engine import PoolingEngine
 from inference.embedding.text_model import read_text_model
 from inference.embedding.vectors import unpacked
-from inference.sequences import Sequence
+from inference.engine_requests import PoolingRequest
 from request_body import Pooling
 
 pytestmark = pytest.mark.timeout(300)
@@ -42,12 +42,10 @@ def test_vectors_of_many_rows_are_those_of_the_library(minilm: Path) -> None:
     assert tokens == [len(one) for one in library.tokenizer(texts, truncation=True)["input_ids"]]
     engine = PoolingEngine(load_encode(model, "cpu"), scores_pairs=False, pass_tokens=2048)
     rows = [
-        Sequence(
+        PoolingRequest(
             f"r{begin}",
-            (),
-            1,
-            texts=tuple(texts[begin : begin + 7]),
-            pooling=Pooling(task="embed", tokens=tuple(tokens[begin : begin + 7])),
+            tuple(texts[begin : begin + 7]),
+            Pooling(tokens=tuple(tokens[begin : begin + 7])),
         )
         for begin in range(0, len(texts), 7)
     ]

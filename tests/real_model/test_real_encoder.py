@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from learning.features.text_encoders import SentenceEncoder, make_encoder
-from learning.metrics import score
+from learning.estimators.metrics import score
+from learning.features.length_predictor import Outcome, Prompt
+from learning.features.sentence_encoder import SentenceEncoder
+from learning.features.text_encoders import make_encoder
 from learning.predictors.forest import ForestPredictor
-from learning.predictors.length_predictor import Outcome, Prompt
 from learning.retraining.refit import refit
 from learning.store import digest, dump, load
 

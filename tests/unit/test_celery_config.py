@@ -1,10 +1,8 @@
 import ssl
 
 from celery.app.defaults import DEFAULTS
-from kombu.utils.imports import symbol_by_name
 
-from celery_config import celery_config, gpu_queue
-from tasks.beat_scheduler import TickScheduler
+from celery_config import celery_config
 
 CONFIG = celery_config("redis://localhost:1/0", tick_s=0.1, installation="test")
 
@@ -30,22 +28,7 @@ def test_every_setting_is_one_that_celery_knows():
     assert set(CONFIG) - set(DEFAULTS) == set()
 
 
-def test_beats_scheduler_is_found_under_the_name_that_celery_is_given():
-    assert symbol_by_name(CONFIG["beat_scheduler"]) is TickScheduler
-
-
-def test_each_worker_has_a_queue_of_its_own():
-    assert gpu_queue("a") != gpu_queue("b")
-
-
 def test_a_broker_on_a_socket_or_behind_tls_is_named_as_kombu_wants_it():
     assert celery_config("unix:///run/r.sock", 0.1, "a")["broker_url"] == "redis+socket:///run/r.sock"
     assert CONFIG["broker_use_ssl"] is False
     assert celery_config("rediss://h/0", 0.1, "a")["broker_use_ssl"] == {"ssl_cert_reqs": ssl.CERT_REQUIRED}
-
-
-def test_two_installations_have_no_key_in_common():
-    prefixes = {
-        celery_config("redis://h/0", 0.1, name)["broker_transport_options"]["global_keyprefix"] for name in ("a", "b")
-    }
-    assert len(prefixes) == 2

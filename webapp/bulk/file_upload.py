@@ -5,7 +5,7 @@ is interrupted, this process or the upkeep deletes its chunks.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from sqlalchemy.orm import Session, sessionmaker
@@ -16,13 +16,15 @@ from werkzeug.formparser import FormDataParser
 from models.bulk import stored_files
 from models.bulk.bulk_tables import StoredFile
 from models.bulk.stored_files import StorageFull
-from webapp.client_errors import InvalidRequest
+from protocol.bulk.bulk_schemas import EXPIRES_AFTER_S
+from protocol.client_errors import InvalidRequest
+from webapp.limits.upload_limits import UploadLimits
 
 # Bytes of a chunk, which is one row of the database. A step of a job reads one chunk and takes lines from it. Smaller
 # chunks make a file of long lines take more steps; larger ones take more memory and are read again by more steps.
 CHUNK_BYTES = 1024 * 1024
 MOST_LINES = 50_000  # OpenAI's bound of a batch
-MOST_BLANK_LINES = 50_000  # blank lines beside these; any bound works
+MOST_BLANK_LINES = 50_000  # blank lines beside the lines of MOST_LINES; any bound works
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some programs on Windows begin UTF-8 files with it
 
 # Most bytes of an upload beside the file's own. The parser also applies this bound to the part of the file that it
@@ -31,7 +33,6 @@ FORM_BYTES = 500_000
 MOST_PARTS = 16  # parts of a form; there are four fields
 MAX_FILENAME = 255  # characters; the rest is cut off
 FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
-EXPIRES_AFTER_S = range(3600, 2_592_001)  # OpenAI's bounds
 
 
 class LineChunks:
@@ -100,20 +101,19 @@ def _unreadable(number: int, why: str) -> InvalidRequest:
     return InvalidRequest(f"Line {number} of the file {why}.", param="file", code="unreadable_file")
 
 
-@dataclass(frozen=True, slots=True)
-class UploadLimits:
-    """The most bytes of a file, of one of its lines, and of all files of a tenant."""
-
-    file_bytes: int
-    line_bytes: int
-    tenant_bytes: int
-
-
 class FileSink:
     """Stores the file that the form parser writes into it; after an error, kept in `error`, it ignores the rest."""
 
-    def __init__(self, sessions: sessionmaker[Session], tenant: str, filename: str, limits: UploadLimits) -> None:
-        self._sessions, self._tenant, self._limits = sessions, tenant, limits
+    def __init__(
+        self,
+        sessions: sessionmaker[Session],
+        tenant: str,
+        filename: str,
+        limits: UploadLimits,
+        turns: AbstractContextManager[object],
+    ) -> None:
+        """Takes what a chunk is stored in, such as a turn among the tenant's calls."""
+        self._sessions, self._tenant, self._limits, self._turns = sessions, tenant, limits, turns
         self.chunks = LineChunks(limits.line_bytes)
         self.error: InvalidRequest | RequestEntityTooLarge | None = None
         with sessions() as session:
@@ -154,7 +154,7 @@ class FileSink:
             for first_line, chunk in chunks():
                 if self.chunks.size_bytes > self._limits.file_bytes:
                     raise RequestEntityTooLarge
-                with self._sessions() as session:
+                with self._turns, self._sessions() as session:
                     stored_files.add_chunk(
                         session, self._tenant, self.file_id, first_line, chunk, self._limits.tenant_bytes
                     )
@@ -171,16 +171,23 @@ class FileSink:
 
 
 def store_upload(
-    sessions: sessionmaker[Session], tenant: str, environ: dict[str, Any], limits: UploadLimits
+    sessions: sessionmaker[Session],
+    tenant: str,
+    environ: dict[str, Any],
+    limits: UploadLimits,
+    turns: AbstractContextManager[object],
 ) -> StoredFile:
-    """Stores the file of a multipart form; raises InvalidRequest, or werkzeug's error for one that is too large."""
+    """Stores the file of a multipart form, each chunk in one of the tenant's turns.
+
+    Raises InvalidRequest, or werkzeug's error for one that is too large.
+    """
     sinks: list[FileSink] = []
 
     def new_sink(*, filename: str | None, **_: object) -> Any:
         if sinks:
             raise InvalidRequest("Send one file at a time.", param="file")
         name = (filename or "").replace("\0", "")[:MAX_FILENAME]
-        sinks.append(FileSink(sessions, tenant, name, limits))
+        sinks.append(FileSink(sessions, tenant, name, limits, turns))
         return sinks[0]
 
     try:

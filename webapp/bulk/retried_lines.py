@@ -1,15 +1,17 @@
 """Makes the input of a retry: those lines of an ended bulk job that a second try may answer."""
 
 from collections.abc import Collection
+from contextlib import nullcontext
 
 from sqlalchemy.orm import Session, sessionmaker
 
 from models.bulk import bulk_jobs, stored_files
 from models.bulk.bulk_jobs import NewBulkJob
 from models.bulk.bulk_tables import ENDED, BulkJob, StoredFile
-from webapp.bulk.bulk_schemas import window_s
-from webapp.bulk.file_upload import FileSink, UploadLimits
-from webapp.client_errors import InvalidRequest
+from protocol.bulk.bulk_schemas import window_s
+from protocol.client_errors import InvalidRequest
+from webapp.bulk.file_upload import FileSink
+from webapp.limits.upload_limits import UploadLimits
 
 
 def retry_of(
@@ -19,7 +21,7 @@ def retry_of(
     key: str | None = None,
     digest: bytes | None = None,
 ) -> NewBulkJob:
-    """Stores an ended job's unanswered lines, but none to be refused again; returns the new job, or InvalidRequest."""
+    """Stores the lines of an ended job that a second try may answer; returns the new job, or raises InvalidRequest."""
     if parent.status not in ENDED:
         running = f"The batch is {parent.status.value}. Its lines can be retried once it has ended: wait, or cancel it."
         raise InvalidRequest(running, param="id", code="batch_not_ended")
@@ -44,7 +46,7 @@ def _stored(sessions: sessionmaker[Session], job: BulkJob, limits: UploadLimits)
     if not failed and job.next_line > job.last_line:
         none = "No line of this batch can be retried: each has an answer, or its call would refuse it again."
         raise InvalidRequest(none, param="id", code="nothing_to_retry")
-    sink = FileSink(sessions, job.tenant, f"{job.id}_retry.jsonl", limits)
+    sink = FileSink(sessions, job.tenant, f"{job.id}_retry.jsonl", limits, nullcontext())  # the call has a turn
     try:
         first = 1
         for data in stored_files.chunks(sessions, job.input_file_id):

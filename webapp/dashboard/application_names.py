@@ -1,16 +1,17 @@
 """Names applications on pages: by the name that the client gave, else by the first words of the instructions.
 
-Instructions are texts of clients: only an operator who may read texts sees their words, and the audit records it once
-for each session and web process. Others see the digest of the instructions.
+Instructions are texts of clients: only an operator who may read texts sees their words, and the audit records that once
+for each session and web process. Other operators see the digest of the instructions.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from models.operations import operator_access
-from webapp.app_context import current_context
+from protocol.requests.client_prompt import application_name
+from webapp.context.app_context import current_context
+from webapp.dashboard.dashboard_context import current_dashboard
 from webapp.dashboard.operator_sign_in import current_operator
-from webapp.requests.client_prompt import application_name
 
 WITHOUT_INSTRUCTIONS = application_name({}, "")
 
@@ -21,7 +22,7 @@ def names_for_operator(applications: Iterable[str]) -> Mapping[str, str]:
     names = {name: "no instructions" if name == WITHOUT_INSTRUCTIONS else name for name in shown}
     if not current_operator().may_read_texts:
         return names
-    words = current_context().page_reads.words.get(shown - {WITHOUT_INSTRUCTIONS})
+    words = current_dashboard().reads.words.get(shown - {WITHOUT_INSTRUCTIONS})
     if words:
         _record_reading()
     alike = Counter(words.values())
@@ -29,7 +30,7 @@ def names_for_operator(applications: Iterable[str]) -> Mapping[str, str]:
 
 
 def _record_reading() -> None:
-    operator, readers = current_operator(), current_context().page_reads.readers_of_words
+    operator, readers = current_operator(), current_dashboard().reads.readers_of_words
     if operator.form_token is not None and operator.form_token not in readers:
         with current_context().sessions() as session:
             operator_access.record_action(session, operator.name, "read texts", "first words of instructions")

@@ -8,11 +8,12 @@ from werkzeug.wrappers import Response
 from models.bulk import bulk_jobs as stored_jobs
 from models.bulk.bulk_jobs import FileDeleted, TooManyJobs
 from models.bulk.bulk_tables import ENDED, BulkJob
-from webapp.app_context import current_context
-from webapp.bulk.bulk_schemas import window_s
+from protocol.bulk.bulk_schemas import window_s
+from protocol.client_errors import InvalidRequest
 from webapp.bulk.retried_lines import retry_of
-from webapp.charts.burn_down import burn_down
-from webapp.client_errors import InvalidRequest
+from webapp.context.app_context import current_context
+from webapp.dashboard.charts.burn_down import burn_down
+from webapp.dashboard.dashboard_context import current_dashboard
 from webapp.dashboard.operator_actions import operator_action
 
 SHOWN_BULK_JOBS = 100  # the newest bulk jobs; not tuned
@@ -22,13 +23,13 @@ def bulk_jobs() -> str:
     """Shows the newest bulk jobs."""
     with current_context().sessions() as session:
         jobs = stored_jobs.newest_jobs(session, SHOWN_BULK_JOBS)
-    now = current_context().page_reads.clock.get()
+    now = current_dashboard().reads.clock.get()
     return render_template("bulk_jobs.html", as_of=now, jobs=jobs, changeable=stored_jobs.CHANGEABLE)
 
 
 def bulk_job(id: str) -> str:
     """Shows one bulk job: its burn-down, its errors by cause, and the actions on it."""
-    reads = current_context().page_reads
+    reads = current_dashboard().reads
     job, now = _job(id), reads.clock.get()
     figures = reads.bulk_figures(id).get()
     told = current_context().bulk_outlook.get().of_job(job)
@@ -77,4 +78,5 @@ def act_on_bulk_job(id: str, action: str) -> Response:
 
 def _job(id: str) -> BulkJob:
     with current_context().sessions() as session:
-        return session.get(BulkJob, id) or abort(404)
+        job = session.get(BulkJob, id)
+    return job if job and job.deleted_at is None else abort(404)

@@ -10,39 +10,15 @@ from werkzeug.datastructures import Headers
 
 from setting_formats import Network, networks_in, roles_in
 from settings import Settings
+from webapp.dashboard.people import Person, printable
+from webapp.transport.repeated_headers import came_twice
+
+SHOWN_GROUPS = 10  # most groups named on the page that refuses a person; not tuned
 
 if TYPE_CHECKING:
     from webapp.dashboard.openid_provider import OpenIdProvider
 
-MOST_CHARACTERS = 255  # the longest name in the audit; a provider's subjects have no more
-SHOWN_GROUPS = 10  # on the page that refuses; not tuned
-
 log = structlog.get_logger()
-
-
-class ProviderAway(Exception):
-    """The provider does not answer, or not as a provider does; the message is for the person."""
-
-
-class SignInRefused(Exception):
-    """The provider refused the code, or its token is not for this sign-in; the message is for the person."""
-
-
-@dataclass(frozen=True, slots=True)
-class SignInAttempt:
-    """A sign-in at the provider that has begun: only the browser with these values may finish it."""
-
-    state: str
-    nonce: str
-    verifier: str
-
-
-@dataclass(frozen=True, slots=True)
-class Person:
-    """Somebody who signed in elsewhere: the name for the audit, and the groups there."""
-
-    name: str
-    groups: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +37,9 @@ class TrustedProxy:
         if not self._trusts(peer):
             log.warning("proxy header ignored", peer=peer, header=self.user_header)
             return None
-        if "," in user:  # the header came twice: the proxy adds its own to one that a client made up
-            log.warning("proxy header ignored", peer=peer, header=self.user_header, reason="several names")
+        twice = [name for name in (self.user_header, self.groups_header) if name and came_twice(headers, name)]
+        if twice or "," in user:  # a client made up a header, and the proxy added its own
+            log.warning("proxy header ignored", peer=peer, header=twice or self.user_header, reason="it came twice")
             return None
         given = user if self.groups_header is None else _text(headers.get(self.groups_header, ""))
         groups = tuple(group.strip() for group in given.split(",") if group.strip())
@@ -113,11 +90,6 @@ def company_sign_in_of(settings: Settings) -> CompanySignIn:
             networks_in(settings.trusted_proxies or ""), settings.proxy_user_header, settings.proxy_groups_header
         )
     return CompanySignIn(provider, proxy, roles_in(settings.operator_roles or ""))
-
-
-def printable(text: str) -> str:
-    """Returns a provider's or a proxy's text as one bounded line without control characters."""
-    return "".join(one for one in text if one.isprintable())[:MOST_CHARACTERS]
 
 
 def _text(header: str) -> str:

@@ -1,14 +1,19 @@
 """Every page of the dashboard with its address; all need a signed-in operator and read only Postgres."""
 
-from apiflask import APIBlueprint
+from apiflask import APIBlueprint, APIFlask
 from flask import g, render_template
 from sqlalchemy.exc import DataError, OperationalError, ProgrammingError
+from sqlalchemy.orm import Session, sessionmaker
 from werkzeug.exceptions import HTTPException
 
-from models.connections.database_errors import UNFIT, explain
-from webapp.charts.quantities import count, duration, instant, memory, plural
-from webapp.dashboard import bulk_pages, job_pages, queue_page, record_pages, service_pages, sign_in_pages
+from models.connections.database_errors import explain, is_unfit
+from settings import Settings
+from webapp.dashboard import bulk_pages, job_pages, openapi_page, queue_page, record_pages, service_pages, sign_in_pages
+from webapp.dashboard.charts.quantities import count, duration, instant, memory, plural
+from webapp.dashboard.company_sign_in import company_sign_in_of
+from webapp.dashboard.dashboard_context import EXTENSION, DashboardContext
 from webapp.dashboard.operator_sign_in import require_operator
+from webapp.dashboard.page_reads import PageReads
 
 # The endpoint and the name of each page in the navigation, and the endpoints of the pages below it.
 NAVIGATION: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -32,11 +37,14 @@ for template_filter in (count, duration, instant, memory, plural):
 pages.add_url_rule("/", view_func=service_pages.index)
 pages.add_url_rule("/policy", view_func=service_pages.set_policy, methods=["POST"])
 pages.add_url_rule("/queue", view_func=queue_page.queue)
-pages.add_url_rule("/queue/pause", view_func=queue_page.pause, methods=["POST"])
-pages.add_url_rule("/queue/resume", view_func=queue_page.resume, methods=["POST"])
 pages.add_url_rule("/workers", view_func=service_pages.workers)
-pages.add_url_rule("/workers/drain", view_func=service_pages.drain, methods=["POST"])
-pages.add_url_rule("/workers/resume", view_func=service_pages.undrain, methods=["POST"])
+for rule, endpoint, view, given in (
+    ("/queue/pause", "pause", queue_page.set_paused, {"paused": True}),
+    ("/queue/resume", "resume", queue_page.set_paused, {"paused": False}),
+    ("/workers/drain", "drain", service_pages.set_drained, {"drained": True}),
+    ("/workers/resume", "undrain", service_pages.set_drained, {"drained": False}),
+):
+    pages.add_url_rule(rule, endpoint, view, methods=["POST"], defaults=given)
 pages.add_url_rule("/predictions", view_func=service_pages.predictions)
 pages.add_url_rule("/predictions/activate", view_func=service_pages.activate, methods=["POST"])
 pages.add_url_rule("/jobs", view_func=job_pages.jobs)
@@ -54,6 +62,18 @@ pages.add_url_rule("/webhooks/<id>/redeliver", view_func=record_pages.redeliver,
 pages.add_url_rule("/usage", view_func=record_pages.usage)
 pages.add_url_rule("/audit", view_func=record_pages.audit)
 pages.add_url_rule("/sign-out", view_func=sign_in_pages.sign_out, methods=["POST"])
+
+
+def register(app: APIFlask, settings: Settings, sessions: sessionmaker[Session]) -> None:
+    """Adds the pages, the sign-in and the API's reference to an app that has the context of all calls."""
+    password = settings.dashboard_password
+    app.extensions[EXTENSION] = DashboardContext(
+        PageReads(sessions, settings.lease_s),
+        company_sign_in_of(settings),
+        password.get_secret_value() if password else None,
+    )
+    for blueprint in (sign_in_pages.sign_in_pages, pages, openapi_page.pages):
+        app.register_blueprint(blueprint)
 
 
 @pages.errorhandler(HTTPException)
@@ -80,6 +100,6 @@ def show_no_database(error: OperationalError) -> tuple[str, int]:
 @pages.errorhandler(ProgrammingError)
 def show_unfit_database(error: ProgrammingError) -> tuple[str, int]:
     """Returns the page that is shown while tables or rights do not fit; raises any other error, which is ours."""
-    if not isinstance(error.orig, UNFIT):
+    if not is_unfit(error):
         raise error
     return render_template("error.html", title="Database unfit", message=f"{explain(error)}."), 503

@@ -12,11 +12,12 @@ from models import client_requests
 from models.client_requests import RequestView
 from models.operations import operator_access, operator_jobs
 from models.operations.operator_jobs import MOST_AT_ONCE, JobFilter
-from models.planning.queue_position import place_in_queue
+from models.planning.queue_position import place_in_queue, told_at_submission
+from models.planning.waiting_reasons import waits_for
 from models.tables import RequestStatus
-from webapp.app_context import current_context
-from webapp.charts.timelines import job_life
+from webapp.context.app_context import current_context
 from webapp.dashboard.application_names import names_for_operator
+from webapp.dashboard.charts.timelines import job_life
 from webapp.dashboard.operator_actions import operator_action
 from webapp.dashboard.operator_sign_in import current_operator
 from webapp.requests.stored_requests import RESPONSE_ID
@@ -49,7 +50,7 @@ class JobQuery(BaseModel):
 
     @property
     def filters(self) -> dict[str, str]:
-        """The fields that choose jobs, without those that choose all."""
+        """The fields of the filter that are set, by name: status, tenant, application."""
         return {name: value for name in ("status", "tenant", "application") if (value := getattr(self, name))}
 
     def which(self, action: str | None = None) -> JobFilter:
@@ -151,7 +152,7 @@ def _action(values: Mapping[str, str]) -> str:
 
 def _act(session: Session, action: str, ids: Sequence[str]) -> Sequence[str]:
     if action == "retry":
-        made = operator_jobs.submit_again(session, ids)
+        made = operator_jobs.submit_again(session, ids, current_context().priority_requests)
         current_context().announcer.announce()
         return made
     return operator_jobs.cancel_jobs(session, ids)
@@ -199,8 +200,17 @@ def _page(id: str, texts: bool) -> str:
         if view is None:
             abort(404)
         mates = operator_jobs.batch_mates(session, view)
-    place = place_in_queue(view, current_context().queue_snapshot.get())
+    snapshot = current_context().queue_snapshot.get()
+    place = place_in_queue(view, snapshot)
     names = names_for_operator([view.request.application, *(mate.application for mate in mates)])
     return render_template(
-        "job.html", view=view, place=place, mates=mates, names=names, life=job_life(view), texts=texts
+        "job.html",
+        view=view,
+        place=place,
+        told=told_at_submission(view.request),
+        waits_for=waits_for(view, snapshot, place),
+        mates=mates,
+        names=names,
+        life=job_life(view),
+        texts=texts,
     )

@@ -1,7 +1,7 @@
 """Signs people in at an OpenID provider: authorization code flow with PKCE, state and nonce, by authlib.
 
-Only imported if MAGNUS_OIDC_ISSUER is set. Each call of the provider is bounded by WITHIN_S, and holds no connection to
-the database; the sign-in page itself makes none.
+Only imported if MAGNUS_OIDC_ISSUER is set. Each call to the provider is bounded by WITHIN_S, and holds no connection to
+the database; the sign-in page itself makes no such call.
 """
 
 import time
@@ -16,7 +16,7 @@ from joserfc.errors import JoseError
 from pydantic import BaseModel, Field
 
 from settings import Settings
-from webapp.dashboard.company_sign_in import Person, ProviderAway, SignInAttempt, SignInRefused, printable
+from webapp.dashboard.people import Person, ProviderAway, SignInAttempt, SignInRefused, printable
 
 CALLBACK = "/sign-in/callback"
 WITHIN_S = 5.0  # longest wait to connect, to send, and for each read of an answer; not tuned
@@ -42,7 +42,7 @@ class ProviderMetadata(BaseModel):
 
 
 class OpenIdClient(OAuth2Mixin, OpenIDMixin, BaseApp):  # type: ignore[misc]  # authlib has no types
-    """authlib's client of a provider over httpx2; it keeps the provider's keys, and reads them again for a new one."""
+    """authlib's client of a provider over httpx2; it keeps the provider's keys, and reads them again for a new key."""
 
     client_cls = OAuth2Client
 
@@ -59,7 +59,7 @@ class OpenIdProvider:
         self._claim, self._scope = settings.oidc_claim, settings.oidc_scope
         self._id, self._secret = settings.oidc_client_id, secret.get_secret_value() if secret else None
         self._http = {"timeout": WITHIN_S} | http
-        self._known: tuple[float, OpenIdClient] | None = None  # when its metadata were read
+        self._known: tuple[float, OpenIdClient] | None = None  # when the client's metadata were read
 
     def begin(self) -> tuple[str, SignInAttempt]:
         """Returns the address at which a person signs in, and the attempt for `finish`; raises ProviderAway."""

@@ -7,7 +7,8 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from models.operations import operator_access
-from webapp.app_context import current_context
+from webapp.context.app_context import current_context
+from webapp.dashboard.dashboard_context import current_dashboard
 from webapp.dashboard.operator_sign_in import current_operator
 
 
@@ -19,4 +20,4 @@ def operator_action(action: str, target: str, details: Mapping[str, Any] | None 
         operator_access.record_action(session, current_operator().name, action, target, details)
         yield session
         session.commit()
-    context.page_reads.forget()
+    current_dashboard().reads.forget()

@@ -2,7 +2,7 @@
 
 The scope `operate` shows pages, `submit` beside it allows actions, and `read` shows texts. A call with the password
 itself (HTTP Basic, for scripts) may see pages but not act, because a browser also sends the password with requests that
-other sites make. A proxy's header comes with those as well, so a form must have a token that only our pages know.
+other sites make. A proxy adds its header to such requests, too, so a form must have a token that only our pages know.
 """
 
 import hashlib
@@ -17,24 +17,25 @@ from models.operations import operator_access
 from models.tenants import api_keys
 from models.tenants.api_keys import Scope
 from settings import DASHBOARD_USER
-from webapp.app_context import current_context
-from webapp.dashboard.company_sign_in import Person
+from webapp.context.app_context import current_context
+from webapp.dashboard.dashboard_context import current_dashboard
+from webapp.dashboard.people import Person
 
 COOKIE = "magnus_session"
 SESSION_S = 12 * 3600  # a working day; not tuned
-SHARED_ACCESS = "the dashboard's password"  # its name in the audit
+SHARED_ACCESS = "the dashboard's password"  # the audit shows this as the operator's name
 FOR_EVERYBODY = ("dashboard.sign_out", "dashboard.job_texts")  # forms that change nothing in the service
 LIVE = "X-Magnus-Live"  # header of the script that refreshes pages; it gets no sign-in page
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """The operator who is signed in, with the scopes and the token of their forms; None: they cannot send forms."""
+    """The operator who is signed in; `form_token` must come with the operator's forms, None: no form is accepted."""
 
     name: str
     scopes: frozenset[str]
     form_token: str | None
-    signs_out: bool = True  # a proxy's person signs out at the proxy
+    signs_out: bool = True  # False if the operator signs out at a proxy
 
     @property
     def may_act(self) -> bool:
@@ -43,7 +44,7 @@ class Operator:
 
     @property
     def may_read_texts(self) -> bool:
-        """Whether they may see prompts and answers."""
+        """Whether the operator may see prompts and answers."""
         return Scope.read in self.scopes and self.form_token is not None
 
 
@@ -96,9 +97,9 @@ def begin_session(secret: str) -> str | None:
 def begin_session_of(person: Person, issuer: str) -> str | None:
     """Begins a session of somebody of this provider; returns its cookie, or None without the scope `operate`."""
     context, cookie = current_context(), secrets.token_urlsafe(32)
-    if Scope.operate not in context.company.scopes_of(person.groups):
+    if Scope.operate not in current_dashboard().company.scopes_of(person.groups):
         return None
-    groups = [group for group in person.groups if group in context.company.roles]
+    groups = [group for group in person.groups if group in current_dashboard().company.roles]
     with context.sessions() as session:
         operator_access.begin_session(
             session, _digest(cookie), SESSION_S, person=person.name, issuer=issuer, person_groups=groups
@@ -108,7 +109,7 @@ def begin_session_of(person: Person, issuer: str) -> str | None:
 
 def person_of_proxy() -> Person | None:
     """Returns the person whom a trusted proxy names in the current call."""
-    proxy = current_context().company.proxy
+    proxy = current_dashboard().company.proxy
     return None if proxy is None else proxy.person(request.remote_addr, request.headers)
 
 
@@ -127,12 +128,12 @@ def _of_session(cookie: str) -> Operator | None:
     if found is None:
         return None
     if found.password_sha256 is not None:
-        password = context.dashboard_password
+        password = current_dashboard().password
         if password is None or not hmac.compare_digest(found.password_sha256, _digest(password)):
             return None
         name, scopes = SHARED_ACCESS, frozenset(map(str, Scope))
     elif found.person is not None:
-        company = context.company
+        company = current_dashboard().company
         if company.provider is None or company.provider.issuer != found.issuer:
             return None
         name, scopes = found.person, company.scopes_of(found.person_groups or ())
@@ -145,7 +146,7 @@ def _of_session(cookie: str) -> Operator | None:
 
 def _of_proxy() -> Operator | None:
     person, context = person_of_proxy(), current_context()
-    scopes = frozenset() if person is None else context.company.scopes_of(person.groups)
+    scopes = frozenset() if person is None else current_dashboard().company.scopes_of(person.groups)
     if person is None or Scope.operate not in scopes:
         return None
     secret = context.token_feed.installation().secret
@@ -166,7 +167,7 @@ def _of_password() -> Operator | None:
 
 
 def _is_password(secret: str) -> bool:
-    password = current_context().dashboard_password
+    password = current_dashboard().password
     return password is not None and hmac.compare_digest(secret.encode(), password.encode())
 
 

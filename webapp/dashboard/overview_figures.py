@@ -18,11 +18,11 @@ from models.operations import (
     service_history,
 )
 from models.operations.application_figures import Application
-from models.operations.fleet_use import WorkerUse
 from models.operations.operator_overview import RequestCounts
 from models.operations.service_history import HistoryPoint
 from models.operations.shadow_round import ShadowRound, read_shadow_round
 from models.planning.queue_snapshot import QueueSnapshot, read_queue_snapshot
+from models.registered_workers import TAKES_BATCHES, RegisteredWorker
 from models.upkeep import invariants
 from models.upkeep.invariants import Violation
 
@@ -32,7 +32,7 @@ Limit = Literal["memory", "compute", "predictor", "planner", "broker", "database
 FAILING_SHARE = (
     0.05  # failed share of requests that ended within ten minutes; a healthy service has nearly none. Not tuned.
 )
-FEWEST_FAILED = 3  # failed requests: with fewer, the requests themselves are more likely the cause
+FEWEST_FAILED = 3  # failed requests: if fewer failed, the requests themselves are more likely the cause
 # Seconds without an ended request while requests wait: few single answers take longer. Not tuned.
 SILENT_S = 120.0
 BEHIND_S = 30.0  # waiting time of a new request, after which interactive clients have given up. Not tuned.
@@ -97,7 +97,7 @@ def verdict_on(figures: ServiceFigures) -> ServiceVerdict:
 def binding_limit(figures: ServiceFigures) -> Limit | None:
     """Returns the resource or process that limits how many requests are served."""
     if figures.database_problem is not None:
-        return "database"  # without it no process can report that it works
+        return "database"  # without a database no process can report that it works
     if figures.broker_error is not None:
         return "broker"  # before "no worker", because workers end without a broker
     if _planner_fails(figures):
@@ -157,7 +157,8 @@ class Overview:
     verdict: ServiceVerdict
     attention: Sequence[Violation]
     queue_snapshot: QueueSnapshot | None  # None while no planner writes one
-    workers: list[WorkerUse]
+    workers: list[RegisteredWorker]
+    live_workers: int  # the number of `workers` with a fresh heartbeat
     applications: list[Application]
     answers: Sequence[RequestView]
     response_s: tuple[float | None, ...]  # P50, P95 and P99: the maxima of the last minute's samples
@@ -166,7 +167,7 @@ class Overview:
 
 def read_overview(session: Session, worker_alive_s: float) -> Overview:
     """Reads the overview; a worker counts as alive for `worker_alive_s` after a heartbeat."""
-    now = operator_overview.request_counts(session, worker_alive_s)
+    now = operator_overview.request_counts(session)
     snapshot = read_queue_snapshot(session)
     workers = fleet_use.workers_in_use(session)
     processes = process_heartbeats.processes(session.connection())
@@ -174,19 +175,19 @@ def read_overview(session: Session, worker_alive_s: float) -> Overview:
     lately = service_history.history(session, LATELY_S, 10)
     paused = operator_overview.paused_since(session) is not None
     answers = ended_requests.last_ended(session, SHOWN_ANSWERS)
-    taking = [worker for worker in workers if worker.state(worker_alive_s) in fleet_use.TAKES_BATCHES]
+    taking = [worker for worker in workers if worker.state(worker_alive_s) in TAKES_BATCHES]
     figures = ServiceFigures(
         queued=now.queued,
         in_flight=now.running,
         unpredicted=now.unpredicted,
         oldest_s=now.oldest_s,
-        wait_s=snapshot.backlog_s if snapshot else None,
+        wait_s=snapshot.queue.backlog_s if snapshot else None,
         workers=len(taking),
         paused=paused,
         planner=snapshot is not None,
         planner_failure=next((one.failure for one in failing if one.kind == "planner"), None),
         database_problem=schema_state(session.connection()).problem,
-        broker_error=snapshot.broker_error if snapshot else None,
+        broker_error=snapshot.decisions.broker_error if snapshot else None,
         unserved=tuple(snapshot.unserved) if snapshot else (),
         predictor=any(one.kind == "predictor" and one.works for one in processes),
         memory_share=_reserved_share(taking),
@@ -208,6 +209,7 @@ def read_overview(session: Session, worker_alive_s: float) -> Overview:
         attention=list(invariants.violations(session.connection(), 2 * worker_alive_s, only_cheap=True)),
         queue_snapshot=snapshot,
         workers=workers,
+        live_workers=sum(worker.lives(worker_alive_s) for worker in workers),
         applications=application_figures.applications(session),
         answers=answers,
         response_s=_response_s(lately[-SAMPLES_A_MINUTE:]),
@@ -221,6 +223,6 @@ def _response_s(points: Sequence[HistoryPoint]) -> tuple[float | None, ...]:
     return tuple(worst) or (None, None, None)
 
 
-def _reserved_share(workers: Sequence[WorkerUse]) -> float:
-    capacity = sum(worker.capacity_tokens for worker in workers)
-    return sum(worker.reserved_tokens for worker in workers) / capacity if capacity else 0.0
+def _reserved_share(workers: Sequence[RegisteredWorker]) -> float:
+    capacity = sum(worker.facts.memory.capacity_tokens for worker in workers)
+    return sum(worker.load.reserved_tokens for worker in workers) / capacity if capacity else 0.0

@@ -1,25 +1,27 @@
 """Caches figures that all operators see, so that many open pages cost as many reads as one."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TypeVar
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from models import model_versions
+from models import model_versions, planner_state
+from models.connections.session import in_session
 from models.operations import application_figures, fleet_use, operator_jobs, operator_overview, service_history
 from models.operations.application_figures import scores_by_application
 from models.operations.application_words import first_words
 from models.operations.bulk_figures import bulk_figures
 from models.operations.fleet_use import FleetState
 from models.operations.operator_jobs import QueuedJob
-from models.planning import planner_state
-from models.planning.queue_snapshot import read_queue_snapshot
-from webapp.charts.page_charts import RANGES, ChartRange, prediction_charts, service_charts
-from webapp.charts.time_charts import Chart, Slot, time_slots
+from models.operations.operator_overview import RequestCounts
+from models.planning.queue_snapshot import QueueSnapshot, read_queue_snapshot
+from processes.ttl_cache import TtlCache
+from webapp.dashboard.charts.page_charts import RANGES, ChartRange, prediction_charts, service_charts
+from webapp.dashboard.charts.time_charts import Chart, Slot, time_slots
 from webapp.dashboard.overview_figures import read_overview
-from webapp.ttl_cache import TtlCache
 
 FIGURES_TTL_S = 4.0  # each open page is fetched every 5 s
 # A result is also kept for 100 times the seconds of its read, at most 15 s: any number of open pages then takes at most
@@ -40,18 +42,14 @@ class PageReads:
     def __init__(self, sessions: sessionmaker[Session], worker_alive_s: float) -> None:
         self._sessions = sessions
         self.overview = self._cached(partial(read_overview, worker_alive_s=worker_alive_s), FIGURES_TTL_S)
-        self.charts = {
-            key: self._cached(partial(self._service_charts, over), CHARTS_TTL_S[key]) for key, over in RANGES.items()
-        }
+        self.charts = self._charts(service_charts)
         self.clock = self._cached(service_history.database_clock, FIGURES_TTL_S)
-        self.waiting = self._cached(self._waiting, FIGURES_TTL_S)
+        self.waiting = self._cached(_waiting, FIGURES_TTL_S)
         self.paused_since = self._cached(operator_overview.paused_since, FIGURES_TTL_S)
         self.fleet = self._cached(_fleet, FIGURES_TTL_S)
         self.predicted = self._cached(application_figures.newest_answers, FIGURES_TTL_S)
         self.scores = TtlCache(lambda: scores_by_application(self.predicted.get()), FIGURES_TTL_S, SPACING)
-        self.prediction_charts = {
-            key: self._cached(partial(self._prediction_charts, over), CHARTS_TTL_S[key]) for key, over in RANGES.items()
-        }
+        self.prediction_charts = self._charts(prediction_charts)
         self.versions = self._cached(model_versions.list_all, FIGURES_TTL_S)
         self.tau = self._cached(lambda session: planner_state.planner_inputs(session.connection()).tau, FIGURES_TTL_S)
         # one cache for each of the OPEN_JOBS jobs whose pages were read last
@@ -66,26 +64,15 @@ class PageReads:
         for cache in (self.overview, self.waiting, self.paused_since, self.fleet, self.versions):
             cache.forget()
 
-    def _waiting(self, session: Session) -> dict[str, QueuedJob]:
-        snapshot = read_queue_snapshot(session)
-        return operator_jobs.waiting_requests(session, snapshot.named_ids if snapshot else [])
-
     def _cached(self, read: Callable[[Session], Read], ttl_s: float) -> TtlCache[Read]:
-        def from_database() -> Read:
-            with self._sessions() as session:
-                return read(session)
+        return TtlCache(in_session(self._sessions, read), ttl_s, SPACING)
 
-        return TtlCache(from_database, ttl_s, SPACING)
+    def _charts(self, draw: Callable[[Sequence[Slot]], list[Chart]]) -> dict[str, TtlCache[list[Chart]]]:
+        def read(over: ChartRange) -> list[Chart]:
+            points = in_session(self._sessions, service_history.history)(over.back_s, over.step_s)
+            return draw(time_slots(points, self.clock.get(), over.back_s, over.step_s))
 
-    def _service_charts(self, over: ChartRange, session: Session) -> list[Chart]:
-        return service_charts(self._slots(over, session))
-
-    def _prediction_charts(self, over: ChartRange, session: Session) -> list[Chart]:
-        return prediction_charts(self._slots(over, session))
-
-    def _slots(self, over: ChartRange, session: Session) -> list[Slot]:
-        points = service_history.history(session, over.back_s, over.step_s)
-        return time_slots(points, self.clock.get(), over.back_s, over.step_s)
+        return {key: TtlCache(partial(read, over), CHARTS_TTL_S[key], SPACING) for key, over in RANGES.items()}
 
 
 class ApplicationWords:
@@ -108,9 +95,25 @@ class ApplicationWords:
         return {name: words for name in applications if (words := self._words.get(name)) is not None}
 
 
+@dataclass(frozen=True, slots=True)
+class ReadQueue:
+    """The queue as one read found it: the requests are those that the planner's snapshot names and that still wait."""
+
+    counts: RequestCounts
+    snapshot: QueueSnapshot | None
+    requests: Mapping[str, QueuedJob]
+
+
+def _waiting(session: Session) -> ReadQueue:
+    snapshot = read_queue_snapshot(session)
+    named = operator_jobs.waiting_requests(session, snapshot.queue.named_ids if snapshot else [])
+    return ReadQueue(operator_overview.request_counts(session), snapshot, named)
+
+
 def _fleet(session: Session) -> FleetState:
     return FleetState(
         fleet_use.workers_in_use(session),
         fleet_use.served_batches(session, BACK_S),
         fleet_use.running_requests(session),
+        fleet_use.empty_answers(session),
     )

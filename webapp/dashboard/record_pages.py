@@ -9,7 +9,8 @@ from models.operations import operator_access
 from models.tenants.usage import used
 from models.webhooks import webhook_deliveries, webhook_endpoints
 from models.webhooks.webhook_tables import WebhookEndpoint
-from webapp.app_context import current_context
+from webapp.context.app_context import current_context
+from webapp.dashboard.dashboard_context import current_dashboard
 from webapp.dashboard.operator_sign_in import current_operator
 
 SHOWN_DELIVERIES = 100  # endpoints, or deliveries, of a page; not tuned
@@ -65,7 +66,7 @@ def usage() -> str:
     if days not in USAGE_DAYS:
         abort(400)
     context = current_context()
-    now = context.page_reads.clock.get()
+    now = current_dashboard().reads.clock.get()
     last = now.date()
     with context.sessions() as session:
         rows = used(session, None, last - timedelta(days=int(days) - 1), last, by=("tenant", "tier"))

@@ -5,15 +5,16 @@ from operator import attrgetter
 from flask import abort, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
 
-from models import model_versions
+from models import model_versions, planner_state
 from models.model_versions import UnknownVersion
 from models.operations import fleet_use
-from models.planning import planner_state
-from scheduling.policies.policy_factory import POLICIES
-from webapp.app_context import current_context
-from webapp.charts.page_charts import RANGES, SHORTEST, length_scatter
-from webapp.charts.timelines import worker_strip
+from models.registered_workers import REPAIR_ENGINE
+from scheduling.sharing.policy_factory import POLICIES
+from webapp.context.app_context import current_context
 from webapp.dashboard.application_names import names_for_operator
+from webapp.dashboard.charts.page_charts import RANGES, SHORTEST, length_scatter
+from webapp.dashboard.charts.timelines import worker_strip
+from webapp.dashboard.dashboard_context import current_dashboard
 from webapp.dashboard.operator_actions import operator_action
 from webapp.dashboard.page_reads import BACK_S
 
@@ -33,7 +34,7 @@ def index() -> str:
     over, sort = chosen_range(), request.args.get("sort", "answers")
     if sort not in SORT_COLUMNS:
         abort(400)
-    reads = current_context().page_reads
+    reads = current_dashboard().reads
     data = reads.overview.get()
     applications = sorted(data.applications, key=attrgetter("name"))
     if sort != "name":
@@ -72,7 +73,7 @@ def chosen_range() -> str:
 
 def workers() -> str:
     """Shows every worker with a heartbeat within the last day."""
-    reads = current_context().page_reads
+    reads = current_dashboard().reads
     now = reads.clock.get()
     fleet = reads.fleet.get()
     strips = {
@@ -86,25 +87,20 @@ def workers() -> str:
         "workers.html",
         as_of=now,
         workers=fleet.workers,
+        live=sum(worker.lives(current_context().worker_alive_s) for worker in fleet.workers),
         strips=strips,
         rows=rows,
+        empty=fleet.empty,
+        repair=REPAIR_ENGINE,
+        ask=fleet_use.ASK_THE_SAME,
         names=names_for_operator(row.application for row in fleet.running),
         alive_s=current_context().worker_alive_s,
         minutes=int(BACK_S // 60),
     )
 
 
-def drain() -> Response:
-    """Drains a worker: it gets no new batch."""
-    return _set_drained(True)
-
-
-def undrain() -> Response:
-    """Resumes a drained worker."""
-    return _set_drained(False)
-
-
-def _set_drained(drained: bool) -> Response:
+def set_drained(drained: bool) -> Response:
+    """Drains a worker, which then gets no new batch, or resumes a drained one."""
     name = request.form.get("worker", "")
     with operator_action("drain" if drained else "resume", f"worker {name}") as session:
         if not fleet_use.set_drained(session, name, drained):
@@ -114,7 +110,7 @@ def _set_drained(drained: bool) -> Response:
 
 def predictions() -> str:
     """Shows figures of the newest answers, charts over time, and published versions."""
-    over, reads = chosen_range(), current_context().page_reads
+    over, reads = chosen_range(), current_dashboard().reads
     answers = reads.predicted.get()
     names = names_for_operator(one.application for one in answers)
     return render_template(

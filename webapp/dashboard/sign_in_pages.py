@@ -10,8 +10,7 @@ from flask import Response, abort, make_response, redirect, render_template, req
 from werkzeug.wrappers import Response as BaseResponse
 
 from models.tenants.api_keys import Scope
-from webapp.app_context import current_context
-from webapp.dashboard.company_sign_in import ProviderAway, SignInAttempt, SignInRefused, printable
+from webapp.dashboard.dashboard_context import current_dashboard
 from webapp.dashboard.operator_sign_in import (
     COOKIE,
     SESSION_S,
@@ -21,9 +20,10 @@ from webapp.dashboard.operator_sign_in import (
     person_of_proxy,
     require_own_site,
 )
+from webapp.dashboard.people import ProviderAway, SignInAttempt, SignInRefused, printable
 
-ATTEMPT_COOKIE = "magnus_sign_in"  # what finishes a sign-in at the provider, and the page to which it leads
-ATTEMPT_S = 600  # longest that somebody takes to sign in there; not tuned
+ATTEMPT_COOKIE = "magnus_sign_in"  # holds what finishes a sign-in at the provider, and the page to show then
+ATTEMPT_S = 600  # longest time for a sign-in at the provider; not tuned
 ATTEMPT_PATH = "/sign-in"
 LONGEST_PATH = 2000  # most characters of that page's address, because a cookie has at most 4,096; not tuned
 
@@ -34,7 +34,7 @@ sign_in_pages = APIBlueprint("sign_in", __name__, enable_openapi=False)
 @sign_in_pages.get("/sign-in")
 def form() -> Response:
     """Shows the ways of signing in; `next` is the address to which signing in leads."""
-    person, company = person_of_proxy(), current_context().company
+    person, company = person_of_proxy(), current_dashboard().company
     after = own_path(request.args.get("next", "/"))
     if person is not None and Scope.operate not in company.scopes_of(person.groups):
         return _page(after, company.refusal(person), 403)
@@ -57,7 +57,7 @@ def sign_in() -> BaseResponse:
 @sign_in_pages.get("/sign-in/provider")
 def go_to_provider() -> BaseResponse:
     """Begins a sign-in at the provider."""
-    provider, after = current_context().company.provider or abort(404), own_path(request.args.get("next", "/"))
+    provider, after = current_dashboard().company.provider or abort(404), own_path(request.args.get("next", "/"))
     try:
         address, attempt = provider.begin()
     except ProviderAway as error:
@@ -81,7 +81,7 @@ def come_back() -> BaseResponse:
 
 
 def _signed_in(attempt: SignInAttempt, after: str) -> BaseResponse:
-    company, code = current_context().company, request.args.get("code")
+    company, code = current_dashboard().company, request.args.get("code")
     provider = company.provider or abort(404)
     if not attempt.state or not hmac.compare_digest(attempt.state.encode(), request.args.get("state", "").encode()):
         return _page(after, "This sign-in did not begin in this browser, or too long ago: try again.", 400)
@@ -113,14 +113,14 @@ def own_path(address: str) -> str:
     """Returns the address if it is a path of this site, else the overview's, so that no link leads to another site."""
     try:
         parts = urlsplit(address)
-    except ValueError:  # the brackets hold no IPv6 address
+    except ValueError:  # brackets in the address hold no IPv6 address
         return "/"
     own = not parts.scheme and not parts.netloc and address.startswith("/") and not address.startswith(("//", "/\\"))
-    return address if own else "/"
+    return address if own and address.isprintable() else "/"
 
 
 def _page(after: str, refused: str | None = None, status: int = 200) -> Response:
-    company = current_context().company
+    company = current_dashboard().company
     page = render_template("sign_in.html", next=after, refused=refused, provider=company.provider)
     return make_response(page, status)
 

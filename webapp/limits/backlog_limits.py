@@ -1,8 +1,8 @@
 """Limits the requests that one tenant may have in the queue, the tokens of their prompts, and their bytes.
 
 Counting 100,000 rows in each call that submits would take too long. So a thread counts a tenant's rows at most once a
-second, and between two counts a process adds the requests that it admits itself. One process therefore never exceeds a
-limit; several exceed it at most by what the others admit within that second. If the last count would refuse a call, the
+second, and between two counts a process adds the requests that it admits itself. One process never exceeds a limit;
+several processes exceed it at most by what they admit within that second. If the last count would refuse a call, the
 call waits for a new count, because its client may have come back after the time that it was given.
 """
 
@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from models.planning.queue_snapshot import QueueSnapshot
 from models.tenants.tenant_limits import NO_LIMITS, NOTHING, TenantBacklog, TenantLimits
-from webapp.client_errors import BacklogFull
+from protocol.client_errors import BacklogFull
 
 log = structlog.get_logger()
 
@@ -76,7 +76,7 @@ def retry_after_s(queued: int, places: int, snapshot: QueueSnapshot | None) -> i
     if snapshot is None:
         return RETRY_UNKNOWN_S
     share = min(1.0, max(places / max(1, queued), SHARE_TO_WAIT_FOR))
-    return min(max(1, math.ceil(snapshot.backlog_s * share)), LONGEST_RETRY_S)
+    return min(max(1, math.ceil(snapshot.queue.backlog_s * share)), LONGEST_RETRY_S)
 
 
 class BacklogLimit:
@@ -113,7 +113,7 @@ class BacklogLimit:
                 return None
             queued = known.all.tokens
         most, snapshot = self._most(tenant).tokens, self._snapshot()
-        return TokenStanding(most, max(0, most - queued), snapshot.backlog_s if snapshot and queued else 0.0)
+        return TokenStanding(most, max(0, most - queued), snapshot.queue.backlog_s if snapshot and queued else 0.0)
 
     def _most(self, tenant: str) -> TenantBacklog:
         own, all_have = self._limits.get(tenant, NO_LIMITS), self._most_of_all
@@ -147,7 +147,7 @@ class BacklogLimit:
         if due and fitted:
             try:
                 self._run_aside(lambda: self._count_again(tenant, known))
-            except RuntimeError as error:  # no thread, or this process is ending; the next call tries again
+            except RuntimeError as error:  # no thread starts, or this process is ending; the next call tries again
                 with self._lock:
                     known.counting = False
                 log.warning("backlog not counted", error=str(error))
@@ -161,9 +161,10 @@ class BacklogLimit:
                 return known
             queued = getattr(known.all, exceeded)
         allowed = getattr(most, exceeded)
+        setting = "TOKENS" if exceeded == "bytes" else exceeded.upper()  # MAGNUS_TENANT_QUEUED_TOKENS bounds both
         raise BacklogFull(
             f"{LIMITS[exceeded].format(queued)}; this service keeps at most {allowed:,} of yours "
-            f"(MAGNUS_TENANT_QUEUED_{exceeded.upper()}, or what is set for your tenant). Wait for answers, or cancel "
+            f"(MAGNUS_TENANT_QUEUED_{setting}, or what is set for your tenant). Wait for answers, or cancel "
             "what you no longer need.",
             retry_after_s(queued, queued + getattr(one, exceeded) - allowed, self._snapshot()),
         )

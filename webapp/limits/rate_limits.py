@@ -1,8 +1,8 @@
 """Limits the rate of each tenant's requests, in fixed windows of the database's clock, over all web processes together.
 
 Each process counts in memory and adds its counts to the database twice a second, so that few calls cost an extra
-statement. While a tenant has at most NEAR requests left, each call asks the database, so that no more pass than the
-limit, however many processes and calls at once there are. Flask-Limiter is not used, because it asks its storage at
+statement. While a tenant has at most NEAR requests left, each call asks the database, so that the limit is never
+exceeded, however many processes and calls at once there are. Flask-Limiter is not used, because it asks its storage at
 each request, and a frozen broker must not delay requests.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from flask import Response
 
 from models.tenants.tenant_limits import SharedCount
-from webapp.client_errors import RateLimited
+from protocol.client_errors import RateLimited
 from webapp.limits.backlog_limits import TokenStanding
 
 PERIODS_S = {"second": 1, "minute": 60, "hour": 3600}
@@ -100,7 +100,7 @@ class RateLimit:
             window.known += requests
         try:
             shared = self._share(tenant, requests, rate.period_s)
-        except BaseException:  # this call is not served; those before it were
+        except BaseException:  # this call is not served, but the calls counted before it were
             with self._lock:
                 window.known -= requests
                 window.unshared += requests - 1
@@ -134,7 +134,7 @@ def go_duration(seconds: float) -> str:
 
 
 def add_limit_headers(response: Response, requests: RateStanding | None, tokens: TokenStanding | None) -> None:
-    """Adds the x-ratelimit headers for requests and for tokens; None: without these headers."""
+    """Adds the x-ratelimit headers for requests and for tokens; None leaves the headers of that kind out."""
     for name, standing in (("requests", requests), ("tokens", tokens)):
         if standing is not None:
             response.headers.add(f"x-ratelimit-limit-{name}", str(standing.limit))

@@ -10,11 +10,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from models import client_requests
 from models.client_requests import RequestView
-from models.tables import RequestStatus
 from models.upkeep import retention
+from protocol.client_errors import NotFound
 from request_body import readable_body
-from webapp.app_context import AppContext
-from webapp.client_errors import InvalidRequest, NotAnswered, NotFound
+from webapp.context.app_context import AppContext
 from webapp.waiting.patience import Patience
 from webapp.waiting.waiting_calls import WaitingCall
 
@@ -76,16 +75,6 @@ def wait_for_ends(context: AppContext, stored: Sequence[RequestView], patience: 
     return calls
 
 
-def require_answer(view: RequestView) -> None:
-    """Checks that a final request has an answer; raises NotAnswered, or InvalidRequest if it was cancelled."""
-    stored = view.request
-    if stored.status is RequestStatus.failed:
-        error = stored.error or {}
-        raise NotAnswered(f"{stored.id} failed: {error.get('message', 'no reason is known')}", code=error.get("code"))
-    if stored.status is RequestStatus.cancelled:
-        raise InvalidRequest(f"{stored.id} was cancelled.", code="cancelled")
-
-
 def cancel_request(context: AppContext, tenant: str, id: str) -> None:
     """Cancels a request: a queued one at once, a running one by its worker; calls that wait for it are notified."""
     with context.sessions() as session:
@@ -95,8 +84,8 @@ def cancel_request(context: AppContext, tenant: str, id: str) -> None:
 def forget_unstored(context: AppContext, views: Iterable[RequestView]) -> None:
     """Deletes the texts of these final requests if they have `store: false`.
 
-    Upkeep does it later if the database is unreachable, and for a request with an Idempotency-Key, whose client may ask
-    again for an answer that did not arrive.
+    Upkeep deletes them later if the database is unreachable, or if a request has an Idempotency-Key, because its client
+    may ask again for an answer that did not arrive.
     """
     stored = (view.request for view in views)
     ids = [one.id for one in stored if one.idempotency_key is None and not readable_body(one.body).store]

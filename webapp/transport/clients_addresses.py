@@ -12,7 +12,7 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def translated(application: Application) -> Application:
-    """Returns the WSGI application with others' addresses as its own; the body names the model in each."""
+    """Returns the WSGI application, which now serves these addresses, too; only the body names the model."""
 
     def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         found = OURS.match(environ["PATH_INFO"])

@@ -8,7 +8,7 @@ from functools import partial
 
 from flask import Flask, Response, request
 
-from webapp.auth import NEED_A_KEY
+from webapp.context.auth import NEED_A_KEY
 
 PREFLIGHT_FOR_S = 600  # seconds for which browsers cache a preflight's answer; not tuned
 ALLOWED = {
@@ -16,7 +16,8 @@ ALLOWED = {
     "Access-Control-Allow-Headers": "Authorization, Content-Type, Content-Encoding, Idempotency-Key, Prefer, "
     "OpenAI-Organization, OpenAI-Project, OpenAI-Beta, X-Stainless-Arch, X-Stainless-Lang, X-Stainless-OS, "
     "X-Stainless-Package-Version, X-Stainless-Retry-Count, X-Stainless-Runtime, X-Stainless-Runtime-Version, "
-    "X-Stainless-Timeout, X-Stainless-Helper-Method",
+    "X-Stainless-Timeout, X-Stainless-Helper-Method, X-Api-Key, Anthropic-Version, Anthropic-Beta, "
+    "Anthropic-Dangerous-Direct-Browser-Access",
     "Access-Control-Max-Age": str(PREFLIGHT_FOR_S),
 }
 SHOWN = "Retry-After, x-request-id, Preference-Applied"  # the headers of an answer that scripts may read

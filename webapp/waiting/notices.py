@@ -17,7 +17,7 @@ SPACING_S = 0.04
 log = structlog.get_logger()
 
 # Seconds between two checks of all waiting requests, where a pooler keeps notifications away. An answer is late by half
-# of that on average, and a check costs one statement. Not tuned.
+# of this time on average, and a check costs one statement. Not tuned.
 POLL_BEHIND_POOLER_S = 0.05
 
 
@@ -36,7 +36,7 @@ class Announcer:
         self._waiting = True
         try:
             self._thread.submit(self._announce)
-        except RuntimeError as error:  # no thread, or this process is ending; the stored request is still accepted
+        except RuntimeError as error:  # no thread starts, or this process ends; the stored request is still accepted
             self._waiting = False
             log.warning("not announced", error=str(error))
 

@@ -1,4 +1,4 @@
-"""Calls and streams that wait: one thread, and no database connection, listens for all of them."""
+"""Calls and streams that wait: one thread listens for all of them, and none of them holds a database connection."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from models.client_requests import RequestView
-from webapp.client_errors import Busy, TooManyWaiting
+from protocol.client_errors import Busy, TooManyWaiting
 
 log = structlog.get_logger()
 
@@ -61,7 +61,7 @@ class WaitingCall:
         self._end("ended", view)
 
     def wait(self, within_s: float) -> bool:
-        """Waits until the call is woken, unless it was since the last wait; returns False if it was not in time."""
+        """Waits until the call is woken (now, if it was woken since the last wait); returns False after `within_s`."""
         woken = self._changed.wait(within_s)
         self._changed.clear()
         return woken
@@ -114,7 +114,8 @@ class WaitingCalls:
             if self._slots[tenant] >= self._max_calls_of_tenant:
                 raise TooManyWaiting(
                     f"{self._slots[tenant]:,} of your calls wait for answers already, as many as this service allows "
-                    "one tenant (MAGNUS_TENANT_WAITING_CALLS). Send background=true and poll, or try again shortly."
+                    "one tenant (three quarters of MAGNUS_WAITING_CALLS). Send background=true and poll, or try again "
+                    "shortly."
                 )
             if self._slots.total() >= self._max_calls:
                 raise Busy(
@@ -139,7 +140,7 @@ class WaitingCalls:
                 return call
             if self._thread is None:
                 thread = threading.Thread(target=self._watch, name="waiting-calls", daemon=True)
-                thread.start()  # may fail; the next call then starts another one
+                thread.start()  # may fail; the next call then starts another thread
                 self._thread = thread
             self._calls.setdefault(id, []).append(call)
         return call

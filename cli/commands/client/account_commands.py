@@ -6,9 +6,10 @@ import click
 from rich.table import Table
 
 from cli.api_client import Client, Json
+from cli.hosting.service_access import with_client
 from cli.output import json_option, print_result, printed, table
-from cli.service_access import with_client
 
+WEBHOOKS = ("magnus", "webhooks")
 USAGE_COLUMNS = ("requests", "prompt_tokens", "answer_tokens", "gpu_seconds")
 
 
@@ -55,7 +56,7 @@ def create(client: Client, address: str, events: tuple[str, ...]) -> Json:
 
     The secret is shown this once.
     """
-    return client.create_webhook(address, events)
+    return client.call("POST", *WEBHOOKS, json={"url": address} | ({"events": events} if events else {}))
 
 
 def _endpoints(endpoints: list[Json]) -> Table:
@@ -68,7 +69,7 @@ def _endpoints(endpoints: list[Json]) -> Table:
 @with_client
 def list_webhooks(client: Client) -> list[Json]:
     """Show the endpoints of the key's tenant."""
-    return client.webhooks()
+    return list(client.call("GET", *WEBHOOKS)["data"])
 
 
 @webhooks.command()
@@ -87,7 +88,7 @@ def rotate(client: Client, id: str, overlap_s: int) -> Json:
 
     For the seconds of --overlap-s, events carry the signatures of both secrets.
     """
-    return client.rotate_webhook(id, overlap_s)
+    return client.call("POST", *WEBHOOKS, id, "rotate", params={"overlap_s": overlap_s})
 
 
 @webhooks.command()
@@ -96,7 +97,7 @@ def rotate(client: Client, id: str, overlap_s: int) -> Json:
 @with_client
 def delete(client: Client, id: str) -> Json:
     """Send nothing more to the endpoint ID."""
-    return client.delete_webhook(id)
+    return client.call("DELETE", *WEBHOOKS, id)
 
 
 def _deliveries(found: list[Json]) -> Table:
@@ -122,7 +123,7 @@ def _deliveries(found: list[Json]) -> Table:
 @with_client
 def deliveries(client: Client, id: str, limit: int) -> list[Json]:
     """Show the newest deliveries to the endpoint ID."""
-    return client.deliveries(id, limit)
+    return list(client.call("GET", *WEBHOOKS, id, "deliveries", params={"limit": limit})["data"])
 
 
 @webhooks.command()
@@ -132,4 +133,4 @@ def deliveries(client: Client, id: str, limit: int) -> list[Json]:
 @with_client
 def redeliver(client: Client, id: str, delivery: int) -> Json:
     """Send DELIVERY to the endpoint ID again, now."""
-    return client.redeliver(id, delivery)
+    return client.call("POST", *WEBHOOKS, id, "deliveries", str(delivery), "redeliver")

@@ -2,6 +2,7 @@
 
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +15,9 @@ from rich.table import Table
 
 from cli.api_client import Client, Json
 from cli.bulk_run import ENDED, BulkRun, dry_run, follow
+from cli.hosting.service_access import with_client
 from cli.output import CommandFailed, json_option, print_result, printed, table
-from cli.service_access import with_client
-from webapp.charts.quantities import count, duration
+from webapp.dashboard.charts.quantities import count, duration
 
 
 @contextmanager
@@ -48,7 +49,7 @@ class LinesOfProgress:
         self._said: tuple[str, int] | None = None
 
     def __call__(self, now: Json) -> None:
-        """Say this state, unless it is as the last one that was said."""
+        """Say this state, unless it equals the state that was said last."""
         total, done = now["request_counts"]["total"], _done(now)
         state = _status(now), 10 * done // max(1, total)
         if state != self._said:
@@ -67,7 +68,7 @@ def _notes(batch: Json) -> str:
 
 
 def predicted_end(batch: Json, now: float) -> str:
-    """Return the predicted end of a batch, by the service or by its lines' pace; says if that is too late."""
+    """Return in words when a batch ends, by the service's ETA or its lines' pace, and whether that is too late."""
     counts, begun, done = batch["request_counts"], batch["in_progress_at"], _done(batch)
     left_s = batch["magnus"].get("eta_s")
     if left_s is None and done and begun and now > begun:
@@ -148,7 +149,7 @@ def _reasons(batch: Json) -> str:
 
 
 def _estimate(batch: Json) -> Table:
-    """Returns what a dry run says of a batch."""
+    """Returns a table of what a dry run estimates for a batch."""
     magnus = batch["magnus"]
     times = [duration(magnus[name]) for name in ("eta_s", "eta_low_s", "eta_high_s")]
     end = f"in {times[0]}; nine of ten end in {times[1]} to {times[2]}"
@@ -183,7 +184,7 @@ def _batches(batches: list[Json]) -> Table:
 @with_client
 def list_batches(client: Client, limit: int) -> list[Json]:
     """Show the newest batches."""
-    return client.batches(limit)
+    return list(client.call("GET", "batches", params={"limit": limit})["data"])
 
 
 @batch.command()
@@ -269,7 +270,7 @@ def retry(client: Client, ids: tuple[str, ...]) -> list[Json]:
 
     Lines that would be refused again are left out.
     """
-    return [client.retry_batch(one) for one in ids]
+    return [client.call("POST", "batches", one, "retry", headers={"Idempotency-Key": uuid.uuid4().hex}) for one in ids]
 
 
 @batch.command()
@@ -285,4 +286,5 @@ def change(client: Client, ids: tuple[str, ...], window: str | None, tier: str |
     if window is None and tier is None:
         raise click.UsageError("give --window, --tier or both")
     asked = {"completion_window": window, "service_tier": tier}
-    return [client.change_batch(one, {name: value for name, value in asked.items() if value}) for one in ids]
+    changes = {name: value for name, value in asked.items() if value}
+    return [client.call("POST", "batches", one, json=changes) for one in ids]

@@ -10,24 +10,24 @@ from typing import Any
 import click
 
 from cli.api_client import Client, Json, output_text
+from cli.hosting.service_access import with_client
 from cli.output import CommandFailed, Unreachable
-from cli.service_access import with_client
 
 HELP = """\
 /system TEXT  say how to answer from now on; without TEXT, nothing is said
 /new          begin a new conversation, with the same system text
 /help         show this
 Ctrl-C cancels an answer, Ctrl-D ends the chat."""
-DELTAS = {"response.reasoning_text.delta": True, "response.output_text.delta": False}  # whether it is thinking
+DELTAS = {"response.reasoning_text.delta": True, "response.output_text.delta": False}  # whether the delta is a thought
 LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
-CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # a terminal would obey them
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters, which a terminal would obey
 
 
 class Chat:
     """A conversation; leaves out each question whose answer was cancelled or failed, and that answer."""
 
     def __init__(self, client: Client, fields: Json, show: Callable[[str, bool], None]) -> None:
-        """`show` gets each piece of an answer, and whether the model thinks it; `fields` are those of every request."""
+        """Call `show` with each piece of an answer and whether it is a thought; send `fields` with every request."""
         self._client, self._fields, self._show = client, fields, show
         self._turns: list[Json] = []
 
@@ -45,7 +45,7 @@ class Chat:
         return None if text or not re.fullmatch("/[a-z]+", word) else f"{word} is no command; /help lists them"
 
     def ask(self, text: str) -> str:
-        """Send a message and show the answer; returns its figures, raises CommandFailed. An interrupt cancels it."""
+        """Send a message, show the answer, return its figures; raises CommandFailed. Ctrl-C cancels the request."""
         turns = [*self._turns, {"role": "user", "content": text}]
         asked_at, first_s, request_id, response, thinks = time.monotonic(), None, None, None, False
         with closing(self._client.stream({**self._fields, "input": turns})) as events:

@@ -3,8 +3,8 @@
 import click
 
 from cli.api_client import Client
-from cli.output import CommandFailed
-from cli.service_access import with_client
+from cli.hosting.service_access import with_client
+from extras import load
 
 
 @click.command()
@@ -16,9 +16,4 @@ def mcp(client: Client) -> None:
     requests and batches, wait for them, read and cancel them, and show usage, with the rights of the API key. Needs the
     extra `mcp`.
     """
-    try:
-        # imported here because the package of the extra may be missing
-        from cli.agent_tools import make_server
-    except ModuleNotFoundError as error:
-        raise CommandFailed("the package mcp is not installed: pip install 'magnus-llm[mcp]'") from error
-    make_server(client).run()
+    load("cli.agent_tools", "`magnus mcp`", "mcp").make_server(client).run()

@@ -1,4 +1,4 @@
-"""`magnus submit`, `status` and `cancel`: requests through the API, for people and scripts."""
+"""`magnus submit`, `status`, `why` and `cancel`: requests through the API, for people and scripts."""
 
 import json
 import sys
@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.api_client import Client, Json, output_text
+from cli.hosting.service_access import client_for, service_options, with_client
 from cli.output import CommandFailed, json_option, make_console, print_result, table
-from cli.service_access import client_for, service_options, with_client
 
 ANSWERED = ("completed", "incomplete")
 WATCH_EVERY_S = 1.0  # the service's own figures change every half a second
@@ -82,6 +82,24 @@ def _watch(render: Callable[[], Table]) -> None:
                 live.update(render(), refresh=True)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+@click.command()
+@click.argument("id")
+@json_option
+@with_client
+def why(client: Client, id: str, as_json: bool) -> None:
+    """Say why a request is not running.
+
+    Answers, in the order in which they are decided, the questions that a waiting request passes; the one marked with
+    an arrow is what it waits for.
+    """
+    print_result(client.call("GET", "responses", id, "why"), as_json, _reasons_table)
+
+
+def _reasons_table(reasons: Json) -> Table:
+    rows = [("→" if one["blocks"] else "", one["question"], escape(one["sentence"])) for one in reasons["answers"]]
+    return table(("", "question", "answer"), rows, title=f"{reasons['id']} is {reasons['status']}")
 
 
 @click.command()

@@ -1,1 +1,1 @@
-"""The parts of our engine's forward pass: fused layers, attention over rows, windows, adapters."""
+"""The parts of our engine's forward pass: fused layers, attention over rows, rotation, adapters, graphs."""

@@ -1,8 +1,8 @@
 """LoRA adapters beside a model: in one forward pass, each row's linear layers are changed by the row's own adapter.
 
-Rows of one adapter are multiplied together. Their low-rank product takes the rows out, changes no other row's output,
-and is added where the model's own product put theirs. To copy an adapter's matrices for each row instead costs 1.7 to
-2.1 times as much (docs/results/engines.md).
+The rows of one adapter are multiplied together: their inputs are taken out of the pass, and their low-rank products are
+added to their own outputs alone. To copy an adapter's matrices for each row instead costs 1.7 to 2.1 times as much
+(docs/results/engines.md).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ class LowRank:
 
 @dataclass(eq=False, slots=True)
 class AdaptedPass:
-    """A forward pass while it is entered; `names` has the adapter of each row, "" for none."""
+    """Makes a forward pass use adapters while it is entered; `names` has the adapter of each row, "" for none."""
 
     adapters: "Adapters"
     names: tuple[str, ...]
@@ -39,11 +39,11 @@ class AdaptedPass:
         self.adapters.present = None
 
     def of_row(self, row: int) -> "AdaptedPass":
-        """Returns the pass of one of the rows alone."""
+        """Returns the pass that computes this row alone."""
         return AdaptedPass(self.adapters, self.names[row : row + 1])
 
     def rows_of(self, names: tuple[str, ...], device: torch.device) -> tuple[Tensor, list[int]]:
-        """Returns the rows of these adapters, those of each together, and how many each of them has."""
+        """Returns the indices of these adapters' rows, adapter by adapter, and how many rows each adapter has."""
         if names not in self._groups:
             rows = [[row for row, own in enumerate(self.names) if own == name] for name in names]
             self._groups[names] = to_device([*chain.from_iterable(rows)], device), [*map(len, rows)]
@@ -59,7 +59,7 @@ class Adapters:
         self._last = AdaptedPass(self, ())
 
     def serve(self, names: Sequence[str]) -> AdaptedPass:
-        """Returns the pass whose row i has the adapter names[i]; decoding steps of the same rows share one."""
+        """Returns the pass whose row i has the adapter names[i]; decoding steps of the same rows share one pass."""
         if not self.names:
             return self._last
         if self._last.names != (asked := tuple(names)):

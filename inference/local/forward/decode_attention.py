@@ -2,14 +2,14 @@
 
 `by_blocks` multiplies the query of each row by all blocks of the row, in one batched product over all rows, so that
 keys and values are not copied. It copies only scores and weights, which are far smaller, to a rectangle for the softmax
-and back. Blocks of a prefix that several rows share are multiplied by the queries of all of them. `by_groups` calls it
-for each group of rows that are alike.
+and back. Blocks of a prefix that several rows share are multiplied by the queries of all of them. `by_groups` calls
+`by_blocks` for each group of similar rows.
 
 The fastest way for a rectangle is measured on each CPU when a model loads:
 
 - `by_kernel` is torch's attention. It leaves bfloat16 products to MKL, whose code is generic on AMD.
 - `by_products` makes two batched products in oneDNN. The scores take less than half as long with the keys on the left.
-  They are rounded to the model's data type in between, as in transformers' eager attention.
+  Scores are rounded to the model's data type before the softmax, as in transformers' eager attention.
 - `by_bags` avoids the copies that `by_products` makes in bfloat16: torch copies the columns for oneDNN unless they are
   whole blocks of the cache, and oneDNN packs the values of each head. So it reads whole blocks, ignores the scores of
   hidden columns, and sums the values with `embedding_bag`.
@@ -17,27 +17,26 @@ The fastest way for a rectangle is measured on each CPU when a model loads:
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from statistics import median
-from time import perf_counter
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from inference.local.forward.linear_weights import medians_s
 from inference.local.kv.block_tables import BlockIndex
 from inference.local.kv.kv_budget import KvLayout
 from inference.local.kv.query_groups import QueryGroup, QueryGroups
 
 TRIAL_ROWS, TRIAL_COLUMNS, TRIAL_WIDTH = 16, 256, 224  # a typical decoding step; not tuned
-TRIALS = 9  # timings of each way in turn; their median resists the load of other processes; not tuned
+TRIALS = 9  # each way is timed this often, in turns; the median resists the load of other processes; not tuned
 CLEARLY_FASTER = 0.9  # a smaller gain may be noise, and every start should choose the same way; not tuned
 # Number of shapes whose bags are cached; each takes 0.2 % of the memory of SmolLM2's keys and values. A batch of mixed
 # lengths is mostly read in fewer pieces; not tuned.
 KEPT_BAGS = 32
 
 # A function of queries [rows, key heads, queries of a key head, dim], keys and values [rows, key heads, width, dim] and
-# a mask [rows, 1, 1, width]; it returns [rows, heads * dim]. Keys and values are the first columns of neighbouring
-# blocks, [blocks, key heads, columns, dim].
+# a mask [rows, 1, 1, width]; it returns [rows, heads * dim]. Keys and values view the first `width` columns of
+# neighbouring blocks, [blocks, key heads, columns, dim].
 DecodeAttention = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -56,7 +55,7 @@ def by_products(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Te
 
 
 def by_bags(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, whole_until: float = 1) -> Tensor:
-    """Computes scores by whole blocks, up to `whole_until` times the width, and values by `embedding_bag`."""
+    """Computes values by `embedding_bag`, and scores by whole blocks of at most `whole_until` * width columns."""
     rows, key_heads, queries, dim = query.shape
     columns, width = keys.stride(1) // dim, keys.shape[2]
     by_head = query.reshape(-1, queries, dim)
@@ -102,35 +101,23 @@ def fastest_attention(layout: KvLayout, heads: int) -> DecodeAttention:
     query = torch.randn(TRIAL_ROWS, of_layer.heads, heads // of_layer.heads, of_layer.key_dim).to(layout.dtype)
     mask = torch.zeros(TRIAL_ROWS, 1, 1, TRIAL_WIDTH, dtype=layout.dtype)
     by_head = query.flatten(0, 1)
-    columns_s, blocks_s = _medians_s(
-        [lambda: _scores_of_columns(by_head, keys), lambda: _scores_of_blocks(by_head, keys)]
-    )
+    ways_of_scores = [partial(one, by_head, keys) for one in (_scores_of_columns, _scores_of_blocks)]
+    columns_s, blocks_s = medians_s(ways_of_scores, TRIALS)
     ways: list[DecodeAttention] = [
         by_kernel,
         by_products,
         partial(by_bags, whole_until=columns_s / TRIAL_WIDTH / (blocks_s / TRIAL_COLUMNS)),
     ]
-    took_s = _medians_s([partial(attend, query, keys, values, mask) for attend in ways])
+    took_s = medians_s([partial(attend, query, keys, values, mask) for attend in ways], TRIALS)
     fastest = took_s.index(min(took_s))
     return ways[fastest] if took_s[fastest] < CLEARLY_FASTER * took_s[0] else by_kernel
-
-
-def _medians_s(calls: list[Callable[[], Tensor]]) -> list[float]:
-    """Returns the median duration of each call; the calls take turns."""
-    timings: list[list[float]] = [[] for _ in calls]
-    for _ in range(TRIALS):
-        for call, seconds in zip(calls, timings, strict=True):
-            started = perf_counter()
-            call()
-            seconds.append(perf_counter() - started)
-    return [median(seconds) for seconds in timings]
 
 
 def by_blocks(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, index: BlockIndex) -> Tensor:
     """Returns attention [rows, heads * dim] for queries [rows, key heads, queries of a key head, dim].
 
-    Keys and values are [blocks, key heads, block tokens, dim], the mask is [rows, 1, 1 or queries, most * block
-    tokens]. NaN in one row does not reach other rows.
+    Keys and values are [blocks, key heads, block tokens, dim]; the mask is [rows, 1, 1 or queries, columns], with as
+    many columns as the row of most blocks has. NaN in one row does not reach other rows.
     """
     rows, key_heads, queries, dim = query.shape
     blocks, _, tokens, _ = keys.shape
@@ -163,7 +150,7 @@ def _times_shared(of_readers: Tensor, matrices: Tensor) -> Tensor:
 def by_groups(query: Tensor, keys: Tensor, values: Tensor, groups: QueryGroups, masks: Sequence[Tensor]) -> Tensor:
     """Returns attention [tokens, heads * dim] for a pass's queries [tokens, key heads, queries of a key head, dim].
 
-    `masks` are those of the groups. A row's tokens become queries of its key heads, so that each block is read once.
+    `masks` has one for each group. A row's tokens become queries of its key heads, so that each block is read once.
     """
     if groups.places is None:
         (group,) = groups.groups
@@ -173,7 +160,7 @@ def by_groups(query: Tensor, keys: Tensor, values: Tensor, groups: QueryGroups, 
 
 
 def _of_group(query: Tensor, keys: Tensor, values: Tensor, group: QueryGroup, mask: Tensor) -> Tensor:
-    """Returns attention [places, heads * dim]."""
+    """Returns the attention of one group's tokens, [places, heads * dim]."""
     _, key_heads, shared, dim = query.shape
     at_places = query.index_select(0, group.tokens).view(-1, group.queries, key_heads, shared, dim)
     of_rows = at_places.transpose(1, 2).reshape(-1, key_heads, group.queries * shared, dim)

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from inference.accelerator import to_device
 from inference.local.forward.adapters import PLAIN_PASS, AdaptedPass
+from inference.local.kv.attention_windows import Window
 from inference.local.kv.kv_budget import KvLayout, LayerSlots
 from inference.local.kv.kv_cache import KvCache
 from inference.local.kv.query_groups import token_rows
 
-# The most values of the mask with which rows attend to cached tokens in front of them: 16 MB in float32. Without a mask
-# the attention of the cached tokens is computed, too, which costs less than their other operations, unless they are
-# many more than those behind them. Not tuned.
+# The most values of the mask with which prompts attend to their cached beginnings: 16 MB in float32. Without a mask,
+# attention of the cached tokens is computed, too, which costs less than their other operations would, unless cached
+# tokens are many more than new ones. Not tuned.
 MOST_MASK = 2**22
 
 
@@ -24,8 +25,8 @@ class Cursor:
     """The next decoding step's inputs for rows 0, 1, ... of the cache, kept on the device from step to step."""
 
     tokens: Tensor  # [rows, 1] the last token of each row, which is not in the cache yet
-    positions: Tensor  # [rows, 1] its position in the sequence, which is also its column in the cache
-    slots: dict[LayerSlots, Tensor]  # [rows * heads] the slots of its keys and values
+    positions: Tensor  # [rows, 1] that token's position in the sequence, which is also its column in the cache
+    slots: dict[LayerSlots, Tensor]  # [rows * heads] the slots in the cache for the keys and values of that token
     mask: Tensor  # [rows, 1, 1, columns] 0 where a row has a token, the dtype's minimum elsewhere
     increments: Tensor  # [rows, 1] 1 for running rows, 0 for finished rows, which do not grow
     initial_positions: Sequence[int]  # `positions` before the first step
@@ -65,20 +66,23 @@ def prefill(
     cached: Sequence[int] = (),
     most_mask: int = MOST_MASK,
     adapted: AdaptedPass = PLAIN_PASS,
+    every: bool = False,
 ) -> Tensor:
     """Writes prompts to the cache's `rows`, padded on the right; returns the next tokens' logits, [rows, vocabulary].
 
-    The first cached[i] tokens of a prompt are in the cache, in complete blocks, and are not computed. Rows whose mask
-    would have more than `most_mask` values are computed one by one.
+    The first cached[i] tokens of a prompt are in the cache and are not computed. Rows whose mask would have more than
+    `most_mask` values are computed one by one. With `every`, the logits of all tokens that are computed for the only
+    row are returned, [tokens, vocabulary].
 
     `adapted` has the adapters of the rows. The padding needs no mask, because a causal model does not attend to later
-    tokens. It would go into states, so a model that keeps some gets each prompt alone.
+    tokens. But padding would change recurrent states, so a model with such states gets each prompt alone.
     """
-    device, starts = kv.layout.device, cached or [0] * len(rows)
+    device, starts, layout = kv.layout.device, cached or [0] * len(rows), kv.layout
     computed = [prompt[start:] for prompt, start in zip(prompts, starts, strict=True)]
     length = max(map(len, computed))
     large = any(starts) and len(rows) * length * (max(starts) + length) > most_mask
-    if (kv.layout.state_bytes or large) and len(rows) > 1:
+    one_by_one = layout.state_bytes or large or (layout.masks_differ and any(starts))
+    if one_by_one and len(rows) > 1:
         each = enumerate(zip(rows, prompts, starts, strict=True))
         alone = (
             prefill(model, kv, [row], [ids], pad_id, [held], most_mask, adapted.of_row(number))
@@ -86,35 +90,38 @@ def prefill(
         )
         return torch.cat([*alone])
     tokens = to_device([[*prompt, *[pad_id] * (length - len(prompt))] for prompt in computed], device)
-    last = to_device([[len(prompt) - 1] for prompt in computed], device)
+    kept: dict[str, Any] = {"logits_to_keep": to_device([[len(prompt) - 1] for prompt in computed], device)}
     kv.prepare_prefill(rows, [*map(len, prompts)], starts)
     positions = torch.arange(length, device=device)[None, :]
     masked: dict[str, Tensor] = {}
     if any(starts):
         positions = positions + to_device(starts, device)[:, None]
-        if not large or starts[0] > 2 * length:
-            masked = {"attention_mask": _mask_behind(starts, length, kv.layout)}
+        if not large or starts[0] > 2 * length or layout.masks_differ:
+            masked = {"attention_mask": _mask_behind(starts, length, positions, layout)}
+    if every:
+        kept = {}
     with adapted:
-        output = model(
-            tokens, position_ids=positions, past_key_values=kv, use_cache=True, logits_to_keep=last, **masked
-        )
-    return cast(Tensor, output.logits)[:, -1]
+        logits: Tensor = model(
+            tokens, position_ids=positions, past_key_values=kv, use_cache=True, **kept, **masked
+        ).logits
+    return logits[0] if every else logits[:, -1]
 
 
-def _mask_behind(starts: Sequence[int], length: int, layout: KvLayout) -> Tensor:
-    """Returns the mask [rows, 1, length, columns] of tokens behind starts[i] cached ones, padded to the most."""
+def _mask_behind(starts: Sequence[int], length: int, positions: Tensor, layout: KvLayout) -> Any:
+    """Returns the mask, in the model's form, of `length` tokens in each row behind its starts[i] cached tokens.
+
+    It is [rows, 1, length, columns]. Layers with a window, which compute rows one by one, read only its columns.
+    """
     cached = torch.arange(max(starts), device=layout.device) >= to_device(starts, layout.device)[:, None]
     later = torch.ones(length, length, dtype=torch.bool, device=layout.device).triu(1)
     each = cached[:, None].expand(-1, length, -1), later.expand(len(starts), -1, -1)
-    return torch.cat(each, 2)[:, None].to(layout.dtype).mul_(torch.finfo(layout.dtype).min)
+    mask = torch.cat(each, 2)[:, None].to(layout.dtype).mul_(torch.finfo(layout.dtype).min)
 
+    def held(window: Window) -> tuple[slice, Tensor]:
+        oldest = max(0, starts[0] - window.tokens)
+        return slice(oldest, None), torch.arange(oldest, starts[0] + length, device=layout.device)
 
-def prefill_alone(model: Any, kv: KvCache, row: int, prompt: Sequence[int]) -> Tensor:
-    """Writes one prompt to the cache; returns logits [tokens, vocabulary], in row i those of token i + 1."""
-    device = kv.layout.device
-    kv.prepare_prefill([row], [len(prompt)])
-    tokens, positions = to_device([prompt], device), torch.arange(len(prompt), device=device)[None, :]
-    return cast(Tensor, model(tokens, position_ids=positions, past_key_values=kv, use_cache=True).logits)[0]
+    return layout.attention_mask(mask, positions, held)
 
 
 def decode_one_token(model: Any, kv: KvCache, cursor: Cursor) -> Tensor:
@@ -140,9 +147,9 @@ def decode_several_tokens(
 ) -> Tensor:
     """Computes tokens[i] at positions[i], in any order, for each row i of blocks; returns logits, [tokens, vocabulary].
 
-    The logits of all rows' first tokens come first, then those of the further tokens of row 0, of row 1, ...; the
-    further ones are left out for rows in `firsts_only`. Keys and values of tokens that turn out to be wrong stay hidden
-    behind the end of their row until other tokens overwrite them.
+    The logits of all rows' first tokens come first, then those of the further tokens of row 0, of row 1, ...; rows in
+    `firsts_only` get only the first. Keys and values of tokens that turn out to be wrong stay hidden behind
+    the end of their row until other tokens overwrite them.
     """
     device, dtype, counts = kv.layout.device, kv.layout.dtype, [*map(len, tokens)]
     numbered = token_rows(counts)

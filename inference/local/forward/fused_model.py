@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from inference.local.forward.adapters import AdaptedWeight, Adapters, LowRank
-from inference.local.forward.attention_windows import Window, Windows
-from inference.local.forward.decode_attention import DecodeAttention, by_groups, by_kernel
+from inference.local.forward.decode_attention import DecodeAttention, by_kernel
 from inference.local.forward.linear_weights import LinearWeight, PackedWeight, PlainWeight
+from inference.local.forward.row_attention import CachedAttention, HeadShape, PagedAttention, RowAttention
 from inference.local.forward.step_graphs import MOST_TOKENS, PassInputs, StepGraphs
-from inference.local.kv.kv_arrangement import Piece
+from inference.local.kv.attention_windows import Windows
 from inference.local.kv.pages import PageKernels, Pages
 
 # `forward` computes Llama, and architectures that differ from it only by biases on q, k and v (Qwen2) or by norms of q
 # and k (Qwen3).
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
-# The linear layers of a layer by the field of `_Layer` in which they are joined.
+# For each field of `_Layer` that joins linear layers in one matrix, the paths of these layers.
 JOINED: dict[str, tuple[str, ...]] = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "output": ("self_attn.o_proj",),
@@ -35,8 +35,8 @@ JOINED: dict[str, tuple[str, ...]] = {
     "down": ("mlp.down_proj",),
 }
 
-# The layer whose states are kept, as a share of all. Of SmolLM2's 30, the states behind layers 18 and 21 rank lengths
-# at tau 0.50, those behind 6 and 30 at 0.41 and 0.46. Those behind 21 rank the remaining lengths of running rows best.
+# The layer whose states are kept, as a share of all. Of SmolLM2's 30 layers, the states behind 18 and 21 rank lengths
+# with a tau of 0.50, those behind 6 and 30 with 0.41 and 0.46. Remaining lengths of running rows rank best behind 21.
 MIDDLE = 2 / 3
 
 
@@ -49,7 +49,7 @@ class Logits:
 
 @dataclass(slots=True)
 class MiddleStates:
-    """The middle layer's state of each row's first token, [rows, hidden], in the last pass that was `wanted`."""
+    """The middle layer's state of each row's first token, [rows, hidden], in the last pass when it was `wanted`."""
 
     wanted: bool = False
     kept: Tensor | None = None
@@ -59,10 +59,10 @@ class MiddleStates:
 class _Layer:
     """The weights of one layer."""
 
-    kind: str  # as in `Windows`
+    kind: str  # the layer's kind of attention, a key of `Windows`
     attention_norm: Tensor
     qkv: LinearWeight  # [(query heads + 2 key heads) * dim, hidden]
-    query_norm: Tensor | None  # Qwen3's, [dim]
+    query_norm: Tensor | None  # [dim]; only Qwen3 has norms of queries and keys
     key_norm: Tensor | None
     output: LinearWeight
     mlp_norm: Tensor
@@ -75,7 +75,7 @@ def fusible(model: Any) -> bool:
     if type(model).__name__ not in ARCHITECTURES:
         return False
     if 2 * len(model.model.rotary_emb.inv_freq) != model.model.layers[0].self_attn.head_dim:
-        return False  # it rotates only a part of each head
+        return False  # the model rotates only a part of each head
     layers = list(model.model.layers)
     unbiased = [(at.self_attn.o_proj, at.mlp.gate_proj, at.mlp.up_proj, at.mlp.down_proj) for at in layers]
     qkv = [(at.self_attn.q_proj, at.self_attn.k_proj, at.self_attn.v_proj) for at in layers]
@@ -85,7 +85,7 @@ def fusible(model: Any) -> bool:
 
 
 class FusedModel(nn.Module):
-    """Replaces the model that it was made from in calls by `prefill` and `decode_one_token`."""
+    """Takes the place of the model from which it was made when `prefill` and `decode_one_token` call a model."""
 
     def __init__(
         self,
@@ -95,9 +95,9 @@ class FusedModel(nn.Module):
         kinds: Sequence[str] = (),
         windows: Windows | None = None,
     ) -> None:
-        """Takes the weights of `model`, and the function that computes the attention of decoding steps.
+        """Takes the weights of `model`; the function `attend` computes the attention of decoding steps.
 
-        `kinds` are those of its layers, `windows` their windows, if they have any.
+        `kinds` has the kind of attention of each layer; `windows` has the window of each kind, if any layer has one.
 
         If `packed`, the weights are packed and those of the model's linear layers become empty. An output layer that
         shares the embedding's weight keeps it, and is packed as a copy.
@@ -105,28 +105,26 @@ class FusedModel(nn.Module):
         super().__init__()
         self._attend_one = attend
         stack, attention = model.model, model.model.layers[0].self_attn
-        self._dim: int = attention.head_dim
-        self._heads = attention.q_proj.out_features // self._dim
-        self._key_heads = attention.k_proj.out_features // self._dim
+        dim: int = attention.head_dim
+        self._shape = HeadShape(attention.q_proj.out_features // dim, attention.k_proj.out_features // dim, dim)
         self._epsilon: float = stack.norm.variance_epsilon
         self._embedding, self._norm = stack.embed_tokens.weight.data, stack.norm.weight.data
         self._head = _head_weight(model, packed)
         self._activate = stack.layers[0].mlp.act_fn
         self._rotation = stack.rotary_emb
-        self._sign = torch.ones(self._dim, device=model.device, dtype=model.dtype)
-        self._sign[: self._dim // 2] = -1  # the half that rotation subtracts
+        self._sign = torch.ones(dim, device=model.device, dtype=model.dtype)
+        self._sign[: dim // 2] = -1  # the half that rotation subtracts
         self._windows: Windows = windows or {"": None}
         of_layers = kinds if windows else [""] * len(stack.layers)
-        self._divided = [self._heads + self._key_heads, self._key_heads]  # heads that are rotated, and others
         self._layers = [_fuse(layer, kind, packed) for layer, kind in zip(stack.layers, of_layers, strict=True)]
         self._adapters: Adapters | None = None
-        self.kernels: PageKernels | None = None  # compute the passes of rows in pages, if the device has some
-        self.graphs: StepGraphs | None = None  # repeats those of few tokens
+        self.kernels: PageKernels | None = None  # computes passes over pages, if the device has such kernels
+        self.graphs: StepGraphs | None = None  # repeats passes of few tokens over pages
         self._middle = int(MIDDLE * len(self._layers))
         self.middle_states = MiddleStates()
 
     def adapt(self, adapters: Adapters, added: Mapping[str, Mapping[str, LowRank]]) -> None:
-        """Lets adapters change linear layers; `added` has the path of each one, if joined that of the first."""
+        """Lets adapters change linear layers; `added` has their matrices by path, that of the first joined layer."""
         self._adapters = adapters
         for number, layer in enumerate(self._layers):
             paths = {part: f"model.layers.{number}.{modules[0]}" for part, modules in JOINED.items()}
@@ -149,11 +147,13 @@ class FusedModel(nn.Module):
         """Returns the logits of `tokens`, [rows, length], or only of the columns `logits_to_keep`, [rows, kept].
 
         A `logits_to_keep` of one dimension has the numbers of the rows to keep, which have one token each. A decoding
-        step has one mask for all layers, or one for each kind; a prefill has none.
+        step has one mask for all layers, or one for each kind of attention; a prefill has none.
         """
         rows, length = tokens.shape
         if self.kernels is None or past_key_values.pages is None:
-            x, middle = self._through_cache(tokens, position_ids, past_key_values, attention_mask)
+            x, cos, sin = self._begin(tokens, position_ids)
+            attention = CachedAttention(past_key_values, self._shape, tokens.shape, cos, sin, self._attend_one)
+            x, middle = self._through_layers(x, attention.masked(attention_mask, self._windows))
         else:
             x, middle = self._through_pages(self.kernels, tokens, position_ids, past_key_values)
         if self.middle_states.wanted:
@@ -167,58 +167,25 @@ class FusedModel(nn.Module):
         logits = self._head(functional.rms_norm(x, self._norm.shape, self._norm, self._epsilon))
         return Logits(logits.view(rows, -1, logits.shape[-1]))
 
-    def _through_cache(
-        self, tokens: Tensor, position_ids: Tensor, kv: Any, attention_mask: Tensor | dict[str, Tensor] | None
-    ) -> tuple[Tensor, Tensor]:
-        """Returns the last and the middle layer's states, [rows * length, hidden]; the cache hands out what is read."""
-        rows, length = tokens.shape
-        x, cos, sin = self._begin(tokens, position_ids)
-        cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)
-        masks = attention_mask if isinstance(attention_mask, dict) else dict.fromkeys(self._windows, attention_mask)
-        if attention_mask is None:
-            masks = {kind: _prefill_mask(window, length, x.device) for kind, window in self._windows.items()}
-        # the rows that attention reads in one call, and their mask, for each kind of layer
-        pieces = {kind: _pieces(mask, kv.pieces) for kind, mask in masks.items()}
-        groups, shared = kv.query_groups, self._heads // self._key_heads
-        of_groups = {kind: groups.masks(mask, shared) for kind, mask in masks.items() if groups and mask is not None}
+    def _through_layers(self, x: Tensor, attend: RowAttention) -> tuple[Tensor, Tensor]:
+        """Returns the last and the middle layer's states, [tokens, hidden], for the embeddings `x`."""
         middle = x
         for index, layer in enumerate(self._layers):
-            qk, value = torch.split(self._queries_to_values(layer, x), self._divided, 1)
-            qk = qk.view(rows, length, -1, self._dim)
-            qk = torch.addcmul(qk * cos, qk.roll(self._dim // 2, -1), sin)
-            query, key = torch.split(qk, [self._heads, self._key_heads], 2)
-            value = value.view(rows, length, self._key_heads, self._dim)
-            mask, of_rows = masks[layer.kind], pieces[layer.kind]
-            keys, values = kv.update(key.transpose(1, 2), value.transpose(1, 2), index)
-            if len(of_rows) > 1:
-                read = zip(of_rows, kv.piece_views(index), strict=True)
-                found = torch.cat([self._attend(query[rows_read], k, v, hides) for (rows_read, hides), (k, v) in read])
-            elif groups:
-                grouped = query.reshape(rows, self._key_heads, -1, self._dim)
-                found = by_groups(grouped, keys, values, groups, of_groups[layer.kind])
-            else:
-                found = self._attend(query, keys, values, mask)
-            x = self._behind_attention(layer, x, found)
+            x = self._behind_attention(layer, x, attend(index, layer.kind, self._queries_to_values(layer, x)))
             middle = x if index == self._middle else middle
         return x, middle
 
     def _through_pages(
         self, kernels: PageKernels, tokens: Tensor, position_ids: Tensor, kv: Any
     ) -> tuple[Tensor, Tensor]:
-        """Returns the last and the middle layer's states, [tokens, hidden] or longer, until the next call."""
+        """Returns the last and the middle layer's states, [tokens or more, hidden], valid until the next call."""
         pages: Pages = kv.pages
         adapted = self._adapters is not None and self._adapters.present is not None
 
         def compute(tokens: Tensor, positions: Tensor, table: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
             x, cos, sin = self._begin(tokens[:, None], positions[:, None])
-            middle, at = x, replace(pages, table=table, sizes=sizes)
-            for index, layer in enumerate(self._layers):
-                keys, values = kv.of_layer(index)
-                queries = kernels.write(self._queries_to_values(layer, x), cos, sin, keys, values, at, positions)
-                found = kernels.attend(queries, keys, values, at, positions)
-                x = self._behind_attention(layer, x, found)
-                middle = x if index == self._middle else middle
-            return x, middle
+            at = replace(pages, table=table, sizes=sizes)
+            return self._through_layers(x, PagedAttention(kernels, kv, at, cos, sin, positions))
 
         given = PassInputs(tokens.view(-1), position_ids.view(-1), pages.table, pages.sizes)
         if self.graphs is None or adapted or len(tokens) > MOST_TOKENS:
@@ -234,46 +201,20 @@ class FusedModel(nn.Module):
     def _queries_to_values(self, layer: _Layer, x: Tensor) -> Tensor:
         """Returns a layer's queries, keys and values, [rows * length, heads + 2 key heads, dim], not yet rotated."""
         normed = functional.rms_norm(x, self._norm.shape, layer.attention_norm, self._epsilon)
-        states = layer.qkv(normed).view(len(x), -1, self._dim)
+        states = layer.qkv(normed).view(len(x), -1, self._shape.dim)
         if layer.query_norm is None:
             return states
-        query, key, value = torch.split(states, [self._heads, self._key_heads, self._key_heads], 1)
+        query, key, value = torch.split(states, [self._shape.heads, self._shape.key_heads, self._shape.key_heads], 1)
         query = functional.rms_norm(query, layer.query_norm.shape, layer.query_norm, self._epsilon)
         key = functional.rms_norm(key, layer.query_norm.shape, layer.key_norm, self._epsilon)
         return torch.cat([query, key, value], 1)
 
     def _behind_attention(self, layer: _Layer, x: Tensor, attended: Tensor) -> Tensor:
-        """Returns the residual [rows * length, hidden] behind a layer; `x` is that before its attention."""
+        """Returns the residual [rows * length, hidden] behind a layer; `x` is the residual before its attention."""
         x = layer.output.add_to(x, attended)
         normed = functional.rms_norm(x, self._norm.shape, layer.mlp_norm, self._epsilon)
         gate, up = layer.gate_up(normed).chunk(2, -1)
         return layer.down.add_to(x, self._activate(gate).mul_(up))
-
-    def _attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """Returns attention [rows * length, heads * dim].
-
-        The query is [rows, length, heads, dim], keys and values are [rows, key heads, columns, dim].
-        """
-        rows, length = query.shape[:2]
-        if length == 1 and mask is not None:  # query heads that share a key head become queries of that head
-            return self._attend_one(query.view(rows, self._key_heads, -1, self._dim), keys, values, mask)
-        shared = self._heads // self._key_heads
-        if shared > 1:
-            keys, values = keys.repeat_interleave(shared, 1), values.repeat_interleave(shared, 1)
-        query, before = query.transpose(1, 2), keys.shape[2] - length
-        if mask is None and before:  # a causal mask is made for as many queries as keys
-            query = functional.pad(query, (0, 0, before, 0))
-        attended = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, is_causal=mask is None)
-        return attended[:, :, -length:].transpose(1, 2).reshape(rows * length, -1)
-
-
-def _prefill_mask(window: Window | None, length: int, device: torch.device) -> Tensor | None:
-    return None if window is None or length <= window.tokens else window.prefill_mask(length, device)
-
-
-def _pieces(mask: Tensor | None, pieces: Sequence[Piece]) -> list[tuple[slice, Tensor]]:
-    rows_of = [(slice(piece.start, piece.stop), piece.width) for piece in pieces]
-    return [] if mask is None else [(rows_read, mask[rows_read, ..., :width]) for rows_read, width in rows_of]
 
 
 def _fuse(layer: Any, kind: str, packed: bool) -> _Layer:

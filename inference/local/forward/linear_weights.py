@@ -1,9 +1,10 @@
 """The weights of linear layers in the layout that this CPU multiplies fastest, measured at loading: plain or packed.
 
-oneDNN rearranges a plain matrix at each product, and reads a packed one without that.
+oneDNN rearranges a plain matrix at each product, and reads a packed matrix as it is.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Literal, Protocol, cast
@@ -15,8 +16,8 @@ from torch.nn import functional
 WeightForm = Literal["row-major", "column-major", "packed"]
 
 TRIAL_ROWS = 16  # as in a typical decoding step; with 8 to 64 rows the ranking of the forms was the same on each CPU
-TRIAL_PRODUCTS = 5  # products in one timing, so that it lasts much longer than the clock's resolution; not tuned
-TRIALS = 15  # timings of each form in turn; their median resists the load of other processes; not tuned
+TRIAL_PRODUCTS = 5  # one timing has this many products, to last much longer than the clock's resolution; not tuned
+TRIALS = 15  # each form is timed this often, in turns; the median resists the load of other processes; not tuned
 CLEARLY_FASTER = 0.97  # a smaller gain may be noise, and every start should choose the same form; not tuned
 # A smaller weight stays in a core's cache and gains little: 44 µs plain, 40 µs packed (192 KiB, 16 rows). Any value
 # from 0.5 to 2 MiB works.
@@ -28,11 +29,9 @@ class LinearWeight(Protocol):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns the layer's outputs, [tokens, outputs], for inputs [tokens, inputs]."""
-        ...
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """Returns `residual` plus the layer's outputs without the bias."""
-        ...
 
 
 class PlainWeight:
@@ -85,15 +84,25 @@ def fastest_form(weight: Tensor, packable: bool) -> WeightForm:
             forms["packed"] = packed
         except (AttributeError, RuntimeError):  # this build of torch or this CPU cannot pack
             pass
-    took_s: dict[WeightForm, list[float]] = {form: [] for form in forms}
-    for _ in range(TRIALS):
-        for form, multiply in forms.items():
+
+    def products(multiply: LinearWeight) -> None:
+        for _ in range(TRIAL_PRODUCTS):
+            multiply(rows)
+
+    took_s = dict(zip(forms, medians_s([partial(products, each) for each in forms.values()], TRIALS), strict=True))
+    fastest = min(took_s, key=took_s.__getitem__)
+    return fastest if took_s[fastest] < CLEARLY_FASTER * took_s["row-major"] else "row-major"
+
+
+def medians_s(calls: Sequence[Callable[[], object]], trials: int) -> list[float]:
+    """Returns the median duration of each call over this many trials, in which the calls take turns."""
+    timings: list[list[float]] = [[] for _ in calls]
+    for _ in range(trials):
+        for call, seconds in zip(calls, timings, strict=True):
             started = perf_counter()
-            for _ in range(TRIAL_PRODUCTS):
-                multiply(rows)
-            took_s[form].append(perf_counter() - started)
-    fastest = min(took_s, key=lambda form: median(took_s[form]))
-    return fastest if median(took_s[fastest]) < CLEARLY_FASTER * median(took_s["row-major"]) else "row-major"
+            call()
+            seconds.append(perf_counter() - started)
+    return [*map(median, timings)]
 
 
 def store_column_major(linears: Iterable[torch.nn.Linear]) -> None:

@@ -1,4 +1,4 @@
-"""longrope's rotation by each row's own length; transformers chooses by the longest row of the batch.
+"""Chooses longrope's frequencies by each row's own length; transformers chooses by the longest row of the batch.
 
 longrope has short and long frequencies. `generate` takes the long ones for a whole prompt that is longer than the
 original context, and for each later token that lies beyond it. Cached keys keep the frequencies with which they were
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from inference.accelerator import copied_to
 
-# Their `prepare_inputs_for_generation` drops the cache when a row passes the original context.
+# The `prepare_inputs_for_generation` of these classes drops the cache when a row passes the original context.
 COMPUTED_AGAIN = ("Phi3ForCausalLM", "Phi4MultimodalForCausalLM", "PhimoeForCausalLM")
 
 Rotation = tuple[Tensor, Tensor]  # cosines and sines, [rows, tokens, dim]

@@ -1,9 +1,8 @@
 """The kernels of a decoding step on a GPU: one writes new keys and values to pages, others attend to pages in place.
 
-A page is a block of the KV cache, or a row of a rectangle. The kernels find it in a table. So no keys or values are
-copied, no column without a token is read, and the same launch serves whatever lengths the rows have by then: a whole
-pass can be recorded as one graph. With torch's own operations, attention to blocks took fifteen
-launches a layer.
+A page is a block of the KV cache, or a row of a rectangle. The kernels look pages up in a table. So no keys or values
+are copied, and no column without a token is read. One launch can be repeated for rows of any lengths, so that a whole
+pass can be recorded as one graph. With torch's own operations, attention to blocks took fifteen launches a layer.
 
 Triton, which comes with torch for GPUs, compiles them; its interpreter computes them on a CPU, for tests.
 """
@@ -18,8 +17,8 @@ from torch import Tensor
 from inference.local.kv.pages import Pages
 
 TILE = 64  # tokens of a row that are read at once; not tuned
-SMALLEST_PRODUCT = 16  # Triton multiplies matrices of at least as many rows
-# Programs that occupy a GPU. Rows are read in parts where there are fewer; not tuned.
+SMALLEST_PRODUCT = 16  # Triton multiplies only matrices of at least this many rows
+# This many programs occupy a GPU. If a pass has fewer, each row is read in several parts. Not tuned.
 PROGRAMS = 256
 MOST_PARTS = 16
 LOWEST = tl.constexpr(-1e30)  # below any score, and finite: the difference of two of them is 0, not NaN

@@ -37,11 +37,10 @@ Pass = Callable[[Tensor, Tensor, Tensor, Tensor], States]
 
 
 class Recorder(Protocol):
-    """Records a function; `inference/accelerator.py` has that of a device."""
+    """Records a function; `inference/accelerator.py` has the recorder of a device."""
 
     def record(self, compute: Callable[[], States]) -> tuple[States, Callable[[], None]]:
         """Computes once; returns the outputs, and a function that computes them again into the same memory."""
-        ...
 
 
 class _Graph(NamedTuple):
@@ -50,28 +49,22 @@ class _Graph(NamedTuple):
     repeat: Callable[[], None]
 
 
-class _OfCache:
-    """The graphs over one cache's memory, by the sizes of their tables."""
-
-    def __init__(self, allocations: int) -> None:
-        self.allocations = allocations
-        self.graphs: dict[tuple[int, int], _Graph] = {}
-
-
 class StepGraphs:
     """The recorded passes over each cache, by their rounded numbers of tokens."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._caches: WeakKeyDictionary[KvCache, _OfCache] = WeakKeyDictionary()
+        # for each cache, how often it was allocated, and the graphs since then by (tokens, columns of the table)
+        self._caches: WeakKeyDictionary[KvCache, tuple[int, dict[tuple[int, int], _Graph]]] = WeakKeyDictionary()
 
     def compute(self, kv: KvCache, compute: Pass, given: PassInputs) -> States:
-        """Returns the outputs of a pass over this cache: those of the given tokens, and others behind them."""
-        of_cache = self._caches.get(kv)
-        if of_cache is None or of_cache.allocations != kv.allocations:  # graphs know the addresses of the memory
-            of_cache = self._caches[kv] = _OfCache(kv.allocations)
+        """Returns the outputs of a pass over this cache: those of the given tokens, then those of added tokens."""
+        allocations, graphs = self._caches.get(kv, (None, {}))
+        if allocations != kv.allocations:  # older graphs write to addresses that the cache no longer has
+            graphs = {}
+            self._caches[kv] = kv.allocations, graphs
         key = rounded(len(given.tokens)), given.table.shape[1]
-        graph = of_cache.graphs.get(key)
+        graph = graphs.get(key)
         if graph is not None:
             _fill(graph.inputs, given)
             graph.repeat()
@@ -79,12 +72,12 @@ class StepGraphs:
         inputs = PassInputs(*(one.new_zeros(key[0], *one.shape[1:]) for one in given))
         _fill(inputs, given)
         outputs, repeat = self._recorder.record(lambda: compute(*inputs))
-        of_cache.graphs[key] = _Graph(inputs, outputs, repeat)
+        graphs[key] = _Graph(inputs, outputs, repeat)
         return outputs
 
 
 def rounded(tokens: int) -> int:
-    """Returns the tokens of the smallest graph for this many: 1, 2, 3, 4, 6, 8, 12, 16, 24, ..."""
+    """Returns how many tokens the smallest graph for this many tokens has: 1, 2, 3, 4, 6, 8, 12, 16, 24, ..."""
     power = 1 << (tokens - 1).bit_length()
     return power * 3 // 4 if 4 * tokens <= 3 * power else power
 

@@ -2,7 +2,7 @@
 
 A row writes behind its last token only, and shares only complete blocks in front of it. So no shared block is written,
 and a row that differs from others within a block has that block for itself. A row of a model whose layers all have a
-window shares none, and has as many blocks as the window needs: its next token goes where its oldest one was.
+window shares no blocks, and has as many as the window needs: its next token is written over its oldest one.
 """
 
 import sys
@@ -17,16 +17,16 @@ from torch import Tensor
 from inference.accelerator import to_device
 from inference.local.kv.shared_prefixes import SharedPrefixes
 
-# The most further readers of a shared block that attention computes in one product. A copy of the block is made for
-# each product, and readers that are missing are padded. Not tuned.
+# Attention computes one product for at most this many rows that read a shared block after its first row. Each product
+# makes a copy of the block, and is padded if it has fewer rows. Not tuned.
 MOST_READERS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class SharedReads:
-    """The reads of shared blocks by rows after the first one: each entry is a block with the same number of readers."""
+    """The reads of shared blocks by rows after the first one; entries are blocks, each with equally many readers."""
 
-    block_of: Tensor  # [entries]
+    block_of: Tensor  # [entries] the block of each entry
     row_of: Tensor  # [entries * readers] the row of each reader; 0 if there is none
 
 
@@ -35,14 +35,14 @@ class BlockIndex:
     """Index tensors with which attention gathers rows into blocks, and blocks into rows.
 
     A place is one block of one row: row * `most` + number of the block in the row, where `most` is the largest number
-    of blocks that a row has. A read is numbered as its block if the row is the block's first, and follows all blocks
-    otherwise, in the order of `shared`.
+    of blocks that a row has. A read is a block that a row reads. If the row is the first one that has the block, the
+    read has the block's number; other reads are numbered behind all blocks, in the order of `shared`.
     """
 
     blocks: int  # the number of blocks that attention reads: up to the last one that a row has
     block_at: Tensor  # [rows * most] the read at each place; the row's first read at places behind its last block
     place_of: Tensor  # [reads] the place of each read; 0 if the block is free, or the reader missing
-    row_of: Tensor  # [blocks] the first row of each block; 0 if it is free
+    row_of: Tensor  # [blocks] the first row that has each block; 0 for a free block
     by_row: Tensor  # [places in use] the reads of row 0, then of row 1, ...
     starts: Tensor  # [rows] where each row begins in `by_row`
     shared: SharedReads | None  # None: each block has one row
@@ -66,7 +66,7 @@ def index_of_blocks(rows: Sequence[Sequence[int]], device: torch.device) -> Bloc
 
 
 def _reads(of_rows: list[int], blocks: int) -> tuple[list[int], list[int], int]:
-    """Returns the reads of all rows, which have these blocks; the block of each entry; and the readers of an entry."""
+    """Returns the read of each block of all rows, the block of each entry, and the number of readers of an entry."""
     if len(set(of_rows)) == len(of_rows):
         return of_rows, [], 0
     first: set[int] = set()
@@ -87,7 +87,7 @@ def _reads(of_rows: list[int], blocks: int) -> tuple[list[int], list[int], int]:
 
 @dataclass(frozen=True, slots=True)
 class BlockChanges:
-    """The changes to the contents of blocks: sources are copied to targets, all at once, then some become zero."""
+    """Changes to the contents of blocks: sources are copied to targets, all at once, then `zeroed` become zero."""
 
     of_rows: bool = True  # whether any row has other blocks than before
     sources: Sequence[int] = ()
@@ -103,20 +103,20 @@ def blocks_for(tokens: int, block_tokens: int) -> int:
 class BlockTables:
     """The blocks of each row in the order of its tokens.
 
-    Attention reads all blocks up to the last one that a row has. So rows get the lowest blocks. A prefix that is kept
-    there for later rows is moved behind them, or the least recently used prefix is evicted, wherever it is. After many
+    Attention reads all blocks up to the last one that a row has. So rows get the lowest blocks. A kept prefix in such a
+    block is moved behind the blocks of rows, or the least recently used prefix is evicted, wherever it is. After many
     rows have left, `close_gaps` moves the last blocks into the gaps.
     """
 
     def __init__(self, blocks: int, block_tokens: int, most_tokens: int | None = None) -> None:
-        """A row keeps its newest `most_tokens` tokens; None: all."""
+        """A row keeps its newest `most_tokens` tokens, or all its tokens if `most_tokens` is None."""
         self.blocks, self.block_tokens = blocks, block_tokens
         self.most_blocks = sys.maxsize if most_tokens is None else blocks_for(most_tokens, block_tokens)
         self.rows: list[list[int]] = []
         self.prefixes = SharedPrefixes()
         self._readers: dict[int, int] = {}  # the number of rows that have each block
         self._unread = list(range(blocks))  # the blocks that no row has, in ascending order
-        self._free = list(range(blocks))  # those of them that are not registered as prefixes, too
+        self._free = list(range(blocks))  # the unread blocks that are not kept prefixes either, in ascending order
 
     @property
     def taken(self) -> int:
@@ -125,7 +125,7 @@ class BlockTables:
 
     @property
     def shared_tokens(self) -> int:
-        """The tokens that rows share with other rows: so much more memory would hold each row's own copy."""
+        """The number of tokens by which the cache would be larger if each row had its own copy of shared blocks."""
         return self.block_tokens * self._saved()
 
     @property
@@ -134,9 +134,9 @@ class BlockTables:
         return max(map(len, self.rows), default=0) * self.block_tokens
 
     def needed_tokens(self, lengths: Sequence[int], shared: Sequence[Sequence[int]] = ()) -> int:
-        """Returns the tokens of the blocks that all rows need, with these lengths.
+        """Returns how many tokens fit in the blocks that rows of these lengths need.
 
-        They share blocks as now, and rows that join share the blocks `shared`.
+        Rows share blocks as they do now, and rows that join share the blocks `shared`.
         """
         saved = self._saved()
         saved += sum(map(len, shared)) - len(set(chain(*shared)) - self._readers.keys())
@@ -185,7 +185,7 @@ class BlockTables:
     def close_gaps(self) -> BlockChanges:
         """Moves the last blocks of rows into gaps once a third of the blocks up to the last one belong to no row.
 
-        Prefixes that are kept in the gaps change places with them.
+        Prefixes that are kept in the gaps change places with the moved blocks.
         """
         end, taken = 1 + max((max(row) for row in self.rows if row), default=-1), self.taken
         if 2 * end <= 3 * taken:
@@ -205,10 +205,6 @@ class BlockTables:
     def block_of(self, row: int, position: int) -> int:
         """Returns the block of a row's token at this position."""
         return self.rows[row][position // self.block_tokens % self.most_blocks]
-
-    def room(self, row: int) -> int:
-        """Returns the number of tokens that fit in a row's blocks."""
-        return len(self.rows[row]) * self.block_tokens
 
     def _saved(self) -> int:
         return sum(map(len, self.rows)) - self.taken

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -10,11 +10,12 @@ from torch import Tensor
 from inference.accelerator import copied_to, to_device
 from inference.local.kv.block_tables import BlockChanges, BlockTables, blocks_for
 from inference.local.kv.kv_budget import COLUMN_STEP, KvLayout, LayerSlots
+from inference.local.kv.shared_prefixes import SharedPrefixes
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Neighbouring rows of a rectangle that attention reads in one call, up to the length of the longest row."""
+    """Neighbouring rows of a rectangle that attention reads in one call, up to the length of the longest of them."""
 
     start: int
     stop: int
@@ -36,9 +37,7 @@ def split_into_pieces(lengths: Sequence[int], most_hidden: float) -> list[Piece]
     return pieces
 
 
-def enlarged_rectangle(
-    now: "Arrangement", rows: int, columns: int, budget_bytes: int, layout: KvLayout
-) -> "Arrangement":
+def enlarged_rectangle(now: "Rectangle", rows: int, columns: int, budget_bytes: int, layout: KvLayout) -> "Rectangle":
     """Returns a rectangle of at least `rows` by `columns` tokens, with space to grow if the budget allows."""
     new_columns, new_rows = now.block_tokens, max(rows, now.blocks)
     if columns > now.block_tokens:
@@ -48,38 +47,72 @@ def enlarged_rectangle(
     new_columns = min(new_columns, layout.most_tokens or new_columns)
     fitting = bisect_right(range(new_columns + 1), budget_bytes // rows, key=layout.row_bytes) - 1
     new_columns = max(columns, fitting)
-    return Arrangement(now.slots, now.device, min(new_rows, budget_bytes // layout.row_bytes(new_columns)), new_columns)
+    return Rectangle(now.slots, now.device, min(new_rows, budget_bytes // layout.row_bytes(new_columns)), new_columns)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Arrangement:
     """The division of tensors [slots, dim] into the blocks of rows; a slot holds one head's key or value of a token.
 
-    A layer that holds n tokens of a row has its token p where it had token p - n, p - 2n, ...
+    A layer that holds only n tokens of a row writes token p over token p - n.
     """
 
-    slots: tuple[LayerSlots, ...]  # the different ones of all layers
+    slots: tuple[LayerSlots, ...]  # each LayerSlots that some layer has, once
     device: torch.device
     blocks: int = 0
     block_tokens: int = 0
-    tables: BlockTables | None = None  # None: a rectangle, row i has block i
 
     @property
     def columns(self) -> int:
-        """The number of tokens that fit in each row of a rectangle, or in the longest row of blocks."""
-        return self.block_tokens if self.tables is None else self.tables.columns
+        """The number of tokens that fit in the longest row."""
+        return self.block_tokens
+
+    @property
+    def most_pages(self) -> int:
+        """The most blocks that a row can have."""
+        return 1
+
+    @property
+    def shared_tokens(self) -> int:
+        """The tokens that rows share with other rows."""
+        return 0
+
+    @property
+    def prefixes(self) -> SharedPrefixes | None:
+        """The prefixes that rows may share; None if each row has its own memory."""
+        return None
+
+    def blocks_of(self, row: int) -> Sequence[int]:
+        """Returns the blocks of a row in the order of its tokens."""
+        return [row]
+
+    def room(self, row: int) -> int:
+        """Returns the number of tokens that fit in a row's memory."""
+        return len(self.blocks_of(row)) * self.block_tokens
 
     def most_tokens(self, most: int) -> int:
-        """Returns after how many tokens, in whole blocks, layers that need `most` of a row overwrite the oldest."""
-        return most if self.tables is None else blocks_for(most, self.block_tokens) * self.block_tokens
+        """Returns how many tokens of a row are kept by layers that need `most`, before they overwrite the oldest."""
+        return most
+
+    def read_tokens(self, cached: Sequence[int], width: int) -> float:
+        """Returns how many cached tokens a step reads for the mean row; the longest row has `width` columns."""
+        return width
+
+    def needed_bytes(self, lengths: Sequence[int], shared: Sequence[Sequence[int]], layout: KvLayout) -> int:
+        """Returns the fewest bytes for all rows, with these lengths, if joiners share the blocks `shared`."""
+        return len(lengths) * layout.row_bytes(max(lengths, default=0))
+
+    def taken_bytes(self, layout: KvLayout) -> int:
+        """Returns the bytes that rows take now."""
+        return self.blocks * layout.row_bytes(self.block_tokens)
 
     def rewinds(self, lengths: Sequence[int]) -> bool:
-        """Returns whether the last of lengths[i] tokens of any row begins a block of a layer with a window."""
+        """Returns whether, in a layer with a window, any row's token number lengths[i] goes to the first column."""
         sizes = {self.columns_of(of) for of in self.slots if of.most_tokens}
         return any(length % size == 1 % size for size in sizes for length in lengths)
 
     def change(self, tensors: Iterable[tuple[Tensor, LayerSlots]], changes: BlockChanges) -> None:
-        """Copies and zeroes blocks of tensors, each with its slots."""
+        """Copies and zeroes blocks of these tensors, each of which comes with the slots of its layer."""
         source, target, zeroed = (
             to_device(blocks, self.device, torch.long) for blocks in (changes.sources, changes.targets, changes.zeroed)
         )
@@ -90,11 +123,6 @@ class Arrangement:
             if changes.zeroed:
                 blocks.index_fill_(0, zeroed, 0)
 
-    def gathered(self, tensor: Tensor, of: LayerSlots, blocks: Tensor) -> Tensor:
-        """Returns a copy [rows, heads, n * block tokens, dim] of blocks [rows, n] of a tensor of slots."""
-        held = self.by_block(tensor, of).index_select(0, blocks.view(-1))
-        return held.view(*blocks.shape, of.heads, -1, tensor.shape[-1]).transpose(1, 2).flatten(2, 3)
-
     def by_block(self, tensor: Tensor, of: LayerSlots) -> Tensor:
         """Returns the view [blocks, heads, tokens, dim] of a tensor of slots."""
         size = self.columns_of(of)
@@ -102,9 +130,9 @@ class Arrangement:
         return held.view(self.blocks, of.heads, size, tensor.shape[-1])
 
     def slots_at(self, positions: Sequence[int], rows: Sequence[int] | None = None) -> dict[LayerSlots, Tensor]:
-        """Returns the slots, [tokens * heads], of tokens at these positions of rows[i], or of row i.
+        """Returns the slots, [tokens * heads], of the tokens at positions[i] of rows[i]; without `rows`, of row i.
 
-        A block's next token has slot + 1.
+        The next token in the same block has slot + 1.
         """
         slots = {}
         of_rows = range(len(positions)) if rows is None else rows
@@ -119,7 +147,7 @@ class Arrangement:
     def token_slots(self, rows: Sequence[int], starts: Sequence[int], stops: Sequence[int]) -> dict[LayerSlots, Tensor]:
         """Returns the slots of the tokens from starts[i] to stops[i] of rows[i], by rows, then heads.
 
-        Layers with a window have the last ones only.
+        Layers with a window have slots of the last tokens only.
         """
         slots, ranges = {}, [*zip(rows, starts, stops, strict=True)]
         for of in self.slots:
@@ -132,9 +160,9 @@ class Arrangement:
         return slots
 
     def token_indices(self, starts: Sequence[int], stops: Sequence[int]) -> dict[LayerSlots, Tensor]:
-        """Returns where those tokens are in states [rows, heads, tokens], which are padded to the longest.
+        """Returns where the tokens of `token_slots` are in states [rows, heads, tokens], padded to the longest row.
 
-        Returns nothing for layers that hold all of the states.
+        Has no entry for layers that hold all of the states.
         """
         counts = [stop - start for start, stop in zip(starts, stops, strict=True)]
         padded, indices = min(counts) < max(counts), {}
@@ -146,25 +174,88 @@ class Arrangement:
                 indices[of] = copied_to(is_token.expand(-1, of.heads, -1).reshape(-1).nonzero().view(-1), self.device)
         return indices
 
-    def blocks_before(self, rows: Sequence[int], positions: Sequence[int]) -> Tensor:
-        """Returns the blocks [rows, n] in front of positions[i] of rows[i], padded with any block."""
-        counts = [position // self.block_tokens for position in positions]
-        blocks = [[self._block_of(row, 0)] * max(counts) for row in rows]
-        for row, count, padded in zip(rows, counts, blocks, strict=True):
-            padded[:count] = [self._block_of(row, n * self.block_tokens) for n in range(count)]
-        return to_device(blocks, self.device)
+    def slots_before(self, rows: Sequence[int], positions: Sequence[int]) -> dict[LayerSlots, Tensor]:
+        """Returns the slots [rows, heads, n] of the tokens in front of positions[i] of rows[i].
+
+        A row is padded with its last slot. Layers with a window have slots of the last tokens only.
+        """
+        each = [self.token_slots([row], [0], [max(1, at)]) for row, at in zip(rows, positions, strict=True)]
+        slots = {}
+        for of in self.slots:
+            own = [of_row[of].view(of.heads, -1) for of_row in each]
+            most = max(part.shape[1] for part in own)
+            padded = [torch.cat([part, part[:, -1:].expand(-1, most - part.shape[1])], 1) for part in own]
+            slots[of] = torch.stack(padded)
+        return slots
 
     def columns_of(self, of: LayerSlots) -> int:
-        """Returns the tokens of a block: in a rectangle, layers with a window have no more columns than it has."""
-        if self.tables is not None or of.most_tokens is None:
-            return self.block_tokens
-        return min(self.block_tokens, of.most_tokens)
+        """Returns the number of tokens in a block of these layers."""
+        return self.block_tokens
 
     def _block_of(self, row: int, position: int) -> int:
-        return row if self.tables is None else self.tables.block_of(row, position)
+        return row
 
     def _blocks_at(self, row: int, positions: Tensor) -> Tensor | int:
-        if self.tables is None:
-            return row
+        return row
+
+
+class Rectangle(Arrangement):
+    """Row i has block i, which is as wide as the longest row needs."""
+
+    def columns_of(self, of: LayerSlots) -> int:
+        """Returns the number of columns, which in layers with a window is at most the window's."""
+        return self.block_tokens if of.most_tokens is None else min(self.block_tokens, of.most_tokens)
+
+
+@dataclass(frozen=True)
+class BlockRows(Arrangement):
+    """Each row has the blocks that its tokens need, and shares those of its prefix with others."""
+
+    tables: BlockTables = field(kw_only=True)
+
+    @property
+    def columns(self) -> int:
+        """The number of tokens that fit in the longest row."""
+        return self.tables.columns
+
+    @property
+    def most_pages(self) -> int:
+        """The number of all blocks."""
+        return self.blocks
+
+    @property
+    def shared_tokens(self) -> int:
+        """The tokens that rows share with other rows."""
+        return self.tables.shared_tokens
+
+    @property
+    def prefixes(self) -> SharedPrefixes:
+        """The prefixes that rows may share."""
+        return self.tables.prefixes
+
+    def blocks_of(self, row: int) -> Sequence[int]:
+        """Returns the blocks of a row in the order of its tokens."""
+        return self.tables.rows[row]
+
+    def most_tokens(self, most: int) -> int:
+        """Returns the number of tokens in the whole blocks that hold `most` tokens."""
+        return blocks_for(most, self.block_tokens) * self.block_tokens
+
+    def read_tokens(self, cached: Sequence[int], width: int) -> float:
+        """Returns the mean number of cached tokens of a row."""
+        return sum(cached) / len(cached)
+
+    def needed_bytes(self, lengths: Sequence[int], shared: Sequence[Sequence[int]], layout: KvLayout) -> int:
+        """Returns the bytes of the blocks that all rows need."""
+        return self.tables.needed_tokens(lengths, shared) * layout.token_bytes
+
+    def taken_bytes(self, layout: KvLayout) -> int:
+        """Returns the bytes of all blocks in use."""
+        return self.tables.taken * self.block_tokens * layout.token_bytes
+
+    def _block_of(self, row: int, position: int) -> int:
+        return self.tables.block_of(row, position)
+
+    def _blocks_at(self, row: int, positions: Tensor) -> Tensor | int:
         held = to_device(self.tables.rows[row], self.device, torch.long)
         return held[positions // self.block_tokens % self.tables.most_blocks]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from inference.accelerator import free_bytes, has_own_memory
 from inference.engine_errors import BudgetTooLarge, BudgetTooSmall, UnreadableBudget
-from inference.local.forward.attention_windows import HeldTokens, Windows, masks_by_kind
+from inference.local.kv.attention_windows import HeldTokens, Windows, masks_by_kind
 
 # A rectangle grows by multiples of this number of columns. Each growth moves its rows: smaller steps cost more copies,
 # larger steps leave more memory empty. Not tuned.
@@ -21,10 +21,10 @@ COLUMN_STEP = 64
 # Memory for ten rows of the bundled model by Magnus Eq. (1), with 3,072 bytes a token and 1,024 + 1,024 tokens a row.
 # More allows larger batches and takes more of the machine's memory; not tuned.
 CPU_BUDGET_BYTES = 64 * 2**20
-# States of rows take at most half of a budget. More rows than this seldom run at once, and the memory of their states
-# is better used for tokens; not tuned.
+# States of rows take at most half of a budget, and no more than those of this many rows: more rows seldom run at once,
+# and the memory is better used for tokens; not tuned.
 MOST_STATES = 256
-# On a CPU, the largest share of the machine's memory for one row that fills the model's context; not tuned.
+# On a CPU, "auto" holds a row that fills the model's context, up to this share of the machine's memory; not tuned.
 CPU_SHARE = 1 / 8
 GPU_SHARE = 0.7  # share of the memory that the weights leave; the rest is for activations (Magnus IV-A)
 HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)  # exists only on Linux
@@ -32,7 +32,7 @@ HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)  # exists only on Linux
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """The heads and dimensions of a token's keys and values in one layer's cache; none by default."""
+    """The heads and dimensions of a token's keys and values in one layer's cache; by default the layer has no cache."""
 
     heads: int = 0
     key_dim: int = 0
@@ -46,23 +46,23 @@ class LayerSlots(NamedTuple):
     """
 
     heads: int
-    most_tokens: int | None = None  # None: all
+    most_tokens: int | None = None  # None: the layer holds all tokens
 
 
 @dataclass(frozen=True)
 class KvLayout:
-    """The shape of the cache: of a token in each layer, and of a row's states; and the layers' windows.
+    """The shape of a token in each layer's cache, the bytes of a row's states, and the layers' windows.
 
-    With `alibi`, the model gets the positions as a mask of two dimensions.
+    With `alibi`, the model computes positions from a mask of two dimensions.
     """
 
     shapes: tuple[LayerShape, ...]  # one for each layer
     dtype: torch.dtype
     device: torch.device
     kinds: tuple[str, ...] = ()  # the kind of each layer
-    windows: Windows = field(default_factory=dict)  # by kind
+    windows: Windows = field(default_factory=dict)  # the window of each kind of layer
     alibi: bool = False
-    state_bytes: int = 0  # for a row's states, which convolutions and linear attention keep instead of tokens
+    state_bytes: int = 0  # the bytes of a row's states, which convolutions and linear attention keep instead of tokens
 
     @property
     def token_bytes(self) -> int:
@@ -71,14 +71,14 @@ class KvLayout:
 
     @cached_property
     def slots(self) -> tuple[LayerSlots, ...]:
-        """The slots of each layer."""
+        """The LayerSlots of each layer."""
         windows = [self.windows.get(kind) for kind in self.kinds] if self.windows else [None] * len(self.shapes)
         each = zip(self.shapes, windows, strict=True)
         return tuple(LayerSlots(shape.heads, window.tokens if window else None) for shape, window in each)
 
     @cached_property
     def bytes_by_most(self) -> dict[int | None, int]:
-        """A token's bytes in all layers that hold at most n tokens of a row, by n; None: layers that hold all."""
+        """By n, a token's bytes in all layers that hold n tokens of a row; None stands for layers that hold all."""
         held: Counter[int | None] = Counter()
         for shape, of in zip(self.shapes, self.slots, strict=True):
             if shape.heads:
@@ -91,8 +91,13 @@ class KvLayout:
         return len(self.bytes_by_most) < 2
 
     @property
+    def masks_differ(self) -> bool:
+        """Whether masks depend on layer or positions, so that prompts with cached tokens are computed one by one."""
+        return bool(self.windows) or self.alibi
+
+    @property
     def most_tokens(self) -> int | None:
-        """The most tokens of a row that any layer holds; None: all."""
+        """The most tokens of a row that any layer holds; None if some layer holds all tokens."""
         return None if None in self.bytes_by_most else max(filter(None, self.bytes_by_most), default=None)
 
     def row_bytes(self, tokens: int) -> int:
@@ -100,14 +105,14 @@ class KvLayout:
         return max(tokens, sum(held * min(tokens, most or tokens) for most, held in self.bytes_by_most.items()))
 
     def divided(self, budget_bytes: int) -> tuple[int, int | None]:
-        """Returns a budget's bytes for tokens, and how many rows' states fit into its other bytes; None: any number."""
+        """Returns a budget's bytes for tokens, and how many rows' states the rest holds; None: rows have no states."""
         if not self.state_bytes:
             return budget_bytes, None
         rows = max(1, min(MOST_STATES, budget_bytes // 2 // self.state_bytes))
         return max(0, budget_bytes - rows * self.state_bytes), rows
 
     def windowed(self, block_tokens: int) -> tuple[int, int]:
-        """Returns the bytes of a token in layers with a window, and the tokens of a row that the widest one holds."""
+        """Returns a token's bytes in layers with a window, and how many the blocks of the widest window hold."""
         most = {most: held for most, held in self.bytes_by_most.items() if most is not None}
         return sum(most.values()), -(-max(most, default=0) // block_tokens) * block_tokens
 
@@ -130,8 +135,8 @@ class KvLayout:
 def zeroed_memory(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Returns a tensor of zeros, whose pages the system provides on a CPU when they are first written.
 
-    The pages are kept. Allocating a larger tensor at each growth costs new pages each time, which took seconds of a
-    CPU worker's time where the copies took a tenth of a second (docs/results/engines.md).
+    These pages stay while the cache grows. A larger tensor at each growth would cost new pages each time, which took
+    seconds of a CPU worker's time when the copies took a tenth of a second (docs/results/engines.md).
     """
     nbytes = rows * columns * dtype.itemsize
     if device.type != "cpu" or not nbytes:
@@ -146,7 +151,7 @@ def kv_budget_bytes(configured: str, device: torch.device, longest_row_bytes: in
     """Returns Θ of Magnus Eq. (1) in bytes, from a size such as 20GiB or "auto".
 
     Weights of `unloaded_bytes` are still to be loaded. On a CPU, "auto" holds a row of `longest_row_bytes` as far as
-    CPU_SHARE allows. Raises UnreadableBudget, or BudgetTooLarge if it exceeds the device's memory.
+    CPU_SHARE allows. Raises UnreadableBudget, or BudgetTooLarge if the size exceeds the device's memory.
     """
     if configured == "auto":
         if has_own_memory(device):

@@ -1,19 +1,19 @@
 """The KV cache: memory of the whole budget, allocated once and written in place, as a rectangle or in blocks.
 
-Each layer has one tensor for keys and one for values; rows take their first [blocks, heads, block tokens, dim]. The
+Each layer has one tensor for keys and one for values. Their beginnings are [blocks, heads, block tokens, dim]. The
 column of a token is its position in the sequence, independent of other rows. So a row that joins moves no other row and
 needs no padding on the left. The mask hides the columns behind the last token of a row.
 
-In a rectangle each row has one block, which is as wide as the longest row needs. It grows in steps, each of which moves
-all rows. Static batches use it because the papers count memory in this way. Models without a `FusedModel` use it, too,
-and so do models with a window in some layers only; there, such a layer has only the window's columns.
+In a rectangle each row has one block, which is as wide as the longest row needs. Growing it moves all rows, so it grows
+in steps. Static batches use it because the papers count memory in this way. Models without a `FusedModel` use it, too,
+and so do models with a window in some layers only; these layers then have only the window's columns.
 In blocks of BLOCK_TOKENS each row has only the blocks that its own tokens need, and growing moves no row. Rows may
 share the blocks of a common prefix, which stay after their last row until a row needs the memory.
 
-A layer with a window holds one window of a row's tokens, and writes each further one over the oldest. If all layers
-have a window, no row takes more memory than the widest.
+A layer with a window holds one window of a row's tokens, and writes each further token over the oldest. If all layers
+have a window, no row takes more memory than the widest window.
 
-Other memory that no row uses is zero: attention multiplies hidden columns by 0, and 0 times an old NaN would be NaN.
+Memory that no row or kept prefix uses is zero: attention multiplies hidden columns by 0, and 0 times NaN is NaN.
 
 More than 300 lines, because rectangle and blocks are two forms of one memory.
 """
@@ -26,9 +26,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inference.local.forward.attention_windows import in_turns
+from inference.local.kv.attention_windows import in_turns
 from inference.local.kv.block_tables import BlockChanges, BlockTables
-from inference.local.kv.kv_arrangement import Arrangement, Piece, enlarged_rectangle, split_into_pieces
+from inference.local.kv.kv_arrangement import (
+    Arrangement,
+    BlockRows,
+    Piece,
+    Rectangle,
+    enlarged_rectangle,
+    split_into_pieces,
+)
 from inference.local.kv.kv_budget import KvLayout, LayerSlots, zeroed_memory
 from inference.local.kv.pages import Pages, pages_of
 from inference.local.kv.query_groups import QueryGroups, query_groups
@@ -37,10 +44,10 @@ from inference.local.kv.row_states import RowStates
 # The width that attention reads is rounded up to a multiple of this, so that views last for several tokens and stay
 # aligned on CUDA. A larger step reads more hidden columns; not tuned.
 VIEW_STEP = 16
-# Tokens of a block. On average half a block of each row is empty: smaller blocks waste less and take more products. On
-# a CPU 32 and 64 are equally fast.
+# The tokens of a block. On average half a block of each row is empty: smaller blocks waste less and take more products.
+# On a CPU 32 and 64 are equally fast.
 BLOCK_TOKENS = 32
-# Bytes of hidden keys and values of one layer that a CPU reads in the time that one more attention call takes.
+# A CPU reads this many bytes of one layer's hidden keys and values in the time that one more attention call takes.
 PIECE_BYTES = 2**18
 
 
@@ -70,38 +77,35 @@ class KvCache(RowStates):
         in_blocks: bool = False,
         by_pages: bool = False,
     ) -> None:
-        """Lets decoding steps read rectangle and blocks `by_pages`, as `PageKernels` do, instead of by views."""
+        """If `by_pages`, decoding steps read a rectangle or blocks by pages, as `PageKernels` do, else by views."""
         super().__init__()
         self.layout, self.budget_bytes, self.piece_bytes = layout, budget_bytes, piece_bytes
         self._tokens_of_a_block, self._by_pages = block_tokens, by_pages
-        self.arrangement = self._empty_arrangement(in_blocks)
+        self.arrangement: Rectangle | BlockRows = self._empty_arrangement(in_blocks)
         self._keys, self._values = list[Tensor](), list[Tensor]()
         self.allocations = 0  # how often the memory has been allocated, each time at other addresses
-        self._read_columns = 0  # the columns that the next decoding step reads; 0 in a prefill
+        self._before = 0  # the columns in front of the tokens that the next forward pass computes
         self._slots: dict[LayerSlots, Tensor] = {}  # the slots that the next forward pass writes
-        self._unpadded: dict[LayerSlots, Tensor] = {}  # the indices of its states that are written; none: all
-        self._prefixes: Tensor | None = None  # [rows, n] the blocks in front of what a prefill computes; None: nothing
+        self._unpadded: dict[LayerSlots, Tensor] = {}  # the indices of the pass's states that it writes; no entry: all
+        self._cached: dict[LayerSlots, Tensor] = {}  # [rows, heads, n] the slots of tokens that a prefill finds cached
         self._views: list[tuple[Tensor, Tensor]] = []  # the keys and values that decoding reads; empty in a prefill
-        # lengths and width for which the views were made; in blocks the rows' numbers of tokens, and 0; by pages those
-        # and the tokens of a page
+        # What the views were made for: (rows' lengths, width) in a rectangle, (rows' tokens in the pass, 0) in blocks,
+        # (rows' tokens in the pass, tokens of a page) by pages.
         self._viewed_for: tuple[Sequence[int], int] = (), 0
-        self.pages: Pages | None = None  # where decoding reads by pages
-        self.query_groups: QueryGroups | None = None  # how decoding reads blocks otherwise
+        self.pages: Pages | None = None  # the pages that decoding reads; None if it reads views
+        self.query_groups: QueryGroups | None = None  # how decoding reads views of blocks
         self.pieces: list[Piece] = []  # how decoding divides the rows of a rectangle
         self._piece_views: list[list[tuple[Tensor, Tensor]]] = []
 
     @property
     def nbytes(self) -> int:
         """The bytes of the rectangle, or of all blocks in use."""
-        now, tables = self.arrangement, self.arrangement.tables
-        if tables is None:
-            return now.blocks * self.layout.row_bytes(now.block_tokens)
-        return tables.taken * now.block_tokens * self.layout.token_bytes
+        return self.arrangement.taken_bytes(self.layout)
 
     @property
     def in_blocks(self) -> bool:
-        """Whether the cache is in blocks now, rather than a rectangle."""
-        return self.arrangement.tables is not None
+        """Whether the cache is in blocks now, so that a pass may compute several tokens of a row."""
+        return isinstance(self.arrangement, BlockRows)
 
     @property
     def _budget_tokens(self) -> int:
@@ -109,22 +113,22 @@ class KvCache(RowStates):
 
     def needed_bytes(self, lengths: Sequence[int], shared: Sequence[Sequence[int]] = ()) -> int:
         """Returns the fewest bytes for all rows, with these lengths, if joiners share the blocks `shared`."""
-        tables = self.arrangement.tables
-        if tables is None:
-            return len(lengths) * self.layout.row_bytes(max(lengths, default=0))
-        return tables.needed_tokens(lengths, shared) * self.layout.token_bytes
+        return self.arrangement.needed_bytes(lengths, shared, self.layout)
 
     def reserve(
         self, lengths: Sequence[int], kept: Sequence[int] = (), shared: Mapping[int, Sequence[int]] | None = None
     ) -> bool:
-        """Makes room for lengths[i] tokens in row i; returns whether the last one's slot does not follow those before.
+        """Makes room for lengths[i] tokens in row i; returns whether the slots of last tokens must be computed anew.
 
         The first kept[i] tokens of row i are kept. Row i shares the blocks shared[i] with other rows. If it raises
         BudgetExceeded, nothing has changed.
         """
         self._allocate()
-        tables = self.arrangement.tables
-        changes = self._enlarge(lengths, kept) if tables is None else tables.grow(lengths, shared or {})
+        now = self.arrangement
+        if isinstance(now, BlockRows):
+            changes = now.tables.grow(lengths, shared or {})
+        else:
+            changes = self._enlarge(now, lengths, kept)
         if changes is None:
             raise BudgetExceeded(self.needed_bytes(lengths))
         return self._carry_out(changes) or self.arrangement.rewinds(lengths)
@@ -132,12 +136,12 @@ class KvCache(RowStates):
     def clear(self, in_blocks: bool) -> None:
         """Frees all rows; later rows are stored `in_blocks`, which keep prefixes, or in a rectangle."""
         now = self.arrangement
-        if now.tables is not None:
+        if isinstance(now, BlockRows):
             self._carry_out(now.tables.clear_all(keep_prefixes=in_blocks))
         else:
             for tensor, of in self._tensors():
                 now.by_block(tensor, of).zero_()
-        if now.tables is None or not in_blocks:
+        if not (in_blocks and self.in_blocks):
             self.arrangement = self._empty_arrangement(in_blocks)
         self._drop_views()
 
@@ -148,16 +152,11 @@ class KvCache(RowStates):
         self.drop_states()
         self._drop_views()
 
-    def clear_row(self, row: int) -> None:
-        """Takes the blocks from a row, which keeps its index."""
-        if self.arrangement.tables is not None:
-            self._carry_out(self.arrangement.tables.clear(row))
-
     def remove_row(self, row: int, last: int, last_length: int) -> None:
         """Frees a row and gives its index to `last`, the last row, which holds `last_length` tokens."""
-        tables = self.arrangement.tables
-        if tables is not None:
-            self.clear_row(row)
+        if isinstance(self.arrangement, BlockRows):
+            tables = self.arrangement.tables
+            self._carry_out(tables.clear(row))
             tables.rows[row] = tables.rows[last]
             tables.rows.pop(last)
             self._drop_views()
@@ -169,20 +168,20 @@ class KvCache(RowStates):
 
     def close_gaps(self) -> bool:
         """Moves blocks into gaps once many blocks before the last one in use are free; returns whether any moved."""
-        tables = self.arrangement.tables
-        return tables is not None and self._carry_out(tables.close_gaps())
+        now = self.arrangement
+        return isinstance(now, BlockRows) and self._carry_out(now.tables.close_gaps())
 
     def prepare_prefill(self, rows: Sequence[int], lengths: Sequence[int], cached: Sequence[int] = ()) -> None:
         """Prepares a forward pass that writes the first lengths[i] tokens of rows[i] and attends only to them.
 
-        The first cached[i] of them are cached already, in complete blocks.
+        The first cached[i] of them are cached already.
         """
         starts, at = cached or [0] * len(rows), self.arrangement
-        self._read_columns, self._slots = 0, at.token_slots(rows, starts, lengths)
+        self._before, self._slots = max(starts), at.token_slots(rows, starts, lengths)
         self._unpadded = at.token_indices(starts, lengths)
         self.begin_states(rows)
         self._drop_views()
-        self._prefixes = at.blocks_before(rows, starts) if any(starts) else None
+        self._cached = at.slots_before(rows, starts) if any(starts) else {}
 
     def prepare_decode(
         self, slots: dict[LayerSlots, Tensor], lengths: Sequence[int], width: int, counts: Sequence[int] = ()
@@ -192,19 +191,19 @@ class KvCache(RowStates):
         `lengths` are the numbers of cached tokens at an earlier step. Each row has since grown by at most
         `width - max(lengths)` tokens. In blocks row i may have counts[i] tokens, numbered as `token_rows` says.
         """
-        self._slots, self._unpadded, self._prefixes = slots, {}, None
+        self._slots, self._unpadded, self._cached, self._before = slots, {}, {}, 0
         self.continue_states(len(lengths))
-        columns, tables = self.arrangement.columns, self.arrangement.tables
+        columns, now = self.arrangement.columns, self.arrangement
         counts = counts or [1] * len(lengths)
         if self._by_pages:
             wanted_for = counts, self.arrangement.block_tokens
             if wanted_for != self._viewed_for:
                 self.pages, self._viewed_for = pages_of(self.arrangement, counts), wanted_for
             return columns
-        if tables is not None:
+        if isinstance(now, BlockRows):
             if (counts, 0) != self._viewed_for:
-                self.query_groups = query_groups(tables, counts, self.layout.device)
-                self._views = self._layer_views(Piece(0, self.arrangement.blocks, tables.block_tokens))
+                self.query_groups = query_groups(now.tables, counts, self.layout.device)
+                self._views = self._layer_views(Piece(0, now.blocks, now.block_tokens))
                 self._viewed_for = counts, 0
             return columns
         rows, wanted = len(lengths), -(-width // VIEW_STEP) * VIEW_STEP
@@ -217,13 +216,13 @@ class KvCache(RowStates):
             self.pieces = split_into_pieces([min(length + growth, columns) for length in lengths], most_hidden)
             self._piece_views = [self._layer_views(piece) for piece in self.pieces]
             self._viewed_for = lengths, wanted
-        self._read_columns = width
+        self._before = width - 1
         return width
 
     def attention_mask(self, mask: Tensor, positions: Tensor) -> Tensor | dict[str, Tensor | None] | None:
         """Returns the model's form of a mask [rows, 1, 1, columns] of rows whose newest tokens are at `positions`.
 
-        It hides the columns without a token.
+        `mask` hides the columns without a token.
         """
         columns, most = mask.shape[-1], self.arrangement.most_tokens
         return self.layout.attention_mask(
@@ -243,25 +242,24 @@ class KvCache(RowStates):
     ) -> tuple[Tensor, Tensor]:
         """Writes the states [rows, heads, tokens, dim] of a layer; returns the keys and values that it attends to.
 
-        Those are the states themselves in a prefill, behind those of cached prefixes. In decoding they are [rows,
-        heads, columns, dim], or in blocks [blocks, heads, block tokens, dim], which `query_groups` assign to rows.
+        In a prefill, the layer attends to cached prefixes and the states themselves. In decoding it attends to [rows,
+        heads, columns, dim], or in blocks to [blocks, heads, block tokens, dim], which `query_groups` assign to rows.
         """
         of = self.layout.slots[layer_idx]
-        slots, unpadded = self._slots[of], self._unpadded.get(of)
-        for tensor, states in ((self._keys[layer_idx], key_states), (self._values[layer_idx], value_states)):
+        slots, unpadded, read = self._slots[of], self._unpadded.get(of), [key_states, value_states]
+        for side, tensor in enumerate((self._keys[layer_idx], self._values[layer_idx])):
+            states = read[side]
+            if cached := self._cached:  # read first, because the states may be written over a window's oldest tokens
+                held = tensor.index_select(0, cached[of].view(-1)).view(*cached[of].shape, -1)
+                read[side] = torch.cat([held, states], 2)
             written = states.reshape(-1, states.shape[-1])
             if unpadded is not None:
                 written = written.index_select(0, unpadded)
             tensor.index_copy_(0, slots, written)
-        if self._prefixes is None:
-            return self._views[layer_idx] if self._views else (key_states, value_states)
-        keys, values = self.gathered(layer_idx, self._prefixes)
-        return torch.cat([keys, key_states], 2), torch.cat([values, value_states], 2)
-
-    def gathered(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns copies [rows, heads, n * block tokens, dim] of the keys and values in blocks [rows, n] of a layer."""
-        of, gathered = self.layout.slots[layer], self.arrangement.gathered
-        return gathered(self._keys[layer], of, blocks), gathered(self._values[layer], of, blocks)
+        if self._views:
+            return self._views[layer_idx]
+        self.prefilled_layers += 1
+        return read[0], read[1]
 
     def row_copy(self, row: int, length: int) -> RowCopy:
         """Returns a copy of a row's first `length` tokens, without those to which its next token does not attend."""
@@ -289,23 +287,23 @@ class KvCache(RowStates):
             tensor[at[:, at.shape[1] - held.shape[1] :]] = held
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
-        """Returns the column of the first query: 0 in a prefill, the last column in a decoding step."""
-        return max(0, self._read_columns - 1)
+        """Returns the column of the first token that the pass computes."""
+        return self._before
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """Returns the number of columns that attention reads, some of them hidden by an `alibi` mask, and the first."""
-        return self._read_columns or query_length, 0
+        """Returns how many columns attention reads (an `alibi` mask may hide some), and the number of the first one."""
+        return self._before + query_length, 0
 
-    def _empty_arrangement(self, in_blocks: bool) -> Arrangement:
+    def _empty_arrangement(self, in_blocks: bool) -> Rectangle | BlockRows:
         slots, device, size = tuple(dict.fromkeys(self.layout.slots)), self.layout.device, self._tokens_of_a_block
         slots = tuple(of for of in slots if of.heads)
         if not in_blocks:
-            return Arrangement(slots, device)
+            return Rectangle(slots, device)
         tables = BlockTables(self._budget_tokens // size, size, self.layout.most_tokens)
-        return Arrangement(slots, device, tables.blocks, size, tables)
+        return BlockRows(slots, device, tables.blocks, size, tables=tables)
 
     def _allocate(self) -> None:
-        """Allocates the whole budget the first time; nothing if layers differ, because growing allocates for each."""
+        """Allocates the whole budget the first time; nothing if layers differ, for which `_divide_anew` allocates."""
         if not self._keys:
             self.allocations += 1
             tokens = self._budget_tokens if self.layout.alike else 0
@@ -321,9 +319,9 @@ class KvCache(RowStates):
         for of, *sides in zip(self.layout.slots, self._keys, self._values, strict=False):
             yield from ((side, of) for side in sides if of.heads)
 
-    def _enlarge(self, lengths: Sequence[int], kept: Sequence[int]) -> BlockChanges | None:
+    def _enlarge(self, old: Rectangle, lengths: Sequence[int], kept: Sequence[int]) -> BlockChanges | None:
         """Enlarges the rectangle, with its contents, if it is too small; returns None if the budget is too small."""
-        old, rows, columns = self.arrangement, len(lengths), max(lengths, default=0)
+        rows, columns = len(lengths), max(lengths, default=0)
         columns = min(columns, self.layout.most_tokens or columns)
         if rows <= old.blocks and columns <= old.block_tokens:
             return BlockChanges(of_rows=False)
@@ -349,7 +347,7 @@ class KvCache(RowStates):
             new.by_block(tensor, of)[kept_at] = asides[held.shape]
 
     def _divide_anew(self, old: Arrangement, new: Arrangement, kept_at: tuple[slice, ...]) -> None:
-        """Gives each layer memory of its own size: the more tokens rows have, the less is for layers with a window."""
+        """Gives each layer memory of its own size: the longer the rows, the less is for layers with a window."""
         for sides in (self._keys, self._values):
             for layer, of in enumerate(self.layout.slots):
                 held = old.by_block(sides[layer], of)[kept_at]
@@ -365,7 +363,7 @@ class KvCache(RowStates):
         return changes.of_rows
 
     def _drop_views(self) -> None:
-        self._prefixes, self._views, self._viewed_for = None, [], ((), 0)
+        self._cached, self._views, self._viewed_for = {}, [], ((), 0)
         self.pieces, self._piece_views, self.query_groups, self.pages = [], [], None, None
 
     def _layer_views(self, piece: Piece) -> list[tuple[Tensor, Tensor]]:

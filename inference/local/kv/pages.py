@@ -17,7 +17,7 @@ class Pages:
     """A table of the pages of each token's row, in the order of the row's tokens."""
 
     table: Tensor  # [tokens, most] int32
-    sizes: Tensor  # [tokens] int32, the tokens of a page, the same for all
+    sizes: Tensor  # [tokens] int32, the number of tokens in a page, the same for each token
     heads: int  # the key heads of a page
 
 
@@ -32,27 +32,24 @@ class PageKernels(Protocol):
         `states` are [tokens, query heads + 2 key heads, dim], contiguous. `cos`, and `sin` with a rotation's signs,
         have `dim` entries a token. `keys` and `values` are [slots, dim]. A token of a negative position is left out.
         """
-        ...
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, pages: Pages, positions: Tensor) -> Tensor:
         """Returns the attention, [tokens, heads * dim], of queries [tokens, heads, dim] up to their own positions.
 
         A token of a negative position gets 0.
         """
-        ...
 
 
 def pages_of(arrangement: Arrangement, counts: Sequence[int]) -> Pages:
     """Returns the pages of a pass in which row i has counts[i] tokens, numbered as in `token_rows`.
 
-    The table has as many columns for any rows of the same cache, so that a graph can read all of them.
+    The table has the same number of columns for any rows of one cache, so that one graph can read all such tables.
     """
-    (of,), tables, device = arrangement.slots, arrangement.tables, arrangement.device
-    of_tokens = [row for row, _ in token_rows(counts)]
-    held = [[row] for row in range(len(counts))] if tables is None else tables.rows
+    (of,), device, of_tokens = arrangement.slots, arrangement.device, [row for row, _ in token_rows(counts)]
+    held = [arrangement.blocks_of(row) for row in range(len(counts))]
     most = max(len(held[row]) for row in of_tokens)
     padded = [[*held[row], *[0] * (most - len(held[row]))] for row in of_tokens]
-    table = torch.zeros(len(padded), 1 if tables is None else tables.blocks, dtype=torch.int32, device=device)
+    table = torch.zeros(len(padded), arrangement.most_pages, dtype=torch.int32, device=device)
     table[:, :most] = to_device(padded, device, torch.int32)
     sizes = torch.full((len(padded),), arrangement.block_tokens, dtype=torch.int32, device=device)
     return Pages(table, sizes, of.heads)

@@ -1,9 +1,9 @@
-"""Groups the rows of a pass over blocks whose tokens attend in one call: rows alike in tokens and in blocks.
+"""Groups the rows of a pass over blocks, so that rows of similar numbers of tokens and blocks attend in one call.
 
 Within a call each row is padded to the most tokens, and to the most blocks, of any row in it. So a group has rows of
 like numbers, as far as the padding costs less than another call. A block is multiplied by all queries of its row at
-once. A group reads the cache in place, together with the blocks of other rows up to its last one, unless to copy its
-own blocks costs less.
+once. A group reads the cache in place, which includes blocks of other rows up to its own last block; it copies its own
+blocks if that costs less.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from torch import Tensor
 from inference.accelerator import to_device
 from inference.local.kv.block_tables import BlockIndex, BlockTables, index_of_blocks
 
-# Products of a query with a block that cost as much as one more call.
+# One more call costs as much as this many products of a query with a block.
 CALL_PRODUCTS = 150
-# Queries by which a block is multiplied in the time that copying it takes.
+# A block is multiplied by this many queries in the time that copying it takes.
 COPY_QUERIES = 6
 
 
 @dataclass(frozen=True, slots=True)
 class QueryGroup:
-    """Rows whose tokens attend in one call; a place is row of the group * `queries` + number of its token."""
+    """Rows whose tokens attend in one call; a token's place is row in the group * `queries` + number in the row."""
 
-    tokens: Tensor  # [rows * queries] the token at each place; the row's last one at places that it does not need
+    tokens: Tensor  # [rows * queries] the token at each place; unused places of a row repeat its last token
     queries: int
-    columns: int  # the columns of its longest row
+    columns: int  # the columns of the group's longest row
     blocks: Tensor | None  # the blocks to copy, which `index` numbers from 0; None: they are read in place
     index: BlockIndex
 
@@ -38,7 +38,7 @@ class QueryGroups:
     """All groups of a pass."""
 
     groups: Sequence[QueryGroup]
-    places: Tensor | None  # [tokens] the place of each token among those of all groups; None: one group of one each
+    places: Tensor | None  # [tokens] each token's place among those of all groups; None: one group, one token a row
 
     def masks(self, mask: Tensor, shared: int) -> list[Tensor]:
         """Returns each group's part of a pass's mask, [rows, 1, 1 or queries of a key head, columns].
@@ -83,13 +83,13 @@ def query_groups(
 
 
 def alike(sizes: Sequence[tuple[int, int]], most_padding: int) -> list[list[int]]:
-    """Returns groups of rows in the order of their tokens; `sizes` has each row's numbers of tokens and of blocks.
+    """Returns groups of rows, from the fewest tokens up; `sizes` has the numbers of tokens and blocks of each row.
 
     A group is padded by at most `most_padding` products.
     """
     groups: list[list[int]] = []
     needed = 0  # products that the last group's rows need
-    most = 0, 0  # tokens and blocks of any row in it
+    most = 0, 0  # the most tokens and the most blocks of any row in the last group
     for row in sorted(range(len(sizes)), key=sizes.__getitem__):
         tokens, blocks = sizes[row]
         longest = max(most[0], tokens), max(most[1], blocks)

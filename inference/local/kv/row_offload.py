@@ -23,7 +23,7 @@ class OffloadedRows:
 
     def __init__(self, capacity_bytes: int, copies: HostCopies) -> None:
         self.capacity_bytes, self._copies = capacity_bytes, copies
-        self._latest: HostCopy | None = None  # its seconds are not measured yet
+        self._latest: HostCopy | None = None  # the newest copy, until its seconds are known
         self.nbytes = 0
         self._rows: OrderedDict[str, _OffloadedRow] = OrderedDict()
         self._seconds_per_byte = SECONDS_PER_BYTE

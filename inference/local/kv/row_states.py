@@ -1,7 +1,7 @@
 """The states of rows in layers of convolution and linear attention, which keep them instead of keys and values.
 
 A state has the same size whatever the length of its row. Models write new states over old ones, so rows are prefilled
-one by one, whole and without padding, which would go into their states.
+one by one, whole and without padding, which would change their states.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,13 @@ _Key = tuple[str, int, int]  # the kind of the state, its layer, and its number 
 
 
 class RowStates(Cache):  # type: ignore[misc]  # transformers is untyped
-    """The part of a cache that models ask for states: those of one row in a prefill, of the first rows in decoding."""
+    """The part of a cache that gives models the states of rows: of one in a prefill, of the first ones in decoding."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
         self._held: dict[_Key, Tensor] = {}  # [rows, ...]
         self._rows, self._goes_on = slice(0), False  # the rows of the next forward pass, and whether they have states
+        self.prefilled_layers = 0  # grows with each layer that a prefill passes
 
     def begin_states(self, rows: Sequence[int]) -> None:
         """Prepares a prefill, which computes the states of a row from nothing."""
@@ -47,7 +48,7 @@ class RowStates(Cache):  # type: ignore[misc]  # transformers is untyped
     def update_conv_state(
         self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, conv_kernel_size: int | None = None, **_: Any
     ) -> Tensor:
-        """Keeps a convolution's newest inputs, [rows, channels, inputs]; returns them with those before."""
+        """Keeps a convolution's newest inputs, [rows, channels, inputs]; returns them behind the inputs kept before."""
         key = "convolution", layer_idx, state_idx
         held = self._held.get(key)
         kept = held.shape[-1] if held is not None else conv_kernel_size or conv_states.shape[-1]
@@ -84,6 +85,7 @@ class RowStates(Cache):  # type: ignore[misc]  # transformers is untyped
 
     def _write(self, key: _Key, states: Tensor) -> Tensor:
         held = self._held.get(key)
+        self.prefilled_layers += not self._goes_on
         if held is None or len(held) < self._rows.stop:
             grown = states.new_zeros(max(self._rows.stop, 2 * len(held) if held is not None else 0), *states.shape[1:])
             if held is not None:

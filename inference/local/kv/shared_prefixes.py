@@ -11,13 +11,13 @@ from hashlib import blake2b
 from itertools import islice
 
 KEY_BYTES = 16  # two prompts that share a key by chance are less likely than a fault of the memory
-# Tokens between two parts of a block that can be found: half of it, two tokens, is computed in vain on average. Fewer
-# take more keys. Not tuned.
+# The beginnings of a block can be found in steps of this many tokens. Half a step, two tokens, is computed in vain on
+# average; smaller steps take more keys. Not tuned.
 PART_TOKENS = 4
 
 
 def extend_keys(keys: list[bytes], tokens: Sequence[int], salt: str, block_tokens: int) -> None:
-    """Appends the keys of the complete blocks of `tokens` that follow those whose keys are known."""
+    """Appends the keys of further complete blocks of `tokens` to `keys`, which has those of the first blocks."""
     for start in range(len(keys) * block_tokens, len(tokens) - block_tokens + 1, block_tokens):
         keys.append(_key(_key_before(keys, len(keys), salt), tokens[start : start + block_tokens]))
 
@@ -25,7 +25,7 @@ def extend_keys(keys: list[bytes], tokens: Sequence[int], salt: str, block_token
 def keys_of_parts(keys: Sequence[bytes], number: int, tokens: Sequence[int], salt: str) -> list[bytes]:
     """Returns the keys of the beginnings of block `number`, which has these tokens, the shortest first.
 
-    `keys` are those of the blocks in front of it, at least.
+    `keys` has at least the keys of all blocks in front of it.
     """
     before = _key_before(keys, number, salt)
     return [_key(before, tokens[:count]) for count in range(PART_TOKENS, len(tokens), PART_TOKENS)]
@@ -40,13 +40,13 @@ def _key(before: bytes, tokens: Sequence[int]) -> bytes:
 
 
 class SharedPrefixes:
-    """Registered blocks by key; those that no row reads, in the order in which their last rows left."""
+    """Registered blocks by key, and the order in which the last rows left those that no row reads now."""
 
     def __init__(self) -> None:
         self._block_of: dict[bytes, int] = {}
         self._key_of: dict[int, bytes] = {}
-        self._unread: dict[bytes, None] = {}  # the least recently used comes first
-        self._begun_by: dict[bytes, bytes] = {}  # by the key of a part: that of the newest block that begins with it
+        self._unread: dict[bytes, None] = {}  # keys of unread blocks, the least recently used one first
+        self._begun_by: dict[bytes, bytes] = {}  # by the key of a part, the key of the newest block that begins with it
         self._parts_of: dict[bytes, Sequence[bytes]] = {}
 
     def __contains__(self, block: int) -> bool:
@@ -67,7 +67,7 @@ class SharedPrefixes:
         return found
 
     def find_part(self, parts: Sequence[bytes]) -> tuple[int, int]:
-        """Returns a block that has the longest of these parts, which come shortest first, and its tokens; or (0, 0)."""
+        """Returns a block with the longest known part, and the part's tokens; or (0, 0). `parts` are shortest first."""
         for number in range(len(parts), 0, -1):
             if parts[number - 1] in self._begun_by:
                 return self._block_of[self._begun_by[parts[number - 1]]], number * PART_TOKENS

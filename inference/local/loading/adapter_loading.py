@@ -16,11 +16,11 @@ from inference.local.forward.adapters import Adapters, LowRank
 from inference.local.forward.fused_model import JOINED, FusedModel
 from inference.model_directory.adapter_files import DOWN, PREFIX, UP, WEIGHTS, AdapterFiles
 
-Adding = dict[str, LowRank]  # by adapter
+Adding = dict[str, LowRank]  # the products of one module, keyed by adapter
 
 
 def check_fit(files: AdapterFiles, model: Any) -> None:
-    """Raises UnsupportedModel if the adapter changes modules that the model lacks, of other sizes, or not by rows."""
+    """Raises UnsupportedModel if the adapter changes modules that are missing, of other sizes, or not supported."""
     modules, of_base = dict(model.named_modules()), f"; it was trained for {files.base}" if files.base else ""
     name = f"the adapter {files.name}"
     for path, ((_, inputs), (outputs, _)) in files.shapes.items():
@@ -53,8 +53,8 @@ def load_adapters(model: Any, decoder: Any, adapters: Iterable[AdapterFiles]) ->
     if isinstance(decoder, FusedModel):
         decoder.adapt(loaded, _joined(model, adding))
     else:
-        for path, of_layer in adding.items():
-            model.get_submodule(path).register_forward_hook(_hook(loaded, of_layer))
+        for path, of_layer in adding.items():  # `prepend`: runs before Llama 4's queries are scaled
+            model.get_submodule(path).register_forward_hook(_hook(loaded, of_layer), prepend=True)
     return loaded
 
 
@@ -100,7 +100,7 @@ def side_by_side(products: Sequence[LowRank | None], outputs: Sequence[int]) -> 
 
 
 def sizes(module: Any) -> tuple[int, int]:
-    """Returns a linear layer's numbers of inputs and outputs; a packed one has no weight to ask."""
+    """Returns a linear layer's numbers of inputs and outputs, without its weight, which is empty once it is packed."""
     return (module.nx, module.nf) if isinstance(module, Conv1D) else (module.in_features, module.out_features)
 
 

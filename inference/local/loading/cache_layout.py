@@ -16,11 +16,11 @@ from transformers.cache_utils import (
 )
 
 from inference.engine_errors import UnsupportedModel
-from inference.local.forward.attention_windows import layer_kinds
+from inference.local.kv.attention_windows import layer_kinds
 from inference.local.kv.kv_budget import KvLayout, LayerShape
 from inference.local.loading.decoding_check import ELSEWHERE, row_dependence
 
-SERVED_LAYERS = (  # keys and values of all tokens or of a window; a state for a row; nothing
+SERVED_LAYERS = (  # they cache keys and values of all tokens or of a window, a state for each row, both, or nothing
     DynamicLayer,
     DynamicSlidingWindowLayer,
     LinearAttentionLayer,
@@ -28,11 +28,11 @@ SERVED_LAYERS = (  # keys and values of all tokens or of a window; a state for a
     LinearAttentionAndSlidingWindowAttentionLayer,
     DummyLayer,
 )
-UNBOUNDED = 2**31  # positions of a model that names none
+UNBOUNDED = 2**31  # the number of positions of a model whose configuration does not limit them
 
 
 def served_layout(model: Any, name: str) -> tuple[KvLayout, int]:
-    """Returns the layout of the model's cache and its positions; raises UnsupportedModel for known faults."""
+    """Returns the layout of the model's cache and its number of positions; raises UnsupportedModel for known faults."""
     config = model.config.get_text_config()
     max_positions = max(0, getattr(config, "max_position_embeddings", None) or 0) or UNBOUNDED
     if fault := row_dependence(config, max_positions):
@@ -84,7 +84,7 @@ def _states(layer: Any) -> list[torch.Tensor]:
 
 
 def _name_its_cache(model: Any) -> None:
-    """Makes a model that keeps states only take its cache as `past_key_values`, as others do, not as `cache_params`."""
+    """Lets a model that keeps states only take its cache as `past_key_values`, like others, not as `cache_params`."""
     own = model.forward
     if "cache_params" not in signature(own).parameters:
         return

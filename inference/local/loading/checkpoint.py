@@ -1,4 +1,4 @@
-"""Reads a model's weights with transformers: all, or an error of one line. The model's own code is never run."""
+"""Reads all weights of a model with transformers, or raises an error of one line. A model's own code is never run."""
 
 import re
 from collections.abc import Iterator
@@ -7,8 +7,11 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+)
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
@@ -20,9 +23,14 @@ from inference.model_directory.model_weights import cpu_dtype
 Quantize = Literal["4bit", "8bit"]
 
 SHOWN_NAMES = 3  # the most wrong names that an error lists; not tuned
-SHOWN_CHARACTERS = 300  # most of transformers' reasons are shorter; not tuned
+SHOWN_CHARACTERS = 300  # most reasons that transformers gives are shorter; not tuned
 # Masks and frequencies that older checkpoints store, and that models compute by themselves.
 STORED_BUFFERS = re.compile(r"(^|\.)(rotary_emb\.inv_freq|(attn|attention)\.(bias|masked_bias)|position_ids)$")
+# Modules for images and sounds, which text does not pass: from a checkpoint of several media, a causal LM loads none.
+OTHER_MEDIA = re.compile(
+    r"^(model\.|thinker\.)?(vision_model|vision_tower|visual|audio_tower|audio_model|multi_modal_projector|embed_vision|"
+    r"embed_audio|talker|token2wav|code2wav)\."
+)
 
 
 def read_checkpoint(model: str, device: torch.device, dtype: str, quantize: Quantize | None) -> Any:
@@ -43,18 +51,19 @@ def read_checkpoint(model: str, device: torch.device, dtype: str, quantize: Quan
     if quantised:
         options["device_map"] = {"": device}
     config = read_config(model)
-    with _as_unsupported(model):
-        loaded, found = AutoModelForCausalLM.from_pretrained(
+    with as_unsupported(model):
+        loaded, found = auto_class(config).from_pretrained(
             model,
             config=config,
             trust_remote_code=False,
             use_safetensors=True,  # other formats are pickled, and may run code
             attn_implementation=None,  # a configuration may name kernels that would be downloaded from the hub
-            ignore_mismatched_sizes=True,  # they are refused below, by their names
+            ignore_mismatched_sizes=True,  # such weights are refused below, by their names
             output_loading_info=True,
             **options,
         )
     require_whole(model, found, quantised)
+    loaded = text_part(loaded)
     if quantised:
         return loaded
     if dtype == "auto" and device.type == "cpu":
@@ -68,17 +77,39 @@ def read_config(model: str) -> Any:
     method, _ = quantisation(read_json(model, "config.json"))
     if method not in (None, "bitsandbytes", *AUTO_QUANTIZATION_CONFIG_MAPPING):
         raise UnsupportedModel(model, f"its weights are quantised by {method}, which transformers does not know")
-    with _as_unsupported(model):
+    with as_unsupported(model):
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    if auto_class(config) is None:
         raise UnsupportedModel(model, f"transformers has no causal language model of the type {config.model_type}")
     if config.is_encoder_decoder:
         raise UnsupportedModel(model, f"it is an encoder with a decoder ({config.model_type}), and continues no prompt")
     return config
 
 
+def auto_class(config: Any) -> Any:
+    """Returns transformers' class that makes a model of this configuration, or None if it cannot read text alone.
+
+    A model of several media without a causal LM of its own is loaded whole, and its other parts stay unused.
+    """
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return AutoModelForCausalLM
+    return AutoModelForImageTextToText if type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING else None
+
+
+def text_part(model: Any) -> Any:
+    """Returns the causal LM within a Mistral 3, which our fused forward pass may compute; other models as they are."""
+    config = model.config.get_text_config()
+    if model.config.model_type != "mistral3" or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return model
+    with torch.device("meta"):
+        part = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config)
+    part.model, part.lm_head = model.model.language_model, model.lm_head
+    part.generation_config = model.generation_config
+    return part
+
+
 @contextmanager
-def _as_unsupported(model: str) -> Iterator[None]:
+def as_unsupported(model: str) -> Iterator[None]:
     """Raises UnsupportedModel for any error of transformers, which has no narrower one for files it cannot use."""
     try:
         yield
@@ -103,15 +134,16 @@ def quantization(quantize: Quantize, device: torch.device) -> Any:
 def require_whole(model: str, found: dict[str, Any], quantised: bool) -> None:
     """Raises UnsupportedModel for weights that are missing, of another shape, or unknown to the model.
 
-    transformers fills the first two with random numbers and leaves the third out. It knows which weights are tied to
-    others. Files of quantised weights have further tensors beside them, which each method names as it likes.
+    transformers fills missing and misshapen weights with random numbers, leaves unknown ones out, and reports no tied
+    ones. Beside quantised weights, unknown tensors are allowed, because each method names further tensors as it likes.
     """
     if missing := sorted(found["missing_keys"]):
         raise UnsupportedModel(model, f"its files lack {_some(missing)}")
     if mismatched := sorted(found["mismatched_keys"]):
         name, stored, expected = mismatched[0]
         raise UnsupportedModel(model, f"its {name} has the shape {[*stored]} where its config.json means {[*expected]}")
-    unexpected = sorted(name for name in found["unexpected_keys"] if not STORED_BUFFERS.search(name))
+    unused = (STORED_BUFFERS, OTHER_MEDIA)
+    unexpected = sorted(name for name in found["unexpected_keys"] if not any(each.search(name) for each in unused))
     if unexpected and not quantised:
         raise UnsupportedModel(model, f"its config.json describes a model without {_some(unexpected)}, which it stores")
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,8 +23,8 @@ SHORT = (3, 6)  # lengths of two rows that are shorter than any window and thres
 PAST = 3  # a row passes a threshold by this many tokens, so that the prefill and the decoding step are beyond it
 # Names of the lengths in a configuration beyond which rows are computed differently: windows, chunks, original
 # contexts, floors of a scale.
-THRESHOLD = re.compile("window|chunk|original_max|floor_scale")
-# On a CPU, rows beyond a threshold are checked if that takes at most this many operations, which are some ten seconds.
+THRESHOLD = re.compile("window|chunk|original_max|floor")
+# On a CPU, rows beyond a threshold are checked if that takes at most this many operations, or some ten seconds.
 MOST_CPU_OPERATIONS = 10**12
 ELSEWHERE = "another server may serve it, such as vLLM: magnus up --engine URL"
 
@@ -41,15 +42,20 @@ def row_dependence(config: Any, max_positions: int) -> str:
 
 def checked_batches(model: Any, max_positions: int) -> list[list[list[int]]]:
     """Returns batches of prompts: two short ones, and for each threshold a short one beside one that passes it."""
-    config = model.config.get_text_config()
+    vocabulary = model.config.get_text_config().vocab_size
     lengths = [SHORT]
-    for threshold in sorted(set(_thresholds(config.to_dict()))):
-        weights = model.num_parameters(exclude_embeddings=True)  # those that are multiplied with each token
-        operations = 2 * weights * 5 * threshold  # one row by the model alone, two padded ones twice
-        affordable = model.device.type != "cpu" or operations <= MOST_CPU_OPERATIONS
-        if SHORT[-1] < threshold + PAST <= max_positions and affordable:
+    for threshold in thresholds(model, max_positions):
+        weights = model.num_parameters(exclude_embeddings=True)  # these are multiplied with each token
+        operations = 2 * weights * 5 * threshold  # the model computes one row, and the check two padded rows twice
+        if model.device.type != "cpu" or operations <= MOST_CPU_OPERATIONS:
             lengths.append((SHORT[0], threshold + PAST))
-    return [[_prompt(row, length, config.vocab_size) for row, length in enumerate(batch)] for batch in lengths]
+    return [[_prompt(row, length, vocabulary) for row, length in enumerate(batch)] for batch in lengths]
+
+
+def thresholds(model: Any, max_positions: int) -> list[int]:
+    """Returns the lengths beyond which rows are computed differently, if the model has positions beyond them."""
+    found = _thresholds(model.config.get_text_config().to_dict())
+    return sorted({each for each in found if SHORT[-1] < each + PAST <= max_positions})
 
 
 @contextmanager
@@ -75,64 +81,9 @@ def _prompt(row: int, length: int, vocabulary: int) -> list[int]:
     return [(7 * row + 3 * column + column // vocabulary) % vocabulary for column in range(length)]
 
 
-def adapters_fault(decoder: Any, layout: KvLayout, longrope: Longrope | None, adapters: Adapters) -> str:
-    """Compares a batch of rows of each adapter and of the model itself with each row alone; see `decoding_fault`.
-
-    Layers whose inputs are not sorted by rows would add an adapter's products to other rows.
-    """
-    names = ["", *sorted(adapters.names), ""]
-    vocabulary = decoder.config.get_text_config().vocab_size
-    prompts = [_prompt(row, SHORT[row % len(SHORT)], vocabulary) for row in range(len(names))]
-    own = []
-    for name, prompt in zip(names, prompts, strict=True):
-        with adapters.serve([name]):
-            own.append(own_logits(decoder, prompt))
-    return decoding_fault(decoder, layout, longrope, prompts, own, adapters.serve(names))
-
-
-def let_read_pages(
-    decoder: FusedModel,
-    kernels: PageKernels,
-    recorder: Recorder | None,
-    layout: KvLayout,
-    longrope: Longrope | None,
-    prompts: list[list[int]],
-    own: list[torch.Tensor],
-) -> str:
-    """Lets a decoder use a device's kernels, and repeat recorded passes, if that gives the model's own logits.
-
-    Returns in words why it does not, or "".
-    """
-    checked = decoder, layout, longrope, prompts, own
-    decoder.kernels = kernels
-    if fault := _fault_of_steps(*checked):
-        decoder.kernels = None
-        return f"without kernels: {fault}"
-    if recorder is not None:
-        decoder.graphs = StepGraphs(recorder)
-        if fault := _fault_of_steps(*checked):
-            decoder.graphs = None
-            return f"without graphs: {fault}"
-    return ""
-
-
 def reads_pages(decoder: Any) -> bool:
     """Returns whether a model's decoding steps read the KV cache by pages."""
     return isinstance(decoder, FusedModel) and decoder.kernels is not None
-
-
-def _fault_of_steps(
-    decoder: FusedModel,
-    layout: KvLayout,
-    longrope: Longrope | None,
-    prompts: list[list[int]],
-    own: list[torch.Tensor],
-) -> str:
-    """Returns the fault of two steps, in the first of which a graph is recorded, in the second repeated."""
-    try:
-        return decoding_fault(decoder, layout, longrope, prompts, own, steps=2)
-    except Exception as error:  # the device may lack what a kernel needs, and some operation may not be recordable
-        return one_line(error)
 
 
 @torch.inference_mode()
@@ -142,40 +93,81 @@ def own_logits(model: Any, prompt: list[int]) -> torch.Tensor:
     return logits
 
 
-@torch.inference_mode()
-def decoding_fault(
-    decoder: Any,
-    layout: KvLayout,
-    longrope: Longrope | None,
-    prompts: list[list[int]],
-    own: list[torch.Tensor],
-    adapted: AdaptedPass = PLAIN_PASS,
-    steps: int = 1,
-) -> str:
-    """Compares a padded prefill and cached decoding steps, two in all, with the model's own logits of each prompt.
+@dataclass(frozen=True, slots=True)
+class DecodingCheck:
+    """Compares a model's decoding with the model's own logits of prompts.
 
-    Returns in words that they differ by more than 0.001 of the largest logit in float32, or by a tenth of it in half
-    precision; otherwise "". Rounding causes smaller differences; a wrong mask or wrong positions cause larger ones.
-    Not tuned.
+    Each method returns in words what is wrong, or "" if nothing is wrong.
     """
-    lengths = [*map(len, prompts)]
-    budget_bytes = len(prompts) * (max(lengths) + 2) * layout.token_bytes
-    for in_blocks in (False, True) if isinstance(decoder, FusedModel) and layout.alike else (False,):
-        kv = KvCache(layout, budget_bytes, block_tokens=2, in_blocks=in_blocks, by_pages=reads_pages(decoder))
-        kv.reserve(lengths)
-        begun = [length - steps for length in lengths]
-        with prefill_of(longrope, begun, begun):
-            first = [prompt[:-steps] for prompt in prompts]
-            ours = [prefill(decoder, kv, range(len(prompts)), first, pad_id=0, adapted=adapted)]
-        cursor = Cursor.from_host(kv, [0] * len(prompts), begun, [True] * len(prompts))
-        for step in range(steps):
-            cursor.tokens = to_device([[prompt[step - steps]] for prompt in prompts], layout.device)
-            with adapted:
-                ours.append(decode_one_token(decoder, kv, cursor).clone())
-        for row, expected in enumerate(own):
-            for step, logits in enumerate(ours[-2:]):
-                off = (logits[row].float() - expected[step]).abs().max() / expected[step].abs().max().clamp(min=1e-6)
-                if not off < (1e-3 if layout.dtype == torch.float32 else 0.1):
-                    of_what = f"of a row of {len(prompts[row])} tokens beside one of {lengths[row - 1]}"
-                    return f"cached decoding {of_what} differs from its own forward pass by {off:.2g}; {ELSEWHERE}"
-    return ""
+
+    decoder: Any
+    layout: KvLayout
+    longrope: Longrope | None
+
+    @torch.inference_mode()
+    def fault(
+        self, prompts: list[list[int]], own: list[torch.Tensor], adapted: AdaptedPass = PLAIN_PASS, steps: int = 1
+    ) -> str:
+        """Compares the last two passes: a padded prefill and a cached decoding step, or two decoding steps.
+
+        Logits may differ by 0.001 of the largest in float32, and by a tenth of it in half precision. Rounding causes
+        smaller differences; a wrong mask or wrong positions cause larger ones. Not tuned.
+        """
+        lengths, by_pages = [*map(len, prompts)], reads_pages(self.decoder)
+        budget_bytes = len(prompts) * (max(lengths) + 2) * self.layout.token_bytes
+        for in_blocks in (False, True) if isinstance(self.decoder, FusedModel) and self.layout.alike else (False,):
+            kv = KvCache(self.layout, budget_bytes, block_tokens=2, in_blocks=in_blocks, by_pages=by_pages)
+            kv.reserve(lengths)
+            begun = [length - steps for length in lengths]
+            with prefill_of(self.longrope, begun, begun):
+                first = [prompt[:-steps] for prompt in prompts]
+                ours = [prefill(self.decoder, kv, range(len(prompts)), first, pad_id=0, adapted=adapted)]
+            cursor = Cursor.from_host(kv, [0] * len(prompts), begun, [True] * len(prompts))
+            for step in range(steps):
+                cursor.tokens = to_device([[prompt[step - steps]] for prompt in prompts], self.layout.device)
+                with adapted:
+                    ours.append(decode_one_token(self.decoder, kv, cursor).clone())
+            for row, expected in enumerate(own):
+                for step, logits in enumerate(ours[-2:]):
+                    largest = expected[step].abs().max().clamp(min=1e-6)
+                    off = (logits[row].float() - expected[step]).abs().max() / largest
+                    if not off < (1e-3 if self.layout.dtype == torch.float32 else 0.1):
+                        of_what = f"of a row of {len(prompts[row])} tokens beside one of {lengths[row - 1]}"
+                        return f"cached decoding {of_what} differs from its own forward pass by {off:.2g}; {ELSEWHERE}"
+        return ""
+
+    def fault_with(self, adapters: Adapters) -> str:
+        """Compares a batch of rows of each adapter and of the model itself with each row alone.
+
+        Layers whose inputs are not sorted by rows would add an adapter's products to other rows.
+        """
+        names = ["", *sorted(adapters.names), ""]
+        vocabulary = self.decoder.config.get_text_config().vocab_size
+        prompts = [_prompt(row, SHORT[row % len(SHORT)], vocabulary) for row in range(len(names))]
+        own = []
+        for name, prompt in zip(names, prompts, strict=True):
+            with adapters.serve([name]):
+                own.append(own_logits(self.decoder, prompt))
+        return self.fault(prompts, own, adapters.serve(names))
+
+    def let_read_pages(
+        self, kernels: PageKernels, recorder: Recorder | None, prompts: list[list[int]], own: list[torch.Tensor]
+    ) -> str:
+        """Lets the decoder use a device's kernels, and repeat recorded passes, if that gives the model's own logits."""
+        self.decoder.kernels = kernels
+        if fault := self._fault_of_steps(prompts, own):
+            self.decoder.kernels = None
+            return f"without kernels: {fault}"
+        if recorder is not None:
+            self.decoder.graphs = StepGraphs(recorder)
+            if fault := self._fault_of_steps(prompts, own):
+                self.decoder.graphs = None
+                return f"without graphs: {fault}"
+        return ""
+
+    def _fault_of_steps(self, prompts: list[list[int]], own: list[torch.Tensor]) -> str:
+        """Compares two steps: the first one records a graph if there are graphs, and the second one repeats it."""
+        try:
+            return self.fault(prompts, own, steps=2)
+        except Exception as error:  # the device may lack what a kernel needs, and some operation may not be recordable
+            return one_line(error)

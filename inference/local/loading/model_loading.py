@@ -15,6 +15,7 @@ from inference.local.forward.decode_attention import fastest_attention
 from inference.local.forward.fused_model import FusedModel, fusible
 from inference.local.forward.linear_weights import WeightForm, fastest_form, store_column_major
 from inference.local.forward.longrope import Longrope, rotate_by_row
+from inference.local.forward.query_scale import scale_by_row
 from inference.local.kv.kv_budget import KvLayout
 from inference.local.kv.pages import PageKernels
 from inference.local.loading.adapter_loading import load_adapters
@@ -22,12 +23,12 @@ from inference.local.loading.cache_layout import served_layout
 from inference.local.loading.checkpoint import Quantize, one_line, read_checkpoint
 from inference.local.loading.decoding_check import (
     ELSEWHERE,
-    adapters_fault,
+    PAST,
+    DecodingCheck,
     checked_batches,
-    decoding_fault,
-    let_read_pages,
     own_logits,
     reads_pages,
+    thresholds,
     unless_memory_lacks,
 )
 from inference.local.tokens.format_masks import FormatMasks, load_format_masks
@@ -61,6 +62,7 @@ class LoadedModel:
     longrope: Longrope | None = None  # how rows of a model with longrope are prefilled
     adapters: Adapters = NO_ADAPTERS
     slowed_by: str = ""  # why a GPU's kernels or graphs do not compute decoding steps; "": they do, or there are none
+    unchecked: tuple[int, ...] = ()  # lengths beyond which rows are computed differently, but were not checked
 
     @property
     def delta_bytes(self) -> int:
@@ -74,7 +76,7 @@ class LoadedModel:
 
     @property
     def fused(self) -> bool:
-        """Whether a FusedModel runs the forward passes; only that reads a KV cache in blocks."""
+        """Whether a FusedModel runs the forward passes; no other decoder reads a KV cache in blocks."""
         return self.decoder is not self.model
 
     @property
@@ -119,7 +121,8 @@ def add_adapters(loaded: LoadedModel, adapters: Iterable[AdapterFiles]) -> Loade
     """Returns the model with these adapters beside it; raises UnsupportedModel."""
     beside = load_adapters(loaded.model, loaded.decoder, adapters)
     unsure = beside.names and not loaded.fused
-    if unsure and (fault := adapters_fault(loaded.decoder, loaded.layout, loaded.longrope, beside)):
+    check = DecodingCheck(loaded.decoder, loaded.layout, loaded.longrope)
+    if unsure and (fault := check.fault_with(beside)):
         raise UnsupportedModel(loaded.name, f"with adapters, {fault}")
     return replace(loaded, adapters=beside)
 
@@ -142,6 +145,7 @@ def end_ids(model: Any) -> frozenset[int]:
 def prepare_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
     """Prepares a model in memory for serving; raises UnsupportedModel if the engine would compute wrong answers."""
     model.eval()
+    _try_its_own_pass(model, name)
     try:
         form: WeightForm = "row-major"
         linears = untied_linears(model)
@@ -158,18 +162,29 @@ def prepare_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
         raise UnsupportedModel(name, why) from error
 
 
+@torch.inference_mode()
+def _try_its_own_pass(model: Any, name: str) -> None:
+    """Raises UnsupportedModel if the model computes no token by itself, before anything else is asked of it."""
+    try:
+        model(torch.zeros(1, 1, dtype=torch.long, device=model.device))
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:  # a model that transformers makes may fail in any way
+        raise UnsupportedModel(name, f"its own forward pass fails: {one_line(error)}") from error
+
+
 def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel:
     eos_ids = end_ids(model)
     layout, max_positions = served_layout(model, name)
-    batches = checked_batches(model, max_positions)
     own: list[tuple[list[list[int]], list[torch.Tensor]]] = []
-    for batch in batches:
+    for batch in checked_batches(model, max_positions):
         with unless_memory_lacks(batch):
             own.append((batch, [own_logits(model, prompt) for prompt in batch]))
     vocabulary = own[0][1][0].shape[-1]
     pad_ids = (*_ids(model.generation_config.pad_token_id), *sorted(eos_ids), 0)
     weight_bytes = sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))
     parameters = model.num_parameters()
+    scale_by_row(model)
     decoder = model
     if fusible(model):
         attend = fastest_attention(layout, model.config.num_attention_heads)
@@ -190,13 +205,15 @@ def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel
         format_masks=load_format_masks(tokenizer, vocabulary, eos_ids),
         longrope=rotate_by_row(model),
     )
+    check, unchecked = DecodingCheck(decoder, layout, loaded.longrope), thresholds(model, max_positions)
     for batch, logits in own:
         with unless_memory_lacks(batch):
-            if fault := decoding_fault(decoder, layout, loaded.longrope, batch, logits):
+            if fault := check.fault(batch, logits):
                 raise UnsupportedModel(name, fault)
+            unchecked = [each for each in unchecked if each + PAST != len(batch[-1])]
+    loaded = replace(loaded, unchecked=tuple(unchecked))
     if loaded.fused and (kernels := page_kernels(layout)):
-        recorder = graph_recorder(loaded.device)
-        return replace(loaded, slowed_by=let_read_pages(decoder, kernels, recorder, layout, loaded.longrope, *own[0]))
+        return replace(loaded, slowed_by=check.let_read_pages(kernels, graph_recorder(loaded.device), *own[0]))
     return loaded
 
 

@@ -1,1 +1,1 @@
-"""Chooses the tokens that a pass computes, and the token that each row gets next."""
+"""Tells which tokens a row's format allows next, and chooses the next token from the logits."""

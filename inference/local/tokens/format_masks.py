@@ -1,4 +1,4 @@
-"""Holds rows to their formats: which tokens may come next, within a budget of CPU time for each row."""
+"""Holds rows to their formats: tells which tokens may come next, within a budget of CPU time for each row."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from inference.engine_requests import JsonFormat
 from inference.json_grammar import FormatChecks, compiled
-from inference.sequences import JsonFormat
 
-# CPU time that a row's format may take: ordinary ones take 0.06 ms a token, and 2 ms for the first. A row beyond the
-# budget is refused, so that one format cannot slow down the rows beside it for long. Not tuned otherwise.
+# CPU time that a row's format may take at once, and for each token. Ordinary formats take 0.06 ms a token, and 2 ms for
+# the first. A row that takes more is refused, so that no format slows down others for long. Not tuned otherwise.
 ROW_BURST_S = 0.3
 ROW_TOKEN_S = 0.002
-MOST_PREPARED = 64  # compiled formats that wait for their rows; one that is dropped is compiled again. Not tuned
+MOST_PREPARED = 64  # this many compiled formats wait for their rows; older ones are compiled again. Not tuned
 
 
 class RowFormat:
@@ -27,7 +27,7 @@ class RowFormat:
     __slots__ = ("_matcher", "_spent_s", "_tokens", "error")
 
     def __init__(self, matcher: LLMatcher, generated_ids: Sequence[int] = ()) -> None:
-        """`generated_ids` begin the answer."""
+        """`generated_ids` are the answer's first tokens, which were generated before."""
         self._matcher, self._spent_s, self._tokens, self.error = matcher, 0.0, 0, ""
         matcher.consume_tokens(list(generated_ids))
         self._check()

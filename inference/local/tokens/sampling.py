@@ -55,7 +55,7 @@ def sample(logits: Tensor, samplings: Sequence[Sampling], uniforms: Sequence[flo
     cumulative = probabilities.cumsum(dim=-1, dtype=torch.float64)
     above_zero = 1 - to_device(uniforms, logits.device, torch.float64)[:, None]
     tokens = torch.searchsorted(cumulative, above_zero * cumulative[:, -1:]).clamp_(max=logits.shape[-1] - 1)
-    # parallel sums on a GPU may decrease by a rounding error, and the search may then end beside a token
+    # parallel sums on a GPU may decrease by a rounding error, and the search may then end at an impossible token
     return torch.where(probabilities.gather(-1, tokens) > 0, tokens, scores.argmax(-1, keepdim=True))[:, 0]
 
 

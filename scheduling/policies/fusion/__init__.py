@@ -1,1 +1,1 @@
-"""Our policy, `scheduling.policies.fusion.fusion_policy`, and its parts."""
+"""Our own policy, `fusion_policy.py`, and its parts."""

@@ -1,25 +1,25 @@
-"""The cost of a row on each worker: the waiting work, each worker's band of lengths, and the delay by a joiner.
+"""Prices a request on each worker, by the waiting work, the worker's band of lengths, and the delay of all requests.
 
-Work. A row's work is linear in four features: rows (1), prefill tokens, tokens to generate, and cached tokens summed
-over the iterations. So the sums of the features describe any set of requests, whatever the costs of the workers. With a
-fleet's coefficients they become seconds.
+Work. A request's work is linear in four features: rows (1), prefill tokens, tokens to generate, and cached tokens
+summed over the iterations. So the sums of the features describe any set of requests, independently of the workers'
+costs. With a fleet's coefficients the sums become seconds.
 
-Bands. In rectangular memory every row is padded to the longest of its batch, so a short row beside a long one takes the
-long one's memory and time. Each worker therefore has a band of lengths: the lengths in order, cut so that each worker's
-share of all predicted work, running and waiting, is its share of the fleet's speed. A request outside a worker's band
-may join it all the same, at a higher price.
+Bands. In rectangular memory every row is padded to the longest row of its batch, so a short row beside a long one takes
+the long row's memory and time. Each worker therefore has a band of lengths. The bands divide all lengths so that each
+worker's share of all predicted work, running and waiting, is its share of the fleet's speed. A request outside a
+worker's band may still join that worker, at a higher price.
 
 Price. A row costs the seconds by which it delays all requests, itself included. A worker has n rows of at most L
 tokens; a joiner has p tokens to prefill and r to generate. From then on an iteration takes s(n + 1, max(L, p)) seconds
 instead of s(n, L). That delays
 
 - the joiner itself, by its prefill and by r of the longer iterations;
-- the n rows beside it, by its prefill and by what r iterations have become longer, padding to a longer row included;
+- the n rows beside it, by its prefill and by the time that r iterations take longer, padding to a longer row included;
 - all requests that run or wait anywhere, by the worker's time that the joiner takes: its own share of the iterations,
   padded up to the upper edge of the worker's band, and the padding that it causes if it is longer than the band. Rows
-  share an iteration's fixed time in proportion to their memory, since memory limits the number of rows.
+  share an iteration's fixed time in proportion to their memory, because memory limits the number of rows.
 
-All of this is linear in 1, p, r and r²/2, except for two products: of r with the tokens by which p exceeds L, and of r
+The price is linear in 1, p, r and r²/2, except for two products: of r with the tokens by which p exceeds L, and of r
 with the tokens by which p + r exceeds the band. So one matrix product prices every request on every worker. Paged
 memory has no padding: an iteration reads each row's own tokens, and the joiner's tokens replace the band's edge.
 """
@@ -36,11 +36,11 @@ from scheduling.request import Request
 WorkFeatures = tuple[float, float, float, float]
 NO_WORK: WorkFeatures = (0.0, 0.0, 0.0, 0.0)
 
-# Lengths are counted in steps of 10 %. Finer steps cut the bands more exactly and cost time in every decision. Not
-# tuned.
+# Work is summed by lengths in steps of 10 %. Finer steps cut the bands more exactly, but take time in every decision.
+# Not tuned.
 LENGTH_STEP = math.log(1.1)
-LENGTH_STEPS = 200  # the last one begins at 1.7e8 tokens, beyond any context; any number from 170 (1e7 tokens) works
-UPPER_EDGES = np.exp(LENGTH_STEP * np.arange(1, LENGTH_STEPS + 1))  # tokens
+LENGTH_STEPS = 200  # the last step begins at 1.7e8 tokens, beyond any context; any number from 170 (1e7 tokens) works
+UPPER_EDGES = np.exp(LENGTH_STEP * np.arange(1, LENGTH_STEPS + 1))  # the upper edge of each length step in tokens
 
 
 def work_features(request: Request) -> WorkFeatures:
@@ -59,7 +59,7 @@ def seconds_per_feature(fleet: FleetArrays) -> Floats:
 
 
 class Backlog:
-    """The work of the waiting requests: their summed features, in total and by the final length of the rows."""
+    """The work of the waiting requests: their summed features, in total and by the final length of the requests."""
 
     def __init__(self) -> None:
         self._by_length = np.zeros((LENGTH_STEPS, 4))
@@ -82,7 +82,7 @@ class Backlog:
         return np.asarray(self._by_length @ seconds_per_feature(fleet), np.float64)
 
     def _count(self, request: Request, sign: int) -> None:
-        """Add features, which are multiples of 0.5, so that sums stay exact after any additions and removals."""
+        """Add or subtract a request's features; these are multiples of 0.5, so that the sums always stay exact."""
         rows, prefill, tokens, cached = (sign * feature for feature in work_features(request))
         self._by_length[_length_step(request)] += rows, prefill, tokens, cached
         total = self._total
@@ -94,7 +94,7 @@ def _length_step(request: Request) -> int:
 
 
 def upper_edges(fleet: FleetArrays, waiting_s: Floats) -> Floats:
-    """Return the upper edge of each worker's band in tokens, (workers,); `waiting_s` is `Backlog.work_s`.
+    """Return the upper edge of each worker's band in tokens, (workers,); `waiting_s` comes from `Backlog.work_s`.
 
     Workers get bands in the order of the mean length of their rows, so that each continues with similar lengths.
     """
@@ -118,12 +118,12 @@ def upper_edges(fleet: FleetArrays, waiting_s: Floats) -> Floats:
 class DelayedRequests:
     """The other requests of the fleet that a joiner delays, and the band edges."""
 
-    per_worker: float  # requests of the whole fleet that run or wait, divided by its workers
+    per_worker: float  # the requests of the whole fleet that run or wait, divided by the number of workers
     band_edges: Floats  # (workers,): the upper edge of each worker's band in tokens
 
 
 def delay_s(fleet: FleetArrays, delayed: DelayedRequests, workers: Ints, prefill: Floats, remaining: Floats) -> Floats:
-    """Return the seconds by which each request would delay all others on each worker, (workers, requests)."""
+    """Return the seconds by which each request would delay all requests on each worker, (workers, requests)."""
     size, longest, paged = fleet.size[workers], fleet.read_length[workers], fleet.rules.paged[workers]
     edge = np.where(paged, 0.0, delayed.band_edges[workers])
     p1, p2, p3, p4 = (p[workers] for p in (fleet.p1, fleet.p2, fleet.p3, fleet.p4))

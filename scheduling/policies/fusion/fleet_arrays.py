@@ -1,10 +1,10 @@
-"""The workers and their running rows as arrays, the joiners of the present decision, and the predicted peak of memory.
+"""The workers and their rows as arrays, joiners of the present decision included, and the predicted peak of memory.
 
-The peak of a continuous batch's memory over its predicted future is Past-Future's. All rows grow by one token in each
-iteration, and a row's memory is free once it ends. So memory is largest just before some row ends. Let row i have ci
-cached and ri remaining tokens, with r1 ≥ r2 ≥ …. When the k-th row ends, k rows are left. Rectangular memory then holds
-k times the tokens of the longest, max(c1..ck) + rk; paged memory holds each row's own tokens and o unused tokens of its
-last block:
+The peak of a continuous batch's memory over its predicted future is computed as in Past-Future. All rows grow by one
+token in each iteration, and a row's memory is free once it ends. So memory is largest just before some row ends. Let
+row i have ci cached and ri remaining tokens, with r1 ≥ r2 ≥ …. When the k-th row ends, k rows are left. Rectangular
+memory then holds k times the tokens of the longest of these rows, max(c1..ck) + rk; paged memory holds each row's own
+tokens and o unused tokens of its last block:
 
     rectangular: peak = max over k of k · (max(c1..ck) + rk)
     paged:       peak = max over k of c1 + … + ck + k · (rk + o)
@@ -25,15 +25,15 @@ from scheduling.length_distributions import conditional_totals
 from scheduling.policy import Worker
 from scheduling.request import Request
 
-# The share of a worker's largest throughput in tokens at which it counts as busy. Simulated with the costs of the
-# bundled model at 35 times its size, two workers and more requests than they can serve: with 600 requests, shares of
-# 0.7, 7/8 and 1 (no limit) give 35.3, 38.2 and 38.9 requests a second and mean response times of 1.9, 2.3 and 2.4 s;
-# with 2,000 requests 37.7, 43.1 and 44.7 a second and 4.3, 4.2 and 5.7 s. On a service, 0.92 instead of 7/8 answered
-# 1.09 times as many requests with 0.99 of the mean (docs/results/live.md). On the published GPUs memory is full before
-# this limit is reached.
+# A worker counts as busy at this share of its largest throughput in tokens. Two workers with the costs of the bundled
+# model at 35 times its size were simulated with more requests than they can serve: with 600 requests, shares of 0.7,
+# 7/8 and 1 (no limit) give 35.3, 38.2 and 38.9 requests a second and mean response times of 1.9, 2.3 and 2.4 s; with
+# 2,000 requests 37.7, 43.1 and 44.7 a second and 4.3, 4.2 and 5.7 s. On a service, 0.92 instead of 7/8 answered 1.09
+# times as many requests with 0.99 times the mean response time (docs/results/live.md). On the published GPUs memory is
+# full before this limit is reached.
 BUSY_SHARE = 0.92
-LEAST_ROWS = 16  # always allowed, because fitted costs may be wrong
-TINY_S = 1e-12  # least divisor, for fitted costs in which a further row costs nothing
+LEAST_ROWS = 16  # a worker may always have this many rows, because fitted costs may be wrong
+TINY_S = 1e-12  # the least divisor; by fitted costs a further row may cost nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class MemoryRules:
     """How the memory of each worker counts the tokens of its rows; an element of each array belongs to one worker."""
 
     paged: NDArray[np.bool_]
-    overhead: Floats  # unused tokens of a row's last block in paged memory
+    overhead: Floats  # the mean unused tokens of a row's last block in paged memory
     windowed_share: Floats
     window_tokens: Floats
 
@@ -61,7 +61,7 @@ class MemoryRules:
         return MemoryRules(self.paged[workers], self.overhead[workers], share, window)
 
     def held(self, tokens: Floats, rows: Ints | Floats | int = 1) -> Floats:
-        """Return `KvMemory.held` for each worker, (workers,) or (workers, n)."""
+        """Return `KvMemory.held` of tokens (workers,) or (workers, n), each row of them by its worker's rules."""
         if not self.windowed_share.any():
             return tokens
         each = -1, *[1] * (tokens.ndim - 1)
@@ -70,16 +70,16 @@ class MemoryRules:
 
 @dataclass(frozen=True, slots=True)
 class FutureMemory:
-    """The rows of several workers by remaining tokens, most first; `remaining` is -inf where there is no row."""
+    """The rows of several workers, those with the most remaining tokens first; `remaining` is -inf without a row."""
 
     remaining: Floats  # (workers, rows)
-    longest: Floats  # (workers, rows): most cached tokens of a row and of those before it in that order
-    total: Floats  # (workers, rows): cached tokens of a row and of those before it
+    longest: Floats  # (workers, rows): the most cached tokens among a row and the rows before it in this order
+    total: Floats  # (workers, rows): the cached tokens of a row and of the rows before it, summed
     rules: MemoryRules
 
     @classmethod
     def from_rows(cls, cached: Floats, remaining: Floats, rules: MemoryRules) -> "FutureMemory":
-        """Sort the rows, (workers, rows) in any order; `remaining` must be -inf where there is no row."""
+        """Sort rows, given as (workers, rows) in any order; `remaining` must be -inf where there is no row."""
         order = np.argsort(-remaining, axis=1, kind="stable")
         cached = cached[np.arange(len(order))[:, None], order]
         ordered = remaining[np.arange(len(order))[:, None], order]
@@ -90,9 +90,9 @@ class FutureMemory:
         rows_remaining, longest, rules = self.remaining[workers], self.longest[workers], self.rules[workers]
         cached, remaining = cached[:, None], remaining[:, None]
         count = np.arange(1, rows_remaining.shape[1] + 1)
-        outlived = rows_remaining <= remaining  # rows that end while the joiner still runs
+        outlived = rows_remaining <= remaining  # which rows end while the joiner still runs
         at_ends = (count + outlived) * (np.where(outlived, np.maximum(longest, cached), longest) + rows_remaining)
-        rows_left = np.count_nonzero(~outlived, axis=1)  # rows that still run when the joiner ends
+        rows_left = np.count_nonzero(~outlived, axis=1)  # how many rows still run when the joiner ends
         longest_left = np.where(rows_left > 0, longest[np.arange(len(rows_left)), rows_left - 1], 0.0)
         at_own_end = (rows_left + 1) * (np.maximum(longest_left, cached[:, 0]) + remaining[:, 0])
         if rules.paged.any():
@@ -120,10 +120,10 @@ def peak_tokens(cached: Floats, remaining: Floats, memory: KvMemory) -> float:
 
 
 class FleetArrays:
-    """Each element of an array and each row of a matrix belongs to one worker; lengths in tokens, costs in seconds.
+    """The fleet as arrays: each element of an array, and each row of a matrix, belongs to one worker.
 
-    p1..p4 and d1..d4 are each worker's coefficients of SCLS Eq. (3) and (4). `size` counts its rows, `joiners` the rows
-    that joined in this decision; `longest` has the cached tokens of its longest row, `total` those of all rows.
+    Lengths are in tokens, costs in seconds; p1..p4 and d1..d4 are coefficients of SCLS Eq. (3) and (4). `size` counts
+    rows, `joiners` those of this decision; `longest` and `total` are cached tokens, of the longest row and of all rows.
     """
 
     def __init__(self, workers: Sequence[Worker]) -> None:
@@ -143,7 +143,7 @@ class FleetArrays:
         return len(self.workers)
 
     def _read_rows(self) -> None:
-        """Set the cached and the remaining tokens of every row, (workers, rows); -inf where no row is."""
+        """Set the cached and the remaining tokens of every row, (workers, rows), 0 and -inf where there is no row."""
         rows = [row for worker in self.workers for row in worker.rows]
         requests = [row.request for row in rows]
         shape = len(self), int(self.size.max()) + 1
@@ -161,25 +161,25 @@ class FleetArrays:
 
     @property
     def read_length(self) -> Floats:
-        """Cached tokens that an iteration reads for each row: those of the longest row, or of the mean row if paged."""
+        """Return the cached tokens that an iteration reads for each row: the longest row's, or if paged the mean."""
         mean = self.total / np.maximum(self.size, 1)
         return np.asarray(np.where(self.rules.paged, mean, self.longest), np.float64)
 
     @property
     def shared_tokens(self) -> Floats:
-        """The tokens that share an iteration's fixed time: the capacity, or those of `most_rows` mean rows if fewer."""
+        """Return the tokens that share an iteration's fixed time: the capacity, or `most_rows` mean rows if fewer."""
         mean_row = self.total.sum() / max(1, int(self.size.sum()))
         of_rows = self.most_rows * mean_row
         return np.asarray(np.where(of_rows > 0, np.minimum(self.capacity, of_rows), self.capacity), np.float64)
 
     def limit_rows(self) -> None:
-        """Limit each worker to the rows that keep it busy: more rows would mainly make every iteration longer."""
+        """Limit each worker to the rows that keep it busy; more rows would mainly make every iteration longer."""
         fixed_s, row_s = self.d4 + self.d3 * self.read_length, self.d2 + self.d1 * self.read_length
         enough = BUSY_SHARE / (1 - BUSY_SHARE) * fixed_s / np.maximum(row_s, TINY_S)
         self.most_rows = np.minimum(self.most_rows, np.maximum(LEAST_ROWS, enough))
 
     def step_s(self) -> Floats:
-        """Return the seconds of each worker's next iteration, with at least one row."""
+        """Return the seconds of each worker's next iteration, as if it had at least one row."""
         size, length = np.maximum(self.size, 1), self.read_length
         return np.asarray(self.d4 + self.d3 * length + size * (self.d2 + self.d1 * length), np.float64)
 
@@ -191,7 +191,7 @@ class FleetArrays:
         return np.asarray((self.size - self.joiners) * (self.p4 + self.p3 * self.read_length), np.float64)
 
     def fits_one_more(self, worker: int, prefill: float) -> bool:
-        """Return `fits_beside` for one worker and length: ten times as fast, for the joins of a decision one by one."""
+        """Return `fits_beside` for one worker and one length, ten times as fast; used for single joins."""
         memory, size = self.workers[worker].memory, int(self.size[worker])
         if not size:
             return memory.held(prefill) < memory.capacity_tokens
@@ -214,7 +214,7 @@ class FleetArrays:
         return np.asarray(fits & (size < most_rows), np.bool_)
 
     def peak_with(self, worker: int, prefill: float, remaining: float) -> float:
-        """Return the peak of a worker's memory if one more row with these tokens joined."""
+        """Return the peak of a worker's memory, in tokens, if one more row with these tokens joined."""
         size = int(self.size[worker])
         cached = np.append(self.cached[worker, :size], prefill)
         rows_remaining = np.append(self.remaining[worker, :size], remaining)
@@ -222,13 +222,13 @@ class FleetArrays:
 
     @property
     def future(self) -> FutureMemory:
-        """The rows of all workers by remaining tokens; computed again only after a join."""
+        """Return the rows of all workers as `FutureMemory`, which is computed again only after a join."""
         if self._future is None:
             self._future = FutureMemory.from_rows(self.cached, self.remaining, self.rules)
         return self._future
 
     def future_memory(self, workers: Ints) -> FutureMemory:
-        """Return the rows of these workers by remaining tokens."""
+        """Return the rows of these workers as `FutureMemory`."""
         cached, remaining = self.cached[workers], self.remaining[workers]
         return FutureMemory.from_rows(cached, remaining, self.rules[workers])
 

@@ -1,16 +1,16 @@
-"""Our policy: continuous batching by predicted length (the paper's future work) with later findings of the field.
+"""Our own policy: continuous batching by predicted length (Magnus's future work), with later findings of the field.
 
-- Order: by arrival plus the logarithm of the delay that a request causes; priorities, deadlines (`priority_key`).
+- Order: by arrival plus the logarithm of the delay that a request causes, priorities and deadlines (`priority_key`).
 - Admission: as many rows as keep a worker busy and fit their predicted future (`matching`), predicted again for rows
   that outlive their prediction (`fleet_arrays`).
 - Placement: where a row delays all requests least, rows of similar length together (`delay_cost`).
 - Joins: in groups, once they are worth the stop of the running rows (`join_buffer`), prefilled by similar length.
-- Fairness: the tenant served least for its weight goes first (`length_buckets`); while none of its requests fits,
-  others go ahead by at most the service of its largest request.
+- Fairness: the tenant served least for its weight goes first (`length_buckets`); while none of this tenant's requests
+  fits, other tenants go ahead by at most the service of its largest request.
 - Guard: the lower the predictor's Kendall's tau, the less predictions change the order, down to FCFS
   (`set_rank_correlation`).
 
-Starvation: none is possible. A request that is due (see `priority_key`) goes before all that are not. If it fits
+No request starves. A request that is due (see `priority_key`) goes before all that are not. If a due request fits
 nowhere, one worker takes no other request until it fits there (`matching`), at the latest when that worker's rows have
 ended.
 """
@@ -34,19 +34,19 @@ from scheduling.policies.fusion.priority_key import (
     priority_keys,
     serving_order,
 )
-from scheduling.policies.virtual_token_counters import service_tokens
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker, waiting_batch
 from scheduling.rank_correlation import prediction_weight
 from scheduling.request import Request
+from scheduling.virtual_token_counters import Account, service_tokens
 
-# How many of the least served tenants a decision tries before the fleet counts as full. A further tenant might have a
-# request that still fits, but each costs the time of a round. Not tuned.
+# A decision tries this many of the least served tenants before the fleet counts as full. A further tenant might have a
+# request that still fits, but each tenant takes the time of a round. Not tuned.
 TENANTS_TRIED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionState:
-    """The inputs of one decision. Joiners are added to `fleet`; the other fields stay as at the start."""
+    """The inputs of one decision. Joiners are added to `fleet`; the other fields stay as they were at its start."""
 
     fleet: FleetArrays
     load: FleetLoad
@@ -55,7 +55,7 @@ class DecisionState:
 
 
 class Fusion(Policy):
-    """Considers only the first request of each length bucket, so more waiting requests do not slow a decision."""
+    """Our policy; a decision considers only the first request of each length bucket, however many requests wait."""
 
     mode: Mode = "continuous"
     why_first = (
@@ -68,27 +68,27 @@ class Fusion(Policy):
         self._join_buffer = JoinBuffer()
         self._reservation = WorkerReservation()
         self._prediction_weight = 1.0
-        self._fleet: FleetArrays | None = None  # the fleet at the last decision
+        self._fleet: FleetArrays | None = None  # the fleet of the last decision
         self._in_background = False  # whether the latest request is a background request
 
     def __len__(self) -> int:
         return len(self._queues) + len(self._join_buffer)
 
     def add(self, request: Request, now: float) -> None:
-        """Add a request to its bucket; if it comes back unfinished, no waiting work counts as ahead of it."""
+        """Add a request to its bucket; if it comes back unfinished, no waiting work counts as being ahead of it."""
         self._in_background = request.background
         work_ahead = self._queues.backlog.total() if request.generated == 0 else NO_WORK
         self._queues.add(WaitingRequest(request, work_ahead))
 
     def discard(self, request_id: str) -> bool:
-        """Remove a waiting request; return False if it does not wait here."""
+        """Remove a waiting request; return whether it waited here."""
         if request_id in self._queues:
             self._queues.take(request_id)
             return True
         return self._join_buffer.remove(request_id) is not None
 
     def set_rank_correlation(self, tau: float | None) -> None:
-        """Let predictions change the order only to the extent that they rank requests correctly."""
+        """Let predictions change the order only as far as they rank requests correctly (`prediction_weight`)."""
         self._prediction_weight = prediction_weight(tau)
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
@@ -100,12 +100,13 @@ class Fusion(Policy):
         return self._join_buffer.wake_at
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """Match requests with workers until no request fits; joins not yet worth their cost stay buffered."""
+        """Match requests with workers until no request fits; joins that are not worth their cost yet stay buffered."""
         offered = [worker for worker in workers if not worker.queued]
+        self._join_buffer.wake_at = None
         if not offered or not len(self):
             return []
         self._fleet = fleet = FleetArrays(offered)
-        if not self._in_background:  # background requests only need throughput
+        if not self._in_background:  # background requests need only throughput, so their rows are not limited
             fleet.limit_rows()
         self._join_buffered(fleet)
         load = self._load(fleet)
@@ -122,7 +123,7 @@ class Fusion(Policy):
         return [_assignment(fleet, worker, joiners) for worker, joiners in joining]
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Return the waiting requests in serving order, in batches that fit one worker."""
+        """Return the waiting requests in serving order, in batches that fit a mean worker."""
         if not self._fleet:
             every = sorted((one.request for one in self._queues), key=lambda request: (request.arrived_at, request.id))
             return (waiting_batch((request,), None, now) for request in every)
@@ -137,7 +138,7 @@ class Fusion(Policy):
     def _join_buffered(self, fleet: FleetArrays) -> None:
         """Add the buffered joiners to their worker's rows.
 
-        A joiner waits again if its worker is gone, or if the worker's rows have grown so that it no longer fits.
+        A joiner waits again if its worker is gone, or if it no longer fits because the worker's rows have grown.
         """
         worker_of = {name: worker for worker, name in enumerate(fleet.names)}
         for name, waiting in list(self._join_buffer):
@@ -151,12 +152,12 @@ class Fusion(Policy):
     def _join_some(self, state: DecisionState) -> bool:
         """Let requests of the least served tenant that has a fitting one join; return whether any joined."""
         reservation = self._reservation
-        # a new prediction may have moved the reserving request back, so that nothing could join the worker
+        # A new prediction may have moved the reserving request back in its bucket: then nothing could join the worker.
         if reservation and not (self._queues.is_first(reservation.request_id) and reservation.worker_in(state.fleet)):
             reservation.release()
         counters = self._queues.counters
         tenants = self._queues.least_served(TENANTS_TRIED)
-        # others go ahead until their counters reach this, while a less served tenant's requests do not fit
+        # While a less served tenant's requests do not fit, other tenants go ahead until their counters reach `most`.
         most = math.inf
         for tenant, next_tenant in zip_longest(tenants, tenants[1:]):
             if counters.served(tenant) > most:
@@ -172,14 +173,14 @@ class Fusion(Policy):
                 )
         return False
 
-    def _join_from(self, buckets: LengthBuckets, tenant: str, until: float, state: DecisionState) -> bool:
+    def _join_from(self, buckets: LengthBuckets, tenant: Account, until: float, state: DecisionState) -> bool:
         """Let one tenant's requests join by key until its counter exceeds `until`; return whether any joined."""
         fleet, load, counters = state.fleet, state.load, self._queues.counters
         heads = buckets.heads()
         workers = candidate_workers(fleet, heads)
         if not len(workers):
             return False
-        # with less reliable predictions, lengths count as closer to their mean
+        # The less reliable predictions are, the closer lengths count to their mean.
         mean = self._queues.mean_remaining()
         remaining = mean * (heads.remaining / mean) ** self._prediction_weight
         key = priority_keys(heads, delay_s(fleet, state.delayed, workers, heads.prefill, remaining), load, state.now)
@@ -203,9 +204,9 @@ class Fusion(Policy):
 
 
 def largest_tokens(buckets: LengthBuckets, fleet: FleetArrays) -> float:
-    """Return the tokens of the largest bucket head that could join an empty worker.
+    """Return the tokens of the largest first request of a bucket that could join an empty worker.
 
-    Returns infinity if there is none: other tenants must not wait for a request that no live worker can hold.
+    Returns infinity if no such request exists: other tenants must not wait for a request that no live worker can hold.
     """
     heads = buckets.heads()
     longest = max(worker.memory.longest_row_tokens for worker in fleet.workers)

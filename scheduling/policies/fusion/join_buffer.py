@@ -1,13 +1,13 @@
-"""Decides when requests join a running batch: together, once they have waited for half of what one join costs.
+"""Decides when requests join a running batch: together, once their summed waiting is half of the cost of a join.
 
-Every join stops the running rows for the fixed time of a prefill, however many requests join together. To join each
-request alone spends that time often; to wait costs the joiners' time and leaves memory unused. So joiners are
-buffered until the seconds that they have waited, summed, are half of the seconds that the running rows would lose: the
-ski-rental rule, rent, then buy. Under steady arrivals that gives the group size of the square-root rule (economic order
+Every join stops the running rows for the fixed time of a prefill, however many requests join together. Single joins
+spend that time often; waiting costs the joiners' time and leaves memory unused. So joiners are buffered until the
+seconds that they have waited, summed over the joiners, are half of the seconds that the running rows would lose (as in
+ski rental: rent, then buy). Under steady arrivals this gives the group size of the square-root rule (economic order
 quantity).
 
-A request joins at once if no other is expected soon. If joiners are g seconds apart and a join costs J, joining
-together costs g + J and joining one by one 2 · J, so waiting does not pay if g exceeds J.
+A request joins at once if no other is expected soon. If joiners come g seconds apart and a join costs J, two joiners
+cost g + J together and 2 · J one by one, so waiting does not pay if g exceeds J.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 
 from scheduling.policies.fusion.length_buckets import WaitingRequest
 
-LONGEST_GAP_S = 10.0  # longer gaps count as this, so that an idle hour is soon forgotten; above the cost of most joins
-# weight of the last gap in the mean gap; simulated, 0.1 and 1 change mean response times by at most 2 %
+LONGEST_GAP_S = 10.0  # longer gaps count as this, more than most joins cost, so that an idle hour is soon forgotten
+# The weight of the last gap in the mean gap. In simulations, 0.1 and 1 change mean response times by at most 2 %.
 GAP_WEIGHT = 0.25
 
 
 @dataclass(slots=True)
 class JoinGroup:
-    """The buffered joiners of one worker, and the seconds that they have waited in total up to `counted_at`."""
+    """The buffered joiners of one worker, and the seconds that they have waited, summed, up to `counted_at`."""
 
     joiners: dict[str, WaitingRequest] = field(default_factory=dict)
     waited_s: float = 0.0
@@ -34,13 +34,13 @@ class JoinGroup:
         self.counted_at = now
 
     def joins_at(self, join_cost_s: float) -> float:
-        """Return when the joiners' summed waiting reaches half of the cost of a join, without further joiners."""
+        """Return when the joiners' summed waiting reaches half of the cost of a join if no further joiner comes."""
         return self.counted_at + (join_cost_s / 2 - self.waited_s) / len(self.joiners)
 
 
 @dataclass(slots=True)
 class JoinerPace:
-    """The mean gap between joiners of one worker; before the second one it is 0, so the first one waits."""
+    """The mean gap between joiners of one worker; it is 0 until the second joiner comes, so the first one waits."""
 
     last_at: float
     gap_s: float = 0.0
@@ -55,9 +55,9 @@ class JoinBuffer:
     """The requests that have been assigned a worker and wait to join it as a group."""
 
     def __init__(self) -> None:
-        self.groups: dict[str, JoinGroup] = {}  # by worker, none empty
-        self._paces: dict[str, JoinerPace] = {}  # by worker
-        self.wake_at: float | None = None  # when the next group will join, as of the last `release`
+        self.groups: dict[str, JoinGroup] = {}  # the groups by worker; no group is empty
+        self._paces: dict[str, JoinerPace] = {}  # the paces by worker
+        self.wake_at: float | None = None  # the instant at which the next group joins, as of the last `release`
 
     def __len__(self) -> int:
         return sum(len(group.joiners) for group in self.groups.values())

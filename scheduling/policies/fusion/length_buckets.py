@@ -1,8 +1,10 @@
 """The waiting requests by tenant, and each tenant's requests in buckets of similar lengths.
 
-Requests of the same priority whose prompt and predicted remaining tokens lie within the same steps of 25 % share a
-bucket and leave it in order of arrival. Those with a deadline have buckets of their own, in order of their deadlines. A
+Requests of the same level whose prompt and predicted remaining tokens lie within the same steps of 25 % share a
+bucket and leave it in order of arrival. Requests with a deadline have buckets of their own, in order of deadlines. A
 decision considers only the first request of each bucket; there are some hundred buckets, however many requests wait.
+Once a tenant has MOST_BUCKETS, its further priorities share buckets, in order of arrival less the worth of their
+levels.
 """
 
 import heapq
@@ -16,14 +18,16 @@ import numpy as np
 from scheduling.arrival_queue import ascending
 from scheduling.costs import Floats
 from scheduling.policies.fusion.delay_cost import NO_WORK, Backlog, WorkFeatures
-from scheduling.policies.virtual_token_counters import VirtualTokenCounters
-from scheduling.request import Request
+from scheduling.request import PRIORITY_S, TIER_LEVELS, Request
+from scheduling.virtual_token_counters import Account, TenantCounters, account_of
 
 # Lengths of one bucket differ by at most 25 %. Finer steps order requests more exactly, but a decision prices one
 # request of each bucket on every worker. Not tuned.
 BUCKET_STEP = math.log(1.25)
-SCALAR_FIELDS = 6  # rows of the matrix behind `BucketHeads` that come before those of `work_ahead`
-INITIAL_COLUMNS = 64  # doubled when more are needed, so any positive number works
+# A tenant's lengths fill some hundred buckets; each of 201 priorities, which clients choose, has its own. Not tuned.
+MOST_BUCKETS = 1000
+SCALAR_FIELDS = 6  # the matrix behind `BucketHeads` has this many rows before the rows of `work_ahead`
+INITIAL_COLUMNS = 64  # any positive number works, because columns are doubled when more are needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class WaitingRequest:
     work_ahead: WorkFeatures = NO_WORK
 
     def misses_deadline(self, now: float, step_s: float) -> bool:
-        """Return whether it would miss its deadline even if it started now, with iterations of `step_s` seconds."""
+        """Return whether the request would miss its deadline if it started now, with iterations of `step_s` seconds."""
         deadline_at = self.request.deadline_at
         return deadline_at is not None and deadline_at < now + self.request.remaining * step_s
 
@@ -43,9 +47,9 @@ BucketKey = tuple[int, int, int, bool]
 
 
 def bucket_key(request: Request, deadline_missed: bool = False) -> BucketKey:
-    """Return priority, length steps of prompt and remaining tokens, and whether the bucket is ordered by deadline."""
+    """Return level, length steps of prompt and remaining tokens, and whether the bucket is ordered by deadline."""
     return (
-        request.priority,
+        request.level,
         int(math.log(request.prefill) / BUCKET_STEP),
         int(math.log(request.remaining) / BUCKET_STEP),
         request.deadline_at is not None and not deadline_missed,
@@ -54,11 +58,11 @@ def bucket_key(request: Request, deadline_missed: bool = False) -> BucketKey:
 
 @dataclass(frozen=True, slots=True)
 class BucketHeads:
-    """The first request of each bucket, one array for each field, (buckets,); infinity stands for no deadline."""
+    """The first request of each bucket, as one array (buckets,) for each field; no deadline is infinity."""
 
     arrived_at: Floats
     deadline_at: Floats
-    priority: Floats
+    level: Floats
     prefill: Floats
     remaining: Floats
     remaining_upper: Floats
@@ -66,26 +70,26 @@ class BucketHeads:
 
     @classmethod
     def from_requests(cls, waiting: Sequence[WaitingRequest]) -> "BucketHeads":
-        """Make a column of each of these requests, in the order given."""
+        """Return these requests as heads, one column each, in the order given."""
         matrix = np.array([_column(one, by_deadline=True) for one in waiting]).T
         return cls.from_matrix(matrix)
 
     @classmethod
     def from_matrix(cls, matrix: Floats) -> "BucketHeads":
         """Return the heads in a matrix (fields, buckets)."""
-        arrived_at, deadline_at, priority, prefill, remaining, remaining_upper = matrix[:SCALAR_FIELDS]
-        return cls(arrived_at, deadline_at, priority, prefill, remaining, remaining_upper, matrix[SCALAR_FIELDS:])
+        arrived_at, deadline_at, level, prefill, remaining, remaining_upper = matrix[:SCALAR_FIELDS]
+        return cls(arrived_at, deadline_at, level, prefill, remaining, remaining_upper, matrix[SCALAR_FIELDS:])
 
 
 class LengthBuckets:
-    """Waiting requests by bucket; the first of each bucket is also kept as a column of a matrix, for decisions."""
+    """Waiting requests by bucket; for decisions, the first request of each bucket is also a column of a matrix."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, WaitingRequest] = {}
         self._bucket_of: dict[str, BucketKey] = {}
-        self._heaps: dict[BucketKey, list[tuple[float, float, str]]] = {}  # may hold entries of removed requests
+        self._heaps: dict[BucketKey, list[tuple[float, float, str]]] = {}  # heaps may hold entries of removed requests
         self._column_of: dict[BucketKey, int] = {}
-        self._buckets: list[BucketKey] = []  # in the order of their columns
+        self._buckets: list[BucketKey] = []  # the buckets in the order of their columns
         self._matrix = np.empty((SCALAR_FIELDS + len(NO_WORK), INITIAL_COLUMNS))
 
     def __len__(self) -> int:
@@ -95,11 +99,14 @@ class LengthBuckets:
         return iter(self._waiting.values())
 
     def add(self, waiting: WaitingRequest, deadline_missed: bool = False) -> None:
-        """Add a request to its bucket; with `deadline_missed` to one that is ordered by arrival, not by deadline."""
+        """Add a request to its bucket; with `deadline_missed` to a bucket in order of arrival, not of deadlines."""
         request = waiting.request
         bucket = bucket_key(request, deadline_missed)
+        if bucket not in self._heaps and len(self._heaps) >= MOST_BUCKETS:
+            bucket = (TIER_LEVELS[request.tier], *bucket[1:])
         self._waiting[request.id], self._bucket_of[request.id] = waiting, bucket
-        first_by = request.deadline_at if bucket[3] and request.deadline_at is not None else request.arrived_at
+        by_level = request.arrived_at - PRIORITY_S * request.level
+        first_by = request.deadline_at if bucket[3] and request.deadline_at is not None else by_level
         heap = self._heaps.setdefault(bucket, [])
         heapq.heappush(heap, (first_by, request.arrived_at, request.id))
         if heap[0][2] == request.id:
@@ -113,13 +120,13 @@ class LengthBuckets:
         return waiting
 
     def demote_missed_deadlines(self, now: float, step_s: float) -> None:
-        """Treat requests that would miss their deadline even if started now as if they had none."""
+        """Move requests that would miss their deadline even if started now to the buckets without deadlines."""
         for bucket in [bucket for bucket in self._buckets if bucket[3]]:
             while (waiting := self.first(bucket)) and waiting.misses_deadline(now, step_s):
                 self.add(self.take(waiting.request.id), deadline_missed=True)
 
     def first_of_each(self, count: int) -> list[WaitingRequest]:
-        """Return the first requests of each bucket: at least one each, about `count` in all."""
+        """Return the first requests of each bucket: at least one of each, about `count` in all."""
         each = max(1, count // max(1, len(self._buckets)))
         firsts = (islice(self._in_order(bucket), each) for bucket in self._buckets)
         return [waiting for of_bucket in firsts for waiting in of_bucket]
@@ -129,7 +136,7 @@ class LengthBuckets:
         return BucketHeads.from_matrix(self._matrix[:, : len(self._buckets)])
 
     def bucket_keys(self) -> list[BucketKey]:
-        """Return the buckets in the order of the columns of `heads`, which changes when a bucket becomes empty."""
+        """Return the keys of the buckets in the order of `heads`; this order changes when a bucket becomes empty."""
         return list(self._buckets)
 
     def head_column(self, request_id: str) -> int | None:
@@ -144,13 +151,13 @@ class LengthBuckets:
     def _in_order(self, bucket: BucketKey) -> Iterator[WaitingRequest]:
         last = ""
         for _, _, request_id in ascending(self._heaps[bucket]):
-            # a request that was taken out and came back has two entries
+            # A request that was taken out and came back has two entries.
             if self._bucket_of.get(request_id) == bucket and request_id != last:
                 last = request_id
                 yield self._waiting[request_id]
 
     def _advance(self, bucket: BucketKey) -> None:
-        """Make the next request of a bucket its first; the last bucket moves to the column of an empty bucket."""
+        """Make the next request of a bucket its first; if the bucket is empty, the last bucket gets its column."""
         heap = self._heaps[bucket]
         while heap and self._bucket_of.get(heap[0][2]) != bucket:
             heapq.heappop(heap)
@@ -175,13 +182,13 @@ class LengthBuckets:
 
 
 def _column(waiting: WaitingRequest, by_deadline: bool) -> tuple[float, ...]:
-    """Return a column of the matrix; without `by_deadline` the request counts as without a deadline."""
+    """Return a request's column of the matrix; without `by_deadline` it has no deadline there."""
     request = waiting.request
     deadline_at = math.inf if request.deadline_at is None or not by_deadline else request.deadline_at
     return (
         request.arrived_at,
         deadline_at,
-        request.priority,
+        request.level,
         request.prefill,
         request.remaining,
         request.remaining_upper,
@@ -190,13 +197,13 @@ def _column(waiting: WaitingRequest, by_deadline: bool) -> tuple[float, ...]:
 
 
 class TenantQueues:
-    """Each tenant's waiting requests, counters and work; requests of the tier `priority` are another tenant's."""
+    """Each account's waiting requests and counter, and all waiting work; the tier `priority` has its own accounts."""
 
     def __init__(self) -> None:
-        self.by_tenant: dict[str, LengthBuckets] = {}  # only tenants that have a request waiting
-        self.counters = VirtualTokenCounters()
+        self.by_tenant: dict[Account, LengthBuckets] = {}  # only accounts that have a request waiting
+        self.counters = TenantCounters()
         self.backlog = Backlog()
-        self._tenant_of: dict[str, str] = {}
+        self._tenant_of: dict[str, Account] = {}
 
     def __len__(self) -> int:
         return len(self._tenant_of)
@@ -210,7 +217,7 @@ class TenantQueues:
 
     def add(self, waiting: WaitingRequest) -> None:
         """Add a request to its tenant's queue."""
-        request, account = waiting.request, waiting.request.account
+        request, account = waiting.request, account_of(waiting.request)
         if account not in self.by_tenant:
             self.counters.activate(account, list(self.by_tenant))
             self.by_tenant[account] = LengthBuckets()
@@ -232,7 +239,7 @@ class TenantQueues:
         tenant = self._tenant_of.get(request_id)
         return tenant is not None and self.by_tenant[tenant].head_column(request_id) is not None
 
-    def least_served(self, count: int) -> list[str]:
+    def least_served(self, count: int) -> list[Account]:
         """Return up to `count` tenants that have a waiting request, the least served first."""
         return self.counters.least_served(self.by_tenant)[:count]
 

@@ -1,9 +1,9 @@
-"""One round of a decision: which requests of one tenant join which workers.
+"""Matches one tenant's requests with workers, in one round of a decision.
 
 Admission: a request may join a worker that accepts another row if all rows fit its memory at the join, and if the
-predicted peak of their memory (see `FutureMemory`) stays within the worker's capacity. Matching: of the pairs of worker
-and request that are admitted, the one with the smallest key joins first. Reservation: a request that is due and fits
-nowhere reserves a worker that no other request may join, so that shorter ones cannot overtake it for ever.
+predicted peak of their memory (see `FutureMemory`) stays within the worker's capacity. Matching: of the admitted pairs
+of worker and request, the pair with the smallest key joins first. Reservation: a request that is due and fits nowhere
+reserves a worker that no other request may join, so that shorter requests cannot overtake it for ever.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from scheduling.request import Request
 
 
 class WorkerReservation:
-    """At most one reserved worker, with the request that it is reserved for; true while a worker is reserved."""
+    """The reserved worker and the request that it is reserved for; false while no worker is reserved."""
 
     def __init__(self) -> None:
         self._worker, self._request_id = "", ""
@@ -29,7 +29,7 @@ class WorkerReservation:
 
     @property
     def request_id(self) -> str:
-        """The id of the request for which a worker is reserved; empty if no worker is reserved."""
+        """Return the id of the request for which a worker is reserved; empty if no worker is reserved."""
         return self._request_id
 
     def reserve(self, fleet: FleetArrays, request: Request) -> None:
@@ -46,7 +46,7 @@ class WorkerReservation:
         return self._worker in fleet.names
 
     def exclude_others(self, fleet: FleetArrays, workers: Ints, buckets: LengthBuckets, key: Floats) -> None:
-        """Set `key`, (these workers, buckets), to infinity where others would join the reserved worker."""
+        """Set `key`, (these workers, buckets), to infinity where other requests would join the reserved worker."""
         if self and self.worker_in(fleet):
             column = buckets.head_column(self._request_id)
             others = np.arange(key.shape[1]) != (-1 if column is None else column)
@@ -54,7 +54,7 @@ class WorkerReservation:
 
 
 def fits_soonest(fleet: FleetArrays, prefill: float, remaining: float) -> int:
-    """Return the worker that needs the fewest iterations until this request fits beside the rows that are then left.
+    """Return the worker on which this request fits after the fewest iterations, beside the rows that are then left.
 
     Only workers that can hold the request alone are considered, or the largest ones if none can.
     """
@@ -70,7 +70,7 @@ def fits_soonest(fleet: FleetArrays, prefill: float, remaining: float) -> int:
     held = rules.held(tokens, left + 1)
     fits_beside = (held <= fleet.capacity[:, None]) & (left < fleet.most_rows[:, None])
     fits_beside &= future.remaining > -np.inf
-    rows_left = np.count_nonzero(fits_beside, axis=1)  # more rows left need more memory, so fitting counts come first
+    rows_left = np.count_nonzero(fits_beside, axis=1)  # more rows need more memory: the counts that fit come first
     padded = np.pad(future.remaining, ((0, 0), (0, 1)), constant_values=-np.inf)
     iterations = np.maximum(0.0, padded[np.arange(len(fleet)), rows_left])
     alone = rules.held(np.full(len(fleet), prefill + remaining))
@@ -78,12 +78,12 @@ def fits_soonest(fleet: FleetArrays, prefill: float, remaining: float) -> int:
     return int(np.argmin(np.where(too_small, np.inf, iterations)))
 
 
-# The first two bound the time of a round, and smaller values give worse pairs; the third lets one round make many joins
-# with the keys computed at its start. Chosen for the time of a decision (docs/results/control-plane.md), not tuned
-# further.
-KEYS_TRIED = 8  # the smallest keys of each worker that a round tries, before the worker counts as full
-WORKERS_TRIED = 256  # workers that a round tries, those with the smallest keys
-ROWS_PER_JOINER = 4  # a round adds at most a quarter to a worker's rows, so that the keys remain about right
+# KEYS_TRIED and WORKERS_TRIED bound the time of a round; smaller values give worse pairs. ROWS_PER_JOINER lets one
+# round make many joins by the keys computed at its start. Chosen for the time of a decision
+# (docs/results/control-plane.md), not tuned further.
+KEYS_TRIED = 8  # a round tries this many of each worker's smallest keys before the worker counts as full
+WORKERS_TRIED = 256  # a round tries this many workers, those with the smallest keys
+ROWS_PER_JOINER = 4  # a round adds at most a quarter to a worker's rows, so that the keys stay about right
 
 Booleans = NDArray[np.bool_]
 Join = Callable[[int, WaitingRequest], bool]
@@ -92,7 +92,7 @@ fleet). Returns whether the round may go on."""
 
 
 def candidate_workers(fleet: FleetArrays, heads: BucketHeads) -> Ints:
-    """Return the workers that could admit a request with the shortest prefill and the shortest answer of all heads."""
+    """Return the workers that could admit a request with the fewest prefill and the fewest remaining tokens of all."""
     count = len(fleet)
     prefill, remaining = (np.full(count, float(column.min())) for column in (heads.prefill, heads.remaining))
     peaks = fleet.future.peaks_with(np.arange(count), prefill, remaining)
@@ -103,13 +103,13 @@ def candidate_workers(fleet: FleetArrays, heads: BucketHeads) -> Ints:
 def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, key: Floats, join: Join) -> bool:
     """Let requests join workers, the smallest key first, each by a call of `join`; return whether any joined.
 
-    `key`, (these workers, buckets), is the key of each bucket's first request, infinite where it must not join. A later
-    request of a bucket has the same key plus the difference of their arrivals. The round ends when `join` returns
-    False, or when each worker has taken one joiner for every ROWS_PER_JOINER of its rows (at least one) or no longer
-    admits the request with its smallest key. If any tried pair is admitted, the one with the smallest key joins.
+    `key`, (these workers, buckets), belongs to the first requests; an infinite one forbids the join. A later request of
+    a bucket has that key plus the difference of their arrivals. A worker takes one joiner for every ROWS_PER_JOINER of
+    its rows, at least one, and none after a request that it does not admit. `join` returns False to end the round
+    after this join. Only KEYS_TRIED keys of each of WORKERS_TRIED workers are tried, in each case the smallest ones.
     """
     bucket_keys = buckets.bucket_keys()
-    arrived_at = buckets.heads().arrived_at.tolist()  # a copy: the heads change with every join
+    arrived_at = buckets.heads().arrived_at.tolist()  # a copy, because heads change with every join
     if len(workers) > WORKERS_TRIED:
         tried = np.argpartition(key.min(axis=1), WORKERS_TRIED)[:WORKERS_TRIED]
         workers, key = workers[tried], key[tried]
@@ -127,7 +127,7 @@ def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, k
             continue
         head_key, candidate = pairs[-1]
         request_key = head_key + waiting.request.arrived_at - arrived_at[column]
-        if request_key <= least:  # otherwise another bucket may have a smaller key
+        if request_key <= least:  # with a larger key, another bucket's may be smaller
             worker = int(workers[candidate])
             if not admits(fleet, worker, waiting.request):
                 may_take[candidate] = 0
@@ -143,7 +143,7 @@ def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, k
 def _admitted_pairs(
     fleet: FleetArrays, heads: BucketHeads, workers: Ints, key: Floats
 ) -> dict[int, list[tuple[float, int]]]:
-    """Return for each head's column the (key, index into `workers`) of the workers that admit it, the smallest last.
+    """Return for each column of `heads` (key, index into `workers`) of the workers that admit it, smallest key last.
 
     Only the KEYS_TRIED smallest keys of each worker are tried.
     """
@@ -171,8 +171,8 @@ def _smallest(key: Floats) -> Ints:
 def fits_now(fleet: FleetArrays, heads: BucketHeads, workers: Ints) -> Booleans:
     """Return whether each head fits on each of these workers when it joins, (workers, buckets).
 
-    A worker without rows takes only requests that it can hold to their ends, except that the largest worker takes every
-    request whose prompt it can hold.
+    A worker without rows takes only requests that it can hold to their ends; but the largest worker takes every request
+    whose prompt it can hold.
     """
     size, capacity = fleet.size[workers, None], fleet.capacity[workers, None]
     at_once = fleet.fits_beside(workers, heads.prefill[None, :])
@@ -184,7 +184,7 @@ def fits_now(fleet: FleetArrays, heads: BucketHeads, workers: Ints) -> Booleans:
 def fits_to_the_end(fleet: FleetArrays, heads: BucketHeads, workers: Ints, candidates: Ints, columns: Ints) -> Booleans:
     """Return whether the predicted peak stays within memory, (pairs,), for pairs that fit now.
 
-    A pair is an index into `workers` and the column of a head.
+    A pair is an index into `workers` and a column of `heads`; an empty worker always holds a request that fits now.
     """
     size, capacity = fleet.size[workers][candidates], fleet.capacity[workers][candidates]
     future, prefill = fleet.future_memory(workers), heads.prefill[columns]
@@ -193,7 +193,7 @@ def fits_to_the_end(fleet: FleetArrays, heads: BucketHeads, workers: Ints, candi
 
 
 def admits(fleet: FleetArrays, worker: int, request: Request) -> bool:
-    """Return `fits_now` and `fits_to_the_end` for one request and one worker with its joiners of this round."""
+    """Return whether `fits_now` and `fits_to_the_end` hold for one request and one worker, with its joiners so far."""
     size, capacity = int(fleet.size[worker]), fleet.capacity[worker]
     if not fleet.fits_one_more(worker, request.prefill):
         return False

@@ -1,14 +1,14 @@
 """Orders requests by arrival time plus a logarithm of the delay that each causes.
 
-    key = arrived_at - priority · PRIORITY_S + scale · ln(delay)
+    key = arrived_at - level · PRIORITY_S + scale · ln(delay)
 
-The smallest key goes first. With the time constant of the waiting time as its scale, the logarithm makes long waits
+The smallest key goes first. If its scale is the time constant of the waiting time, the logarithm makes long waits
 rarest when queues are long (γ-Boost), while short requests gain most of what shortest-first would give them. The scale
-is the time in which the fleet would serve all waiting requests, so nothing is overtaken in an empty queue.
+used here is the time in which the fleet would serve all waiting requests: in an empty queue nothing is overtaken.
 
-Nobody starves. A request is due once it has waited MAX_FCFS_RATIO times its time under first come, first served: the
-work that waited when it arrived, plus its own service alone. Requests that are due go first, the one that became due
-earliest before the others.
+No request starves. A request is due once it has waited MAX_FCFS_RATIO times its time under first come, first served:
+the work that waited when it arrived, plus its own service alone. Due requests go first, in the order in which they
+became due.
 
 For the dashboard and for ETAs, `serving_order` and `in_batches` list the waiting requests in the order in which they
 would be served if no other came.
@@ -23,20 +23,20 @@ from scheduling.costs import Floats
 from scheduling.policies.fusion.delay_cost import work_features
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.length_buckets import BucketHeads, LengthBuckets
-from scheduling.policies.virtual_token_counters import VirtualTokenCounters, service_tokens
 from scheduling.policy import WaitingBatch, waiting_batch
 from scheduling.request import PRIORITY_S, Request
+from scheduling.virtual_token_counters import Account, TenantCounters, service_tokens
 
 # A request is due once it has waited this many times as long as it would have under first come, first served. A lower
-# value shortens the waits of long requests, a higher one lets short requests overtake for longer. With 4, in front of
-# vLLM at 1.3 times saturation, P99 was a sixth higher and the mean no lower; in simulated overload the mean was 0.89 to
-# 0.98 of that with 2, and P99 1.0 to 1.2 times (docs/results/outside_engines.md).
+# value shortens the waits of long requests, a higher value lets short requests overtake for longer. With 4 in place of
+# 2, in front of vLLM at 1.3 times saturation, P99 was a sixth higher and the mean no lower; in simulated overload the
+# mean was 0.89 to 0.98 times, and P99 1.0 to 1.2 times as high (docs/results/outside_engines.md).
 MAX_FCFS_RATIO = 2.0
 # The least scale in seconds, so that the delay still decides between workers when nothing else waits. Any value far
 # below the time between arrivals works.
 MIN_SCALE_S = 1e-3
-# Added to keys, which are seconds relative to now, so that due requests come before urgent ones and both before all
-# others. They must be further apart than any waits, deadlines and priorities (1e9 s are 31 years).
+# These are added to keys, which are seconds relative to now, so that due requests come before urgent ones, and both
+# before all others. They must be further apart than any waits, deadlines and priorities (1e9 s are 31 years).
 DUE_OFFSET, URGENT_OFFSET = -1e12, -1e9
 
 
@@ -44,15 +44,15 @@ DUE_OFFSET, URGENT_OFFSET = -1e12, -1e9
 class FleetLoad:
     """The fleet's waiting work, and the speed at which the fleet serves it."""
 
-    drain_s: float  # seconds until the whole fleet would have served all waiting requests
-    step_s: float  # mean seconds of an iteration as the batches are now
-    seconds_per_feature: Floats  # (features,): seconds that the whole fleet takes for a unit of each work feature
+    drain_s: float  # the seconds in which the whole fleet would serve all waiting requests
+    step_s: float  # the mean seconds of an iteration with the batches as they are now
+    seconds_per_feature: Floats  # (features,): the seconds that the whole fleet takes for a unit of each work feature
 
 
 def priority_keys(heads: BucketHeads, delay_s: Floats, load: FleetLoad, now: float) -> Floats:
     """Return keys, (workers, requests), in seconds relative to `now`, from delays, (workers, requests), in seconds."""
     scale_s = max(MIN_SCALE_S, load.drain_s)
-    arrived_s = heads.arrived_at - now - PRIORITY_S * heads.priority
+    arrived_s = heads.arrived_at - now - PRIORITY_S * heads.level
     keys = arrived_s + scale_s * np.log(delay_s)
     return np.asarray(np.minimum(keys, due_or_urgent_keys(heads, load, now)), np.float64)
 
@@ -71,19 +71,19 @@ def due_or_urgent_keys(heads: BucketHeads, load: FleetLoad, now: float) -> Float
     return np.asarray(np.where(due_at <= now, DUE_OFFSET + due_at - now, keys), np.float64)
 
 
-# How many requests are sorted by their keys; the others follow by arrival. More take more time in every forecast: with
-# 100,000 waiting requests this takes 14 ms (docs/results/control-plane.md).
+# This many requests are sorted by their keys; the others follow by arrival. Sorting more takes more time in every
+# forecast: with 100,000 waiting requests it takes 14 ms now (docs/results/control-plane.md).
 REQUESTS_BY_KEY = 2000
 MIN_WORK_S = 1e-9  # keys take the logarithm of the work, so it must not be 0; any value below a real request's works
 
 
 def serving_order(
-    by_tenant: Mapping[str, LengthBuckets], counters: VirtualTokenCounters, load: FleetLoad, now: float
+    by_tenant: Mapping[Account, LengthBuckets], counters: TenantCounters, load: FleetLoad, now: float
 ) -> Iterator[Request]:
     """Yield each tenant's requests by key; tenants take turns by their expected counters.
 
-    Predicted lengths count in full, whatever the predictor's rank correlation. Requests deep in their bucket follow the
-    tenant's others, by arrival.
+    Predicted lengths count in full, whatever the predictor's rank correlation. Requests far back in their bucket come
+    after the tenant's other requests, by arrival.
     """
     queues = {
         tenant: _by_key(buckets, REQUESTS_BY_KEY // len(by_tenant), load, now) for tenant, buckets in by_tenant.items()
@@ -104,8 +104,8 @@ def _by_key(buckets: LengthBuckets, count: int, load: FleetLoad, now: float) -> 
 def in_batches(requests: Iterable[Request], fleet: FleetArrays, now: float) -> Iterator[WaitingBatch]:
     """Yield the requests in their order, in batches that fit a worker of mean capacity.
 
-    Memory is counted as on the first worker, rectangular or paged. Rows really join and leave one by one, which takes
-    about as long as batches of that size.
+    Memory is counted as on the first worker, rectangular or paged. In fact rows join and leave one by one, which takes
+    about as long as batches of this size.
     """
     capacity, most_rows = float(fleet.capacity.mean()), float(fleet.most_rows.mean())
     memory, costs = fleet.workers[0].memory, fleet.workers[0].costs

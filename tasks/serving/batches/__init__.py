@@ -1,1 +1,1 @@
-"""How a worker serves a batch: its lease, its job, and the engine's thread that runs it."""
+"""Serves a worker's batches: their leases, their jobs, and the engine's thread that runs them."""

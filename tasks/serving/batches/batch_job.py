@@ -2,28 +2,28 @@
 
 import json
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from threading import Event
 
 from jinja2 import TemplateError
 
 from inference.engine_errors import TooExpensive
-from inference.model_prompt import ModelPrompt
-from inference.request_tokens import RequestTokens, Turn
-from inference.sequences import JsonFormat, Sequence
+from inference.engine_requests import DecodingRequest, EngineRequest, JsonFormat, PoolingRequest
+from inference.prompts.model_prompt import ModelPrompt
+from inference.prompts.request_tokens import RequestTokens, Turn
 from inference.tool_calls import required_format
 from models.leasing.leases import Lease, TakenBatch, TakenRequest
 from request_body import RequestBody, read_body
 from scheduling.request import lacking
 from tasks.serving.results.answers import unpacked
 
-# Compiles a format of a tenant before its row joins; returns why no answer can be held to it, or None.
+# Compiles the format of a tenant's request before its row joins; returns why no answer can be held to it, or None.
 PrepareFormat = Callable[[JsonFormat, str], str | None]
 
 
 def take_any_format(format: JsonFormat, tenant: str) -> str | None:
-    """Returns None: the engine compiles formats itself, or has them compiled by its server."""
+    """Returns None, for engines that compile formats themselves or let their servers do so."""
     return None
 
 
@@ -38,16 +38,16 @@ class Unservable:
 
 @dataclass(eq=False, slots=True)
 class BatchJob:
-    """One batch for the engine's thread, which alone changes it from `submit` until `closed` is set."""
+    """A batch for the engine's thread, which alone changes the job from `submit` until `closed` is set."""
 
     lease: Lease
     joins: bool
     iteration_limit: int | None
     preempts: tuple[str, ...]
-    sequences: tuple[Sequence, ...]
+    sequences: tuple[EngineRequest, ...]
     unservable: tuple[Unservable, ...] = ()
     streamed: frozenset[str] = frozenset()  # requests whose answers are read while they are generated
-    most_rows: int | None = None  # it joins once the running rows with its own are at most this many
+    most_rows: int | None = None  # it joins once the running rows and its own are together at most this many
     closed: Event = field(default_factory=Event)  # set once the batch's results are written or its lease is lost
 
 
@@ -59,12 +59,12 @@ def prepare(
     salt_key: str = "",
     prepare_format: PrepareFormat = take_any_format,
 ) -> BatchJob:
-    """Encode a batch's prompts and compile its formats, so that the engine's thread need not wait for either.
+    """Encodes a batch's prompts and compiles its formats, so that the engine's thread need not wait for either.
 
-    A request is unservable if the model's chat template refuses its prompt, if that leaves no position for an answer,
-    if the request needs what the engine `lacks`, or if its answer cannot be held to its format.
+    A request is unservable if the model's chat template refuses its prompt, if the prompt leaves no position for an
+    answer, if the request needs an ability that the engine `lacks`, or if no answer can be held to its format.
     """
-    sequences: list[Sequence] = []
+    sequences: list[EngineRequest] = []
     unservable: list[Unservable] = []
     streamed: set[str] = set()
     for request in batch.prompts:
@@ -111,21 +111,26 @@ def cache_salt(tenant: str, key: str) -> str:
     return blake2b(tenant.encode(), key=key.encode()[:64], digest_size=16).hexdigest()
 
 
-def _sequence(request: TakenRequest, body: RequestBody, prompt_format: RequestTokens, salt_key: str) -> Sequence:
+def _sequence(request: TakenRequest, body: RequestBody, prompt_format: RequestTokens, salt_key: str) -> EngineRequest:
     if body.pooling is not None:
-        texts, limit = tuple(json.loads(request.input)), request.limit_tokens
-        return Sequence(request.id, (), limit, priority=request.priority, texts=texts, pooling=body.pooling)
+        return PoolingRequest(request.id, tuple(json.loads(request.input)), body.pooling, request.tier)
+    held_to = required_format(body)
+    # The format alone ends an answer: a stop string or token in the middle would cut the answer off.
+    stop, sampling = body.stop, body.sampling
+    if held_to is not None:
+        stop, sampling = (), replace(sampling, stop_token_ids=())
     prompt = ModelPrompt(request.instructions, request.input, body)
-    return Sequence(
+    return DecodingRequest(
         id=request.id,
         prompt_ids=tuple(prompt.encode(prompt_format, caller=request.tenant)),
         limit=request.limit_tokens,
         generated_ids=request.generated_ids,
-        sampling=body.sampling,
-        stop=body.stop,
+        sampling=sampling,
+        stop=stop,
         turns=() if body.raw or body.uses_tools else prompt.turns or _turns(request),
+        tier=request.tier,
         priority=request.priority,
-        format=required_format(body),
+        format=held_to,
         top_logprobs=body.top_logprobs,
         # log probabilities of the tokens that the request keeps
         logprobs=unpacked(request.logprobs or ())[: len(request.generated_ids)],
@@ -140,6 +145,6 @@ def _sequence(request: TakenRequest, body: RequestBody, prompt_format: RequestTo
 
 
 def _turns(request: TakenRequest) -> tuple[Turn, ...]:
-    """Returns instructions and input as a conversation, for a server that takes no token ids."""
+    """Returns instructions and input as a conversation, for servers that take no token ids."""
     asked = ("user", request.input)
     return (("system", request.instructions), asked) if request.instructions else (asked,)

@@ -9,24 +9,21 @@ from sqlalchemy import Engine as Database
 from sqlalchemy.exc import SQLAlchemyError
 
 from inference.engine_errors import TokenizerAway
-from inference.request_tokens import RequestTokens
-from inference.serving_engine import ServingEngine
 from models.leasing import leases
 from models.leasing.batch_results import BatchEnded
-from models.leasing.leases import WorkerOffer
 from models.leasing.requeue import Failure
-from models.leasing.worker_registration import WorkerRegistration
 from models.tables import BatchStatus
-from tasks.serving.batches.batch_job import PrepareFormat, prepare, take_any_format
+from tasks.serving.batches.batch_job import prepare
 from tasks.serving.batches.engine_thread import EngineThread
 from tasks.serving.batches.lease_heartbeat import LeaseHeartbeat, LeaseTerms, OpenJobs
+from tasks.serving.batches.served_model import ServedModel
 from tasks.serving.results.live_tokens import LiveRows
 from tasks.serving.results.result_writer import ResultWriter
 
 # Seconds of a drain by `stop` or before a change of model: enough for a step and a transaction that writes results.
 STOP_WITHIN_S = 5.0
-# The last part of a drain's time, in which results are written: a second of the default five, and most transactions
-# take some hundredths. A step that lasts longer than the time before it is not awaited. Not tuned.
+# The share at the end of a drain that is left for writing results: a second of the default five, and most transactions
+# take some hundredths. A step that has not ended before that is not awaited. Not tuned.
 WRITING_SHARE = 0.2
 
 log = structlog.get_logger()
@@ -38,38 +35,32 @@ class BatchRunner:
     def __init__(
         self,
         database: Database,
-        make_engine: Callable[[], ServingEngine],
-        prompt_format: RequestTokens,
-        announcement: WorkerRegistration,
+        served: ServedModel,
         terms: LeaseTerms,
         renewals: Database,
         kick_planner: Callable[[], None],
         on_broken: Callable[[str], None],
         live_rows: LiveRows,
-        offer: Callable[[], WorkerOffer] = WorkerOffer,
         salt_key: str = "",
-        prepare_format: PrepareFormat = take_any_format,
         on_wanted: Callable[[str], None] = lambda model: None,
     ) -> None:
         """Makes the engine and the threads; nothing runs before `start`.
 
-        `on_wanted` is called with the model that the planner wants instead, again and again.
+        `on_wanted` is called with the model that the planner wants instead, at each heartbeat.
 
         `renewals` has a connection for the leases' renewals alone, with autocommit.
         `salt_key` is the key of the tenants' cache salts: the same for all workers, and unknown to tenants.
         """
-        self._database, self._format, self._terms, self._salt_key = database, prompt_format, terms, salt_key
-        self._prepare_format = prepare_format
-        self._name, self._model, self._kick_planner = announcement.name, announcement.model, kick_planner
-        self._lacks = announcement.lacks
+        self._database, self._served, self._terms, self._salt_key = database, served, terms, salt_key
+        self._facts, self._kick_planner = served.facts, kick_planner
         self._jobs = OpenJobs()
         self._leaving: Thread | None = None
         self._writer = ResultWriter(
-            database, prompt_format, terms.max_attempts, on_closed=self._jobs.close, on_written=kick_planner
+            database, served.prompt_format, served.facts.fingerprints, self._jobs.close, on_written=kick_planner
         )
-        self._engine = EngineThread(make_engine, self._writer.record, live_rows)
+        self._engine = EngineThread(served.make_engine, self._writer.record, live_rows)
         self._heartbeat = LeaseHeartbeat(
-            database, renewals, self._engine, self._writer, self._jobs, announcement, terms, on_broken, offer, on_wanted
+            database, renewals, self._engine, self._writer, self._jobs, served, terms, on_broken, on_wanted
         )
 
     def start(self) -> None:
@@ -80,22 +71,31 @@ class BatchRunner:
         self._kick_planner()
 
     def serve(self, batch_id: int) -> None:
-        """Serve a batch and return once it is closed; does nothing if the batch is not this worker's to take."""
+        """Serves a batch and returns once it is closed; does nothing if the worker cannot take the batch."""
+        if self._heartbeat.leaves:  # the planner sent the batch before it knew that the worker leaves
+            return
         with self._database.begin() as connection:
-            batch = leases.take_batch(connection, batch_id, self._name, self._terms.lease_s)
-            served_again = batch is None and leases.prove_consuming(connection, self._name)
+            batch = leases.take_batch(
+                connection, batch_id, self._facts.name, self._terms.lease_s, self._facts.fingerprints
+            )
+            served_again = batch is None and leases.prove_consuming(connection, self._facts.name)
         if batch is None:
             log.info("batch not taken", batch=batch_id)
             if served_again:
                 log.info("messages arrive again")
                 self._kick_planner()
             return
-        if any(one.model != self._model for one in batch.prompts):  # it was assigned before the model changed
+        if any(one.model != self._facts.model for one in batch.prompts):  # assigned before the model was changed
             self._writer.record(BatchEnded(batch.lease, BatchStatus.lost, monotonic()))
             return
         try:
             job = prepare(
-                batch, self._format, self._engine.max_positions, self._lacks, self._salt_key, self._prepare_format
+                batch,
+                self._served.prompt_format,
+                self._engine.max_positions,
+                self._facts.lacks,
+                self._salt_key,
+                self._served.prepare_format,
             )
         except TokenizerAway:  # the tokenizer's server is unreachable, and no work of this batch was done
             self._writer.record(BatchEnded(batch.lease, BatchStatus.lost, monotonic()))
@@ -115,9 +115,9 @@ class BatchRunner:
         return self._heartbeat.is_alive()
 
     def drain(self, within_s: float, running_on_s: float = 0.0) -> None:
-        """Begin to leave: in `within_s` seconds all work has been given back and the worker is deregistered.
+        """Begins to leave: in `within_s` seconds all work has been given back and the worker is deregistered.
 
-        Rows go back with their tokens after `running_on_s` seconds. Returns at once.
+        Running rows go back with their tokens after `running_on_s` seconds. Returns at once.
         """
         if self._leaving is None:
             until = monotonic() + within_s
@@ -127,13 +127,13 @@ class BatchRunner:
             self._leaving.start()
 
     def leave_model(self, running_on_s: float) -> None:
-        """Give all work back, running rows after `running_on_s` seconds, and end the threads; it stays registered."""
+        """Gives all work back, running rows after `running_on_s` s, and ends the threads; stays registered."""
         self._heartbeat.stays_registered = True
         self.drain(running_on_s + STOP_WITHIN_S, running_on_s)
         self.stop()
 
     def stop(self) -> None:
-        """Leave, unless the worker is leaving already; returns once all work has been given back."""
+        """Begins to leave, unless the worker is leaving already; returns once all work has been given back."""
         self.drain(STOP_WITHIN_S)
         if self._leaving is not None:
             self._leaving.join()

@@ -1,29 +1,29 @@
-"""Batches whose rows join the engine's running batch; each of them ends with its own last row."""
+"""Serves batches whose rows join the engine's running batch; each batch ends with its own last row."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import monotonic
 
 from inference.engine_errors import OutOfMemory
-from inference.sequences import FinishedSequence, Sequence
+from inference.engine_requests import EngineRequest, FinishedRow
 from inference.serving_engine import ServingEngine
 from models.leasing.batch_results import BatchEnded, Figures, RowReturned
 from models.leasing.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batches.batch_job import BatchJob
+from tasks.serving.batches.serving_costs import DeviceSeconds
 from tasks.serving.results.engine_events import EngineEvent, event_of_row
 from tasks.serving.results.first_tokens import FirstTokens
-from tasks.serving.serving_costs import DeviceSeconds
 
 
 @dataclass(eq=False, slots=True)
 class _JoinedBatch:
-    """A batch whose rows joined; `rows` has the rows that still run, in their state at the join."""
+    """A batch whose rows joined; `rows` has the rows that still run, as they were when they joined."""
 
     job: BatchJob
     began_at: float
     began_at_iteration: int
-    rows: dict[str, Sequence]
+    rows: dict[str, EngineRequest]
     valid_tokens: int = 0
     generation_length: int = 0
 
@@ -40,17 +40,17 @@ class ContinuousBatches:
         self.open: list[_JoinedBatch] = []
 
     def may_join(self, job: BatchJob) -> bool:
-        """Return whether this batch need not wait for rows to leave."""
+        """Returns whether this batch may join now, without waiting for running rows to leave."""
         staying = self._batch_of_row.keys() - set(job.preempts)
         return job.most_rows is None or len(staying) + len(job.sequences) <= job.most_rows
 
     def admit(self, job: BatchJob) -> None:
-        """Preempt the rows that this batch names, then let its own rows join: all of them or, without memory, none."""
+        """Preempts the rows that this batch names, then lets its own rows join; none joins if memory is short."""
         self._return(job.preempts)
         if not self._engine.rows:
-            self.step()  # collects rows that ended in their prefill; an empty engine would forget them at the next join
+            self.step()  # collects rows that ended in their prefill; an empty engine forgets them at the next join
         rows = {sequence.id: sequence for sequence in job.sequences}
-        for request_id in rows.keys() & self._batch_of_row.keys():  # rows of a lost lease that are not abandoned yet
+        for request_id in rows.keys() & self._batch_of_row.keys():  # rows under a lost lease that still run here
             self._engine.remove(request_id)
             self._row_left(request_id)
         alone = not self._batch_of_row
@@ -94,7 +94,7 @@ class ContinuousBatches:
                 self._answer(row, at)
 
     def remove(self, request_ids: frozenset[str]) -> None:
-        """End the rows of these requests that run here, with the tokens that they have."""
+        """Ends those rows of these requests that run here; their answers are the tokens that they have."""
         for request_id in request_ids & self._batch_of_row.keys():
             row = self._engine.remove(request_id)
             if row is not None:
@@ -115,7 +115,7 @@ class ContinuousBatches:
         for request_id in [request_id for request_id in request_ids if request_id in self._batch_of_row]:
             try:
                 sequence = self._engine.preempt(request_id)
-            except KeyError:  # it ended in its prefill; the next step returns it among the ended rows
+            except KeyError:  # the row ended in its prefill, and the next step returns it among the ended rows
                 continue
             batch = self._batch_of_row[request_id]
             gpu_s = self._seconds.leave(request_id)
@@ -126,14 +126,14 @@ class ContinuousBatches:
             self._record(returned)
             self._row_left(request_id, len(sequence.generated_ids))
 
-    def _answer(self, row: FinishedSequence, at: float) -> None:
+    def _answer(self, row: FinishedRow, at: float) -> None:
         batch = self._batch_of_row[row.id]
         gpu_s = self._seconds.leave(row.id)
         self._record(event_of_row(batch.job.lease, batch.rows[row.id], row, at, gpu_s, self._first.take(row.id)))
         self._row_left(row.id, row.tokens)
 
     def _row_left(self, request_id: str, generated: int | None = None) -> None:
-        """Count the tokens that the row gained here, given its total; end its batch if it was the last row."""
+        """Counts the tokens that the row gained here (`generated` is its total); ends its batch after the last row."""
         self._seconds.leave(request_id)  # no request is charged for the seconds under a lost lease
         self._first.take(request_id)
         batch = self._batch_of_row.pop(request_id)

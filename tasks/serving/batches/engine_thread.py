@@ -1,7 +1,7 @@
-"""The engine's thread, one in each worker process: it alone touches the engine and never waits for database or broker.
+"""The engine's thread, one in each worker process: it alone uses the engine, and never waits for database or broker.
 
-Jobs are served in the order of their submission. A run-to-completion batch runs alone; batches that join share the
-engine for as long as any of them has rows. All events go to `record`.
+Jobs are served in the order of their submission. A run-to-completion batch runs alone. Batches whose rows join share
+the engine for as long as any of them has rows. All events go to `record`.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ from time import monotonic
 
 import structlog
 
-from inference.sequences import FinishedSequence, Sequence
+from inference.engine_requests import DecodingRequest, FinishedRow
 from inference.serving_engine import ServingEngine
 from models.leasing.batch_results import BatchBegan, BatchEnded, RowReturned
 from models.leasing.requeue import Failure
@@ -23,9 +23,9 @@ from tasks.serving.batches.static_batch import StaticBatch
 from tasks.serving.results.engine_events import Record, RowEnded, RowFailed
 from tasks.serving.results.live_tokens import LiveRows
 
-# After a failure a new engine must first serve this row: a prefill and a decode step. It fails if the CUDA context is
-# broken for the rest of the process.
-TRIAL = Sequence("trial", prompt_ids=(0,), limit=2, turns=(("user", "."),))
+# After a failure a new engine must first serve this row, with a prefill and a decode step. That fails if the CUDA
+# context is broken for the rest of the process.
+TRIAL = DecodingRequest("trial", prompt_ids=(0,), limit=2, turns=(("user", "."),))
 
 log = structlog.get_logger()
 
@@ -45,11 +45,12 @@ class EngineThread(Thread):
         self._removals: SimpleQueue[frozenset[str]] = SimpleQueue()
         self._abandoned: SimpleQueue[frozenset[int]] = SimpleQueue()
         self._stop_at: float | None = None
-        self._broken = False  # whether the device works no more
+        self._broken = False  # whether the device has stopped working
         self._running: list[BatchJob] = []  # jobs begun since the engine was last empty
         self.max_positions = self._engine.max_positions
         self.steps = 0
         self.last_step_at: float | None = None  # None while there is nothing to serve
+        self._seen_layers, self._layer_seen_at = 0, 0.0  # the prefilled layers, and when `silent_s` saw them change
 
     def run(self) -> None:
         """Serve job after job until stopped, or until the device is broken."""
@@ -65,14 +66,14 @@ class EngineThread(Thread):
                     return self._give_back_queued()
 
     def _serve(self, job: BatchJob) -> str | None:
-        """Serve a job and those that join it; returns the error's class name if the engine failed."""
+        """Serves a job and the jobs that join it; returns the error's class name if the engine failed."""
         try:
             if job.joins:
                 self._serve_continuous(job)
             else:
                 batch = StaticBatch(self._engine, job, self._record)
                 batch.serve(on_step=lambda: self._after_step(batch))
-        except Exception as error:  # its traceback keeps the old engine's memory until this returns
+        except Exception as error:  # the traceback keeps the old engine's memory until this method returns
             log.exception("engine failed", batches=[failed.lease.batch_id for failed in self._running])
             return type(error).__name__
         return None
@@ -104,7 +105,7 @@ class EngineThread(Thread):
         """Decode until no row is left; after each step, the next jobs may join."""
         batches = ContinuousBatches(self._engine, self._record)
         batches.admit(job)
-        self._live_rows.collect(self._engine)  # the first tokens, which the prefill gave
+        self._live_rows.collect(self._engine)  # publishes the first tokens, which the prefill gave
         while batches.open:
             batches.step()
             self._after_step(batches)
@@ -113,7 +114,7 @@ class EngineThread(Thread):
                 self._live_rows.collect(self._engine)
 
     def _after_step(self, batch: StaticBatch | ContinuousBatches) -> None:
-        """Count the step, then handle other threads' calls since the last step."""
+        """Counts the step, then carries out what other threads asked for since the last step."""
         self.steps += 1
         self.last_step_at = now = monotonic()
         self._live_rows.collect(self._engine)
@@ -130,7 +131,7 @@ class EngineThread(Thread):
             batch.return_rows()
 
     def _next_joiner(self, batches: ContinuousBatches) -> BatchJob | None:
-        """Begin the first queued job if it joins the running batch; returns None if it must wait or none is queued."""
+        """Begins the first queued job if it may join the running batch; returns None if it must wait or is missing."""
         if not self._queue:
             return None
         with self._changed:
@@ -152,7 +153,7 @@ class EngineThread(Thread):
             for job in self._queue:
                 for sequence in [sequence for sequence in job.sequences if sequence.id in request_ids]:
                     job.sequences = tuple(other for other in job.sequences if other is not sequence)
-                    removed = FinishedSequence(sequence.id, sequence.generated_ids, "removed")
+                    removed = FinishedRow(sequence.id, sequence.generated_ids, "removed")
                     self._record(RowEnded(job.lease, removed, (), now, answer_form=sequence.answer_form))
 
     def _fail_running(self, error: str | None) -> None:
@@ -163,7 +164,7 @@ class EngineThread(Thread):
     # the methods that other threads call
 
     def submit(self, job: BatchJob) -> None:
-        """Serve this job after those submitted before; once stopping, its requests go back to the queue at once."""
+        """Serves this job after the jobs submitted before; a stopping thread gives its requests back at once."""
         with self._changed:
             if self._stop_at is None and not self._broken:
                 self._queue.append(job)
@@ -172,22 +173,29 @@ class EngineThread(Thread):
         self._record(BatchEnded(job.lease, BatchStatus.lost, monotonic()))
 
     def progress(self, job: BatchJob) -> int:
-        """The most tokens that a running row of this job has gained so far; 0 without a running row."""
+        """Returns the most tokens that a running row of this job has gained so far; 0 without a running row."""
         rows = self._engine.rows
         return max((rows[one.id] - len(one.generated_ids) for one in job.sequences if one.id in rows), default=0)
 
+    def silent_s(self) -> float:
+        """Returns the seconds since the last step, or since a call saw a prefill progress; 0 if nothing is served."""
+        now, last_step_at, layers = monotonic(), self.last_step_at, self._engine.prefilled_layers
+        if layers != self._seen_layers:
+            self._seen_layers, self._layer_seen_at = layers, now
+        return 0.0 if last_step_at is None else now - max(last_step_at, self._layer_seen_at)
+
     def remove(self, request_ids: frozenset[str]) -> None:
-        """After the next step, end these requests, whether they run or are queued here."""
+        """Lets the thread end these requests after the next step, whether they run or are queued here."""
         self._removals.put(request_ids)
 
     def abandon(self, batch_ids: frozenset[int]) -> None:
-        """After the next step, drop these batches without recording anything: their leases are lost."""
+        """Lets the thread drop these batches after the next step without recording anything: their leases are lost."""
         self._abandoned.put(batch_ids)
 
     def stop(self, within_s: float) -> None:
-        """Give back the jobs that have not begun, then end.
+        """Gives back the jobs that have not begun, and lets the thread end.
 
-        After the first step that ends `within_s` seconds from now or later, running rows go back with their tokens.
+        Running rows go back with their tokens after the first step that ends at least `within_s` seconds from now.
         """
         with self._changed:
             self._stop_at = monotonic() + within_s
@@ -195,10 +203,10 @@ class EngineThread(Thread):
             self._changed.notify()
 
     def give_back_late(self) -> None:
-        """Give back the running rows beside a step that takes too long, with the tokens that they had before it.
+        """Gives back the running rows, with their tokens, while a step goes on that takes too long.
 
-        What the step still records comes too late, because their batches have ended. A row's newest token is left out,
-        since the step may just have ended the row with it, and so are tokens without their log probabilities.
+        Events that the step still records are dropped, because the batches have ended. A row's newest token is left
+        out, because it may be the row's end; so are all new tokens of a row that needs their log probabilities.
         """
         running = list(self._running)
         generated = self._engine.generated({row.id: 0 for job in running for row in job.sequences})

@@ -3,28 +3,29 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
-from time import monotonic
+from time import time
 
 import structlog
 from sqlalchemy import Engine as Database
 from sqlalchemy.exc import SQLAlchemyError
 
 from models.leasing import leases, worker_registration
-from models.leasing.leases import Lease, WorkerOffer
-from models.leasing.worker_registration import WorkerRegistration
+from models.leasing.leases import Lease
+from scheduling.worker_facts import WorkerReport
 from tasks.serving.batches.batch_job import BatchJob
 from tasks.serving.batches.engine_thread import EngineThread
+from tasks.serving.batches.served_model import ServedModel
 from tasks.serving.results.result_writer import ResultWriter
 
-# A worker without a batch writes only every third beat. A planner takes a worker for lost after eight beats
-# (`tasks/planning/planner_rules.py`).
+# A worker without a batch writes only every third heartbeat. A planner takes a worker for lost after the time of eight
+# (`processes/planner_rules.py`).
 IDLE_BEATS = 3
 
 log = structlog.get_logger()
 
 
 class OpenJobs:
-    """The jobs whose leases are renewed, from taking the batch until it is closed; thread-safe."""
+    """The jobs whose leases are renewed, from when a batch is taken until it is closed; thread-safe."""
 
     def __init__(self) -> None:
         self._by_lease: dict[Lease, BatchJob] = {}
@@ -32,20 +33,20 @@ class OpenJobs:
         self._over = False
 
     def add(self, job: BatchJob) -> None:
-        """Renew the lease of this job from now on."""
+        """Adds a job, whose lease is renewed from now on."""
         with self._lock:
             if self._over:
                 return job.closed.set()
             self._by_lease[job.lease] = job
 
     def close(self, leases: Collection[Lease]) -> None:
-        """Release the threads that wait for these batches, which are written or lost; ignores other leases."""
+        """Releases the threads that wait for these batches, which are written or lost; ignores unknown leases."""
         with self._lock:
             for lease in self._by_lease.keys() & set(leases):
                 self._by_lease.pop(lease).closed.set()
 
     def close_all(self) -> None:
-        """Release the threads that wait for any batch, and those that come later: the worker is leaving."""
+        """Releases the threads that wait for any batch, also threads that come later, because the worker is leaving."""
         with self._lock:
             self._over = True
             while self._by_lease:
@@ -68,8 +69,7 @@ class LeaseTerms:
 
     lease_s: float = 10.0
     heartbeat_s: float = 0.5
-    stall_s: float = 60.0  # an engine that makes no step for this long ends the process
-    max_attempts: int = 3
+    stall_s: float = 60.0  # an engine that computes no step and no layer of a prefill for this long ends the process
     unreachable_s: float = 8.0  # a worker that receives none of its messages for this long ends itself
 
 
@@ -83,48 +83,48 @@ class LeaseHeartbeat(Thread):
         engine: EngineThread,
         writer: ResultWriter,
         jobs: OpenJobs,
-        announcement: WorkerRegistration,
+        served: ServedModel,
         terms: LeaseTerms,
         on_broken: Callable[[str], None],
-        offer: Callable[[], WorkerOffer] = WorkerOffer,
         on_wanted: Callable[[str], None] = lambda model: None,
     ) -> None:
         """`on_broken` is called with the reason why this process must end, after its batches went back to the queue.
 
-        `renewals` has autocommit, so that a renewal's second statement sees the batches that ended in its first one.
-        `on_wanted` is called with the model that the planner wants instead of the announced one.
+        `renewals` has autocommit, so that a renewal's second statement sees batches that ended during its first one.
+        `on_wanted` is called with the model that the planner wants instead of the registered one.
         """
         super().__init__(name="lease heartbeat", daemon=True)
         self._database, self._renewals = database, renewals
         self._engine, self._writer, self._jobs = engine, writer, jobs
-        self._announcement, self._terms = announcement, terms
-        self._on_broken, self._offer, self._on_wanted = on_broken, offer, on_wanted
-        self.stays_registered = False  # it stops only to change its model
+        self._facts, self._report, self._terms = served.facts, served.report, terms
+        self._on_broken, self._on_wanted = on_broken, on_wanted
+        self.stays_registered = False  # whether the worker stops only to change its model
+        self.leaves = False  # whether no batch is taken any more, because it would be blamed for the process's end
         self._incarnation = 0.0  # matches no worker, so nothing can be renewed or given back before `announce`
         self._stopping = Event()
-        self._written_offer = WorkerOffer()
-        self._idle_beats = 0  # beats left out since the last one that was written
-        self._unreachable_beats = 0  # counted in beats, not seconds: a process that lacks CPU also beats late
+        self._written_report = WorkerReport()
+        self._idle_beats = 0  # heartbeats left out since the last one that was written
+        self._unreachable_beats = 0  # heartbeats, not seconds, because a process that lacks CPU also beats late
 
     def announce(self) -> None:
-        """Register the worker; batches that an earlier process of its name left go back to the queue."""
-        offer = self._offer()
+        """Registers the worker; batches that an earlier process of the same name left go back to the queue."""
+        report = self._report()
         with self._database.begin() as connection:
-            name, terms = self._announcement.name, self._terms
-            self._incarnation = worker_registration.register(connection, self._announcement, terms.max_attempts)
-            # in the same transaction, so that the planner never sees the worker without the bounds of its offer
-            leases.renew(connection, name, self._incarnation, {}, terms.lease_s, offer=offer)
-        self._written_offer = offer
+            name, terms = self._facts.name, self._terms
+            self._incarnation = worker_registration.register(connection, self._facts)
+            # in the same transaction, so that the planner never sees the worker without the bounds of its report
+            leases.renew(connection, name, self._incarnation, {}, terms.lease_s, report=report, own_clock=time())
+        self._written_report = report
 
     def deregister(self, failed: bool) -> None:
-        """Give the open batches back to the queue, as suspects if it `failed`; mark the worker as stopped or not."""
+        """Gives open batches back, as suspects if the worker `failed`; marks it stopped unless `stays_registered`."""
+        self.leaves = True
         with self._database.begin() as connection:
             worker_registration.deregister(
                 connection,
-                self._announcement.name,
+                self._facts.name,
                 self._incarnation,
                 failed,
-                self._terms.max_attempts,
                 stopped=not self.stays_registered,
             )
 
@@ -139,9 +139,9 @@ class LeaseHeartbeat(Thread):
             reason = self._fault()
             if reason is None:
                 try:
-                    offer = self._offer()
-                    if self._beat_is_due(offer):
-                        reason = self._renew(offer)
+                    report = self._report()
+                    if self._beat_is_due(report):
+                        reason = self._renew(report)
                 except SQLAlchemyError as error:
                     log.warning("leases not renewed", error=str(error))
                 except Exception as error:  # without renewals this process must not go on
@@ -150,13 +150,13 @@ class LeaseHeartbeat(Thread):
             if reason is not None:
                 return self._break_off(reason)
 
-    def _beat_is_due(self, offer: WorkerOffer) -> bool:
-        """Returns whether to write this beat: of an idle worker one in IDLE_BEATS.
+    def _beat_is_due(self, report: WorkerReport) -> bool:
+        """Returns whether to write this heartbeat: for an idle worker, one in IDLE_BEATS.
 
-        Each is written with leases, lost messages, a changed offer, a stopping engine or several models.
+        Every one is written while there are leases, lost messages, a changed report, a stopping engine, several models.
         """
         busy = self._jobs.any_open or self._unreachable_beats > 0 or self._engine.stopping
-        busy = busy or offer != self._written_offer or bool(self._announcement.loadable)
+        busy = busy or report != self._written_report or bool(self._facts.loadable)
         self._idle_beats = 0 if busy else (self._idle_beats + 1) % IDLE_BEATS
         return self._idle_beats == 0
 
@@ -164,39 +164,39 @@ class LeaseHeartbeat(Thread):
         """Returns the fault of the engine's or the result writer's thread, or None if both work."""
         if not self._writer.is_alive() and not self._engine.stopping:
             return "the result writer's thread ended"
-        last_step_at = self._engine.last_step_at
         if not self._engine.is_alive() and not self._engine.stopping:
             return "the engine's thread ended"
-        if last_step_at is not None and monotonic() - last_step_at > self._terms.stall_s:
+        if self._engine.silent_s() > self._terms.stall_s:
             return f"the engine made no step for {self._terms.stall_s:.0f} s"
         return None
 
-    def _renew(self, offer: WorkerOffer) -> str | None:
-        """Renew all leases, drop lost batches, remove cancelled rows; returns the reason if this process must end."""
+    def _renew(self, report: WorkerReport) -> str | None:
+        """Renews all leases, drops lost batches, removes cancelled rows; returns why this process must end, or None."""
         jobs = self._jobs.by_lease()
         progress = {lease: self._engine.progress(job) for lease, job in jobs.items()}
         with self._renewals.connect() as connection:
             renewal = leases.renew(
                 connection,
-                self._announcement.name,
+                self._facts.name,
                 self._incarnation,
                 progress,
                 self._terms.lease_s,
                 stopping=self._engine.stopping and not self.stays_registered,
-                offer=offer,
+                report=report,
+                own_clock=time(),
             )
-        self._written_offer = offer
+        self._written_report = report
         not_renewed = {lease for lease in jobs if lease.batch_id not in renewal.held}
-        # A batch leaves the open jobs only after its end is committed; the renewal may have read in between.
+        # A batch leaves the open jobs only after its end is committed; the renewal may have come in between.
         ended = {lease for lease in not_renewed if lease.batch_id in renewal.closed}
-        lost = (not_renewed - ended) & self._jobs.by_lease().keys()  # the other batches were closed meanwhile
+        lost = (not_renewed - ended) & self._jobs.by_lease().keys()  # a batch that is no open job was closed meanwhile
         if lost:
             log.warning("leases lost", batches=sorted(lease.batch_id for lease in lost))
             self._engine.abandon(frozenset(lease.batch_id for lease in lost))
             self._jobs.close(lost)
         if renewal.cancels:
             self._engine.remove(renewal.cancels)
-        if renewal.wanted_model not in (None, self._announcement.model):
+        if renewal.wanted_model not in (None, self._facts.model):
             self._on_wanted(str(renewal.wanted_model))
         if not renewal.registered:
             return "another process took this worker's name"

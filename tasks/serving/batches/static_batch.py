@@ -1,17 +1,17 @@
-"""One batch that runs to completion: until every row has ended, or until the batch's iteration limit."""
+"""Serves one batch to completion: until every row has ended, or until the batch's iteration limit."""
 
 from collections.abc import Callable, Iterable
 from time import monotonic
 
 from inference.engine_errors import OutOfMemory
-from inference.sequences import FinishedSequence, RunFigures
+from inference.engine_requests import FinishedRow, RunFigures
 from inference.serving_engine import ServingEngine
 from models.leasing.batch_results import BatchEnded, Figures, RowReturned
 from models.tables import BatchStatus
 from tasks.serving.batches.batch_job import BatchJob
+from tasks.serving.batches.serving_costs import by_tokens
 from tasks.serving.results.engine_events import EngineEvent, RowEnded, event_of_row
 from tasks.serving.results.first_tokens import FirstTokens
-from tasks.serving.serving_costs import by_tokens
 
 
 class StaticBatch:
@@ -26,14 +26,14 @@ class StaticBatch:
         self._left_early_s = 0.0  # device seconds charged to rows that left before the end
 
     def serve(self, on_step: Callable[[], None]) -> None:
-        """Run the batch, record how its rows and the batch ended; `on_step` is called after each iteration."""
+        """Runs the batch, and records how the batch and its rows ended; calls `on_step` after each iteration."""
         job, self._began = self._job, monotonic()
         if not job.sequences:
             self._record(BatchEnded(job.lease, BatchStatus.finished, self._began))
             return
         self._first.expect(job.sequences)
 
-        def after_iteration(finished: list[FinishedSequence]) -> None:
+        def after_iteration(finished: list[FinishedRow]) -> None:
             self._first.look(monotonic(), finished)
             on_step()
 
@@ -58,19 +58,19 @@ class StaticBatch:
                 self._record(event_of_row(job.lease, self._rows[row.id], row, at, gpu_s[row.id], first_at))
         self._record(BatchEnded(job.lease, BatchStatus.finished, at, _figures(figures, at - self._began)))
 
-    def _computed_tokens(self, row: FinishedSequence) -> int:
+    def _computed_tokens(self, row: FinishedRow) -> int:
         """Returns the number of tokens that the engine computed for a row: its prefill and what it generated."""
         asked = self._rows[row.id]
         return asked.length + row.tokens - len(asked.generated_ids)
 
     def _share_so_far_s(self) -> float:
-        """Returns the device seconds of a row that leaves now: every row has had the same number of iterations."""
+        """Returns the device seconds of a row that leaves now, an even share: all rows had as many iterations."""
         share_s = (monotonic() - self._began) / len(self._rows)
         self._left_early_s += share_s
         return share_s
 
     def remove(self, request_ids: frozenset[str]) -> None:
-        """End the rows of these requests that are in this batch, with the tokens that they have."""
+        """Ends those rows of these requests that are in this batch; their answers are the tokens that they have."""
         for row in self._take_out(request_ids):
             form, share_s = self._rows[row.id].answer_form, self._share_so_far_s()
             first_at = self._first.take(row.id)
@@ -80,7 +80,7 @@ class StaticBatch:
             self._record(ended)
 
     def abandon(self, batch_ids: frozenset[int]) -> None:
-        """End this batch without recording anything more, if it is one of these."""
+        """Ends this batch without recording anything more, if `batch_ids` has its id."""
         if self._job.lease.batch_id in batch_ids:
             self._abandoned = True
             self._take_out(self._rows)
@@ -100,7 +100,7 @@ class StaticBatch:
                 )
             )
 
-    def _take_out(self, request_ids: Iterable[str]) -> list[FinishedSequence]:
+    def _take_out(self, request_ids: Iterable[str]) -> list[FinishedRow]:
         mine = [request_id for request_id in request_ids if request_id in self._rows]
         return [row for request_id in mine if (row := self._engine.remove(request_id)) is not None]
 

@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from inference.answer_parts import read_answer
-from inference.answer_text import cut_at_stop
-from inference.request_tokens import RequestTokens
-from inference.sequences import FinishedSequence, TokenLogprob
+from inference.answer_text import cut_at_stop, first_stop, storable
+from inference.engine_requests import FinishedRow, TokenLogprob
+from inference.prompts.request_tokens import RequestTokens
 from models.leasing.batch_results import Answer
 from models.tables import RequestStatus
 from request_body import PLAIN
@@ -29,15 +29,14 @@ STATUS_OF_REASON = {
 def stored_answer(event: RowEnded | RowFailed, now: float, tokens: RequestTokens) -> Answer:
     """Returns what the database stores of a request that ended; `now` is monotonic seconds."""
     if isinstance(event, RowFailed):
-        error = {"code": event.code, "message": event.message}
+        error = {"code": event.code, "message": storable(event.message)}
         return Answer(event.lease, event.request_id, RequestStatus.failed, None, 0, None, now - event.at, error)
     ended = event.ended
     # a server's detokenizer also writes the end-of-sequence token
     ids = ended.generated_ids[:-1] if ended.reason == "eos" else ended.generated_ids
     decode = partial(tokens.decode, continues=event.continues)
     answer = decode(ids) if ended.text is None else ended.text
-    # Postgres stores no NUL, which a byte-level model may generate
-    text = cut_at_stop(answer, event.stop).replace("\0", "\N{REPLACEMENT CHARACTER}")
+    text = storable(cut_at_stop(answer, event.stop))
     logprobs = None
     if event.with_logprobs:
         known = (*ended.prompt_logprobs, *logprobs_of_text(ended, text, decode))
@@ -54,12 +53,13 @@ def stored_answer(event: RowEnded | RowFailed, now: float, tokens: RequestTokens
         gpu_s=event.gpu_s,
         cached_tokens=ended.cached_tokens,
         first_token_ago_s=None if event.first_token_at is None else now - event.first_token_at,
+        stop_string=first_stop(answer, event.stop) if ended.reason == "stop" else None,
         reasoning_tokens=None if event.answer_form == PLAIN else reasoning_tokens(event, answer, tokens),
     )
 
 
 def reasoning_tokens(event: RowEnded, answer: str, tokens: RequestTokens) -> int:
-    """Returns how many tokens of this answer are thinking, tags included, by the tokenizer if only text is known."""
+    """Returns how many tokens of this answer are thinking, tags included; counts by the tokenizer without token ids."""
     read, ids = read_answer(answer, event.answer_form, {}), event.ended.generated_ids
     if event.ended.text is not None:
         return min(tokens.count(answer[: read.thinking_length]), event.ended.tokens)
@@ -73,7 +73,7 @@ def packed(logprobs: Sequence[TokenLogprob]) -> list[Any]:
 
 
 def unpacked(stored: Sequence[Any]) -> tuple[TokenLogprob, ...]:
-    """Returns what `packed` stored; raises ValueError or TypeError if it is something else."""
+    """Returns the log probabilities from the form of `packed`; raises ValueError or TypeError for other forms."""
     return tuple(
         TokenLogprob(int(token), float(logprob), tuple((int(other), float(value)) for other, value in likeliest))
         for token, logprob, likeliest in stored
@@ -89,8 +89,8 @@ def shown(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes) -> list[Jso
     ]
 
 
-def logprobs_of_text(ended: FinishedSequence, text: str, decode: Decode) -> tuple[TokenLogprob, ...]:
-    """Returns the text's log probabilities, without the end of sequence and tokens cut off by a stop string."""
+def logprobs_of_text(ended: FinishedRow, text: str, decode: Decode) -> tuple[TokenLogprob, ...]:
+    """Returns the log probabilities of the text's tokens, without end of sequence and what a stop string cut off."""
     kept = len(ended.generated_ids)
     if ended.reason == "eos":
         kept -= 1
@@ -101,6 +101,4 @@ def logprobs_of_text(ended: FinishedSequence, text: str, decode: Decode) -> tupl
 
 def _entry(token: int, logprob: float, token_bytes: TokenBytes) -> Json:
     raw = token_bytes(token)
-    # Postgres stores no NUL
-    text = raw.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
-    return {"token": text, "logprob": logprob, "bytes": list(raw)}
+    return {"token": storable(raw.decode("utf-8", "replace")), "logprob": logprob, "bytes": list(raw)}

@@ -2,23 +2,23 @@
 
 from collections.abc import Iterable
 
-from inference.sequences import FinishedSequence, Sequence
+from inference.engine_requests import EngineRequest, FinishedRow
 from inference.serving_engine import ServingEngine
 
 
 class FirstTokens:
-    """The rows that wait for their first token, resumed ones excepted, and first tokens' instants until `take`."""
+    """The rows that wait for their first token, without resumed ones, and the instants of first tokens until `take`."""
 
     def __init__(self, engine: ServingEngine) -> None:
         self._engine = engine
         self._awaited: set[str] = set()
         self._at: dict[str, float] = {}
 
-    def expect(self, rows: Iterable[Sequence]) -> None:
-        """Wait for the first tokens of rows that enter the engine."""
+    def expect(self, rows: Iterable[EngineRequest]) -> None:
+        """Notes the rows entering the engine that have no token yet; `look` records when their first ones come."""
         self._awaited.update(row.id for row in rows if not row.generated_ids)
 
-    def look(self, at: float, ended: Iterable[FinishedSequence] = ()) -> None:
+    def look(self, at: float, ended: Iterable[FinishedRow] = ()) -> None:
         """Record first tokens that came by the instant `at`, also of the rows that `ended` in the last step."""
         if self._awaited:
             tokens = self._engine.rows | {row.id: row.tokens for row in ended}

@@ -1,7 +1,7 @@
-"""Streams the tokens of rows while they are generated: the engine's thread collects, another one publishes text.
+"""Streams the tokens of rows while they are generated: the engine's thread collects them, another publishes their text.
 
-A step without streamed rows costs two comparisons. No piece is stored or sent twice: a web process that misses a piece
-asks for the whole text, and the answer in Postgres is complete. No text is written to a log.
+A step without streamed rows costs two comparisons. No piece of text is stored or sent twice: a web process that misses
+one asks for the whole text, and the answer in Postgres is complete. No text is written to a log.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,27 +15,27 @@ import redis
 import structlog
 
 from inference.answer_text import GrowingText
-from inference.sequences import Generated
+from inference.engine_requests import Generated
 from inference.serving_engine import ServingEngine
 from models.connections.installation import Installation
 from processes.broker import PING_AFTER_S, BrokerSubscription, broker_client
 from processes.listening import Channel, Listener
-from webapp.streaming.token_messages import Piece, asks_channel, decode_asks, encode_pieces, pieces_channel
+from protocol.streaming.token_messages import Piece, asks_channel, decode_asks, encode_pieces, pieces_channel
 
 # After a failure nothing is published for this long, because each try may block for BROKER_TIMEOUT_S. Not tuned.
 PAUSE_S = 2.0
 
-Decode = Callable[..., str]  # the method `decode` of `inference.request_tokens.RequestTokens`
+Decode = Callable[..., str]  # the method `decode` of `inference.prompts.request_tokens.RequestTokens`
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class StepTokens:
-    """The tokens that streamed rows gained since the last step, by the rows' ids."""
+    """The tokens that streamed rows gained since the last step; rows are named by their ids."""
 
     generated: Mapping[str, Generated]
-    begun: frozenset[str]  # new streams: `generated` has every token of these rows
+    begun: frozenset[str]  # rows that are streamed from now on; `generated` has every token of theirs
     wanted: frozenset[str]  # rows whose whole text is published, because a reader lacks the beginning
     gone: frozenset[str]  # rows that no longer run
 
@@ -46,16 +46,16 @@ class LiveRows:
     def __init__(self, publish: Callable[[StepTokens], None]) -> None:
         """`publish` gets the tokens of each step and must return at once."""
         self._publish = publish
-        self._since: dict[str, int] = {}  # tokens passed on, by row
+        self._since: dict[str, int] = {}  # number of tokens already published, by row
         self._begun: set[str] = set()
         self._asked: SimpleQueue[Collection[str]] = SimpleQueue()
 
     def ask(self, ids: Collection[str]) -> None:
-        """Publish the running rows of these requests again from their beginning."""
+        """Lets the texts of these requests, as far as they run, be published again from their beginning."""
         self._asked.put(ids)
 
     def begin(self, ids: Collection[str]) -> None:
-        """Stream these rows, which enter the engine before the next `collect`."""
+        """Begins to stream these rows, which enter the engine before the next `collect`."""
         self._since.update(dict.fromkeys(ids, 0))
         self._begun.update(ids)
 
@@ -84,12 +84,11 @@ class LiveRows:
 
 
 class LiveTexts:
-    """The texts of running rows, and how many characters of each were published. No I/O."""
+    """The texts of running rows, each published as it grows. No I/O."""
 
     def __init__(self, decode: Decode) -> None:
         self._decode = decode
         self._rows: dict[str, GrowingText] = {}
-        self._published: dict[str, int] = {}  # characters published, by row
 
     def add(self, step: StepTokens) -> list[Piece]:
         """Adds the tokens of a step; returns the pieces of text that can be published."""
@@ -97,19 +96,16 @@ class LiveTexts:
         for row_id, generated in step.generated.items():
             if row_id in step.begun:
                 decode = partial(self._decode, continues=True) if generated.continues else self._decode
-                self._rows[row_id], self._published[row_id] = GrowingText(decode, generated.stop), 0
+                self._rows[row_id] = GrowingText(decode, generated.stop)
             row = self._rows[row_id]
-            if generated.text is not None:
-                row.set_text(generated.text)
-            elif generated.ids:
-                row.add_ids(generated.ids)
-            start = 0 if row_id in step.wanted else self._published[row_id]
-            if len(row.text) > start:
-                pieces.append((row_id, start, row.text[start:]))
-                self._published[row_id] = len(row.text)
+            start = row.length
+            new = row.add_ids(generated.ids) if generated.text is None else row.set_text(generated.text)
+            if row_id in step.wanted:
+                start, new = 0, row.text
+            if new:
+                pieces.append((row_id, start, new))
         for row_id in step.gone:
             self._rows.pop(row_id, None)
-            self._published.pop(row_id, None)
         return pieces
 
 
@@ -120,7 +116,7 @@ class TokenPublisher(Thread):
         super().__init__(name="token publisher", daemon=True)
         self._client, self._channel = broker_client(redis_url), pieces_channel(installation)
         self._texts = LiveTexts(decode)
-        self._steps: SimpleQueue[StepTokens | None] = SimpleQueue()  # None: stop
+        self._steps: SimpleQueue[StepTokens | None] = SimpleQueue()  # None stops the thread
         self._paused_until = 0.0
 
     def put(self, step: StepTokens) -> None:
@@ -128,7 +124,7 @@ class TokenPublisher(Thread):
         self._steps.put(step)
 
     def stop(self) -> None:
-        """End the thread; returns once the steps before are published."""
+        """Ends the thread; returns once all steps put before are published."""
         self._steps.put(None)
         self.join()
 
@@ -160,7 +156,7 @@ class TokenPublisher(Thread):
 def ask_listener(
     redis_url: str, installation: Installation, on_asks: Callable[[Sequence[str]], None]
 ) -> Listener[bytes]:
-    """Returns the thread that receives web processes' requests for answers from their beginning."""
+    """Returns the thread that hears which answers web processes want from their beginning."""
 
     def pass_on(messages: list[bytes]) -> None:
         for message in messages:

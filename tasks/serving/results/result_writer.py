@@ -1,11 +1,11 @@
 """Writes the engine's events to the database, in a thread of its own, so that the engine never waits for the database.
 
 Events that arrive within one interval are written together, in one transaction. Events of a batch whose lease is lost
-are dropped. While the database is away, the thread tries again and nothing is lost. An answer that the database does
-not take fails by name; the others are written.
+are dropped. While the database is away, or its tables or rights do not fit, the thread tries again and nothing is lost.
+An answer that the database does not take fails by name; the others are written.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -25,9 +25,9 @@ from tenacity import (
 )
 
 from inference.engine_errors import TokenizerAway
-from inference.request_tokens import RequestTokens
+from inference.prompts.request_tokens import RequestTokens
 from models import notifications
-from models.connections.database_errors import is_away
+from models.connections.database_errors import is_away, is_unfit
 from models.leasing import batch_results
 from models.leasing.batch_results import BatchBegan, BatchEnded, RowReturned
 from models.leasing.leases import Lease, lock_held
@@ -35,20 +35,20 @@ from models.tables import BatchStatus
 from tasks.serving.results.answers import packed, stored_answer
 from tasks.serving.results.engine_events import EngineEvent, RowEnded, RowFailed
 
-# Seconds between two tries while the database is unreachable. Shorter only writes more log lines; longer delays answers
-# once it is back. Not tuned.
+# Seconds between two tries while the database is unreachable. A shorter time only writes more log lines; a longer one
+# delays answers once the database is back. Not tuned.
 RETRY_S = 0.5
-# Seconds between two writes. Together with the planner's longer interval while every worker can be joined, it lowered
-# the CPU time of a request from 2.2 to 1.7 ms in Postgres and from 9.2 to 7.4 ms in the workers (commit ccd7735).
+# Seconds between two writes. Together with the planner's JOINING_INTERVAL_S, this lowered the CPU time of a request
+# from 2.2 to 1.7 ms in Postgres and from 9.2 to 7.4 ms in the workers (commit ccd7735).
 WRITE_INTERVAL_S = 0.02
 NOT_STORED = "answer_not_stored"  # the code of a request whose answer the database does not take
 
 log = structlog.get_logger()
 
 
-def _log_that_database_is_away(tried: RetryCallState) -> None:
+def _log_that_database_takes_nothing(tried: RetryCallState) -> None:
     error = tried.outcome and tried.outcome.exception()
-    log.warning("database away", error=str(getattr(error, "orig", error)))
+    log.warning("database takes no answers now", error=str(getattr(error, "orig", error)))
 
 
 class ResultWriter(Thread):
@@ -58,30 +58,33 @@ class ResultWriter(Thread):
         self,
         database: Database,
         tokens: RequestTokens,
-        max_attempts: int,
+        fingerprints: Mapping[str, str],
         on_closed: Callable[[Collection[Lease]], None],
         on_written: Callable[[], None],
     ) -> None:
-        """`on_closed` gets the leases of batches written or lost; `on_written` is called after each write of an end."""
+        """`fingerprints` are those of what generates the worker's tokens, by the model that requests name.
+
+        `on_closed` gets the leases of ended batches; `on_written` is called after each write but those of starts.
+        """
         super().__init__(name="result writer", daemon=True)
-        self._database, self._tokens, self._max_attempts = database, tokens, max_attempts
+        self._database, self._tokens, self._fingerprints = database, tokens, fingerprints
         self._on_closed, self._on_written = on_closed, on_written
         self._events: SimpleQueue[tuple[EngineEvent, ...]] = SimpleQueue()  # an empty tuple stops the thread
         self._stopping = Event()
         self._retrying = Retrying(
-            retry=retry_if_exception(is_away),
+            retry=retry_if_exception(lambda error: is_away(error) or is_unfit(error)),
             wait=wait_fixed(RETRY_S),
             stop=stop_when_event_set(self._stopping),
             sleep=sleep_using_event(self._stopping),
-            before_sleep=_log_that_database_is_away,
+            before_sleep=_log_that_database_takes_nothing,
         )
 
     def record(self, *events: EngineEvent) -> None:
-        """Hand over events; the thread writes them soon and together, after those recorded before."""
+        """Hands over events; the thread writes them soon and together, after the events recorded before."""
         self._events.put(events)
 
     def stop(self, within_s: float) -> None:
-        """Write all events and end the thread; events that the database does not take within that time are lost."""
+        """Writes all events and ends the thread; events that the database does not take in `within_s` s are lost."""
         self._stopping.set()
         self._events.put(())
         self.join(within_s)
@@ -100,7 +103,7 @@ class ResultWriter(Thread):
             self._stopping.wait(WRITE_INTERVAL_S)
 
     def _write_and_close(self, events: Sequence[EngineEvent]) -> None:
-        """Write all events together; if the database refuses them, write each batch's alone, and then each event."""
+        """Writes all events together; if the database refuses them, writes each batch's alone, and then each event."""
         try:
             awaited = self._write_with_retries(events)
         except Exception:  # an error of one batch must not end the thread
@@ -115,9 +118,10 @@ class ResultWriter(Thread):
             self._notify_waiting_calls(events)
 
     def _notify_waiting_calls(self, events: Sequence[EngineEvent]) -> None:
-        """Wake the calls that wait for these rows; calls that are not woken look once a second."""
+        """Wakes the calls that wait for these requests; calls that are not woken check once a second."""
         ended = [event.ended.id for event in events if isinstance(event, RowEnded)]
-        ended += [event.request_id for event in events if isinstance(event, RowFailed)]
+        ended += [one.request_id for one in events if isinstance(one, RowFailed)]
+        ended += [one.request_id for one in events if isinstance(one, RowReturned) and one.blamed]
         if not ended:
             return
         try:
@@ -127,7 +131,7 @@ class ResultWriter(Thread):
             log.warning("waiting calls not notified", error=str(error))
 
     def _write_one_batch(self, lease: Lease, events: Sequence[EngineEvent]) -> None:
-        """Write one batch's events; if the database refuses them, write each alone."""
+        """Writes one batch's events; if the database refuses them, writes each event alone."""
         try:
             self._write_with_retries(events)
         except TokenizerAway as error:  # no fault of a request: the batch runs again
@@ -150,7 +154,7 @@ class ResultWriter(Thread):
                 self._write_alone(RowFailed(event.lease, request_id, NOT_STORED, said, monotonic()))
 
     def _write_with_retries(self, events: Sequence[EngineEvent]) -> bool:
-        """Write once the database is reachable, or give up when stopping; returns whether a call waits for answers."""
+        """Writes once the database takes it, or gives up when stopping; returns whether API calls wait for answers."""
         try:
             return bool(self._retrying(self._write, events))
         except RetryError:
@@ -160,7 +164,7 @@ class ResultWriter(Thread):
     def _write(self, events: Sequence[EngineEvent]) -> bool:
         now = monotonic()
         with self._database.begin() as connection:
-            durable = not all(isinstance(event, BatchBegan) for event in events)  # a start is only shown
+            durable = not all(isinstance(event, BatchBegan) for event in events)  # starts are only shown, never needed
             held = lock_held(connection, {event.lease for event in events}, durable=durable)
             events = [event for event in events if event.lease in held.leases]
             started = [e for e in events if isinstance(e, BatchBegan)]
@@ -172,7 +176,7 @@ class ResultWriter(Thread):
             if answers:
                 batch_results.write_answers(connection, answers)
             if returned:
-                batch_results.write_returned(connection, returned, now)
+                batch_results.write_returned(connection, returned, now, self._fingerprints)
             if closed:
-                batch_results.write_closed(connection, closed, now, self._max_attempts)
+                batch_results.write_closed(connection, closed, now)
         return held.awaited

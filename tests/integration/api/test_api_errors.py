@@ -1,6 +1,7 @@
 """Bad input gets OpenAI's error shape with the right 4xx and the field's name, and none of it reaches the database."""
 
 import json
+from contextlib import ExitStack
 from threading import Event
 from typing import Any
 
@@ -10,7 +11,8 @@ from sqlalchemy import make_url
 from settings import Settings
 from tests.integration.api_service import Api
 from tests.integration.database_stage import Stage
-from webapp.app import KEYS_TTL_S, create_app
+from webapp.app import CONNECTIONS, KEYS_TTL_S, create_app
+from webapp.routes.monitoring import POOL_HELD_S
 
 VALID = {"model": "words", "input": "eins", "background": True}
 
@@ -246,7 +248,7 @@ def assert_both_shapes(body: dict[str, Any], status: int) -> None:
 
 
 def test_a_model_that_has_had_no_worker_for_an_hour_takes_no_requests(api: Api) -> None:
-    told = {"version": 1, "unserved": {"words": 400}, "unserved_s": {"words": 4000.0}}
+    told = {"version": 2, "models": {"words": {"unserved": 400, "unserved_s": 4000.0}}}
     Stage(api.engine).sql(
         "insert into service_state (name, value) values ('planner', cast(:told as jsonb))", told=json.dumps(told)
     )
@@ -260,3 +262,14 @@ def test_a_model_that_has_had_no_worker_for_an_hour_takes_no_requests(api: Api) 
         assert "no worker" in answer.json["error"]["message"].lower()
         assert answer.headers["Retry-After"] == "60"
     assert Stage(api.engine).requests("status") == {}
+
+
+def test_a_process_whose_calls_hold_all_connections_for_a_minute_is_not_healthy(api: Api) -> None:
+    context = api.client.application.extensions["magnus"]
+    with ExitStack() as held:
+        for _ in range(CONNECTIONS):
+            held.enter_context(context.database.connect())
+        assert api.client.get("/healthz").status_code == 200
+        context.pool_watch._given_at -= POOL_HELD_S + 1
+        assert api.client.get("/healthz").status_code == 503
+    assert api.client.get("/healthz").status_code == 200

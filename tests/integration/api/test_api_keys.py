@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy.orm import Session
 
-from models.session import make_engine
+from models.connections.session import make_engine
 from models.tenants import api_keys
 
 

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy.exc import InvalidRequestError
 
 from models import client_requests
-from models.session import make_sessions
+from models.connections.session import make_sessions
 from settings import Settings
 from tests.integration.api_service import Api
 from tests.integration.conftest import running_api

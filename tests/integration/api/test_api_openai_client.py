@@ -9,8 +9,8 @@ import openai
 import pytest
 from openai import DefaultHttpxClient, OpenAI
 
-from models.planning.queue_snapshot import QueueSnapshot, write_queue_snapshot
-from models.session import make_sessions
+from models.connections.session import make_sessions
+from models.planning.queue_snapshot import QueueSnapshot, WaitingQueue, write_queue_snapshot
 from models.tenants import tenant_limits
 from models.tenants.api_keys import Scope
 from tests.integration.api_service import Api
@@ -63,13 +63,16 @@ def test_calls_that_wait(client: OpenAI) -> None:
 
 
 @pytest.mark.usefixtures("worker")
-def test_an_answer_can_be_sent_back_as_part_of_the_next_input(client: OpenAI) -> None:
-    first = client.responses.create(model="words", input="hello")
-    second = client.responses.create(
-        model="words",
-        input=[{"role": "user", "content": "hello"}, *first.output, {"role": "user", "content": "again"}],  # type: ignore[list-item]
-    )
-    assert second.output_text == "USER: HELLO\n\nASSISTANT: HELLO\n\nUSER: AGAIN"
+def test_answered_chats_are_listed_and_retrieved(client: OpenAI) -> None:
+    made = [
+        client.chat.completions.create(model="words", messages=[{"role": "user", "content": text}])
+        for text in ("one", "two", "three")
+    ]
+    assert [chat.id for chat in client.chat.completions.list(limit=2)] == [chat.id for chat in made]
+    assert client.chat.completions.retrieve(made[1].id).choices == made[1].choices
+    for unknown in ("chatcmpl-1", f"chatcmpl-{0:032x}"):
+        with pytest.raises(openai.NotFoundError):
+            client.chat.completions.retrieve(unknown)
 
 
 def test_cancel_delete_and_list(client: OpenAI) -> None:
@@ -105,7 +108,9 @@ def test_a_refused_call_is_made_again_when_the_service_says_and_not_before(api: 
     with make_sessions(api.engine).begin() as session:
         tenant_limits.change_tenant(session, "acme", {"queued_requests": 1})
     with api.engine.begin() as connection:  # one of one has to go, in two seconds
-        write_queue_snapshot(connection, QueueSnapshot(at=datetime.now(UTC), waiting=1, backlog_s=2.0))
+        write_queue_snapshot(
+            connection, QueueSnapshot(at=datetime.now(UTC), queue=WaitingQueue(requests=1, backlog_s=2.0))
+        )
     waiting = api.submit()["id"]
     sent_at: list[float] = []
 

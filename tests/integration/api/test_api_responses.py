@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from request_body import read_body
 from tests.integration.api_service import Api, finish
 
 
@@ -23,13 +24,7 @@ def test_a_submitted_request_is_queued_and_stored_before_the_answer(api: Api) ->
     [row] = api.sql("select tenant, instructions, input, prompt_tokens, input_tokens, limit_tokens, body from requests")
     assert (row.tenant, row.instructions, row.input) == ("acme", "Translate.", "eins zwei drei")
     assert (row.prompt_tokens, row.input_tokens, row.limit_tokens) == (5, 3, 64)
-    assert row.body["sampling"] == {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "seed": None}
-
-
-def test_requests_with_the_same_instructions_are_of_one_application(api: Api) -> None:
-    first, second, other = api.submit("a"), api.submit("b"), api.submit("a", instructions="Summarize.")
-    assert first["magnus"]["application"] == second["magnus"]["application"]
-    assert other["magnus"]["application"] != first["magnus"]["application"]
+    assert "sampling" not in row.body
 
 
 def test_sampling_and_our_own_fields_reach_the_row(api: Api) -> None:
@@ -47,45 +42,6 @@ def test_sampling_and_our_own_fields_reach_the_row(api: Api) -> None:
     assert row.body["sampling"] == {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "seed": 5}
     assert row.body["stop"] == ["END"]
     assert row.s == pytest.approx(60, abs=0.1)
-
-
-def test_a_message_list_with_one_user_message_is_instructions_and_input(api: Api) -> None:
-    api.submit(
-        input=[
-            {"role": "developer", "content": "Be brief."},
-            {
-                "role": "user",
-                "content": [{"type": "input_text", "text": "eins"}, {"type": "input_text", "text": " zwei"}],
-            },
-        ]
-    )
-    [row] = api.sql("select instructions, input, body from requests")
-    assert (row.instructions, row.input) == ("Translate.\n\nBe brief.", "eins zwei")
-    assert "messages" not in row.body
-
-
-def test_a_conversation_keeps_its_turns(api: Api) -> None:
-    turns = [
-        {"role": "user", "content": "eins"},
-        {
-            "type": "message",
-            "role": "assistant",
-            "id": "msg_1",
-            "status": "completed",
-            "content": [{"type": "output_text", "text": "one", "annotations": [], "logprobs": []}],
-        },
-        {"role": "user", "content": "zwei"},
-    ]
-    created = api.submit(input=turns)
-    [row] = api.sql("select input, body from requests")
-    assert row.input == "user: eins\n\nassistant: one\n\nuser: zwei"
-    assert row.body["messages"] == [
-        {"role": "system", "content": "Translate."},
-        {"role": "user", "content": "eins"},
-        {"role": "assistant", "content": "one"},
-        {"role": "user", "content": "zwei"},
-    ]
-    assert created["magnus"]["prompt_tokens"] == 15  # without a chat template the roles are words too
 
 
 def test_a_completed_response_carries_its_text_and_its_usage(api: Api) -> None:
@@ -125,13 +81,15 @@ def test_a_failed_response_says_why(api: Api) -> None:
 def test_retry_after_is_the_estimate_of_the_planners_snapshot(api: Api) -> None:
     first, second, unlisted = (api.submit()["id"] for _ in range(3))
     state = {
-        "version": 1,
-        "waiting": 2,
-        "backlog_s": 30.0,
-        "batches": [
-            {"ids": [first], "size": 1, "starts_in_s": 2.0, "estimated_s": 3.0},
-            {"ids": [second], "size": 1, "starts_in_s": 5.0, "estimated_s": 9.0},
-        ],
+        "version": 2,
+        "queue": {
+            "requests": 2,
+            "backlog_s": 30.0,
+            "batches": [
+                {"ids": [first], "size": 1, "starts_in_s": 2.0, "estimated_s": 3.0},
+                {"ids": [second], "size": 1, "starts_in_s": 5.0, "estimated_s": 9.0},
+            ],
+        },
     }
     api.sql(
         "insert into service_state (name, value) values ('planner', cast(:state as jsonb))", state=json.dumps(state)
@@ -154,7 +112,7 @@ def test_retry_after_is_the_estimate_of_the_planners_snapshot(api: Api) -> None:
 def test_without_a_recent_snapshot_nothing_is_promised(api: Api) -> None:
     api.sql(
         """insert into service_state (name, value, updated_at) values
-        ('planner', '{"version": 1, "waiting": 0, "backlog_s": 1}', clock_timestamp() - interval '1 minute')"""
+        ('planner', '{"version": 2, "queue": {"backlog_s": 1}}', clock_timestamp() - interval '1 minute')"""
     )
     made = api.submit()["id"]
     answer = api.call("GET", f"/v1/responses/{made}")
@@ -252,8 +210,8 @@ def test_a_call_that_waited_too_long_gets_the_state_and_an_id_to_poll(api: Api) 
 def test_whatever_the_bounds_admit_is_accepted_and_stored(api: Api, fields: dict[str, Any]) -> None:
     body = api.submit(**fields)
     (stored,) = api.sql("select body from requests where id = :id", id=body["id"])[0]
-    assert stored["sampling"]["temperature"] == fields.get("temperature", 0.0)
-    assert stored["sampling"]["top_p"] == fields.get("top_p", 1.0)
+    sampling = read_body(stored).sampling
+    assert (sampling.temperature, sampling.top_p) == (fields.get("temperature", 0.0), fields.get("top_p", 1.0))
 
 
 def test_every_answer_has_a_name_that_the_log_has_too(api: Api) -> None:
@@ -268,3 +226,17 @@ def test_created_at_has_whole_seconds_and_magnus_the_rest(api: Api) -> None:
     created = api.submit()
     assert isinstance(created["created_at"], int)
     assert int(created["magnus"]["arrived_at"]) == created["created_at"]
+
+
+def test_a_waiting_response_says_what_it_waits_for_and_why_answers_question_by_question(api: Api):
+    response_id = api.submit("eins")["id"]
+    assert "not predicted yet" in api.call("GET", f"/v1/responses/{response_id}").json["magnus"]["waits_for"]
+    reasons = api.call("GET", f"/v1/responses/{response_id}/why").json
+    assert [answer["blocks"] for answer in reasons["answers"]] == [True]
+    api.sql("update requests set predicted_tokens = 3, predicted_upper_tokens = 4")
+    assert (
+        "No planner has reported" in api.call("GET", f"/v1/responses/{response_id}/why").json["answers"][-1]["sentence"]
+    )
+    finish(api, response_id)
+    assert api.call("GET", f"/v1/responses/{response_id}").json["magnus"]["waits_for"] is None
+    assert api.other_tenant().call("GET", f"/v1/responses/{response_id}/why").status_code == 404

@@ -6,7 +6,7 @@ import pytest
 
 from models.tenants.api_keys import Scope
 from tests.integration.api_service import Api
-from webapp.auth import ROUTE_SCOPES, scope_of
+from webapp.context.auth import ROUTE_SCOPES, scope_of
 
 ID = f"resp_{1:032x}"
 

@@ -9,14 +9,15 @@ import redis
 
 from models import notifications
 from models.connections.installation import read_installation
+from protocol.streaming.token_messages import asks_channel, decode_asks, encode_pieces, pieces_channel
 from settings import Settings
 from tests.integration.api_service import Api
 from tests.integration.database_stage import eventually
 from webapp.app import create_app
-from webapp.streaming.token_messages import asks_channel, decode_asks, encode_pieces, pieces_channel
 
 CHAT = {"model": "words", "messages": [{"role": "user", "content": "eins"}], "stream": True}
 PROMPT = {"model": "words", "prompt": "eins", "stream": True}
+MESSAGE = CHAT | {"max_tokens": 9}
 RESPONSE = {"model": "words", "input": "eins", "stream": True}
 
 Event = dict[str, Any]
@@ -300,6 +301,30 @@ def test_an_answer_that_was_generated_anew_and_differently_is_an_error(streaming
     end(streaming, "two three")
     (error,) = events
     assert error["error"]["code"] == "stream_diverged"
+
+
+def test_a_message_whose_worker_was_lost_goes_on_or_ends_with_an_error(streaming: Api, worker: Worker) -> None:
+    for regenerated, last in (("one two", "message_stop"), ("two three", "error")):
+        streaming.sql("delete from requests")
+        events = (one for one in post(streaming, "/v1/messages", MESSAGE) if one["type"] != "ping")
+        assert next(events)["type"] == "message_start"
+        worker.publish(0, "one")
+        assert [next(events)["type"], next(events)["delta"]] == [
+            "content_block_start",
+            {"type": "text_delta", "text": "one"},
+        ]
+        worker.publish(0, regenerated)  # by the next worker, from its beginning
+        end(streaming, regenerated)
+        *_, ended = events
+        assert ended["type"] == last
+    assert (ended["error"]["type"], ended["error"]["code"]) == ("api_error", "stream_diverged")
+
+
+def test_a_message_that_its_client_leaves_is_cancelled(api: Api) -> None:
+    stream = post(api, "/v1/messages", MESSAGE)
+    assert next(iter(stream))["type"] == "message_start"
+    stream.close()
+    assert [row.status for row in api.sql("select status from requests")] == ["cancelled"]
 
 
 def test_garbage_on_the_channel_harms_no_stream(streaming: Api, worker: Worker, redis_url: str) -> None:

@@ -98,6 +98,8 @@ def test_a_streamed_response_has_the_items_of_the_stored_one_and_resumes_anywher
     }
     for kind, deltas in said.items():
         assert deltas == "".join(item["content"][0]["text"] for item in final["output"] if item["type"] == kind)
+    arguments = [event["delta"] for event in seen if event["type"] == "response.function_call_arguments.delta"]
+    assert arguments == [item["arguments"] for item in final["output"] if item["type"] == "function_call"]
     numbers = [event["sequence_number"] for event in seen]
     assert numbers == sorted(set(numbers))
     for after in range(max(numbers) + 1):

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from inference.model_prompt import ModelPrompt
+from inference.prompts.model_prompt import ModelPrompt
 from inference.tool_calls import required_format
 from request_body import RequestBody, StoredToolChoice, read_body
 from settings import BUNDLED_MODEL, Settings
 from tests.integration.answering_worker import answering, events
-from tests.integration.api_service import Api
+from tests.integration.api_service import UNREADABLE, Api, cannot_read
 from tests.integration.conftest import running_api
 from tests.unit.inference.tool_template import TOOL_TEMPLATE
 
@@ -110,14 +110,6 @@ def test_a_response_that_calls_a_function_goes_on_with_its_result(tools: Api) ->
     assert [item["type"] for item in listed] == ["message", "message", "function_call", "function_call_output"]
 
 
-def test_a_streamed_response_that_is_a_call_begins_like_every_other(tools: Api) -> None:
-    with answering(tools, CALLS):
-        sent = events(tools.call("POST", "/v1/responses", json=RESPONSE | {"stream": True}))
-    kinds = [event["type"] for event in sent]
-    assert kinds[:3] == ["response.created", "response.in_progress", "response.output_item.added"]
-    assert [event["sequence_number"] for event in sent] == sorted({event["sequence_number"] for event in sent})
-
-
 def test_a_streamed_chat_says_its_text_and_then_its_calls(tools: Api) -> None:
     with answering(tools, f"I look.{CALLS}"):
         chunks = events(tools.call("POST", "/v1/chat/completions", json=CHAT | {"stream": True}))
@@ -126,21 +118,6 @@ def test_a_streamed_chat_says_its_text_and_then_its_calls(tools: Api) -> None:
     [called] = [delta["tool_calls"][0] for delta in deltas if "tool_calls" in delta]
     assert (called["index"], json.loads(called["function"]["arguments"])) == (0, ARGUMENTS)
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
-
-
-@pytest.mark.parametrize("text", [CALLS, f"I look.{CALLS}", "It rains.", "{no call"])
-def test_a_streamed_response_has_the_items_of_the_stored_one(tools: Api, text: str) -> None:
-    with answering(tools, text):
-        seen = events(tools.call("POST", "/v1/responses", json=RESPONSE | {"stream": True}))
-    final = seen[-1]["response"]
-    done = [event["item"] for event in seen if event["type"] == "response.output_item.done"]
-    assert done == final["output"]
-    said = "".join(event["delta"] for event in seen if event["type"] == "response.output_text.delta")
-    assert said == "".join(item["content"][0]["text"] for item in done if item["type"] == "message")
-    numbers = [event["sequence_number"] for event in seen]
-    assert numbers == sorted(set(numbers))
-    arguments = [event["delta"] for event in seen if event["type"] == "response.function_call_arguments.delta"]
-    assert arguments == [item["arguments"] for item in done if item["type"] == "function_call"]
 
 
 @pytest.mark.parametrize(
@@ -162,6 +139,81 @@ def test_a_required_call_needs_an_engine_that_holds_answers_to_formats(
     [row] = tools.sql("select needs, body -> 'tool_choice' as choice from requests")
     assert set(row.needs) == {"tools", "response_format"}
     assert row.choice["mode"] == "required"
+
+
+FORCED = {"tool_choice": "required"}
+CUT = [
+    ('{"name": "weather", "arguments": {"city": "Kö', '{"city": "Kö'),
+    ('{"name": "weather", "arguments": {"city": "Köln"}', '{"city": "Köln"}'),
+    ('{"name": "wea', ""),
+    ("{", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "arguments"), CUT)
+def test_a_forced_call_that_its_limit_cuts_is_a_call_with_what_there_is(tools: Api, text: str, arguments: str) -> None:
+    with answering(tools, text, status="incomplete"):
+        [choice] = tools.call("POST", "/v1/chat/completions", json=CHAT | FORCED).json["choices"]
+        chunks = events(tools.call("POST", "/v1/chat/completions", json=CHAT | FORCED | {"stream": True}))
+        response = tools.call("POST", "/v1/responses", json=RESPONSE | FORCED).json
+        seen = events(tools.call("POST", "/v1/responses", json=RESPONSE | FORCED | {"stream": True}))
+    [call] = choice["message"]["tool_calls"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (None, "length")
+    assert call["function"] == {"name": "weather", "arguments": arguments}
+    streamed = [chunk["choices"][0] for chunk in chunks]
+    assert [one["delta"]["tool_calls"][0]["function"] for one in streamed if "tool_calls" in one["delta"]] == [
+        call["function"]
+    ]
+    assert streamed[-1]["finish_reason"] == "length"
+    for shown in (response, seen[-1]["response"]):
+        [item] = shown["output"]
+        assert (item["type"], item["status"], item["arguments"]) == ("function_call", "incomplete", arguments)
+        assert shown["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
+@pytest.mark.parametrize(
+    "arguments", ['"not json"', "NaN", "1e999", "[1]", "null", '{"city": NaN}', '{"city": Infinity}']
+)
+def test_arguments_that_are_no_json_object_are_no_call(tools: Api, arguments: str) -> None:
+    text = f'{{"name": "weather", "arguments": {arguments}}}'
+    with answering(tools, text):
+        auto = tools.call("POST", "/v1/chat/completions", json=CHAT).json["choices"][0]
+        forced = tools.call("POST", "/v1/chat/completions", json=CHAT | FORCED).json["choices"][0]
+    for choice in (auto, forced):
+        assert (choice["message"]["content"], choice["message"]["tool_calls"]) == (text, None)
+        assert choice["finish_reason"] == "stop"
+
+
+HALF_EMOJI = CALLS.replace("Köln", "\\ud83d")
+
+
+def test_half_an_emoji_in_arguments_is_answered_streamed_listed_and_continued(tools: Api) -> None:
+    with answering(tools, HALF_EMOJI):
+        chat = tools.call("POST", "/v1/chat/completions", json=CHAT).json["choices"][0]["message"]["tool_calls"][0]
+        chunks = events(tools.call("POST", "/v1/chat/completions", json=CHAT | {"stream": True}))
+        response = tools.call("POST", "/v1/responses", json=RESPONSE).json
+        seen = events(tools.call("POST", "/v1/responses", json=RESPONSE | {"stream": True}))
+        output = {"type": "function_call_output", "call_id": response["output"][0]["call_id"], "output": "rain"}
+        asked = RESPONSE | {"input": [output], "previous_response_id": response["id"]}
+        assert tools.call("POST", "/v1/responses", json=asked).status_code == 200
+    assert json.loads(chat["function"]["arguments"]) == {"city": "\ufffd"}
+    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    assert seen[-1]["type"] == "response.completed"
+    listed = tools.call("GET", "/v1/responses").json["data"]
+    assert json.loads(response["output"][0]["arguments"]) == {"city": "\ufffd"}
+    assert response["id"] in {one["id"] for one in listed}
+
+
+def test_an_answer_that_cannot_be_read_is_an_error_of_its_own_in_a_list(
+    tools: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with answering(tools, "It rains."):
+        bad, good = (tools.call("POST", "/v1/responses", json=RESPONSE).json["id"] for _ in range(2))
+    tools.sql("update requests set output_text = :text where id = :id", text=UNREADABLE, id=bad)
+    cannot_read(monkeypatch)
+    shown = tools.call("GET", f"/v1/responses/{bad}")
+    assert (shown.status_code, shown.json["error"]["code"]) == (200, "unreadable_answer")
+    assert {one["id"] for one in tools.call("GET", "/v1/responses").json["data"]} == {bad, good}
 
 
 def test_without_a_choice_the_model_is_not_told_of_the_tools(tools: Api) -> None:
@@ -244,3 +296,28 @@ def test_a_schema_that_no_engine_can_keep_to_is_refused_by_name(
     error = refusing_api.call("POST", path, json=body).json["error"]
     assert error["param"] == ("response_format" if "chat" in path else "text.format")
     assert error["code"] == "invalid_json_schema"
+
+
+TIME = {"name": "time", "parameters": {"type": "object", "properties": {}}}
+WEATHER = {"type": "function", "function": {"name": "weather"}}
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [WEATHER]}}
+ALLOWED_OF_RESPONSES = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "weather"}]}
+
+
+def test_a_choice_allows_some_of_the_tools_or_any(tools: Api) -> None:
+    chat = CHAT | {"tools": [*CHAT["tools"], {"type": "function", "function": TIME}]}
+    response = RESPONSE | {"tools": [*RESPONSE["tools"], {"type": "function", **TIME}]}
+    asked = [
+        ("/v1/chat/completions", chat | {"tool_choice": ALLOWED}, ["weather"], "auto"),
+        ("/v1/responses", response | {"tool_choice": ALLOWED_OF_RESPONSES}, ["weather"], "required"),
+        ("/v1/chat/completions", chat | {"tool_choice": "any"}, ["weather", "time"], "required"),
+    ]
+    for path, body, offered, mode in asked:
+        with answering(tools, CALLS):
+            assert tools.call("POST", path, json=body).status_code == 200
+        [row] = tools.sql("select body from requests order by arrived_at desc limit 1")
+        stored = read_body(row.body)
+        assert ([tool.name for tool in stored.tools], stored.tool_choice.mode) == (offered, mode)
+    unknown = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "other"}]}
+    refused = tools.call("POST", "/v1/responses", json=response | {"tool_choice": unknown})
+    assert (refused.status_code, refused.json["error"]["param"]) == (400, "tool_choice")

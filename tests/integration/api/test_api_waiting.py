@@ -30,11 +30,65 @@ def test_a_retry_under_its_key_waits_for_the_job_that_runs_already(api: Api) -> 
     first = api.call("POST", "/v1/chat/completions", json=CHAT, headers=KEY)
     assert first.status_code == 504
     assert "Idempotency-Key" in first.json["error"]["message"]
-    assert [row.status for row in api.sql("select status from requests")] == ["queued"]
+    assert "x-should-retry" not in first.headers
+    cancelled = api.call("POST", "/v1/chat/completions", json=CHAT | {"messages": [{"role": "user", "content": "b"}]})
+    assert (cancelled.status_code, cancelled.headers["x-should-retry"]) == (504, "false")
+    assert [row.status for row in api.sql("select status from requests order by arrived_at")] == ["queued", "cancelled"]
     end_all(api)
     second = api.call("POST", "/v1/chat/completions", json=CHAT, headers=KEY)
     assert (second.status_code, second.json["choices"][0]["message"]["content"]) == (200, "one")
-    assert len(api.sql("select id from requests")) == 1
+    assert len(api.sql("select id from requests")) == 2
+
+
+def fail_all(api: Api, code: str) -> None:
+    """Fails all requests as the reconciler or a worker does."""
+    end(
+        api,
+        f"""update requests set status = 'failed', finished_at = clock_timestamp(),
+        error = jsonb_build_object('code', '{code}', 'message', 'Why.') where status = 'queued' returning id""",
+    )
+
+
+@pytest.mark.unanswered
+@pytest.mark.parametrize("code", ["deadline_exceeded", "server_error", "out_of_memory"])
+def test_a_key_whose_request_the_service_failed_is_free_for_another_try(api: Api, code: str) -> None:
+    body, path = {"model": "words", "input": "a", "background": True}, "/v1/responses"
+    first = api.call("POST", path, json=body, headers=KEY).json["id"]
+    fail_all(api, code)
+    again = api.call("POST", path, json=body, headers=KEY).json
+    assert (again["id"] != first, again["status"]) == (True, "queued")
+    assert api.call("POST", path, json=body, headers=KEY).json["id"] == again["id"]
+    assert api.call("GET", f"{path}/{first}").json["status"] == "failed"
+    different = api.call("POST", path, json=body | {"input": "b"}, headers=KEY)
+    assert different.status_code == 422
+
+
+@pytest.mark.unanswered
+@pytest.mark.parametrize("tier", ["default", "priority"])
+def test_one_of_several_answers_that_the_service_failed_is_tried_again_alone(api: Api, tier: str) -> None:
+    asked = CHAT | {"n": 3, "service_tier": tier}
+    assert api.call("POST", "/v1/chat/completions", json=asked, headers=KEY).status_code == 504
+    ids = [row.id for row in api.sql("select id from requests order by arrived_at, id")]
+    assert len(ids) == 3
+    api.sql(
+        """update requests set status = 'failed', finished_at = clock_timestamp(), error = '{"code": "server_error"}'
+        where id = :id""",
+        id=ids[1],
+    )
+    assert api.call("POST", "/v1/chat/completions", json=asked, headers=KEY).status_code == 504
+    end_all(api)
+    answer = api.call("POST", "/v1/chat/completions", json=asked, headers=KEY)
+    assert (answer.status_code, len(answer.json["choices"])) == (200, 3)
+    assert api.sql("select count(*) from requests")[0][0] == 4
+
+
+@pytest.mark.unanswered
+def test_a_key_whose_prompt_was_refused_gives_the_same_and_says_so(api: Api) -> None:
+    assert api.call("POST", "/v1/chat/completions", json=CHAT, headers=KEY).status_code == 504
+    fail_all(api, "invalid_prompt")
+    error = api.call("POST", "/v1/chat/completions", json=CHAT, headers=KEY)
+    assert (error.status_code, "send another key" in error.json["error"]["message"]) == (502, True)
+    assert api.sql("select count(*) from requests")[0][0] == 1
 
 
 @pytest.fixture

@@ -1,11 +1,14 @@
 """However many calls come at once, no limit is exceeded; what a call that fails had reserved is free again."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from threading import Barrier
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from models.bulk.bulk_jobs import MOST_UNENDED
@@ -15,7 +18,8 @@ from tests.integration.api_service import Api, ApiAnswer
 from tests.integration.conftest import running_api
 from webapp import app
 from webapp.bulk.file_upload import CHUNK_BYTES
-from webapp.responses import responses_api
+from webapp.routes import responses_api
+from webapp.waiting.patience import AT_ONCE
 
 CALLS = 60
 MOST_QUEUED, MOST_WAITING, MOST_BYTES = 7, 5, 2_000_000
@@ -29,7 +33,7 @@ def limited(web_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setattr(app, "STATEMENT_TIMEOUT_S", 60.0)
     limits = {
         "tenant_queued_requests": MOST_QUEUED,
-        "tenant_waiting_calls": MOST_WAITING,
+        "waiting_calls": 7,  # of which one tenant has MOST_WAITING,
         "tenant_file_bytes": MOST_BYTES,
         "max_body_bytes": 600_000,
         "wait_s": 2.0,
@@ -137,6 +141,34 @@ def test_batches_that_have_not_ended(limited: Api) -> None:
     statuses = at_once(limited, lambda api, _: new_batch(api, file))
     assert statuses == {200: 4, 429: CALLS - 4}
     assert limited.sql("select count(*) from bulk_jobs") == [(MOST_UNENDED,)]
+
+
+def test_calls_that_wait_for_another_call_of_their_tenant_leave_connections_to_strangers(limited: Api) -> None:
+    file, stranger = upload(limited, 1).json["id"], limited.other_tenant()
+    calls: list[Callable[[Api], ApiAnswer]] = [
+        lambda api: new_batch(api, file),
+        lambda api: upload(api, 1),
+        lambda api: api.call("POST", "/v1/magnus/webhooks", json=URL),
+        lambda api: api.call("POST", "/v1/responses", json=BODY | {"service_tier": "priority"}),
+    ]
+    with ExitStack() as ended, limited.engine.connect() as another_process:
+        threads = ended.enter_context(ThreadPoolExecutor(CALLS))
+        ended.callback(another_process.rollback)
+        for counted in ("bulk jobs", "bytes of files", "webhook endpoints", "priority requests"):
+            lock = text("select pg_advisory_xact_lock(hashtextextended(:counted, 0))")
+            another_process.execute(lock, {"counted": f"{counted} of acme"})
+        for call in calls * (CALLS // len(calls)):
+            threads.submit(call, Api(limited.client.application.test_client(), limited.engine, limited.key))
+        while waiting(limited) < AT_ONCE:
+            time.sleep(0.05)
+        assert [stranger.call("GET", "/v1/responses").status_code for _ in range(20)] == [200] * 20
+        assert waiting(limited) == AT_ONCE
+
+
+def waiting(api: Api) -> int:
+    """How many connections wait for a lock of a tenant."""
+    ((waiting,),) = api.sql("select count(*) from pg_locks where locktype = 'advisory' and not granted")
+    return int(waiting)
 
 
 def test_requests_of_one_idempotency_key(limited: Api) -> None:

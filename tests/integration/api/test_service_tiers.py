@@ -7,9 +7,8 @@ from typing import Any, Literal
 import pytest
 from openai import OpenAI
 
-from models.session import make_sessions
+from models.connections.session import make_sessions
 from models.tenants import tenant_limits
-from scheduling.request import BACKGROUND_PRIORITY
 from tests.integration.answering_worker import answering, events
 from tests.integration.api_service import MODEL, Api
 from tests.integration.bulk_stage import BulkStage, chat_line, create
@@ -21,12 +20,12 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/responses", {"model": MODEL, "input": "eins"}),
 ]
 Asked = Literal["auto", "default", "flex", "priority"]
-TIERS: list[tuple[Asked | None, str, int]] = [
-    (None, "default", 7),
-    ("auto", "default", 7),
-    ("default", "default", 7),
-    ("flex", "flex", BACKGROUND_PRIORITY + 7),
-    ("priority", "priority", 7 - BACKGROUND_PRIORITY),
+TIERS: list[tuple[Asked | None, str]] = [
+    (None, "default"),
+    ("auto", "default"),
+    ("default", "default"),
+    ("flex", "flex"),
+    ("priority", "priority"),
 ]
 
 
@@ -39,11 +38,11 @@ def allow(api: Api, priority_requests: int) -> None:
 def test_every_call_is_served_by_the_tier_that_it_asks_for_and_says_so(api: Api) -> None:
     with answering(api):
         for path, body in CALLS:
-            for asked, served, _ in TIERS:
+            for asked, served in TIERS:
                 answer = api.call("POST", path, json=body | {"service_tier": asked, "magnus": {"priority": 7}})
                 assert (answer.status_code, answer.json["service_tier"]) == (200, served), (path, asked)
-    stored = api.sql("select priority from requests order by arrived_at")
-    assert [row.priority for row in stored] == [priority for _, _, priority in TIERS] * len(CALLS)
+    stored = api.sql("select tier, priority from requests order by arrived_at")
+    assert stored == [(tier, 7) for _, tier in TIERS] * len(CALLS)
 
 
 def test_the_official_client_reads_the_tier_of_answers_and_of_chunks(api: Api, client: OpenAI) -> None:
@@ -113,4 +112,4 @@ def test_a_line_of_a_batch_is_flex_and_cannot_be_ahead_of_others(client: OpenAI,
     (refused,) = errors
     assert refused["custom_id"] == "priority"
     assert refused["response"]["body"]["error"]["param"] == "service_tier"
-    assert bulk.api.sql("select distinct priority from requests") == [(BACKGROUND_PRIORITY,)]
+    assert bulk.api.sql("select distinct tier, priority from requests") == [("flex", 0)]

@@ -83,21 +83,3 @@ def test_who_waits_when_the_process_stops_is_answered(web: WebProcess, api: Api)
         call.join()
     assert web.process.wait(60) == 0
     assert [answer.json()["status"] for answer in answers] == ["queued"] * len(calls)
-
-
-def test_a_limit_holds_over_several_web_processes(web_settings: Settings, api: Api, tmp_path: Path) -> None:
-    limited = web_settings.model_copy(update={"rate_limit": "10/hour", "wait_s": 60.0})
-    (tmp_path / "one").mkdir()
-    (tmp_path / "other").mkdir()
-    with (
-        running_web(limited, tmp_path / "one") as one,
-        client_of(one, api) as first,
-        running_web(limited, tmp_path / "other") as other,
-        client_of(other, api) as second,
-    ):
-        pause = threading.Event()
-        passed = 0
-        for _ in range(10):
-            passed += sum(client.get("/v1/models").status_code == 200 for client in (first, second))
-            pause.wait(0.2)  # the processes exchange their counts twice a second
-    assert 10 <= passed < 15

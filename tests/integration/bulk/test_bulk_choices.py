@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
+from tasks.chores import line_feeder
 from tests.integration.api_service import MODEL, Api
 from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, results
 
@@ -31,6 +32,27 @@ def test_a_line_has_as_many_choices_as_it_asks_for_with_the_prompt_counted_once(
     ]
     assert three["usage"]["prompt_tokens"] == one["usage"]["prompt_tokens"]
     assert three["usage"]["completion_tokens"] == 3 * one["usage"]["completion_tokens"]
+
+
+def test_a_batch_that_has_ended_has_the_usage_of_its_answered_lines(client: OpenAI, bulk: BulkStage) -> None:
+    asked = [chat_line("three", "hello", n=3), chat_line("one"), chat_line("fails", "hi")]
+    batch = create(client, asked)
+    assert batch.usage is None
+    bulk.feed()
+    bulk.api.sql("""update requests set status = 'failed', finished_at = now(), error = '{"code": "x", "message": "y"}'
+        where input = 'hi'""")
+    bulk.answer()
+    bulk.api.sql("update requests set cached_tokens = 1, reasoning_tokens = 1 where status = 'completed'")
+    bulk.finish()
+    done = client.batches.retrieve(batch.id)
+    assert counts(done) == (3, 2, 1)
+    lines = [line["response"]["body"]["usage"] for line in results(client, done.output_file_id).values()]
+    prompts, answers = (sum(line[f"{kind}_tokens"] for line in lines) for kind in ("prompt", "completion"))
+    usage = done.usage
+    assert usage is not None
+    assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (prompts, answers, prompts + answers)
+    assert (usage.input_tokens_details.cached_tokens, usage.output_tokens_details.reasoning_tokens) == (2, 4)
+    assert answers == 8
 
 
 def test_completions_have_choices_and_one_prompt(client: OpenAI, bulk: BulkStage) -> None:
@@ -106,6 +128,23 @@ def test_a_step_ends_after_the_line_that_fills_it(client: OpenAI, bulk: BulkStag
     create(client, [chat_line(str(n), n=128) for n in range(6)])
     bulk.feed()
     assert sorted(bulk.api.sql("select count(*) from requests group by xmin::text")) == [(256,), (512,)]
+
+
+def test_a_step_ends_after_the_line_whose_requests_have_its_bytes(
+    client: OpenAI, bulk: BulkStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_feeder, "STEP_BYTES", 5000)
+    create(client, [chat_line(str(n), "x" * 1000, n=4) for n in range(6)])
+    bulk.feed()
+    assert sorted(bulk.api.sql("select count(*) from requests group by xmin::text")) == 3 * [(8,)]
+
+
+def test_the_lines_of_a_tenant_that_wait_have_no_more_bytes_than_half_of_its_bound(client: OpenAI, api: Api) -> None:
+    bulk = BulkStage(api, max_bytes=20_000)
+    create(client, [chat_line(str(n), "x" * 1000, n=4) for n in range(6)])
+    assert 0 < bulk.feed() < 3
+    bulk.finish()
+    assert api.sql("select completed from bulk_jobs") == [(6,)]
 
 
 def test_too_many_log_probabilities_of_a_lines_answers_are_refused(client: OpenAI, bulk: BulkStage) -> None:

@@ -1,13 +1,19 @@
 """How clients steer batches: pause, resume, another window, retry."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
+
 import openai
 import pytest
 from openai import OpenAI
 from openai.types import Batch
 
+from models.connections.session import make_sessions
 from models.operations.bulk_figures import bulk_figures
-from models.session import make_sessions
 from models.tenants.api_keys import Scope
+from protocol.limits.prompt_limits import PromptLimits
+from tasks.chores.line_feeder import LineFeeder
 from tasks.planning.leader import Leader
 from tests.integration.api_service import MODEL, Api
 from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, results
@@ -55,6 +61,33 @@ def test_a_paused_batch_starts_no_line_until_it_is_resumed(
     bulk.finish()
     assert counts(client.batches.retrieve(paused.id)) == (2, 2, 0)
     assert client.batches.retrieve(other.id).status == "completed"
+
+
+@dataclass(frozen=True)
+class SteeringLimits(PromptLimits):
+    """Limits whose check of a line pauses its batch first, as a client may do at that moment."""
+
+    steer: Callable[[], object] = bool
+
+    def output_limit(self, requested: int | None, *, param: str) -> int:
+        """Pauses the batch."""
+        self.steer()
+        return super().output_limit(requested, param=param)
+
+
+def test_a_batch_is_paused_at_once_while_its_lines_are_read_and_none_of_them_is_stored(
+    client: OpenAI, bulk: BulkStage
+) -> None:
+    batch = create(client, [chat_line("a"), chat_line("b")])
+    known: PromptLimits = bulk.api.client.application.extensions["magnus"].prompt_limits
+    pause = partial(act, bulk.api, batch.id, "/pause")
+    limits = SteeringLimits(**{field.name: getattr(known, field.name) for field in fields(known)}, steer=pause)
+    LineFeeder(bulk.api.engine, lambda: limits, max_requests=100, max_tokens=1000, max_bytes=10**6).feed(60.0)
+    assert bulk.api.sql("select next_line, (select count(*) from requests) from bulk_jobs") == [(1, 0)]
+    assert bulk.api.sql("select tries from bulk_jobs") == [(0,)]  # no line is suspected of having ended the process
+    act(bulk.api, batch.id, "/resume")
+    bulk.finish()
+    assert counts(client.batches.retrieve(batch.id)) == (2, 2, 0)
 
 
 def test_lines_of_a_paused_batch_are_not_read_and_can_be_cancelled_or_expire(client: OpenAI, bulk: BulkStage) -> None:
@@ -113,20 +146,22 @@ def test_another_tier_moves_the_waiting_lines_and_those_that_are_read_later(clie
     bulk = BulkStage(api, max_requests=4)
     batch = create(client, [chat_line(str(n), magnus={"priority": n}) for n in range(4)])
 
-    def priorities() -> list[int]:
+    def tiers() -> list[str]:
         bulk.count()
-        return [row.priority for row in api.sql("select priority from requests order by arrived_at")]
+        return [
+            f"{row.tier} {row.priority}" for row in api.sql("select tier, priority from requests order by arrived_at")
+        ]
 
     bulk.feed()
-    assert priorities() == [-1000, -999]
+    assert tiers() == ["flex 0", "flex 1"]
     changed = act(api, batch.id, service_tier="default")
     assert changed["magnus"]["service_tier"] == "default"  # type: ignore[index]
-    assert priorities() == [0, 1]
+    assert tiers() == ["default 0", "default 1"]
     bulk.answer(1)
     bulk.feed()
-    assert priorities() == [0, 1, 2]
+    assert tiers() == ["default 0", "default 1", "default 2"]
     act(api, batch.id, service_tier="flex")
-    assert priorities() == [0, -999, -998]  # what has ended stays
+    assert tiers() == ["default 0", "flex 1", "flex 2"]  # what has ended stays
     assert act(api, batch.id, "", 400, service_tier="priority")["error"]["param"] == "service_tier"  # type: ignore[index]
     assert act(api, batch.id, "", 400, metadata="a")["error"]["param"] == "metadata"  # type: ignore[index]
     empty = api.call("POST", f"/v1/batches/{batch.id}", json={})
@@ -141,15 +176,6 @@ def test_a_window_that_is_over_is_refused_and_changes_nothing(client: OpenAI, bu
     assert "this window has ended. Give a longer one." in error["message"]  # type: ignore[index]
     assert act(bulk.api, batch.id, "", 400, completion_window="tomorrow")["error"]["param"] == "completion_window"  # type: ignore[index]
     assert client.batches.retrieve(batch.id).completion_window == "24h"
-
-
-@pytest.mark.parametrize("action", ["", "/pause", "/resume"])
-def test_another_tenants_batch_cannot_be_steered(client: OpenAI, api: Api, action: str) -> None:
-    batch = create(client, [chat_line("a")])
-    body = {"completion_window": "1h"} if not action else {}
-    act(api.other_tenant(), batch.id, action, 404, **body)
-    with pytest.raises(openai.NotFoundError):
-        client.post(f"/batches/batch_{'0' * 32}{action or '/pause'}", cast_to=object)
 
 
 def test_a_retry_has_the_lines_without_an_answer_and_names_its_parent(client: OpenAI, api: Api) -> None:
@@ -173,6 +199,19 @@ def test_a_retry_has_the_lines_without_an_answer_and_names_its_parent(client: Op
     assert (done.status, counts(done)) == ("completed", (6, 6, 0))
     assert results(client, done.output_file_id).keys() == {"0", "1", "2", "3", "4", "last"}
     assert act(api, retry.id, "/retry", 400)["error"]["code"] == "nothing_to_retry"  # type: ignore[index]
+
+
+def test_a_refused_retry_leaves_no_file(
+    client: OpenAI, bulk: BulkStage, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = create(client, [chat_line("a")])
+    bulk.feed()
+    client.batches.cancel(first.id)
+    bulk.count()
+    files = api.sql("select count(*) from files")
+    monkeypatch.setattr("webapp.routes.batches_api.MOST_UNENDED", 0)
+    act(api, first.id, "/retry", 429)
+    assert api.sql("select count(*) from files") == files
 
 
 def test_a_retry_that_is_repeated_under_its_key_is_one_batch(client: OpenAI, bulk: BulkStage) -> None:

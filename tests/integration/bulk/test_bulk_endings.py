@@ -1,11 +1,16 @@
 """What batches give when lines are bad, requests fail, windows end, or somebody cancels: what is done stays."""
 
 import csv
+from typing import Any
 
+import openai
+import pytest
 from openai import OpenAI
 
+from models.bulk.bulk_jobs import delete_old_jobs, delete_old_lines
+from models.bulk.stored_files import delete_old_files
 from tests.integration.api_service import MODEL
-from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, records, results
+from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, records, results, upload
 
 
 def test_a_bad_line_goes_to_the_error_file_and_harms_no_other(client: OpenAI, bulk: BulkStage) -> None:
@@ -63,6 +68,13 @@ def test_a_bad_line_goes_to_the_error_file_and_harms_no_other(client: OpenAI, bu
         15: "missing",
         16: "invalid_json_line",
     }
+
+
+def test_a_batch_for_another_endpoint_than_its_lines_is_refused_when_it_is_created(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        create(client, [chat_line("a") | {"url": "/v1/responses"}, chat_line("b") | {"url": "/v1/responses"}])
+    assert (refused.value.param, refused.value.code) == ("endpoint", "mismatched_url")
+    assert list(client.batches.list()) == []
 
 
 def test_a_batch_without_one_valid_line_fails_and_says_why(client: OpenAI, bulk: BulkStage) -> None:
@@ -137,14 +149,6 @@ def test_a_request_that_fails_is_in_the_error_file_and_the_others_are_answered(c
     assert (failed["status_code"], failed["body"]["error"]["code"]) == (502, "out_of_memory")
 
 
-def test_a_deleted_answer_leaves_the_output(client: OpenAI, bulk: BulkStage) -> None:
-    batch = create(client, [chat_line("a"), chat_line("b")])
-    bulk.finish()
-    done = client.batches.retrieve(batch.id)
-    client.responses.delete(results(client, done.output_file_id)["a"]["response"]["request_id"])
-    assert set(results(client, done.output_file_id)) == {"b"}
-
-
 def test_an_incomplete_answer_counts_as_completed_and_says_that_it_was_cut(client: OpenAI, bulk: BulkStage) -> None:
     batch = create(client, [chat_line("a")])
     bulk.feed()
@@ -199,3 +203,29 @@ def test_results_of_both_files_are_read_in_the_order_of_the_input_and_as_a_table
     assert rows[1]["error_code"] == "invalid_json_line"
     refused = bulk.api.call("GET", f"/v1/batches/{batch.id}/results?format=xlsx")
     assert (refused.status_code, refused.json["error"]["param"]) == (400, "format")
+
+
+def test_a_batch_is_gone_from_the_first_line_on_that_is_deleted(client: OpenAI, bulk: BulkStage) -> None:
+    file = upload(client, [chat_line("a"), chat_line("b"), chat_line("c")])
+    asked: Any = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    asked["extra_headers"] = {"Idempotency-Key": "a key"}
+    batch = client.batches.create(**asked)
+    bulk.finish()
+    done = client.batches.retrieve(batch.id)
+    assert done.output_file_id is not None
+    with bulk.api.engine.begin() as connection:
+        assert delete_old_lines(connection, -1.0, 1) == 1
+    for gone in (
+        lambda: client.batches.retrieve(batch.id),
+        lambda: client.files.content(done.output_file_id or ""),
+        lambda: client.get(f"/batches/{batch.id}/results", cast_to=str),
+        lambda: client.batches.cancel(batch.id),
+    ):
+        with pytest.raises(openai.NotFoundError):
+            gone()
+    assert client.batches.list().data == []
+    assert client.batches.create(**asked).id != batch.id  # its key is free
+    with bulk.api.engine.begin() as connection:
+        assert [delete_old_lines(connection, -1.0, 10), delete_old_jobs(connection, -1.0, 10)] == [2, 1]
+        delete_old_files(connection, 60.0, 10)
+    assert bulk.api.sql("select purpose from files") == [("batch",)]

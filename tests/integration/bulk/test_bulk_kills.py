@@ -18,13 +18,13 @@ from tests.integration.database_stage import eventually
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 KILLS, LINES = 10, 8000
-WORK = "import tasks.chores.chores_process as chores\nwhile True: chores.bulk_loop.step()"
-IN_A_STEP = "select 1 from pg_stat_activity where application_name = 'magnus bulk jobs' and state like 'idle in%'"
+IN_A_STEP = "select 1 from bulk_jobs where tries > 0 and fed_at > clock_timestamp()"
 
 
 @contextmanager
 def working_process(environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, "-c", WORK], env=environment, stdout=subprocess.DEVNULL) as process:
+    command = [sys.executable, "-m", "tasks.chores.chores_process"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
         try:
             yield process
         finally:

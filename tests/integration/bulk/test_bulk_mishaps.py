@@ -4,19 +4,21 @@ import os
 import signal
 from dataclasses import dataclass, fields
 
+import openai
+import pytest
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
-from models.bulk.stored_files import delete_old_files
+from models.bulk.stored_files import delete_old_chunks, delete_old_files
+from models.connections.session import make_engine
 from models.leasing import batch_results
 from models.leasing.batch_results import Answer
 from models.leasing.leases import Lease
-from models.session import make_engine
 from models.tables import RequestStatus
+from protocol.limits.prompt_limits import PromptLimits
 from tasks.chores.line_feeder import LineFeeder
-from tests.integration.api_service import Api
+from tests.integration.api_service import UNREADABLE, Api, cannot_read
 from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, jsonl, results, upload
-from webapp.limits.prompt_limits import PromptLimits
 
 
 def figures(api: Api) -> dict[str, float]:
@@ -65,7 +67,7 @@ def test_a_kill_at_line_27_of_a_step_of_64_loses_and_doubles_no_line(client: Ope
     child = os.fork()
     if child == 0:
         engine = make_engine(url)  # a connection of its own
-        LineFeeder(engine, lambda: killing, max_requests=1000, max_tokens=10**6).feed(60.0)
+        LineFeeder(engine, lambda: killing, max_requests=1000, max_tokens=10**6, max_bytes=2**30).feed(60.0)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert bulk.api.sql("select next_line, (select count(*) from requests) from bulk_jobs") == [(1, 0)]
@@ -92,20 +94,6 @@ def test_an_answer_that_comes_after_the_cancel_of_its_batch_ends_the_line_once(c
     assert results(client, ended.error_file_id)["decodes"]["error"]["code"] == "batch_cancelled"
 
 
-def test_a_batch_whose_lines_all_fail_ends_and_says_why(client: OpenAI, bulk: BulkStage) -> None:
-    batch = create(client, [chat_line(str(n)) for n in range(3)])
-    bulk.feed()
-    bulk.api.sql(
-        """update requests set status = 'failed', finished_at = now(),
-            error = '{"code": "server_error", "message": "The engine failed."}'"""
-    )
-    bulk.count()
-    ended = client.batches.retrieve(batch.id)
-    assert (ended.status, counts(ended), ended.output_file_id) == ("completed", (3, 0, 3), None)
-    errors = results(client, ended.error_file_id).values()
-    assert {one["response"]["body"]["error"]["code"] for one in errors} == {"server_error"}
-
-
 def test_what_a_batch_answered_before_it_expired_is_in_the_usage(client: OpenAI, bulk: BulkStage) -> None:
     batch = create(client, [chat_line("a"), chat_line("b")])
     bulk.feed()
@@ -120,6 +108,22 @@ def test_what_a_batch_answered_before_it_expired_is_in_the_usage(client: OpenAI,
     assert (expired.status, counts(expired)) == ("expired", (2, 1, 0))
     used = bulk.api.call("GET", "/v1/magnus/usage").json["data"]
     assert [(day["requests"], day["answer_tokens"]) for day in used] == [(1, 7)]
+
+
+def test_an_answer_that_cannot_be_read_is_its_lines_error_and_the_batch_ends(
+    client: OpenAI, bulk: BulkStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = create(client, [chat_line("a"), chat_line("b")])
+    bulk.feed()
+    bulk.answer(2)
+    bulk.api.sql("update requests set output_text = :text where id = (select min(id) from requests)", text=UNREADABLE)
+    cannot_read(monkeypatch)
+    bulk.count()
+    ended = client.batches.retrieve(batch.id)
+    assert (ended.status, counts(ended)) == ("completed", (2, 2, 0))
+    shown = [one["response"] for one in results(client, ended.output_file_id).values()]
+    assert sorted(one["status_code"] for one in shown) == [200, 500]
+    assert {one["body"]["error"]["code"] for one in shown if one["status_code"] == 500} == {"unreadable_answer"}
 
 
 def test_a_damaged_part_of_a_file_costs_its_lines_and_no_other_batch(client: OpenAI, bulk: BulkStage) -> None:
@@ -149,8 +153,11 @@ def test_two_batches_of_one_file_are_served_whole_though_it_is_deleted_meanwhile
     ]
     bulk.feed()
     client.files.delete(file.id)
+    with pytest.raises(openai.NotFoundError):
+        client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
     while bulk.feed() or bulk.answer():
         with api.engine.begin() as connection:
+            delete_old_chunks(connection, 0.0, 100)
             delete_old_files(connection, 0.0, 100)
     bulk.count()
     for batch in map(client.batches.retrieve, made):

@@ -1,6 +1,5 @@
 """What a batch is told: its tokens, when it should have ended, whether its window can be met; and what a try says."""
 
-import json
 from typing import Any
 
 import openai
@@ -8,10 +7,10 @@ import pytest
 from openai import OpenAI
 from openai.types import Batch
 
-from models.planning.worker_costs import curves_to_store
 from scheduling.costs import ProfiledCurves, ServingCurves
 from tests.integration.api_service import MODEL, Api
 from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, upload
+from tests.integration.database_stage import facts, insert_worker
 
 DRY: Any = {"extra_body": {"magnus": {"dry_run": True}}}
 LINES = [chat_line(str(number), "eins zwei", max_tokens=50) for number in range(40)]
@@ -26,12 +25,8 @@ def magnus(batch: Batch) -> dict[str, Any]:
 def worker(api: Api) -> None:
     """A worker that runs at most ten rows of a hundred tokens, each step in a second."""
     curves = ProfiledCurves(ServingCurves((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0)))
-    api.sql(
-        """insert into workers (name, model, device, theta_bytes, delta_bytes, heartbeat_at, curves)
-        values ('w', :model, 'cpu', 550, 1, clock_timestamp() + interval '1 hour', cast(:curves as jsonb))""",
-        model=MODEL,
-        curves=json.dumps(curves_to_store(curves)),
-    )
+    worker = facts("w", MODEL, 550, curves=curves)
+    insert_worker(api.sql, worker, heartbeat_at="clock_timestamp() + interval '1 hour'")
 
 
 @pytest.mark.usefixtures("worker")

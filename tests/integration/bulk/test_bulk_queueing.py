@@ -2,18 +2,16 @@
 
 from dataclasses import fields, replace
 
-import openai
-import pytest
 from openai import OpenAI
 from sqlalchemy import text
 
 from inference.engine_errors import TokenizerAway
 from models.bulk.bulk_feed import taken_names
+from protocol.limits.prompt_limits import PromptLimits
 from tasks.chores.line_feeder import LINES_AT_ONCE, LineFeeder
 from tests.integration.api_service import MODEL, Api
 from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, results
 from tests.integration.database.query_plans import recorded_scans
-from webapp.limits.prompt_limits import PromptLimits
 
 
 def test_a_line_whose_own_deadline_is_nearer_keeps_it(client: OpenAI, bulk: BulkStage) -> None:
@@ -94,44 +92,20 @@ def test_lines_are_background_work_with_the_priority_that_they_ask_for_among_eac
 ) -> None:
     create(client, [chat_line("a"), chat_line("b", magnus={"priority": 7})])
     bulk.feed()
-    assert bulk.api.sql("select priority from requests order by priority") == [(-1000,), (-993,)]
-
-
-def test_a_deleted_input_file_is_served_to_its_end(client: OpenAI, api: Api) -> None:
-    bulk = BulkStage(api, max_requests=4)
-    batch = create(client, [chat_line(str(n)) for n in range(9)])
-    bulk.feed()
-    client.files.delete(batch.input_file_id)
-    with pytest.raises(openai.NotFoundError):
-        client.batches.create(
-            input_file_id=batch.input_file_id, endpoint="/v1/chat/completions", completion_window="24h"
-        )
-    bulk.finish()
-    assert counts(client.batches.retrieve(batch.id)) == (9, 9, 0)
-
-
-def test_too_many_unended_batches_are_refused(client: OpenAI, api: Api) -> None:
-    batch = create(client, [chat_line("a")])
-    api.sql(
-        """insert into bulk_jobs (id, tenant, endpoint, input_file_id, completion_window, lines, last_line, expires_at)
-        select 'batch_' || n, 'acme', endpoint, input_file_id, '24h', 1, 1, expires_at
-        from bulk_jobs, generate_series(1, 99) n where id = :id""",
-        id=batch.id,
-    )
-    with pytest.raises(openai.RateLimitError):
-        create(client, [chat_line("a")])
+    assert bulk.api.sql("select tier, priority from requests order by priority") == [("flex", 0), ("flex", 7)]
 
 
 def test_a_tokenizer_that_is_away_delays_lines_and_spoils_none(client: OpenAI, bulk: BulkStage, api: Api) -> None:
     class Away:
-        name, detokenizer, vocabulary_size, template_variables = MODEL, None, None, None
+        name, detokenizer, vocabulary_size, template_variables, reads_clock = MODEL, None, None, None, False
+        formats = None
 
         def encode_request(self, *_: object) -> list[int]:
             raise TokenizerAway("gone")
 
     create(client, [chat_line("a")])
     limits = replace(api.client.application.extensions["magnus"].prompt_limits, prompt_format=Away())
-    feeder = LineFeeder(api.engine, lambda: limits, max_requests=100, max_tokens=1000)
+    feeder = LineFeeder(api.engine, lambda: limits, max_requests=100, max_tokens=1000, max_bytes=2**30)
     assert feeder.feed(5.0) == 0
     assert bulk.feed() == 1
 
@@ -161,7 +135,7 @@ def test_a_line_that_ends_the_process_is_refused_by_name_and_delays_no_other_job
             read_at.setdefault(job, ends)
         bulk.api.sql("update bulk_jobs set fed_at = clock_timestamp() where fed_at > clock_timestamp()")
         try:
-            LineFeeder(bulk.api.engine, lambda: limits, max_requests=5000, max_tokens=10**6).feed(60.0)
+            LineFeeder(bulk.api.engine, lambda: limits, max_requests=5000, max_tokens=10**6, max_bytes=2**30).feed(60.0)
         except SystemExit:
             ends += 1
     assert read_at[other.id] <= 2

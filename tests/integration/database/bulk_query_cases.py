@@ -20,9 +20,11 @@ def create_job_twice(connection: Connection) -> None:
 
 
 def write_a_line(connection: Connection) -> None:
-    job = bulk_feed.claim_job(connection, JOB)
+    job = bulk_feed.read_step(connection, JOB)
     assert job
-    bulk_feed.write_lines(connection, job, [NewLine(901, "new", [a_new_request()])], 902)
+    locked = bulk_feed.lock_step(connection, job)
+    assert locked
+    bulk_feed.write_lines(connection, locked, [NewLine(901, "new", [a_new_request()])], 902)
 
 
 def write_counts(connection: Connection) -> None:
@@ -65,7 +67,8 @@ BULK_CASES = [
     Case("bulk_jobs.change_job", on_session(bulk_jobs.change_job, "tenant-0", JOB, "7d", 7 * DAY, "default")),
     Case("bulk_feed.begin_step", lambda c: bulk_feed.begin_step(c, ["nobody"])),
     Case("bulk_feed.others_are_served", bulk_feed.others_are_served, OPEN),
-    Case("bulk_feed.claim_job", lambda c: bulk_feed.claim_job(c, JOB)),
+    Case("bulk_feed.read_step", lambda c: bulk_feed.read_step(c, JOB)),
+    Case("bulk_feed.lock_step", write_a_line),
     Case("bulk_feed.taken_names", lambda c: bulk_feed.taken_names(c, JOB, ["line-7", "new"])),
     Case("bulk_feed.write_lines", write_a_line),
     Case("bulk_feed.end_step", lambda c: bulk_feed.end_step(c, JOB, 500), A_JOB),
@@ -79,7 +82,10 @@ BULK_CASES = [
         "bulk_progress.set_status",
         lambda c: bulk_progress.set_status(c, JOB, BulkStatus.in_progress, BulkStatus.failed, [{"line": 1}]),
     ),
-    Case("bulk_progress.write_sizes", lambda c: bulk_progress.write_sizes(c, {INPUT: 7})),
+    Case("bulk_progress.measured_line", lambda c: bulk_progress.measured_line(c, INPUT)),
+    Case("bulk_progress.add_size", lambda c: bulk_progress.add_size(c, INPUT, 0, 3, 7)),
+    Case("bulk_progress.check_now", lambda c: bulk_progress.check_now(c, JOB)),
+    Case("bulk_progress.let_results_expire", lambda c: bulk_progress.let_results_expire(c, JOB)),
     Case(
         "bulk_jobs.ended_lines",
         on_session(bulk_jobs.ended_lines, JOB, FilePurpose.output, 450, 100),
@@ -89,5 +95,7 @@ BULK_CASES = [
     Case("bulk_jobs.ended_lines", on_session(bulk_jobs.ended_lines, JOB, FilePurpose.error, 0, 100), A_JOB, "errors"),
     Case("bulk_figures.bulk_figures", on_session(bulk_figures.bulk_figures, JOB), A_JOB + LINES),
     Case("bulk_jobs.delete_old_jobs", lambda c: bulk_jobs.delete_old_jobs(c, DAY, 500), 1000 + FEW),
+    Case("bulk_jobs.delete_old_lines", lambda c: bulk_jobs.delete_old_lines(c, DAY, 500), 1000 + FEW),
+    Case("stored_files.delete_old_chunks", lambda c: stored_files.delete_old_chunks(c, DAY, 500), 4000),
     Case("stored_files.delete_old_files", lambda c: stored_files.delete_old_files(c, DAY, 500), 4000),
 ]

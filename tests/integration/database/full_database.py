@@ -6,8 +6,8 @@ Its tables are so large that Postgres finds the rows of a statement by an index 
 from sqlalchemy import Engine, text
 
 from benchmarks.inputs.filled_database import fill
+from models.connections.session import make_sessions
 from models.operations.minute_history import fold_totals
-from models.session import make_sessions
 
 ENDED, QUEUED, BATCHES, ROWS_A_BATCH, NEW = 200_000, 20_000, 40, 10, 50
 USING, ENTRIES = 50, 200  # tenants that used something each day, and what is not folded yet
@@ -32,8 +32,9 @@ BESIDE = (
     from generate_series(0, 999) as n""",
     f"""insert into bulk_lines (job_id, line, custom_id, request_id)
     select '{JOB}', n, 'line-' || n, 'resp_' || lpad(to_hex(n), 32, '0') from generate_series(1, 900) as n""",
-    """insert into workers (name, model, device, theta_bytes, delta_bytes)
-    select 'w' || n, 'small', 'cpu', 1000000, 100 from generate_series(1, 4) as n""",
+    """insert into workers (name, model, longest_row_tokens, facts)
+    select 'w' || n, 'small', 10000, jsonb_build_object('name', 'w' || n, 'model', 'small', 'device', 'cpu',
+        'memory', '{"theta_bytes": 1000000, "delta_bytes": 100}'::jsonb) from generate_series(1, 4) as n""",
     # batches of the last day whose requests are deleted
     f"""insert into batches (worker, policy, status, size, length, predicted_generation_length, estimated_s, sent_at,
         fence, started_at, finished_at)

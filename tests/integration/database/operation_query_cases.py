@@ -5,7 +5,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
 
-from models import client_requests
+from models import client_requests, planner_state
 from models.bulk import bulk_jobs
 from models.operations import (
     application_figures,
@@ -22,7 +22,6 @@ from models.operations import (
 from models.operations.operator_jobs import JobFilter
 from models.operations.scaling_signals import ScalingSignal
 from models.operations.shadow_round import ShadowRound
-from models.planning import planner_state
 from models.tables import RequestStatus
 from models.webhooks import webhook_deliveries, webhook_endpoints
 from tests.integration.database.full_database import BATCHES, DELIVERED, QUEUED
@@ -74,10 +73,15 @@ OPERATION_CASES = [
     ),
     Case("service_history.database_clock", on_session(service_history.database_clock)),
     Case("operator_access.record_action", on_session(operator_access.record_action, "me", "pause", "planning")),
+    Case(
+        "operator_access.record_if_written",
+        lambda c: operator_access.record_if_written(c, "me@host", "policy set", "vs", {"state_dir": "x"}),
+    ),
     Case("operator_access.audit_entries", on_session(operator_access.audit_entries, 50)),
     Case("operator_access.begin_session", on_session(operator_access.begin_session, DIGEST, 60.0, key_id=1)),
     Case("operator_access.find_session", on_session(operator_access.find_session, DIGEST)),
     Case("operator_access.end_session", on_session(operator_access.end_session, DIGEST)),
+    Case("fleet_use.empty_answers", on_session(fleet_use.empty_answers), 400 + FEW),
     Case("fleet_use.workers_in_use", on_session(fleet_use.workers_in_use), OPEN),
     Case(
         "fleet_use.served_batches",
@@ -120,7 +124,7 @@ OPERATION_CASES = [
     Case("operator_jobs.cancel_waiting", on_session(operator_jobs.cancel_waiting, RARE), COUNTED),
     Case("operator_jobs.move_waiting", on_session(operator_jobs.move_waiting, RARE, "words"), COUNTED),
     Case("operator_jobs.served_models", on_session(operator_jobs.served_models)),
-    Case("operator_jobs.submit_again", on_session(operator_jobs.submit_again, FAILED_IDS), 4 * 500 + FEW),
+    Case("operator_jobs.submit_again", on_session(operator_jobs.submit_again, FAILED_IDS, 10), 4 * 500 + FEW),
     Case(
         "operator_jobs.jobs_with_prefix",
         on_session(operator_jobs.jobs_with_prefix, "resp_0000000000000000000000000001", 50),

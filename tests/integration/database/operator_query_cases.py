@@ -5,10 +5,10 @@ from contextlib import suppress
 
 from sqlalchemy import Connection, text
 
-from models import ended_requests, served_work, training_log
-from models.connections import connection_slots, installation, schema_upgrade
+from models import ended_requests, planner_state, schema_upgrade, training_log
+from models.connections import connection_slots, installation
 from models.operations import application_figures, minute_history, operator_overview, process_heartbeats, window_stats
-from models.planning import planner_state, response_time_estimate
+from models.planning import response_time_estimate, served_work
 from models.upkeep import invariants, retention
 from tests.integration.database.full_database import BATCHES, ROWS_A_BATCH
 from tests.integration.database.query_cases import A_MINUTE, COUNTED, DAY, FEW, HOUR, OPEN, Case, on_session
@@ -25,7 +25,10 @@ def a_window(since_ago_s: float, until_ago_s: float) -> Callable[[Connection], o
 def traces_of_the_last_minute(connection: Connection) -> object:
     at = str(connection.execute(text("select clock_timestamp() - interval '60 s'")).scalar_one())
     planner_state.write_service_state(connection, "traced", {"at": at, "id": ""})
-    return ended_requests.take_traced(connection, 500)
+    traced = ended_requests.read_traced(connection, 500)
+    if traced is not None:
+        ended_requests.move_mark(connection, traced)
+    return traced
 
 
 def served_work_of(window_s: float) -> Callable[[Connection], object]:
@@ -44,10 +47,8 @@ OPERATOR_CASES = [
     Case("minute_history.ended_last_hour", on_session(minute_history.ended_last_hour), 60 + 6 * A_MINUTE),
     Case("minute_history.ended_totals", on_session(minute_history.ended_totals)),
     Case("minute_history.fold_totals", on_session(minute_history.fold_totals)),
-    Case("operator_overview.request_counts", on_session(operator_overview.request_counts, 10.0), 2 * COUNTED),
-    Case("operator_overview.workers_alive", on_session(operator_overview.workers_alive, 10.0)),
-    Case("operator_overview.workers_not_consuming", on_session(operator_overview.workers_not_consuming)),
-    Case("operator_overview.fleet_findings", on_session(operator_overview.fleet_findings, 10.0), OPEN),
+    Case("operator_overview.request_counts", on_session(operator_overview.request_counts), 2 * COUNTED),
+    Case("operator_overview.fleet_findings", on_session(operator_overview.fleet_findings, (), 10.0), OPEN),
     Case("operator_overview.planner_findings", on_session(operator_overview.planner_findings)),
     Case("operator_overview.what_is_missing", on_session(operator_overview.what_is_missing, 10.0)),
     Case("application_figures.applications", on_session(application_figures.applications), 5000 + FEW),
@@ -63,12 +64,14 @@ OPERATOR_CASES = [
     ),
     Case("window_stats.window_stats", on_session(window_stats.window_stats), COUNTED + OPEN, "of the last minute"),
     Case("window_stats.window_stats", a_window(DAY, DAY - 60), COUNTED + OPEN, "of a minute long ago"),
-    Case("ended_requests.take_traced", traces_of_the_last_minute, 2 * 500 + A_MINUTE + FEW),
+    Case("ended_requests.read_traced", traces_of_the_last_minute, 2 * 500 + A_MINUTE + FEW),
+    Case("ended_requests.move_mark", traces_of_the_last_minute, 2 * 500 + A_MINUTE + FEW),
     Case("served_work.measured_work", served_work_of(60.0), served_work.MOST_REQUESTS + FEW),
     Case("process_heartbeats.write", lambda c: process_heartbeats.write(c, "beat", "host:1", 0.0)),
     Case("process_heartbeats.forget", lambda c: process_heartbeats.forget(c, "beat", "host:1")),
     Case("process_heartbeats.processes", process_heartbeats.processes),
-    Case("schema_upgrade.server_facts", schema_upgrade.server_facts),
+    Case("schema_upgrade.server_version", schema_upgrade.server_version),
+    Case("schema_upgrade.hazards", schema_upgrade.hazards),
     Case("schema_upgrade.unreadable_tables", schema_upgrade.unreadable_tables, 1000),  # of the catalog
     Case("connection_slots.connection_shortage", lambda c: connection_slots.connection_shortage(c, {"web": 1})),
     Case("installation.read_installation", installation.read_installation),

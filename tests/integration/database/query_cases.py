@@ -15,6 +15,8 @@ from models import (
     model_versions,
     new_requests,
     notifications,
+    planner_state,
+    registered_workers,
     request_predictions,
     training_log,
 )
@@ -23,9 +25,8 @@ from models.leasing import batch_results, leases, requeue, worker_registration
 from models.leasing.batch_results import Answer, BatchBegan, BatchEnded, Figures, RowReturned
 from models.leasing.leases import Lease
 from models.leasing.requeue import UnfinishedBatch
-from models.leasing.worker_registration import WorkerRegistration
-from models.new_requests import NewRequest
-from models.planning import batch_claims, leadership, live_fleet, planner_requests, planner_state, queue_snapshot
+from models.new_requests import NewRequest, SubmissionEta
+from models.planning import batch_claims, leadership, live_fleet, planner_requests, queue_snapshot
 from models.planning.leadership import Lead
 from models.planning.queue_snapshot import QueueSnapshot
 from models.tables import BatchStatus, RequestStatus
@@ -43,6 +44,7 @@ from tests.integration.database.full_database import (
     QUEUED,
     ROWS_A_BATCH,
 )
+from tests.integration.database_stage import facts
 
 # role_grants.grant changes rights, session_settings.is_pooled reads the connection's own process id, read_views and run
 # run a statement that they are given
@@ -163,13 +165,13 @@ def begin(connection: Connection) -> None:
 def give_back(connection: Connection) -> None:
     lease = a_lease(connection)
     returned = [RowReturned(lease, one, (1, 2)) for one in in_batch(connection, lease)]
-    batch_results.write_returned(connection, returned, 0.1)
+    batch_results.write_returned(connection, returned, 0.1, {"small": "a"})
 
 
 def close(connection: Connection) -> None:
     figures = Figures(1.0, 10, 10, 100, 10, 10, 1000)
     ended = BatchEnded(a_lease(connection), BatchStatus.finished, 0.0, figures)
-    batch_results.write_closed(connection, [ended], 0.1, 5)
+    batch_results.write_closed(connection, [ended], 0.1)
 
 
 def incarnation(connection: Connection) -> float:
@@ -182,7 +184,9 @@ def renew(connection: Connection) -> object:
 
 
 def a_new_request() -> NewRequest:
-    return NewRequest("tenant-0", MODEL, "copy", "", "a b c", {}, 3, 3, 20, deadline_s=60.0, eta_s=1.0)
+    return NewRequest(
+        "tenant-0", MODEL, "copy", "", "a b c", {}, 3, 3, 20, deadline_s=60.0, eta=SubmissionEta(1.0, 1.0, 0.5, 2.0)
+    )
 
 
 def submit_twice(connection: Connection) -> None:
@@ -191,7 +195,9 @@ def submit_twice(connection: Connection) -> None:
 
 
 def predict(connection: Connection) -> None:
-    request_predictions.write_predictions(connection, dict.fromkeys(a_queued(connection, 20), (10, 20)), "length-9")
+    claimed = request_predictions.claim_unpredicted(connection, 20)
+    lengths = dict.fromkeys((one.id for one in claimed), (10, 20))
+    assert request_predictions.write_predictions(connection, claimed, lengths, "length-9") == len(claimed)
 
 
 def newest_answers(connection: Connection) -> object:
@@ -203,11 +209,17 @@ def newest_answers(connection: Connection) -> object:
 CANCELLED_LATELY_S = 540.0
 ENDED_ID = f"resp_{ENDED // 2:032x}"
 CURVES = ProfiledCurves(ServingCurves((1e-5, 0.0, 0.0, 0.01), (1e-5, 0.0, 0.0, 0.01)))
-W1 = WorkerRegistration("w1", MODEL, "cpu", 1000, 1, None)
+W1 = facts(model=MODEL, kv_tokens=1000)
 # Ended requests a minute: nine of ten ended within a day, the others, cancelled ones, within nine minutes.
 A_MINUTE = ENDED * 9 // 10 // 1440 + ENDED // 10 // 9
 OPEN_IDS = [ENDED // REQUESTS_A_BATCH + 1 + OLD_BATCHES + n for n in (1, 2)]
 COUNTED = QUEUED + OPEN  # a count of what waits visits what it counts, in an index alone
+
+
+def lose_one(connection: Connection) -> object:
+    one = "select b.id, true from batches b where b.id = :id"
+    return requeue.lose_batches(connection, one, {"id": a_lease(connection).batch_id})
+
 
 CASES = [
     Case("batch_claims.claim_batches", claim, A_BATCH),
@@ -229,20 +241,18 @@ CASES = [
     Case("ended_requests.ended", on_session(ended_requests.ended, [ENDED_ID] * 24)),
     Case("worker_registration.other_process", lambda c: worker_registration.other_process(c, "w1", "host:1", 10.0)),
     Case("worker_registration.keep_alive", lambda c: worker_registration.keep_alive(c, "w1", "host:1")),
-    Case("worker_registration.register", lambda c: worker_registration.register(c, W1, 5), OPEN),
+    Case("worker_registration.register", lambda c: worker_registration.register(c, W1), OPEN),
     Case(
         "worker_registration.deregister",
-        lambda c: worker_registration.deregister(c, "w1", incarnation(c), True, 5),
+        lambda c: worker_registration.deregister(c, "w1", incarnation(c), True),
         OPEN,
     ),
-    Case("leases.take_batch", lambda c: leases.take_batch(c, *an_assigned(c), 10.0), A_BATCH),
+    Case("leases.take_batch", lambda c: leases.take_batch(c, *an_assigned(c), 10.0, {"small": "a"}), A_BATCH),
     Case("leases.renew", renew, A_BATCH),
     Case("leases.lock_held", lambda c: leases.lock_held(c, [a_lease(c)])),
     Case("live_fleet.order_changes", lambda c: live_fleet.order_changes(c, {"w1": "large"})),
-    Case("live_fleet.lacking", lambda c: live_fleet.lacking(c, 20.0)),
-    Case("live_fleet.largest_workers", lambda c: live_fleet.largest_workers(c, 120.0)),
     Case("live_fleet.live_workers", lambda c: live_fleet.live_workers(c, 10.0)),
-    Case("live_fleet.known_workers", live_fleet.known_workers),
+    Case("registered_workers.registered_workers", registered_workers.registered_workers),
     Case("live_fleet.served_adapters", on_session(live_fleet.served_adapters)),
     Case("live_fleet.set_curves", lambda c: live_fleet.set_curves(c, "w1", CURVES)),
     Case("live_fleet.open_batches", live_fleet.open_batches, OPEN),
@@ -273,6 +283,7 @@ CASES = [
     Case("leadership.give_up", lambda c: leadership.give_up(c, a_lead(c))),
     Case("planner_state.next_epoch", planner_state.next_epoch),
     Case("planner_state.planner_inputs", planner_state.planner_inputs),
+    Case("planner_state.read_service_state", lambda c: planner_state.read_service_state(c, "planner", 60.0)),
     Case("planner_state.set_policy", lambda c: planner_state.set_policy(c, "magnus")),
     Case("planner_state.write_service_state", lambda c: planner_state.write_service_state(c, "planner", {})),
     Case("notifications.notify_submitted", notifications.notify_submitted),
@@ -282,10 +293,10 @@ CASES = [
         "queue_snapshot.write_queue_snapshot",
         lambda c: queue_snapshot.write_queue_snapshot(c, QueueSnapshot(at=datetime.now(UTC))),
     ),
-    Case("reconciler.lose_expired_batches", lambda c: reconciler.lose_expired_batches(c, 10.0, 5), OPEN),
+    Case("reconciler.lose_expired_batches", lambda c: reconciler.lose_expired_batches(c, 10.0), OPEN),
     Case("reconciler.batches_to_resend", lambda c: reconciler.batches_to_resend(c, 2.0, 1.0), OPEN),
     Case("reconciler.write_fallback_predictions", lambda c: reconciler.write_fallback_predictions(c, 0.0), 2000 + OPEN),
-    Case("reconciler.withdraw_untaken_batches", lambda c: reconciler.withdraw_untaken_batches(c, 2.0, 4, 5), OPEN),
+    Case("reconciler.withdraw_untaken_batches", lambda c: reconciler.withdraw_untaken_batches(c, 2.0, 4), OPEN),
     Case("reconciler.workers_to_probe", lambda c: reconciler.workers_to_probe(c, 3.0)),
     Case("reconciler.fail_unschedulable", lambda c: reconciler.fail_unschedulable(c, ENDED_ID)),
     Case("reconciler.fail_too_large", lambda c: reconciler.fail_too_large(c, MODEL, 9000, [ENDED_ID]), of="new ones"),
@@ -311,9 +322,11 @@ CASES = [
     ),
     Case("request_predictions.write_predictions", predict),
     Case(
-        "request_predictions.write_predictor_heartbeat", lambda c: request_predictions.write_predictor_heartbeat(c, "v")
+        "request_predictions.write_predictor_heartbeat",
+        lambda c: request_predictions.write_predictor_heartbeat(c, "v", False),
     ),
-    Case("requeue.requeue", lambda c: requeue.requeue(c, [UnfinishedBatch(a_lease(c).batch_id)], 5), REQUEUED),
+    Case("requeue.requeue", lambda c: requeue.requeue(c, [UnfinishedBatch(a_lease(c).batch_id)]), REQUEUED),
+    Case("requeue.lose_batches", lose_one, REQUEUED),
     Case(  # also visits the lines of bulk jobs, which stay
         "retention.delete_old_requests",
         lambda c: retention.delete_old_requests(c, HOUR, 500),

@@ -1,10 +1,12 @@
 """The cases of `models.tenants` and `models.webhooks`, as `query_cases` has those of the other modules."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
 from models.tenants import api_keys, tenant_limits, usage
+from models.upkeep import tenant_removal
 from models.webhooks import webhook_deliveries, webhook_endpoints
 from models.webhooks.webhook_deliveries import ClaimedDelivery, DeliveryResult
 from models.webhooks.webhook_endpoints import EVENT_TYPES
@@ -25,12 +27,24 @@ def deliver(connection: Connection) -> None:
     webhook_deliveries.write_results(connection, results, DAY)
 
 
+def on_part(table: str) -> Callable[[Connection], int]:
+    return lambda connection: tenant_removal.delete_some(connection, "tenant-1", table)
+
+
 TENANT_CASES = [
     Case("tenant_limits.may_prefer", on_session(tenant_limits.may_prefer, "tenant-0", 10)),
     Case("tenant_limits.change_tenant", on_session(tenant_limits.change_tenant, "tenant-0", {"weight": 2.0})),
     Case("tenant_limits.check_alone", on_session(tenant_limits.check_alone, "tenant-0", "files")),
     Case("tenant_limits.limits_of", on_session(tenant_limits.limits_of, "tenant-0")),
     Case("tenant_limits.list_tenants", on_session(tenant_limits.list_tenants), 2 * FEW),
+    Case("tenant_removal.holdings", on_session(tenant_removal.holdings, "nobody")),
+    Case("tenant_removal.begin", on_session(tenant_removal.begin, "tenant-1"), 2 * FEW),
+    Case("tenant_removal.cancel_some", on_session(tenant_removal.cancel_some, "tenant-1"), 8 * 500),
+    *(
+        Case("tenant_removal.delete_some", on_part(part), 8 * limit, part)
+        for part, (_, limit) in tenant_removal.PARTS.items()
+    ),
+    Case("tenant_removal.end", lambda c: tenant_removal.end(c, "tenant-1")),
     Case("usage.fold", on_session(usage.fold, 1000), 4 * 1000),
     Case("usage.used", on_session(usage.used, None, *LAST_MONTH), 2 * 30 * USING + 2 * ENTRIES),
     Case(

@@ -6,10 +6,11 @@ from pathlib import Path
 import psycopg
 
 from cli.hosting.embedded_servers import create_database, postgres_binaries
+from models import planner_state
 from models.connections.installation import read_installation
 from models.connections.schema_state import schema_state
-from models.planning import planner_requests, planner_state
-from models.session import make_engine
+from models.connections.session import make_engine
+from models.planning import planner_requests
 from tests.conftest import with_database
 from tests.integration.database_stage import Stage
 

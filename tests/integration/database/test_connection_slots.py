@@ -10,7 +10,7 @@ from models.connections.connection_slots import FOR_COMMANDS, MOST_OF, connectio
 from settings import Settings
 from tests.integration.api_service import Api
 
-PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operations" / "scale.md"
 
 
 def test_the_page_for_operators_says_how_many_each_process_keeps() -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 
 import models
-from models.session import make_engine
+from models.connections.session import make_engine
 from tests.integration.database.bulk_query_cases import BULK_CASES
 from tests.integration.database.full_database import make_full_database
 from tests.integration.database.operation_query_cases import OPERATION_CASES

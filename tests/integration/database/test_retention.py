@@ -2,11 +2,14 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from sqlalchemy import text
 
 from models import model_versions
+from models.bulk import bulk_jobs, stored_files
+from models.bulk.stored_files import CHUNKS_AT_ONCE
+from models.connections.session import make_sessions
 from models.operations import minute_history
-from models.session import make_sessions
 from models.upkeep import retention
 from tasks.chores.upkeep import DELETED_AT_ONCE, do_upkeep
 from tests.integration.database_stage import Stage
@@ -32,11 +35,37 @@ def test_one_call_deletes_no_more_than_its_limit(stage: Stage):
         assert retention.delete_old_requests(connection, 0.0, limit=3) == 2
 
 
-def test_one_call_deletes_answered_and_unanswered_requests(stage: Stage):
-    for n, status in enumerate(("completed", "incomplete", "failed", "cancelled")):
-        stage.request(f"r{n}", status=status, finished_at=datetime.now(UTC) - 3 * DAY)
+def test_one_call_deletes_no_more_than_its_bytes_and_at_least_one_request(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(3):
+        stage.request(f"r{n}", input="x" * 3000, status="completed", finished_at=datetime.now(UTC) - (3 - n) * DAY)
+    monkeypatch.setattr(retention, "MOST_BYTES", 100)
     with stage.database.begin() as connection:
-        assert retention.delete_old_requests(connection, DAY.total_seconds(), limit=10) == 4
+        assert retention.delete_old_requests(connection, 0.0, limit=10) == 1
+    assert set(stage.requests("status")) == {"r1", "r2"}
+    do_upkeep(stage.database, 0.0)
+    assert stage.requests("status") == {}
+
+
+def test_a_file_and_a_batch_are_deleted_in_steps_that_count_their_chunks_and_lines(stage: Stage) -> None:
+    stage.sql(
+        """insert into files (id, tenant, purpose, filename, bytes, expires_at)
+        values ('f', 't', 'batch', '', 1, now())"""
+    )
+    stage.sql("insert into file_chunks select 'f', n, 'x' from generate_series(1, :some) n", some=CHUNKS_AT_ONCE + 7)
+    stage.sql(
+        """insert into bulk_jobs (id, tenant, endpoint, input_file_id, completion_window, lines, last_line, expires_at,
+            status, completed_at) values ('b', 't', '', 'f', '24h', 5, 5, now(), 'completed', now())"""
+    )
+    stage.sql("insert into bulk_lines (job_id, line) select 'b', n from generate_series(1, 5) n")
+    with stage.database.begin() as connection:
+        assert stored_files.delete_old_chunks(connection, 0.0, 2000) == CHUNKS_AT_ONCE
+        assert stored_files.delete_old_files(connection, 0.0, 2000) == 0
+        assert stored_files.delete_old_chunks(connection, 0.0, 2000) == 7
+        assert stored_files.delete_old_files(connection, 0.0, 2000) == 1
+        assert [bulk_jobs.delete_old_lines(connection, 0.0, 3) for _ in range(2)] == [3, 2]
+        assert bulk_jobs.delete_old_jobs(connection, 0.0, 3) == 1
 
 
 def test_one_tick_deletes_far_more_than_one_chunk(stage: Stage):

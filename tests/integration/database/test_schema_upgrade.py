@@ -1,17 +1,15 @@
 """The migrations give the tables that the code declares, and can be undone."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 from alembic import command
+from alembic.config import Config
 from sqlalchemy import inspect, make_url, text
 from sqlalchemy.exc import ProgrammingError
 
-from models.connections import schema_upgrade
-from models.connections.schema_state import SchemaState, known_revisions, schema_state
-from models.connections.schema_upgrade import UnusableSchema, alembic_config, downgrade, upgrade
-from models.planning import planner_state
-from models.session import make_engine
+from models import planner_state, schema_upgrade
+from models.connections.schema_state import LAST_COMMIT_OF_OLDER_MIGRATIONS, SchemaState, known_revisions, schema_state
+from models.connections.session import make_engine
+from models.schema_upgrade import UnusableSchema, alembic_config, downgrade, upgrade
 from models.tables import PLANNER_EPOCHS, Base
 
 
@@ -30,15 +28,6 @@ def test_the_migrated_database_is_what_the_tables_declare(database_url: str) -> 
             if "duplicates_constraint" not in index
         }
         assert migrated == declared
-    engine.dispose()
-
-
-def test_upgrading_twice_changes_nothing(database_url: str) -> None:
-    upgrade(database_url)
-    upgrade(database_url)
-    engine = make_engine(database_url)
-    with engine.begin() as connection:
-        assert schema_state(connection).current
     engine.dispose()
 
 
@@ -81,10 +70,52 @@ def test_a_revision_that_nobody_knows_is_named(database_url: str) -> None:
     assert "of_another_program is unknown" in str(state.problem)
 
 
+def test_a_search_path_without_a_schema_is_told_from_a_schema_without_tables(database_url: str) -> None:
+    nowhere = state_after(database_url, "set search_path to ''")
+    assert 'search_path ("") names no schema' in str(nowhere.problem)
+    assert "alter role" in str(nowhere.problem)
+    assert "migrate" not in str(nowhere.problem)
+    bare = state_after(database_url, "create schema bare", "set search_path to bare")
+    assert "no tables of Magnus in the schema bare; run `magnus migrate`" in str(bare.problem)
+
+
+def test_each_migration_is_a_transaction_of_its_own(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(database_url)
+    with engine.begin() as connection:
+        command.downgrade(alembic_config(connection), "base")
+    engine.dispose()
+    run = command.upgrade
+
+    def run_the_first_alone(config: Config, revision: str) -> None:
+        if revision != known_revisions()[0]:
+            raise RuntimeError
+        run(config, revision)
+
+    monkeypatch.setattr(command, "upgrade", run_the_first_alone)
+    with pytest.raises(RuntimeError):
+        upgrade(database_url)
+    assert state_after(database_url, "select 1").revision == known_revisions()[0]
+
+
 def test_an_older_schema_asks_for_the_migration_and_gets_it(database_url: str) -> None:
     first, *_ = known_revisions()
     downgrade(database_url, first)
     assert "run `magnus migrate`" in str(state_after(database_url, "select 1").problem)
+    upgrade(database_url)
+    assert state_after(database_url, "select 1").current
+
+
+def test_a_database_from_before_the_baseline_is_told_the_commit_that_upgrades_it(database_url: str) -> None:
+    state = state_after(database_url, "update alembic_version set version_num = '0031'")
+    assert f"at commit {LAST_COMMIT_OF_OLDER_MIGRATIONS} first" in str(state.problem)
+    with pytest.raises(UnusableSchema, match="0031 is older"):
+        upgrade(database_url)
+
+
+def test_a_baseline_without_a_revision_is_recognised_and_upgraded(database_url: str) -> None:
+    first, *_ = known_revisions()
+    downgrade(database_url, first)
+    assert state_after(database_url, "drop table alembic_version").revision is None
     upgrade(database_url)
     assert state_after(database_url, "select 1").current
 
@@ -122,7 +153,7 @@ def state_after(database_url: str, *statements: str) -> SchemaState:
 def test_a_migration_that_meets_a_long_reader_delays_nobody_for_long_and_says_who_it_is(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    downgrade(database_url, "0012")
+    downgrade(database_url, known_revisions()[0])
     for name, value in (("LOCK_WITHIN_S", 0.2), ("PAUSE_S", 0.1), ("TRIES", 3)):
         monkeypatch.setattr(schema_upgrade, name, value)
     reader = make_engine(database_url, name="a backup")
@@ -136,16 +167,25 @@ def test_a_migration_that_meets_a_long_reader_delays_nobody_for_long_and_says_wh
     upgrade(database_url)
 
 
-def test_a_migration_goes_on_once_a_reader_has_ended(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    downgrade(database_url, "0012")
-    monkeypatch.setattr(schema_upgrade, "LOCK_WITHIN_S", 0.2)
-    reader = make_engine(database_url)
-    with reader.connect() as connection:
-        connection.execute(text("select count(*) from workers"))
-        with ThreadPoolExecutor(1) as pool:
-            upgraded = pool.submit(upgrade, database_url)
-            connection.execute(text("select pg_sleep(0.4)"))
-            connection.rollback()
-            upgraded.result(timeout=60)
-        assert schema_state(connection).current
-    reader.dispose()
+def test_a_transaction_that_nobody_ends_and_a_changed_collation_are_told_with_the_remedy(database_url: str) -> None:
+    engine, holder = make_engine(database_url), make_engine(database_url, name="a notebook")
+    with engine.connect() as asking, holder.connect() as held:
+        held.execute(text("select 1"))
+        assert schema_upgrade.hazards(asking) == []
+        asking.rollback()  # a transaction reads the processes once
+        (found,) = schema_upgrade.hazards(asking, held_s=0.0)
+        assert "(a notebook) holds a transaction open" in found
+        assert "select pg_terminate_backend(" in found
+        held.rollback()
+        asking.rollback()
+        asking.execute(text("update pg_database set datcollversion = '0' where datname = current_database()"))
+        version = "pg_database_collation_actual_version(oid) from pg_database where datname = current_database()"
+        if asking.scalar(text(f"select {version}")) is None:  # the collation C, of which no version can change
+            assert schema_upgrade.hazards(asking, held_s=0.0) == []
+        else:
+            (found,) = schema_upgrade.hazards(asking, held_s=0.0)
+            assert "changed from version 0 to" in found
+            assert "; run: reindex database" in found
+        asking.rollback()
+    engine.dispose()
+    holder.dispose()

@@ -9,7 +9,7 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import NotSupportedError
 
 from models.connections.database_errors import explain
-from models.session import PINNED, make_engine
+from models.connections.session import PINNED, make_engine
 
 CHOSEN = {
     "datestyle": "SQL, DMY",

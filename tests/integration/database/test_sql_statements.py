@@ -8,8 +8,8 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
-from models.session import make_engine
-from models.sql import run
+from models.connections.session import make_engine
+from models.connections.sql import run
 
 
 @pytest.fixture(params=[False, True], ids=["transactions", "autocommit"])

@@ -11,13 +11,15 @@ from typing import Any, get_args
 
 import pytest
 
-from inference.prompt_format import load_prompt_format
+from inference.prompts.prompt_format import load_prompt_format
 from inference.toy.toy_applications import toy_requests
 from learning.predictors.predictor_factory import bounds_of
 from learning.store import load
 from models import model_versions
+from processes.configured_predictor import make_configured
+from setting_parameters import Parameters
 from settings import PredictorName, Settings
-from tasks.prediction.predictor_in_service import PredictorInService, make_configured
+from tasks.prediction.predictor_in_service import PredictorInService
 from tasks.training.refit_jobs import RefitJobs
 from tests.integration.database_stage import Stage, eventually
 
@@ -71,7 +73,7 @@ def predicted_by(stage: Stage) -> str:
 @pytest.mark.parametrize("name", get_args(PredictorName))
 def test_the_trainer_fits_it_and_the_predictor_adopts_it(stage: Stage, name: str, tmp_path: Path):
     answered(stage)
-    version = fitted(stage, tmp_path, name, perception_epochs=1)
+    version = fitted(stage, tmp_path, name, parameters=Parameters(perception_epochs=1))
     assert predicted_by(stage) == version
 
 
@@ -79,7 +81,7 @@ def test_the_trainer_fits_it_and_the_predictor_adopts_it(stage: Stage, name: str
 def test_perception_reads_the_length_off_a_len_token(stage: Stage, target: str, tmp_path: Path):
     answered(stage)
     chosen = {"perception_form": "len_token", "perception_target": target, "perception_epochs": 2}
-    version = fitted(stage, tmp_path, "perception", **chosen)
+    version = fitted(stage, tmp_path, "perception", parameters=Parameters.model_validate(chosen))
     assert predicted_by(stage) == version
 
 
@@ -89,7 +91,7 @@ def trainer(database_url: str, redis_url: str) -> Iterator[Any]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(**settings: str) -> subprocess.Popen[bytes]:
-        given = {"DATABASE_URL": database_url, "REDIS_URL": redis_url, "TRAIN_LENGTH_EVERY_S": "0.5"} | settings
+        given = {"DATABASE_URL": database_url, "REDIS_URL": redis_url, "PARAMETERS": "refit_length_s=0.5"} | settings
         environment = os.environ | {f"MAGNUS_{name}": value for name, value in given.items()}
         command = [sys.executable, "-m", "tasks.training.trainer_process"]
         started.append(subprocess.Popen(command, env=environment))
@@ -104,5 +106,6 @@ def trainer(database_url: str, redis_url: str) -> Iterator[Any]:
 @pytest.mark.long
 def test_the_trainers_process_tunes_the_model_that_is_served(stage: Stage, trainer: Any):
     answered(stage)
-    trainer(PREDICTOR="perception", PERCEPTION_FORM="len_token", PERCEPTION_EPOCHS="1")
+    tuning = "perception_form=len_token,perception_epochs=1"
+    trainer(PREDICTOR="perception", PARAMETERS=f"refit_length_s=0.5,{tuning}")
     eventually(lambda: stage.sql("select 1 from model_versions"), within_s=120)

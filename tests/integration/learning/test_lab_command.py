@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.commands.policy_commands import lab
-from models.planning import planner_state
-from models.served_work import NothingToPlay, measured_work
-from scheduling.policies.policy_factory import POLICIES
+from models import planner_state
+from models.planning.served_work import NothingToPlay, measured_work
+from scheduling.sharing.policy_factory import POLICIES
 from tests.integration.database_stage import MODEL, Stage
 
 
@@ -44,7 +44,7 @@ def test_the_window_has_what_was_answered_in_it_and_counts_what_arrived_in_it(se
     with service.database.begin() as connection:
         found = measured_work(connection, 60.0, 10.0)
     assert {arrival.request.id for arrival in found.work.arrivals} == {"into", "within", "also"}
-    assert found.work.counted == ["within", "also"]
+    assert list(found.work.counted) == ["within", "also"]
     # 2 answers in the 10 s from the first arrival on, with response times of 10 and 5 s
     assert found.measured.requests_per_s == pytest.approx(0.2, rel=0.01)
     assert found.measured.mean_s == pytest.approx(7.5, rel=0.01)
@@ -64,7 +64,7 @@ def test_the_model_that_answered_most_is_played_if_it_is_still_served(service: S
 
 def test_without_a_worker_that_knows_its_costs_nothing_is_played(service: Stage) -> None:
     answered(service, "r", 20, 10)
-    service.sql("update workers set curves = null")
+    service.sql("update workers set facts = facts - 'curves', report = report - 'curves'")
     with service.database.begin() as connection, pytest.raises(NothingToPlay, match="no live worker of small"):
         measured_work(connection, 60.0, 10.0)
 

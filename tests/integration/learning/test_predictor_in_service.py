@@ -1,16 +1,18 @@
 """The predictor on a real Postgres: several predict each request once, and new versions are adopted as they come."""
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from threading import Barrier
+from typing import Any
 
+from learning.features.length_predictor import LengthPredictor, Outcome, Prediction, Prompt
 from learning.features.text_encoders import make_encoder
-from learning.predictors.length_predictor import LengthPredictor, Outcome, Prompt
 from learning.predictors.predictor_factory import make_predictor
 from learning.store import digest, dump
-from models import model_versions, training_log
-from scheduling.request import BACKGROUND_PRIORITY
-from tasks.prediction.outcomes import OutcomeCursor
+from models import model_versions, request_predictions, training_log
+from models.request_predictions import CLAIMED_FOR_S
+from processes.outcomes import OutcomeCursor
 from tasks.prediction.predictor_in_service import CHUNK, PredictorInService, running_version
 from tests.integration.database_stage import Stage
 
@@ -51,7 +53,7 @@ def test_the_planner_is_not_kicked_when_there_was_nothing_to_predict(stage: Stag
 
 
 def test_a_request_that_generates_nothing_has_a_known_length_and_teaches_nothing(stage: Stage):
-    stage.request("vector", limit_tokens=1, predicted_tokens=None, predicted_upper_tokens=None)
+    stage.request("vector", kind="vectors", limit_tokens=1, predicted_tokens=None, predicted_upper_tokens=None)
     wait_for_prediction(stage, "chat")
     kicks: list[bool] = []
     assert PredictorInService(stage.database, untrained()).run(kicks.append) == 2
@@ -71,7 +73,7 @@ def test_more_than_a_chunk_is_predicted_in_one_run(stage: Stage):
 
 def test_lines_of_bulk_jobs_are_predicted_after_all_others_and_in_transactions_of_their_own(stage: Stage):
     wait_for_prediction(stage, "line", "other1", "other2")
-    stage.sql(f"update requests set priority = {BACKGROUND_PRIORITY} where id = 'line'")
+    stage.sql("update requests set tier = 'flex' where id = 'line'")
     predicted: list[tuple[set[str], bool]] = []
 
     def note(others: bool) -> None:
@@ -197,6 +199,53 @@ def test_predictors_side_by_side_share_the_work_and_predict_nothing_twice(stage:
     assert stage.sql("select count(*), count(distinct id) from predictions") == [(3 * CHUNK, 3 * CHUNK)]
 
 
+OPEN = "select pid from pg_stat_activity where state like 'idle in transaction%' and datname = current_database()"
+
+
+class Slow:
+    """A predictor that calls `meanwhile` while it predicts."""
+
+    name = "slow"
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self._meanwhile, self._usin = meanwhile, untrained()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._usin, name)
+
+    def predict(self, prompts: Sequence[Prompt]) -> Sequence[Prediction]:
+        self._meanwhile()
+        return self._usin.predict(prompts)
+
+
+def test_no_row_is_locked_and_no_transaction_is_open_while_a_predictor_computes(stage: Stage):
+    wait_for_prediction(stage, "r1", "cancelled")
+
+    def cancel_one() -> None:
+        assert stage.sql("select id from requests order by id for update nowait") == [("cancelled",), ("r1",)]
+        assert stage.sql(OPEN) == []
+        stage.sql("update requests set status = 'cancelled', finished_at = now() where id = 'cancelled'")
+
+    predictor: Any = Slow(cancel_one)
+    assert PredictorInService(stage.database, predictor).run(lambda _: None) == 1
+    assert stage.requests("predicted_tokens") == {"r1": 3, "cancelled": None}
+
+
+def test_requests_of_a_predictor_that_was_killed_are_predicted_by_another_one_and_late_predictions_are_dropped(
+    stage: Stage,
+):
+    wait_for_prediction(stage, "r1")
+    with stage.database.begin() as connection:
+        claimed = request_predictions.claim_unpredicted(connection, 10)
+    other = PredictorInService(stage.database, untrained())
+    assert other.run(lambda _: None) == 0
+    stage.sql("update requests set predicting_until = predicting_until - make_interval(secs => :s)", s=CLAIMED_FOR_S)
+    assert other.run(lambda _: None) == 1
+    with stage.database.begin() as connection:
+        assert request_predictions.write_predictions(connection, claimed, {"r1": (9, 9)}, "late") == 0
+    assert stage.requests("predicted_tokens", "predictor_version") == {"r1": (3, "usin")}
+
+
 def test_a_working_predictor_writes_that_it_is_alive(stage: Stage):
     PredictorInService(stage.database, untrained()).run(lambda _: None)
     assert stage.sql("select value from service_state where name = 'predictor'") == [({"version": "usin"},)]
@@ -225,13 +274,3 @@ def test_a_second_look_at_the_log_reads_nothing_old_and_skips_nothing_that_was_c
     answered(stage, "newest", ended + timedelta(seconds=1))
     assert new(1.0) == ["late", "same instant", "newest"]
     assert new(1.5) == []
-
-
-def test_outcomes_that_a_version_was_fitted_on_are_not_read(stage: Stage):
-    ended = datetime.now(UTC) - timedelta(seconds=60)
-    answered(stage, "fitted on", ended)
-    answered(stage, "new", ended + timedelta(microseconds=1))
-    with stage.database.begin() as connection:
-        everything = training_log.finished_requests(connection, 100, 3600.0)
-        until = {request.id: request.at for request in everything}["fitted on"]
-        assert [r.id for r in training_log.finished_requests(connection, 100, 3600.0, until)] == ["new"]

@@ -6,15 +6,13 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from inference.prompt_format import PromptFormat
-from learning.features.text_encoders import make_encoder
-from learning.metrics import score
+from inference.prompts.prompt_format import PromptFormat
+from learning.estimators.metrics import score
+from learning.features.length_predictor import Outcome, Prompt
 from learning.predictors.hidden_states import LenTokenPredictor, PooledStatesPredictor
 from learning.predictors.language_model import LanguageModel
 from learning.predictors.length_bins import BIN_TOKENS, Target, bin_upper_bound, target_bins
-from learning.predictors.length_predictor import Outcome, Prompt
 from learning.predictors.perception import PerceptionPredictor
-from learning.predictors.predictor_factory import MODEL_PREDICTORS, make_predictor
 from learning.store import digest, dump, load
 from tests.unit.learning.made_up_lengths import outcomes, prompt, wordy_outcomes
 
@@ -81,13 +79,6 @@ def test_a_predictor_reads_the_prompt_that_is_answered(small_model: str, instruc
     assert model.tokenizer(read, add_special_tokens=False)["input_ids"] == answered.encode(instruction, "red green")
 
 
-def test_a_pooled_states_predictor_survives_the_store(pooled: PooledStatesPredictor) -> None:
-    stored = dump(pooled)
-    again = load(stored, digest(stored))
-    asked = [o.prompt for o in wordy_outcomes(6, seed=2)]
-    assert again.predict(asked) == pooled.predict(asked)
-
-
 def test_the_tuned_model_prints_the_bound_of_the_longest_answers_bin(tuned: PerceptionPredictor) -> None:
     assert tuned.printed_lengths([prompt("a", 1, "red"), prompt("b", 2, "green stone")]) == [36, 180]
     predicted = tuned.predict([prompt("a", 1, "red"), prompt("b", 2, "green stone", limit=150)])
@@ -110,13 +101,6 @@ def test_a_model_that_prints_no_number_fails_to_the_user_input_length(mode: str)
     assert [p.tokens for p in predictor.predict(asked)] == [
         n if n else p.input_tokens for n, p in zip(printed, asked, strict=True)
     ]
-
-
-@pytest.mark.parametrize("name", sorted(MODEL_PREDICTORS))
-def test_they_are_made_by_name_with_a_model(name: str) -> None:
-    predictor = make_predictor(name, make_encoder("hashing"), MODEL)
-    assert predictor.predict([]) == []
-    assert name == predictor.name
 
 
 def test_a_state_of_the_len_token_tells_short_answers_from_long_ones_also_after_the_store(small_model: str) -> None:

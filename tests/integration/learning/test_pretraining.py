@@ -11,7 +11,7 @@ from cli.commands.training_examples import Example
 from inference.toy.toy_applications import toy_requests
 from learning.retraining.refit import refit
 from models import model_versions
-from models.session import make_engine
+from models.connections.session import make_engine
 from settings import Settings
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from learning.features.prompt_features import user_features
 from learning.features.text_encoders import UnusableEncoder, make_encoder
 from learning.predictors.predictor_factory import PREDICTORS, make_predictor
 from learning.store import digest, dump, load
@@ -52,13 +51,6 @@ def test_an_encoder_without_all_its_weights_is_refused_by_their_names(tmp_path: 
     without("encoder.layer.1.output.dense")(directory)
     with pytest.raises(UnusableEncoder, match=r"its files lack encoder\.layer\.1\.output\.dense\.bias, "):
         make_encoder(str(directory))
-
-
-def test_its_vectors_are_compressed_to_the_papers_sixteen_values(sentence_model: str) -> None:
-    encoder = make_encoder(sentence_model)
-    (values,) = user_features([prompt(text="red house")], encoder)
-    pairs = encoder.encode(["red house"]).reshape(16, 2)
-    assert values == pytest.approx(pairs.sum(axis=1) / np.sqrt(2), abs=1e-5)
 
 
 @pytest.mark.parametrize("name", sorted(set(PREDICTORS) - {"uilo", "raft"}))

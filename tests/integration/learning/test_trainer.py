@@ -58,7 +58,7 @@ def start(database_url: str, redis_url: str, log: Path) -> Iterator[Start]:
     environment = {
         "MAGNUS_DATABASE_URL": database_url,
         "MAGNUS_REDIS_URL": redis_url,
-        "MAGNUS_TRAIN_LENGTH_EVERY_S": "0.5",
+        "MAGNUS_PARAMETERS": "refit_length_s=0.5",
     }
     started: list[subprocess.Popen[bytes]] = []
     with log.open("ab") as said:
@@ -121,13 +121,6 @@ def test_the_first_refit_comes_with_the_first_answers_and_the_next_when_they_hav
     answered(stage, 20, of=60)
     early.refit_if_due()
     assert refits == [100, 210]
-
-
-def test_too_few_answers_bring_no_early_refit(stage: Stage):
-    refits: list[None] = []
-    answered(stage, 40, of=60)
-    EarlyRefits(stage.database, lambda: refits.append(None)).refit_if_due()
-    assert refits == []
 
 
 def test_a_second_refit_without_news_publishes_nothing(stage: Stage, jobs: RefitJobs):

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from learning.estimators.serving_time import ServingTimes
 from learning.features.text_encoders import make_encoder
 from learning.predictors.predictor_factory import make_predictor
-from learning.serving_time import ServingTimes
 from learning.store import Unreadable, digest, dump, load
 from models import model_versions
 from tasks.planning.serving_estimates import ServingEstimates

@@ -1,12 +1,8 @@
 """The judge of the promises notices what it is there for: answers lost, recorded twice, requests in two batches."""
 
-import socket
-from contextlib import suppress
 from dataclasses import replace
 
-from benchmarks.chaos.exactly_once import WATCH, verdict
-from benchmarks.chaos.receiver_and_proxy import CuttableProxy
-from benchmarks.harness import percentile
+from tests.chaos.exactly_once import WATCH, verdict
 from tests.integration.database_stage import Stage
 
 ANSWER = "update requests set status = 'completed', finished_at = clock_timestamp(), output_text = :text where id = :id"
@@ -63,25 +59,3 @@ def test_nothing_accepted_is_no_success(stage: Stage):
     watched(stage)
     nothing = replace(verdict(stage, ["a"]), accepted=0, missing=0)
     assert not nothing.lost_row("p").ok
-
-
-def test_a_percentile_is_a_value_that_enough_of_the_values_do_not_exceed():
-    assert percentile([3.0, 1.0, 2.0, 4.0], 0.5, "inverted_cdf") == 2.0
-    assert percentile([float(n) for n in range(1, 101)], 0.99, "inverted_cdf") == 99.0
-    assert percentile([], 0.99, "inverted_cdf") is None
-
-
-def test_a_proxy_forwards_and_cuts():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        proxy = CuttableProxy("127.0.0.1", server.getsockname()[1])
-        with proxy.running(), socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as client:
-            accepted, _ = server.accept()
-            client.sendall(b"there")
-            assert accepted.recv(5) == b"there"
-            accepted.sendall(b"back")
-            assert client.recv(4) == b"back"
-            proxy.cut_one()
-            with suppress(ConnectionResetError):
-                assert client.recv(1) == b""
-            accepted.close()
-    assert proxy.cuts == 1

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from models.connections.session import make_sessions
 from models.operations import minute_history
 from models.operations.service_history import HistoryPoint, history, take_samples
-from models.session import make_sessions
 from tests.integration.database_stage import Stage
 
 
@@ -39,12 +39,6 @@ def test_the_first_sample_is_there_at_the_first_look(stage: Stage) -> None:
     assert (point.backlog, point.in_flight, point.answers, point.seconds) == (1, 0, 0, 10)
     assert point.oldest_s is not None
     assert [long.backlog for long in read(stage, 6 * 3600, 300)] == [1]  # the longer charts begin with it, too
-
-
-def test_a_second_look_within_ten_seconds_takes_no_other(stage: Stage) -> None:
-    assert sample(stage) == 1
-    assert sample(stage) <= 1
-    assert len(read(stage)) <= 2
 
 
 def test_what_ended_counts_in_the_ten_seconds_in_which_it_ended(stage: Stage) -> None:

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from models.bulk.bulk_outlook import read_bulk_outlook
+from models.connections.session import make_sessions
 from models.operations import request_histograms
 from models.operations.request_histograms import HISTOGRAMS
 from models.operations.scaling_signals import ScalingSignal, read_signals
-from models.session import make_sessions
 from tasks.chores.scaling_signals import ScalingMeter
 from tests.integration.database_stage import MODEL, Stage
 
@@ -97,7 +97,7 @@ def test_lines_of_bulk_jobs_that_were_not_read_yet_are_work_that_has_until_the_j
 
 def test_a_request_of_the_tier_flex_wants_no_hurry(stage: Stage) -> None:
     stage.worker(kv_tokens=200)
-    waits(stage, 200, priority=-1000)
+    waits(stage, 200, tier="flex")
     assert signals(stage, target_s=1.0)[MODEL].wanted == 1
 
 
@@ -195,9 +195,9 @@ def test_labels_are_models_that_are_served_weights_of_tenants_and_tiers(counting
         counting.sql("insert into tenants (name, weight) values (:name, :weight)", name=f"t{number}", weight=number + 2)
         answered(counting, f"r{number}", tenant=f"t{number}")
     answered(counting, "typo", model="mistyped")
-    answered(counting, "line", job_id="batch_1", priority=-1000)
-    answered(counting, "flex", priority=-1000)
-    answered(counting, "soon", priority=1000)
+    answered(counting, "line", job_id="batch_1", tier="flex")
+    answered(counting, "flex", tier="flex")
+    answered(counting, "soon", tier="priority")
     labels = set(counted(counting)["e2e_request_latency_seconds"])
     heavy = {(MODEL, str(weight), "default") for weight in range(6, 14)}
     others = {(MODEL, "other", "default"), ("other", "1", "default")}

@@ -3,8 +3,8 @@
 import psycopg
 import pytest
 
+from models.connections.session import make_engine, make_sessions
 from models.operations.window_stats import WindowStats, window_stats
-from models.session import make_engine, make_sessions
 
 T0 = 1_700_000_000.0
 
@@ -20,8 +20,8 @@ def read(database_url: str, since: float | None = None, until: float | None = No
 
 def worker(connection: psycopg.Connection, name: str, from_s: float, to_s: float) -> None:
     connection.execute(
-        "insert into workers (name, model, device, theta_bytes, delta_bytes, started_at, heartbeat_at, stopped_at) "
-        "values (%s, 'm', 'cpu', 1, 1, to_timestamp(%s), to_timestamp(%s), to_timestamp(%s))",
+        "insert into workers (name, model, facts, longest_row_tokens, started_at, heartbeat_at, stopped_at) "
+        "values (%s, 'm', '{}', 1, to_timestamp(%s), to_timestamp(%s), to_timestamp(%s))",
         (name, T0 + from_s, T0 + to_s, T0 + to_s),
     )
 

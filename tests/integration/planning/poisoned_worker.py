@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 from inference.local.engine import Engine
-from models.leasing.worker_registration import WorkerRegistration
-from models.session import make_engine
+from models.connections.session import make_engine
+from scheduling.kv_memory import KvMemory
+from scheduling.worker_facts import WorkerFacts
 from tasks.serving.batches.batch_runner import BatchRunner
+from tasks.serving.batches.served_model import ServedModel
 from tasks.serving.results.live_tokens import LiveRows
 from tests.integration.database_stage import MODEL
 from tests.integration.serving_worker import TERMS, small_model
@@ -53,9 +55,11 @@ def serve(database_url: str, directory: Path, batch_ids: Connection) -> None:
     budget = KV_TOKENS * loaded.delta_bytes
     runner = BatchRunner(
         make_engine(database_url),
-        lambda: Engine(loaded, budget),
-        prompt_format,
-        WorkerRegistration("w1", MODEL, "cpu", budget, loaded.delta_bytes, curves=None),
+        ServedModel(
+            lambda: Engine(loaded, budget),
+            prompt_format,
+            WorkerFacts("w1", MODEL, "cpu", KvMemory(budget, loaded.delta_bytes)),
+        ),
         TERMS,
         renewals=make_engine(database_url, autocommit=True),
         kick_planner=lambda: None,

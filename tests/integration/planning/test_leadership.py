@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.exc import DBAPIError
 
+from models.connections.session import make_engine
 from models.planning import leadership
 from models.planning.leadership import Lead, LeadLost
 from models.process_identity import this_process
-from models.session import make_engine
 from tasks.planning.leader import Leader
 from tests.integration.database_stage import Stage
 from tests.integration.planner_stage import RULES

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy.orm import Session
 
 from models import notifications
+from models.connections.session import make_engine
 from models.notifications import ENDED, ERRORS, SUBMITTED, Notifications
-from models.session import make_engine
 from processes import listening
 from processes.listening import Channel, Listener
 from tests.integration.api_service import Api

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from models.planning import planner_state
+from models import planner_state
 from tasks.planning.leader import Leader
 from tests.integration.database_stage import Stage, eventually
 from tests.integration.planner_stage import RULES
@@ -33,11 +33,25 @@ def test_a_planner_takes_a_long_queue_over_in_parts_and_begins_with_what_no_plan
     for _ in range(3):
         leader.step()
         now = stage.requests("planner_epoch")
-        fetched.append(({one for one in now if now[one] != before[one]}, leader.due_in_s))
+        fetched.append(({one for one in now if now[one] != before[one]}, leader.outlook.unfinished))
     leader.resign()
     assert [len(names) for names, _ in fetched] == [2, 4, 4]
     assert "new" in fetched[0][0]
-    assert [due_in_s for _, due_in_s in fetched] == [0.0, 0.0, None]
+    assert [unfinished for _, unfinished in fetched] == [True, True, False]
+
+
+def test_a_planner_fetches_background_work_after_all_others(stage: Stage):
+    leader = Leader(stage.database, replace(RULES, fetched_at_once=2))
+    for name, tier in (("b1", "flex"), ("b2", "flex"), ("a1", "default"), ("b3", "flex"), ("a2", "priority")):
+        stage.request(name, tier=tier)
+    leader.step()
+    assert [name for name, epoch in stage.requests("planner_epoch").items() if epoch] == ["a1", "a2"]
+    stage.request("a3")
+    leader.step()
+    fetched = {name for name, epoch in stage.requests("planner_epoch").items() if epoch}
+    leader.resign()
+    assert fetched > {"a1", "a2", "a3"}
+    assert len(fetched) == 4
 
 
 def test_a_request_that_nobody_predicted_yet_waits_for_the_predictor(stage: Stage, leader: Leader):
@@ -64,18 +78,18 @@ def test_without_a_predictor_a_request_gets_the_mean_of_its_application_or_else_
 def test_its_steps_may_be_further_apart_only_while_every_worker_decodes_rows_that_others_may_join(stage: Stage):
     leader = Leader(stage.database, replace(RULES, policy="fusion"))
     leader.step()
-    assert leader.shortest_step_s is None  # there is no worker
+    assert leader.outlook.shortest_step_s is None  # there is no worker
     stage.worker("w1")
     stage.request("r1")
     leader.step()
-    assert leader.shortest_step_s is None  # w1 was idle when the step began
+    assert leader.outlook.shortest_step_s is None  # w1 was idle when the step began
     leader.step()
-    assert leader.shortest_step_s is not None
+    assert leader.outlook.shortest_step_s is not None
     stage.worker("w2")
     leader.step()
-    assert leader.shortest_step_s is None
+    assert leader.outlook.shortest_step_s is None
     leader.resign()
-    assert leader.shortest_step_s is None
+    assert leader.outlook.shortest_step_s is None
 
 
 def test_it_knows_when_a_policy_that_delays_joiners_wants_to_be_asked_again(stage: Stage):
@@ -83,11 +97,11 @@ def test_it_knows_when_a_policy_that_delays_joiners_wants_to_be_asked_again(stag
     stage.worker("w1", prefill_s=60.0)  # so that no delay of this machine makes the join worth it
     stage.request("r1")
     leader.step()
-    assert leader.due_in_s is None
+    assert leader.outlook.due_in_s is None
     stage.request("r2")
     leader.step()  # stalling r1 to prefill r2 alone is not worth it yet
-    assert leader.due_in_s is not None
-    assert 0 <= leader.due_in_s < 60
+    assert leader.outlook.due_in_s is not None
+    assert 0 <= leader.outlook.due_in_s < 60
     leader.resign()
 
 
@@ -114,15 +128,6 @@ def test_a_request_cancelled_meanwhile_drops_out_of_its_batch(stage: Stage, lead
     assert stage.sql("select size from batches") == [(1,)]
 
 
-def test_a_batch_whose_requests_were_all_cancelled_is_not_made(stage: Stage, leader: Leader):
-    stage.request("r1")
-    leader.step()
-    stage.sql("update requests set status = 'cancelled', finished_at = clock_timestamp()")
-    stage.worker("w1")
-    assert leader.step() == []
-    assert stage.batches() == {}
-
-
 def test_requests_of_two_models_never_share_a_batch_or_a_worker(stage: Stage, leader: Leader):
     stage.worker("w1", model="one")
     stage.worker("w2", model="two")
@@ -142,7 +147,10 @@ def test_another_policy_takes_over_everything_that_waits_and_repeats_nothing(sta
     with stage.database.begin() as connection:
         planner_state.set_policy(connection, "vs")
     leader.step()
-    assert stage.sql("select value->>'policy' from service_state where name = 'planner'") in ([("vs",)], [("magnus",)])
+    assert stage.sql("select value->'decisions'->>'policy' from service_state where name = 'planner'") in (
+        [("vs",)],
+        [("magnus",)],
+    )
     stage.end_batch(min(stage.batches()))
     leader.step()
     assert stage.requests("status") == {
@@ -154,22 +162,13 @@ def test_another_policy_takes_over_everything_that_waits_and_repeats_nothing(sta
     assert stage.sql("select policy from batches order by id") == [("magnus",), ("vs",)]
 
 
-def test_a_policy_that_does_not_exist_changes_nothing(stage: Stage, leader: Leader):
-    with stage.database.begin() as connection:
-        planner_state.set_policy(connection, "best")
-    stage.worker("w1")
-    stage.request("r1")
-    assert len(leader.step()) == 1
-    assert stage.sql("select policy from batches") == [("magnus",)]
-
-
 def test_the_snapshot_says_what_waits_and_when_it_starts(stage: Stage, leader: Leader):
     for n in range(3):
         stage.request(f"r{n}")
     leader.step()
     ((value,),) = stage.sql("select value from service_state where name = 'planner'")
-    assert (value["policy"], value["waiting"]) == ("magnus", 3)
-    (batch,) = value["batches"]
+    assert (value["decisions"]["policy"], value["queue"]["requests"]) == ("magnus", 3)
+    (batch,) = value["queue"]["batches"]
     assert sorted(batch["ids"]) == ["r0", "r1", "r2"]
     assert (batch["size"], batch["length"], batch["starts_in_s"]) == (3, 3, 0.0)
 
@@ -177,17 +176,17 @@ def test_the_snapshot_says_what_waits_and_when_it_starts(stage: Stage, leader: L
 def test_the_snapshot_says_for_how_long_a_model_has_had_no_worker(stage: Stage):
     leader = Leader(stage.database, replace(RULES, snapshot_every_s=0.0))
 
-    def told() -> tuple[dict[str, int], list[str]]:
+    def told() -> dict[str, int]:
         leader.step()
-        ((value,),) = stage.sql("select value from service_state where name = 'planner'")
-        assert all(seconds >= 0 for seconds in value["unserved_s"].values())
-        return value["unserved"], list(value["unserved_s"])
+        ((models,),) = stage.sql("select value->'models' from service_state where name = 'planner'")
+        assert all(state["unserved_s"] >= 0 for state in models.values())
+        return {model: state["unserved"] for model, state in models.items() if state["unserved"]}
 
     stage.worker("w1")
     stage.request("r1", model="gone")
-    assert told() == ({"gone": 1}, ["gone"])
+    assert told() == {"gone": 1}
     stage.worker("w2", model="gone")
-    assert eventually(lambda: told() == ({}, []))
+    assert eventually(lambda: told() == {})
     leader.resign()
 
 
@@ -205,14 +204,31 @@ def test_a_request_of_a_model_without_workers_waits_no_longer_once_it_is_gone(st
 
     def told() -> list[object]:
         leader.step()
-        return stage.sql("select value->'unserved', value->'waiting' from service_state where name = 'planner'")
+        return stage.sql(
+            "select value->'models'->'gone'->'unserved', value->'queue'->'requests' from service_state"
+            " where name = 'planner'"
+        )
 
     stage.worker("w1")
     for name in ("r1", "r2"):
         stage.request(name, model="gone")
-    assert told() == [({"gone": 2}, 2)]
+    assert told() == [(2, 2)]
     stage.sql(goes)
-    assert eventually(lambda: told() == [({"gone": 1}, 1)])
+    assert eventually(lambda: told() == [(1, 1)])
+    leader.resign()
+
+
+def test_a_job_that_is_paused_while_its_model_has_no_worker_does_not_let_the_queue_be_read_again(stage: Stage):
+    leader = Leader(stage.database, replace(RULES, recover_every_s=0.0))
+    for name in ("r1", "r2"):
+        stage.request(name, model="gone")
+    leader.step()
+    leader.step()
+    before = stage.requests("planner_epoch")
+    stage.sql("update requests set held = true, planner_epoch = 0 where id = 'r1'")  # as a pause does
+    for _ in range(3):
+        leader.step()
+    assert stage.requests("planner_epoch") == before
     leader.resign()
 
 
@@ -223,18 +239,9 @@ def test_while_others_wait_it_steps_again_shortly_before_its_worker_is_idle(stag
         stage.request(f"r{n:02}", input="abc" * n + "x")
     assert len(leader.step()) == 1
     ((estimated_s,),) = stage.sql("select estimated_s from batches")
-    assert leader.due_in_s == pytest.approx(estimated_s - 0.01, abs=1e-3)
+    assert leader.outlook.due_in_s == pytest.approx(estimated_s - 0.01, abs=1e-3)
     leader.step()
-    assert leader.due_in_s == pytest.approx(estimated_s - 0.01, abs=1e-3)  # it has not started
-    leader.resign()
-
-
-def test_with_nothing_waiting_it_need_not_step_again(stage: Stage):
-    stage.worker("w1")
-    leader = Leader(stage.database, replace(RULES, policy="vs"))
-    stage.request("r1")
-    assert len(leader.step()) == 1
-    assert leader.due_in_s is None
+    assert leader.outlook.due_in_s == pytest.approx(estimated_s - 0.01, abs=1e-3)  # it has not started
     leader.resign()
 
 
@@ -243,7 +250,9 @@ def test_what_only_some_workers_can_do_goes_to_those_and_waits_while_they_are_aw
     leader = Leader(stage.database, replace(RULES, policy=policy))
     stage.worker("able")
     stage.worker("unable")
-    stage.sql("update workers set lacks = '{logprobs,response_format}' where name = 'unable'")
+    stage.sql(
+        """update workers set facts = facts || '{"lacks": ["logprobs", "response_format"]}' where name = 'unable'"""
+    )
     stage.sql("update workers set stopping = true where name = 'able'")
     for n in range(3):
         stage.request(f"json{n}", needs=["response_format"])
@@ -267,11 +276,11 @@ def test_what_only_some_workers_can_do_goes_to_those_and_waits_while_they_are_aw
 
 def test_what_no_worker_can_do_is_given_to_any_which_refuses_it_by_name(stage: Stage, leader: Leader):
     stage.worker("unable")
-    stage.sql("update workers set lacks = '{logprobs}'")
+    stage.sql("""update workers set facts = facts || '{"lacks": ["logprobs"]}'""")
     stage.request("r1", needs=["logprobs"])
     assert [worker for _, worker in leader.step()] == ["unable"]
     ((state,),) = stage.sql("select value from service_state where name = 'planner'")
-    assert state["lacking"] == {"small": ["logprobs"]}
+    assert state["models"]["small"]["lacking"] == ["logprobs"]
 
 
 def test_a_worker_that_can_do_less_than_the_others_gets_nothing_that_needs_more_from_its_first_moment_on(
@@ -282,7 +291,7 @@ def test_a_worker_that_can_do_less_than_the_others_gets_nothing_that_needs_more_
     stage.worker("able")
     stage.sql("update workers set stopping = true")
     stage.worker("unable")
-    stage.sql("update workers set lacks = '{logprobs}' where name = 'unable'")
+    stage.sql("""update workers set facts = facts || '{"lacks": ["logprobs"]}' where name = 'unable'""")
     assert leader.step() == []
     stage.sql("update workers set stopping = false")
     assert [worker for _, worker in leader.step()] == ["able"]

@@ -16,22 +16,23 @@ from typing import Any
 
 import pytest
 
-from learning.serving_time import KnnServingTime
-from models.planning import leadership, planner_state
+from learning.estimators.serving_time import KnnServingTime
+from models import planner_state
+from models.planning import leadership
+from processes.planner_rules import PlannerRules
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
-from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.policy import Assignment, Policy, Worker
 from scheduling.request import Request
+from scheduling.sharing.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 from scheduling.simulation.trace import Trace
 from tasks.planning.planner import Planner
-from tasks.planning.planner_rules import PlannerRules
 from tests.integration.database_stage import CURVES, Stage
 
-(P1, P2, P3, P4), (D1, D2, D3, D4) = CURVES["prefill"], CURVES["decode"]
+(P1, P2, P3, P4), (D1, D2, D3, D4) = CURVES.prefill, CURVES.decode
 CURVE = ServingCurves((P1, P2, P3, P4), (D1, D2, D3, D4))
 SETTINGS = PolicySettings(max_prompt_tokens=300, max_output_tokens=300, wma_threshold=20_000, slice_tokens=100)
 TICK_S = 0.25
@@ -164,6 +165,7 @@ def submit(stage: Stage, request: Request) -> None:
         limit_tokens=request.limit,
         predicted_tokens=request.predicted,
         predicted_upper_tokens=request.predicted_upper,
+        tier=request.tier,
         priority=request.priority,
     )
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from scheduling.policies.policy_factory import POLICIES
+from models.upkeep import reconciler
+from scheduling.sharing.policy_factory import POLICIES
 from tasks.planning.leader import Leader
 from tests.integration.database_stage import Stage, eventually
 from tests.integration.planner_stage import RULES
@@ -107,9 +108,9 @@ def test_the_reconciler_sends_again_what_was_never_taken(stage: Stage):
 
 
 def test_a_request_with_which_alone_workers_are_lost_fails_once_that_happened_too_often(stage: Stage):
-    rules = replace(RULES, recover_every_s=0.0, max_attempts=2, alive_s=-1.0)  # may requeue expired leases at once
+    rules = replace(RULES, recover_every_s=0.0, alive_s=-1.0)  # may requeue expired leases at once
     stage.request("r1")
-    for attempt in (1, 2):
+    for attempt in (1, 2, 3):
         stage.sql("delete from workers")
         stage.worker("w1")
         stage.sql("update workers set heartbeat_at = clock_timestamp() + interval '1 hour'")
@@ -125,7 +126,7 @@ def test_a_request_with_which_alone_workers_are_lost_fails_once_that_happened_to
         leader.step()
         assert stage.sql("select status from batches where id = :id", id=batch_id) == [("lost",)]
         leader.resign()
-    assert stage.requests("status", "error->>'code'", "attempts") == {"r1": ("failed", "server_error", 2)}
+    assert stage.requests("status", "error->>'code'", "attempts") == {"r1": ("failed", "server_error", 3)}
 
 
 def test_a_batch_that_was_never_started_on_a_gone_worker_costs_no_attempt(stage: Stage):
@@ -164,6 +165,37 @@ def test_a_request_never_starts_after_its_deadline(stage: Stage):
     stage.sql("update requests set deadline_at = clock_timestamp() where id = 'r1'")
     leader.step()
     assert stage.requests("status", "attempts") == {"r1": ("queued", 0), "r2": ("in_progress", 1)}
+    leader.resign()
+
+
+def test_deadlines_that_end_together_and_requests_without_a_predictor_are_some_a_step(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciler, "CHANGED_AT_ONCE", 2)
+    monkeypatch.setattr(reconciler, "EXPIRED_AT_ONCE", 2)
+    for n in range(5):
+        stage.request(f"r{n}", predicted_tokens=None)
+    with stage.database.begin() as connection:
+        assert [reconciler.write_fallback_predictions(connection, -1.0) for _ in range(3)] == [2, 2, 1]
+        connection.exec_driver_sql("update requests set deadline_at = clock_timestamp() - interval '1 s'")
+        assert [len(reconciler.expire_deadlines(connection)) for _ in range(3)] == [2, 2, 1]
+
+
+def test_a_planner_steps_again_at_once_while_more_deadlines_have_passed_than_one_step_ends(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciler, "EXPIRED_AT_ONCE", 2)
+    leader = Leader(stage.database, replace(RULES, recover_every_s=3600.0))
+    for n in range(5):
+        stage.request(f"r{n}")
+    stage.sql("update requests set deadline_at = clock_timestamp()")
+    unfinished = []
+    for _ in range(3):
+        leader.step()
+        unfinished.append(leader.outlook.unfinished)
+    assert unfinished == [True, True, False]
+    assert stage.requests("status") == {f"r{n}": "failed" for n in range(5)}
+    assert not leader.outlook.has_work
     leader.resign()
 
 

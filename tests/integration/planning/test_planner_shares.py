@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
-from models.session import make_sessions
+from models.connections.session import make_sessions
 from models.tenants import tenant_limits
-from scheduling.policies.policy_factory import PolicySettings
+from processes.planner_rules import PlannerRules
+from scheduling.sharing.policy_factory import PolicySettings
 from tasks.planning.leader import Leader
-from tasks.planning.planner_rules import PlannerRules
 from tests.integration.database_stage import Stage
 
 

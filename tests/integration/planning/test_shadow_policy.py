@@ -1,35 +1,21 @@
 """The lab in the background: a round's figures, its pace, and what the overview says and lets an operator do."""
 
 import re
-from dataclasses import replace
 from threading import Event
 
 import pytest
 from flask.testing import FlaskClient
 from pydantic import SecretStr
 
-from models.operations.shadow_round import ShadowRound, read_shadow_round, write_shadow_round
-from models.planning import planner_state
-from models.session import make_sessions
-from scheduling.policies.policy_factory import PolicySettings
+from models import planner_state
+from models.connections.session import make_sessions
+from models.operations.shadow_round import ShadowRound, read_shadow_round
+from scheduling.sharing.policy_factory import PolicySettings
 from scheduling.simulation.policy_lab import FEW
 from settings import Settings
-from tasks.chores.shadow_policy import Pace, ShadowPolicy
+from tasks.training.shadow_policy import Pace, ShadowPolicy
 from tests.integration.api_service import Api
 from tests.integration.database_stage import MODEL, Stage
-
-ROUND = ShadowRound(
-    model=MODEL,
-    policy="vs",
-    requests=60,
-    window_s=900.0,
-    measured_s=9.6,
-    mean_s={"vs": 10.0, "fusion": 7.7, "scls": 8.0},
-    best="fusion",
-    gain=0.23,
-    why="short requests waited behind long ones",
-    error=0.04,
-)
 
 
 class Unpaced(Pace):
@@ -101,24 +87,6 @@ def web_settings(web_settings: Settings) -> Settings:
 def operator(api: Api) -> FlaskClient:
     api.client.post("/sign-in", data={"secret": "open sesame, please"})
     return api.client
-
-
-def overview(api: Api, operator: FlaskClient, shown: ShadowRound) -> str:
-    with api.engine.begin() as connection:
-        write_shadow_round(connection, shown)
-    operator.application.extensions["magnus"].page_reads.forget()
-    return " ".join(operator.get("/").text.split())
-
-
-def test_the_overview_gives_advice_with_its_reason_or_says_why_there_is_none(api: Api, operator: FlaskClient) -> None:
-    assert "part-shadow" not in operator.get("/").text
-    said = "<code>fusion</code> would have answered 23 % sooner than <code>vs</code>: short requests waited behind long"
-    assert said in overview(api, operator, ROUND)
-    missed = overview(api, operator, replace(ROUND, error=0.3))
-    assert "No advice: the simulation of <code>vs</code> misses the measured response time by 30 %" in missed
-    assert said not in missed
-    for none in (replace(ROUND, gain=0.02), replace(ROUND, best="vs", gain=0.0)):
-        assert "No policy would have answered clearly sooner than <code>vs</code>" in overview(api, operator, none)
 
 
 def test_an_operator_puts_the_advised_policy_in_force_and_the_audit_knows_it(api: Api, operator: FlaskClient) -> None:

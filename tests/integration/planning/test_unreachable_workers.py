@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from models.leasing import leases, worker_registration
-from scheduling.policies.policy_factory import PolicySettings
-from tasks.messages import NO_BATCH
+from processes.celery.messages import NO_BATCH
+from processes.planner_rules import PlannerRules
+from scheduling.sharing.policy_factory import PolicySettings
 from tasks.planning.leader import Leader
-from tasks.planning.planner_rules import PlannerRules
 from tasks.planning.recovery import MOST_SENDS
 from tasks.serving.batches.lease_heartbeat import LeaseTerms
 from tests.integration.api_service import Api
-from tests.integration.database_stage import Stage, eventually
+from tests.integration.database_stage import Stage, eventually, facts, insert_worker
 from tests.integration.serving_worker import Serving, small_model
 
 RULES = PlannerRules(
@@ -119,30 +119,30 @@ def test_a_worker_that_no_probe_reaches_ends_after_so_many_beats(
 
 
 def test_a_worker_that_stops_is_given_nothing_and_after_its_restart_again(stage: Stage):
-    worker = worker_registration.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
+    worker = facts()
     leader = Leader(stage.database, RULES)
     with stage.database.begin() as connection:
-        incarnation = worker_registration.register(connection, worker, max_attempts=3)
+        incarnation = worker_registration.register(connection, worker)
         renewal = leases.renew(connection, "w1", incarnation, {}, 10.0, stopping=True)
     assert (renewal.registered, renewal.unreachable) == (True, False)
     stage.request("r1")
     assert leader.step() == []
     with stage.database.begin() as connection:
-        worker_registration.register(connection, worker, max_attempts=3)
+        worker_registration.register(connection, worker)
     assert [name for _, name in leader.step()] == ["w1"]
     leader.resign()
 
 
 def test_it_learns_by_its_own_heartbeat_that_it_is_not_heard(stage: Stage):
-    worker = worker_registration.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
+    worker = facts()
     leader = Leader(stage.database, RULES)
     with stage.database.begin() as connection:
-        incarnation = worker_registration.register(connection, worker, max_attempts=3)
+        incarnation = worker_registration.register(connection, worker)
     stage.request("r1")
     sent_to_nobody(leader)
     with stage.database.begin() as connection:
         assert leases.renew(connection, "w1", incarnation, {}, 10.0).unreachable
-        incarnation = worker_registration.register(connection, worker, max_attempts=3)  # its next process
+        incarnation = worker_registration.register(connection, worker)  # its next process
         assert leases.renew(connection, "w1", incarnation, {}, 10.0).unreachable
         assert leases.prove_consuming(connection, "w1")
         assert not leases.renew(connection, "w1", incarnation, {}, 10.0).unreachable
@@ -181,13 +181,13 @@ def test_a_probe_that_arrives_gives_the_worker_batches_again(stage: Stage, tmp_p
 
 def restarted_worker(stage: Stage, failed: bool) -> None:
     """A worker that took no messages, ended, and runs again."""
-    worker = worker_registration.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
+    worker = facts()
     with stage.database.begin() as connection:
-        incarnation = worker_registration.register(connection, worker, max_attempts=3)
+        incarnation = worker_registration.register(connection, worker)
     stage.sql("update workers set not_consuming_since = clock_timestamp()")
     with stage.database.begin() as connection:
-        worker_registration.deregister(connection, "w1", incarnation, failed=failed, max_attempts=3)
-        worker_registration.register(connection, worker, max_attempts=3)
+        worker_registration.deregister(connection, "w1", incarnation, failed=failed)
+        worker_registration.register(connection, worker)
 
 
 def test_a_restarted_worker_gets_a_probe_before_it_gets_requests(stage: Stage):
@@ -213,10 +213,7 @@ def test_a_worker_that_was_stopped_in_order_and_started_again_gets_requests_at_o
 
 @pytest.mark.parametrize("stopped_at", ["null", "clock_timestamp()"], ids=["runs", "has given up"])
 def test_it_is_named_to_operators(api: Api, stopped_at: str):
-    api.sql(
-        f"""insert into workers (name, model, device, theta_bytes, delta_bytes, not_consuming_since, stopped_at)
-        values ('unreachable', 'words', 'cpu', 1, 1, clock_timestamp(), {stopped_at})"""
-    )
+    insert_worker(api.sql, facts("unreachable"), not_consuming_since="clock_timestamp()", stopped_at=stopped_at)
     ready = api.call("GET", "/readyz")
     assert ready.status_code == 200
     assert "worker unreachable takes no messages: compare its MAGNUS_REDIS_URL" in ready.json["missing"]

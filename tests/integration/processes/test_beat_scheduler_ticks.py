@@ -17,9 +17,10 @@ def test_one_tick_at_a_time_waits_for_each_kind_of_process(stage: Stage, databas
         **os.environ,
         "MAGNUS_DATABASE_URL": database_url,
         "MAGNUS_REDIS_URL": redis_url,
-        "MAGNUS_TICK_S": "0.01",
     }
-    command = [sys.executable, "-m", "tasks.celery_process", "tasks.beat_process"]
+    fast = "import celery_config; celery_config.TICK_S = 0.01; from runpy import run_module; "
+    run = "run_module('processes.celery.beat_process', run_name='__main__')"
+    command = [sys.executable, "-c", fast + run]
     with redis.Redis.from_url(redis_url) as broker, subprocess.Popen(command, env=environment) as beat:
         try:
             eventually(lambda: broker.llen(prefix + "plan") and broker.llen(prefix + "predict"), within_s=120)

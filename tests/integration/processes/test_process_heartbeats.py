@@ -11,7 +11,7 @@ from processes import signs_of_life
 from processes.loop import Loop
 from processes.signs_of_life import Heartbeat
 from tests.integration.api_service import Api
-from tests.integration.database_stage import Stage, eventually
+from tests.integration.database_stage import Stage, eventually, facts, insert_worker
 
 
 def age_s(stage: Stage) -> float:
@@ -76,7 +76,7 @@ def test_a_process_whose_steps_fail_says_so_until_one_succeeds(
 
 
 def test_a_service_without_beat_is_ready_and_degraded_and_beat_alone_is_blamed(api: Api):
-    api.sql("insert into workers (name, model, device, theta_bytes, delta_bytes) values ('w1', 'words', 'cpu', 1, 1)")
+    insert_worker(api.sql, facts(model="words"))
     with api.engine.begin() as connection:
         for kind in ("planner", "predictor", "chores", "trainer"):
             process_heartbeats.write(connection, kind, "host:1", 0.0)

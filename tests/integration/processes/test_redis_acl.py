@@ -15,13 +15,13 @@ from cli.checks.startup_checks import broker_problem
 from cli.hosting.process_commands import BIN
 from tests.integration.database_stage import Stage, eventually
 
-OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operations" / "start.md"
 
 
 @pytest.fixture
 def admin(redis_url: str) -> Iterator[redis.Redis]:
     """The broker's administrator; the documented user is there, with an empty log of what was refused."""
-    (line,) = re.findall(r"^ +user (magnus on >PASSWORD .*)$", OPERATIONS.read_text(), re.MULTILINE)
+    (line,) = re.findall(r"^ +user (magnus on >PASSWORD .*)$", PAGE.read_text(), re.MULTILINE)
     with redis.Redis.from_url(redis_url, decode_responses=True) as client:
         client.execute_command("ACL", "SETUSER", *line.split())
         client.acl_log_reset()

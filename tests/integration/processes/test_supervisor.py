@@ -157,6 +157,25 @@ def test_a_program_that_ignores_the_stop_signal_is_killed(tmp_path: Path) -> Non
     assert not psutil.pid_exists(pid)
 
 
+def test_what_a_program_starts_while_it_ends_is_killed_with_it(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "parent.log"
+    code = """
+import signal, subprocess, sys
+def end(*_):
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    print("child", child.pid, flush=True)
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+print("here", flush=True)
+signal.pause()
+"""
+    parent = ChildProgram("parent", (sys.executable, "-c", code), ready=lambda: "here" in log.read_text())
+    with Supervisor(tmp_path, print) as supervisor:
+        supervisor.start(parent)
+    (child,) = (int(line.split()[1]) for line in log.read_text().splitlines() if line.startswith("child"))
+    eventually(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+
+
 def test_a_nice_program_lets_others_go_first_also_where_sessions_share_the_cpus(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "nice.log"
     code = "import signal; print('here', flush=True); signal.pause()"

@@ -18,8 +18,8 @@ from cli.main import main
 from tests.conftest import with_database
 
 UP = ("magnus", "up", "--port", "0", "--flower-port", "0")
-PLANNER = (sys.executable, "-m", "tasks.celery_process", "tasks.planning.planner_process", "plan", "planner")
-BEAT = (sys.executable, "-m", "tasks.celery_process", "tasks.beat_process")
+PLANNER = (sys.executable, "-m", "tasks.planning.planner_process")
+BEAT = (sys.executable, "-m", "processes.celery.beat_process")
 TRAINER = (sys.executable, "-m", "tasks.training.trainer_process")
 WEB = ("gunicorn", "-w1", "-b", "127.0.0.1:0", "webapp.app:create_app()")
 WORKER = ("magnus", "worker", "--name", "w1")
@@ -70,10 +70,6 @@ COMMANDS = [
 ]
 PROCESSES = [
     Mistake("a planner without a database", PLANNER, ("MAGNUS_DATABASE_URL is not set",)),
-    Mistake("a planner with a wrong unit", PLANNER, ("MAGNUS_KV_BUDGET",), {"KV_BUDGET": "20"}),
-    Mistake(
-        "a beat whose database is away", BEAT, ("MAGNUS_DATABASE_URL",), {"DATABASE_URL": "postgresql://127.0.0.1:1/d"}
-    ),
     Mistake(
         "a trainer with no such encoder", TRAINER, ("MAGNUS_ENCODER",), {"DATABASE_URL": "{url}", "ENCODER": "/no/e"}
     ),

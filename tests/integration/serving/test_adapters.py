@@ -1,22 +1,20 @@
 """Adapters as clients, planner, worker and bill see them: models of their own, served by the workers of their base."""
 
-import logging
 from pathlib import Path
 
 import pytest
-import structlog
 from openai import NotFoundError, OpenAI
 from safetensors.torch import save_file
 from torch import full
 
+from inference.engine_requests import DecodingRequest
 from inference.local.engine import Engine
 from inference.local.loading.model_loading import load_model
 from inference.model_directory.adapter_files import CONFIG, PREFIX, WEIGHTS
-from inference.prompt_format import load_prompt_format
-from inference.sequences import Sequence
+from inference.prompts.prompt_format import load_prompt_format
+from models.connections.session import make_sessions
 from models.operations import operator_jobs
 from models.planning import live_fleet
-from models.session import make_sessions
 from tasks.planning.leader import Leader
 from tests.integration.api_service import MODEL as WORDS
 from tests.integration.api_service import Api
@@ -30,7 +28,12 @@ CHAT = [{"role": "user", "content": "eins"}]
 
 def adapted_worker(stage: Stage, name: str, *adapters: str, model: str = MODEL) -> None:
     stage.worker(name, model=model)
-    stage.sql("update workers set adapters = :adapters where name = :name", adapters=list(adapters), name=name)
+    stage.sql(
+        """update workers set facts = jsonb_set(facts, '{adapters}', to_jsonb(cast(:adapters as text[])))
+            where name = :name""",
+        adapters=list(adapters),
+        name=name,
+    )
 
 
 def test_an_adapter_is_a_model_beside_its_base(api: Api, client: OpenAI, bulk: BulkStage) -> None:
@@ -90,7 +93,6 @@ def write_adapter(directory: Path, value: float) -> None:
 def test_rows_of_adapters_and_base_are_served_in_one_batch_and_billed_by_their_names(
     stage: Stage, tmp_path: Path
 ) -> None:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     for name, value in (("polite", 3.0), ("rude", -4.0)):
         write_adapter(tmp_path / "adapters" / name, value)
     directory = str(make_small_model(tmp_path / MODEL))
@@ -104,11 +106,12 @@ def test_rows_of_adapters_and_base_are_served_in_one_batch_and_billed_by_their_n
     serving.serve(*names, "gone", joins=True)
     alone = {}
     for name, base in names.items():
-        asked = Sequence(name, tuple(prompt_format.encode_request("", prompt, ())), 12, adapter=name if base else "")
+        asked = DecodingRequest(
+            name, tuple(prompt_format.encode_request("", prompt, ())), 12, adapter=name if base else ""
+        )
         ((row,), _) = Engine(loaded, 10**9).run([asked])
         alone[name] = prompt_format.decode(row.generated_ids)
     serving.close()
-    structlog.reset_defaults()
     answers = stage.requests("output_text")
     assert {name: answers[name] for name in names} == alone
     assert len(set(alone.values())) == 3

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from typing import Any, cast
 import numpy as np
 import openai
 import pytest
-import structlog
 import torch
 from openai import OpenAI
 from sentence_transformers import CrossEncoder, SentenceTransformer
@@ -23,9 +21,9 @@ from inference.embedding.pooling_engine import PoolingEngine
 from inference.embedding.text_model import read_text_model
 from inference.engine_errors import UnreadableModel
 from inference.local.loading.model_loading import LoadedModel
-from inference.prompt_format import load_prompt_format
+from inference.prompts.prompt_format import load_prompt_format
+from models.connections.session import make_sessions
 from models.operations import operator_jobs
-from models.session import make_sessions
 from settings import Settings
 from tests.integration.api_service import Api
 from tests.integration.bulk_stage import BulkStage, counts, create, results
@@ -76,13 +74,13 @@ def serving(api: Api, directory: Path) -> Serving:
         kv_tokens=10**6,
         make_engine=lambda: PoolingEngine(encode, model.scores_pairs, pass_tokens=256),
         model=directory.name,
+        name=directory.name,
     )
 
 
 @pytest.fixture
 def workers(api: Api, models: Models) -> Iterator[None]:
     """Serves whatever is queued for either model."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     by_model = {one.name: serving(api, one) for one in (models.vectors, models.scores)}
     stop = threading.Event()
 
@@ -100,7 +98,6 @@ def workers(api: Api, models: Models) -> Iterator[None]:
     thread.join()
     for worker in by_model.values():
         worker.close()
-    structlog.reset_defaults()
 
 
 @pytest.mark.usefixtures("workers")

@@ -1,7 +1,5 @@
 """What `magnus up --engine` and `magnus doctor --engine` find out about a server."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from cli.checks.server_findings import engine_findings
@@ -12,11 +10,9 @@ from tests.integration.stub_engine_server import StubServer
 
 
 @pytest.fixture
-def server() -> Iterator[StubServer]:
-    stub = StubServer()
-    stub.root = str(BUNDLED_MODEL)
-    yield stub
-    stub.die()
+def server(server: StubServer) -> StubServer:
+    server.root = str(BUNDLED_MODEL)
+    return server
 
 
 def test_the_service_takes_the_servers_model_and_the_tokenizer_beside_it(server: StubServer):
@@ -46,6 +42,15 @@ def test_servers_of_two_models_and_servers_that_are_away_are_refused_by_name(ser
         other.die()
     with pytest.raises(ServerUnusable, match="ConnectError"):
         with_engines(Settings(engine_urls=other.url))
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_server_whose_tokenizer_gives_no_ids_is_refused_with_the_remedy(server: StubServer, silent: bool):
+    server.root = None
+    server.posts["/tokenize"] = (200, "{}")
+    server.slow_posts = int(silent)
+    with pytest.raises(ServerUnusable, match=r"/tokenize gives no ids .*: give MAGNUS_MODEL"):
+        with_engines(Settings(engine_urls=server.url))
 
 
 def test_doctor_says_what_a_server_can_do_and_what_is_lost(server: StubServer):

@@ -3,10 +3,11 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from models.leasing import leases, worker_registration
-from models.leasing.leases import Lease, Renewal, WorkerOffer
+from models.leasing.leases import Lease, Renewal
 from models.planning.live_fleet import live_workers
 from scheduling.request import RowLength
-from tests.integration.database_stage import Stage, eventually
+from scheduling.worker_facts import WorkerReport
+from tests.integration.database_stage import Stage, eventually, facts
 
 RUNNING = """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, status,
     started_at, lease_until, fence) values ('w1', 'test', 1, 1, 1, 1.0, 'running', clock_timestamp(),
@@ -15,8 +16,8 @@ RUNNING = """insert into batches (worker, policy, size, length, predicted_genera
 
 def test_a_batch_that_ends_while_its_renewal_waits_for_that_is_not_lost(stage: Stage):
     with stage.database.begin() as connection:
-        worker = worker_registration.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
-        incarnation = worker_registration.register(connection, worker, max_attempts=3)
+        worker = facts()
+        incarnation = worker_registration.register(connection, worker)
     ((ends,),), ((lost,),), ((runs,),) = stage.sql(RUNNING), stage.sql(RUNNING), stage.sql(RUNNING)
     stage.sql("update batches set status = 'lost', lease_until = null where id = :id", id=lost)
 
@@ -36,37 +37,17 @@ def test_a_batch_that_ends_while_its_renewal_waits_for_that_is_not_lost(stage: S
 
 
 def test_a_workers_predictions_of_its_rows_reach_the_planner_and_its_next_process_begins_without(stage: Stage):
-    worker = worker_registration.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
+    worker = facts()
     with stage.database.begin() as connection:
         for lengths in ({"r1": RowLength(16, 40, 90)}, {}):
-            incarnation = worker_registration.register(connection, worker, max_attempts=3)
-            leases.renew(connection, "w1", incarnation, {}, 10.0, offer=WorkerOffer(row_lengths=lengths))
+            incarnation = worker_registration.register(connection, worker)
+            leases.renew(connection, "w1", incarnation, {}, 10.0, report=WorkerReport(row_lengths=lengths))
             (live,) = live_workers(connection, alive_s=30.0)
-            assert live.row_lengths == lengths
-
-
-def test_the_planner_knows_how_many_tokens_a_workers_rows_share(stage: Stage):
-    worker = worker_registration.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
-    with stage.database.begin() as connection:
-        incarnation = worker_registration.register(connection, worker, max_attempts=3)
-        for shared in (512, 0):
-            leases.renew(connection, "w1", incarnation, {}, 10.0, offer=WorkerOffer(shared_tokens=shared))
-            (live,) = live_workers(connection, alive_s=30.0)
-            assert (live.shared_tokens, live.memory.capacity_tokens) == (shared, 10_000)
-
-
-def test_a_workers_guesses_are_stored_as_its_process_has_counted_them(stage: Stage):
-    worker = worker_registration.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
-    with stage.database.begin() as connection:
-        for guesses in ((9, 4), (0, 0)):
-            incarnation = worker_registration.register(connection, worker, max_attempts=3)
-            leases.renew(connection, "w1", incarnation, {}, 10.0, offer=WorkerOffer(guesses=guesses))
-            stored = connection.exec_driver_sql("select guessed_tokens, right_guesses from workers").one()
-            assert tuple(stored) == guesses
+            assert live.report.row_lengths == lengths
 
 
 def test_only_a_transaction_that_need_not_be_durable_does_not_wait_for_the_disk(stage: Stage):
-    stage.sql("insert into workers (name, model, device, theta_bytes, delta_bytes) values ('w1', 'small', 'cpu', 1, 1)")
+    stage.worker()
     ((batch,),) = stage.sql(RUNNING)
     with stage.database.connect() as connection:
         connection.exec_driver_sql("set synchronous_commit = local")

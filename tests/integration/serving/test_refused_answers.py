@@ -1,10 +1,8 @@
 """Answers that the database does not take, for reasons that last or pass: the request fails by name, or is answered."""
 
-import logging
 from collections.abc import Iterator
 
 import pytest
-import structlog
 
 from tasks.serving.results.result_writer import NOT_STORED
 from tests.integration.database_stage import MODEL, Stage
@@ -15,11 +13,9 @@ LASTING = ("54000", "22001", "XX000", "57014")  # too large, too long, an error 
 
 @pytest.fixture
 def serving(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     serving = Serving(stage, *small_model(tmp_path_factory.getbasetemp() / MODEL), 100_000)
     yield serving
     serving.close()
-    structlog.reset_defaults()
 
 
 def refuse_answers(stage: Stage, sqlstate: str, refused: str, times: int = 1_000_000) -> None:
@@ -52,8 +48,12 @@ def test_an_answer_that_is_never_taken_fails_by_name_and_the_others_are_written(
     assert stage.requests("status")["r4"] == "incomplete"
 
 
-def test_an_answer_waits_for_a_database_that_cannot_work_for_a_while(stage: Stage, serving: Serving) -> None:
-    refuse_answers(stage, "53100", "r1", times=2)  # a full disk
+# a full disk; no table, as with another client's search path; a missing column; a missing right
+@pytest.mark.parametrize("sqlstate", ["53100", "42P01", "42703", "42501"])
+def test_an_answer_waits_for_a_database_that_takes_none_for_a_while(
+    stage: Stage, serving: Serving, sqlstate: str
+) -> None:
+    refuse_answers(stage, sqlstate, "r1", times=2)
     stage.request("r1", limit_tokens=5)
     serving.serve("r1")
     assert stage.requests("status") == {"r1": "incomplete"}

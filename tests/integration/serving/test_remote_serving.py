@@ -1,31 +1,23 @@
 """A worker whose engine is a server of others, on a real Postgres: leases, answers, faults and what they cost."""
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
-import structlog
 
 from inference.engine_errors import TokenizerAway
+from inference.json_grammar import FormatChecks
 from inference.model_directory.generation_defaults import GenerationDefaults
-from inference.prompt_format import PromptFormat
+from inference.prompts.prompt_format import PromptFormat
+from inference.prompts.request_tokens import NEXT_TURN, ChatEnding, Turn
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_probe import connect
-from inference.request_tokens import NEXT_TURN, ChatEnding, Turn
-from models.leasing.leases import WorkerOffer
 from models.planning.live_fleet import Lacking, lacking, live_workers
+from models.registered_workers import registered_workers
 from request_body import PLAIN, AnswerForm
 from tests.integration.database_stage import MODEL, Stage, eventually
 from tests.integration.serving_worker import Serving, small_model
-from tests.integration.stub_engine_server import StubServer, falls_silent_after, refuses, says
-
-
-@pytest.fixture
-def server() -> Iterator[StubServer]:
-    stub = StubServer()
-    yield stub
-    stub.die()
+from tests.integration.stub_engine_server import StubHandler, StubServer, falls_silent_after, refuses, right, says
 
 
 @pytest.fixture
@@ -38,27 +30,21 @@ def engine(server: StubServer, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def serving(stage: Stage, engine: RemoteEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     loaded, prompt_format = small_model(tmp_path_factory.getbasetemp() / MODEL)
 
-    def offer() -> WorkerOffer:
-        offered = engine.watch.offer
-        return WorkerOffer(offered.max_rows, offered.fault)
-
-    made = Serving(stage, loaded, prompt_format, 10_000, lambda: engine, offer)
+    made = Serving(stage, loaded, prompt_format, 10_000, lambda: engine, lambda: engine.watch.report)
     yield made
     made.close()
-    structlog.reset_defaults()
 
 
 class TokenizerThatGoes:
     """A tokenizer whose server is unreachable, either while answers are decoded or while prompts are encoded."""
 
     detokenizer = None
-    takes_tools = thinks = False
+    takes_tools = thinks = reads_clock = False
     generation = GenerationDefaults()
     vocabulary_size = context_tokens = long_prompts = template_variables = None
-    name = "small"
+    name, formats = "small", FormatChecks()
 
     def __init__(self, ours: PromptFormat) -> None:
         self._ours, self.away, self.cannot_encode = ours, True, False
@@ -165,24 +151,44 @@ def test_a_server_that_answers_garbage_is_said_so_and_costs_no_attempt(
     stage.request("r1")
     serving.serve("r1", joins=True)
     assert stage.requests("status", "attempts") == {"r1": ("queued", 0)}
-    eventually(lambda: stage.sql("select 1 from workers where fault like '%answer cannot be read%'"))
+    eventually(lambda: stage.sql("select 1 from workers where report->>'fault' like '%answer cannot be read%'"))
     assert working(stage) == []
 
 
+def test_a_request_that_its_server_never_answers_fails_at_its_third_attempt_and_its_mates_are_answered(
+    stage: Stage, server: StubServer, serving: Serving
+):
+    def filtered(handler: StubHandler, body: dict[str, Any]) -> None:
+        bad = len(body["prompt"]) > 3
+        (says('data: {"choices": [{"finish_reason": "content_filter"}]}', "") if bad else right)(handler, body)
+
+    server.always = filtered
+    stage.request("bad", input="one two three four five")
+    stage.request("good", limit_tokens=100)
+    serving.serve("bad", "good", joins=True)
+    assert stage.requests("status", "attempts") == {"bad": ("queued", 1), "good": ("completed", 1)}
+    for _ in range(2):
+        serving.serve("bad", joins=True)
+    ((status, attempts, error),) = (stage.requests("status", "attempts", "error")["bad"],)
+    assert (status, attempts, error["code"]) == ("failed", 3, "server_error")
+    assert "an end of an unknown kind" in error["message"]
+    assert stage.sql("select 1 from requests where id = 'bad' and finished_at is not null")
+
+
 def test_the_planner_reads_how_many_rows_the_server_takes(stage: Stage, serving: Serving):
-    eventually(lambda: stage.sql("select 1 from workers where max_rows = 8"))
+    eventually(lambda: stage.sql("select 1 from workers where report->>'max_rows' = '8'"))
     with stage.database.connect() as connection:
         (worker,) = live_workers(connection, alive_s=30.0)
-    assert worker.max_rows == 8
+    assert worker.memory.max_rows == 8
 
 
 def test_what_all_or_some_workers_of_a_model_lack_is_known(stage: Stage, serving: Serving):
-    stage.sql("update workers set lacks = '{temperature}'")
+    stage.sql("""update workers set facts = facts || '{"lacks": ["temperature"]}'""")
     with stage.database.connect() as connection:
-        assert lacking(connection, within_s=30.0) == {MODEL: Lacking(all=frozenset({"temperature"}))}
+        assert lacking(registered_workers(connection)) == {MODEL: Lacking(all=frozenset({"temperature"}))}
     stage.worker("w2")
     with stage.database.connect() as connection:
-        assert lacking(connection, within_s=30.0) == {MODEL: Lacking(some=frozenset({"temperature"}))}
+        assert lacking(registered_workers(connection)) == {MODEL: Lacking(some=frozenset({"temperature"}))}
         assert {worker.name: worker.lacks for worker in live_workers(connection, 30.0)} == {
             "w1": frozenset({"temperature"}),
             "w2": frozenset(),
@@ -214,16 +220,9 @@ def test_log_probabilities_are_stored_with_the_answer_also_when_it_came_in_two_p
     assert all([top["logprob"] for top in entry["top_logprobs"]] == [entry["logprob"]] for entry in shown)
 
 
-def test_a_request_without_log_probabilities_stores_none(stage: Stage, serving: Serving):
-    stage.request("r1", limit_tokens=100)
-    serving.serve("r1", joins=True)
-    assert stage.sql("select logprobs from requests") == [(None,)]
-
-
 def test_answers_whose_tokenizer_is_away_are_generated_again_at_no_attempts_cost(
     stage: Stage, engine: RemoteEngine, tmp_path_factory: pytest.TempPathFactory
 ):
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     loaded, ours = small_model(tmp_path_factory.getbasetemp() / MODEL)
     tokenizer = TokenizerThatGoes(ours)
     worker = Serving(stage, loaded, tokenizer, 10_000, lambda: engine)
@@ -240,4 +239,3 @@ def test_answers_whose_tokenizer_is_away_are_generated_again_at_no_attempts_cost
         eventually(lambda: stage.requests("status", "attempts", "suspected")["r2"] == ("queued", 0, 0))
     finally:
         worker.close()
-        structlog.reset_defaults()

@@ -1,17 +1,17 @@
 """A worker's threads on a real engine and a real Postgres: leases, answers, memory, cancels, slices, joins."""
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-import structlog
 
 from inference.local.engine import Engine
+from inference.local.engine_options import EngineOptions
 from inference.local.row_probe import RowProbe
-from models.leasing.leases import WorkerOffer
+from models.leasing import worker_registration
 from scheduling.request import RowLength
+from scheduling.worker_facts import WorkerReport
 from tests.integration.database_stage import MODEL, Stage, eventually
 from tests.integration.serving_worker import Serving, small_model
 from tests.integration.small_model import UNKNOWN_TO_MODEL
@@ -19,7 +19,6 @@ from tests.integration.small_model import UNKNOWN_TO_MODEL
 
 @pytest.fixture
 def make_serving(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Serving]]:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     loaded, prompt_format = small_model(tmp_path_factory.getbasetemp() / MODEL)
     made: list[Serving] = []
 
@@ -30,7 +29,6 @@ def make_serving(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iter
     yield make
     for serving in made:
         serving.close()
-    structlog.reset_defaults()
 
 
 @pytest.fixture
@@ -72,6 +70,21 @@ def test_a_batch_delivered_twice_runs_once(stage: Stage, serving: Serving):
         delivery.result(timeout=60)
     assert serving.batch(batch_id, "fence, status") == (1, "finished")
     assert stage.requests("status", "attempts") == {"r1": ("incomplete", 1)}
+
+
+@pytest.mark.parametrize("failed", [True, False], ids=["failed", "in order"])
+def test_a_batch_that_arrives_while_the_worker_leaves_is_not_blamed_for_its_end(
+    stage: Stage, serving: Serving, failed: bool
+):
+    if failed:
+        serving.runner._heartbeat._break_off("the engine's thread ended")
+    else:
+        serving.runner.stop()
+    stage.request("r1")
+    serving.start(serving.assign("r1")).result(timeout=60)  # the planner decided before the worker had left
+    with stage.database.begin() as connection:
+        worker_registration.register(connection, serving.runner._facts)
+    assert stage.requests("status", "suspected") == {"r1": ("queued", 0)}
 
 
 def test_another_workers_batch_is_left_alone(stage: Stage, serving: Serving):
@@ -351,11 +364,13 @@ def test_a_probe_knows_the_arrivals_prediction_and_its_own_reaches_the_workers_r
         loaded,
         prompt_format,
         100_000,
-        lambda: Engine(loaded, 100_000 * loaded.delta_bytes, probe=RowProbe(loaded.decoder, probe, EVERY)),
-        offer=lambda: WorkerOffer(row_lengths=probe.lengths),
+        lambda: Engine(
+            loaded, 100_000 * loaded.delta_bytes, EngineOptions(probe=RowProbe(loaded.decoder, probe, EVERY))
+        ),
+        report=lambda: WorkerReport(row_lengths=probe.lengths),
     )
     serving.serve("r1", joins=True)
-    told = """select 1 from workers where row_lengths = '{"r1": [16, 30, 35]}'"""
+    told = """select 1 from workers where report->'row_lengths' = '{"r1": [16, 30, 35]}'"""
     eventually(lambda: stage.sql(told))
     serving.close()
     (known,) = probe.known

@@ -3,20 +3,19 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
-from typing import Any
 
 import pytest
 
 from inference.local.engine import Engine
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_probe import connect
-from inference.serving_engine import ServingEngine
-from models.leasing.leases import WorkerOffer
-from models.leasing.worker_registration import WorkerRegistration
-from scheduling.policies.policy_factory import PolicySettings
+from processes.planner_rules import PlannerRules
+from scheduling.kv_memory import KvMemory
+from scheduling.sharing.policy_factory import PolicySettings
+from scheduling.worker_facts import WorkerFacts
 from tasks.planning.leader import Leader
-from tasks.planning.planner_rules import PlannerRules
 from tasks.serving.batches.batch_runner import BatchRunner
+from tasks.serving.batches.served_model import ServedModel
 from tasks.serving.results.live_tokens import LiveRows
 from tests.integration.database_stage import MODEL, Stage
 from tests.integration.serving_worker import TERMS, small_model
@@ -46,36 +45,29 @@ class Fleet:
         found = connect(server.url, max_rows=max_rows)
         self.engines[name] = engine = RemoteEngine(found, self.format.detokenizer)
 
-        def offer() -> WorkerOffer:
-            return WorkerOffer(engine.watch.offer.max_rows, engine.watch.offer.fault)
-
-        self._start(lambda: engine, offer, WorkerRegistration(name, model, "stub", 1600, 1, None, True, 16))
+        facts = WorkerFacts(name, model, "stub", KvMemory(1600, 1, True, 16))
+        self._start(ServedModel(lambda: engine, self.format, facts, lambda: engine.watch.report))
         return server
 
     def own(self, name: str, kv_tokens: int) -> None:
         """A worker with our own engine."""
         budget, delta = kv_tokens * self.loaded.delta_bytes, self.loaded.delta_bytes
         lacks = ("logprobs", "response_format")
-        announcement = WorkerRegistration(name, MODEL, "cpu", budget, delta, None, lacks=lacks)
-        self._start(lambda: Engine(self.loaded, budget), WorkerOffer, announcement)
+        facts = WorkerFacts(name, MODEL, "cpu", KvMemory(budget, delta), lacks=lacks)
+        self._start(ServedModel(lambda: Engine(self.loaded, budget), self.format, facts))
 
-    def _start(
-        self, make: Callable[[], ServingEngine], offer: Callable[[], WorkerOffer], announcement: WorkerRegistration
-    ) -> None:
+    def _start(self, served: ServedModel) -> None:
         runner = BatchRunner(
             self.stage.database,
-            make,
-            self.format,
-            announcement,
+            served,
             TERMS,
             renewals=self.stage.database.execution_options(isolation_level="AUTOCOMMIT"),
             kick_planner=lambda: None,
             on_broken=lambda reason: None,
-            offer=offer,
             live_rows=LiveRows(lambda step: None),
         )
         runner.start()
-        self.runners[announcement.name] = runner
+        self.runners[served.facts.name] = runner
 
     def plan_until(self, condition: Callable[[], bool]) -> None:
         """Plan and deliver, turn by turn, until the condition holds."""
@@ -151,24 +143,3 @@ def test_a_server_that_dies_with_rows_in_it_leaves_them_to_the_others(stage: Sta
     fleet.plan_until(lambda: fleet.ended() == REQUESTS)
     assert "dying" not in fleet.served()
     assert set(stage.requests("attempts").values()) == {1}
-
-
-def test_servers_of_two_models_get_the_requests_of_theirs(stage: Stage, fleet: Fleet):
-    one, other = fleet.server("one"), fleet.server("other", model="another")
-    one.answer_tokens, other.answer_tokens = 3, 5
-    for n in range(REQUESTS):
-        stage.request(f"r{n:02}", model=MODEL if n % 2 else "another")
-    fleet.plan_until(lambda: fleet.ended() == REQUESTS)
-    assert dict(stage.sql("select model, min(output_tokens) from requests group by model")) == {MODEL: 4, "another": 6}
-    assert len(one.prompts) == len(other.prompts) == REQUESTS // 2
-
-
-def test_what_our_engine_cannot_do_goes_to_the_servers_alone(stage: Stage, fleet: Fleet):
-    server = fleet.server("server")
-    fleet.own("own", kv_tokens=2000)
-    for n in range(REQUESTS):
-        asks: dict[str, Any] = {"needs": ["logprobs"], "body": {"top_logprobs": 0}} if n % 2 else {}
-        stage.request(f"r{n:02}", **asks)
-    fleet.plan_until(lambda: fleet.ended() == REQUESTS)
-    assert sum("logprobs" in body for body in server.bodies) == REQUESTS // 2
-    assert stage.sql("select count(*) from requests where logprobs is not null") == [(REQUESTS // 2,)]

@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from models.leasing.worker_registration import WorkerRegistration, deregister, register
+from models.leasing.worker_registration import deregister, register
 from models.process_identity import this_process
-from tasks.serving.worker_name import NameTaken, await_name
-from tests.integration.database_stage import Stage
+from tasks.serving.worker_process import NameTaken, await_name
+from tests.integration.database_stage import Stage, facts
 
 LEASE_S = 0.3
 HOST = this_process().rpartition(":")[0]
@@ -16,7 +16,7 @@ NO_PROCESS = 2**22 + 1  # beyond Linux's largest process id
 
 def registered(stage: Stage, instance: str) -> float:
     with stage.database.begin() as connection:
-        return register(connection, WorkerRegistration("w1", "small", "cpu", 1, 1, None, instance=instance), 3)
+        return register(connection, facts(instance=instance))
 
 
 def beat(stage: Stage) -> None:
@@ -72,5 +72,5 @@ def test_a_process_of_another_host_is_replaced_once_its_heartbeat_is_a_lease_old
 def test_a_name_that_was_signed_off_is_free(stage: Stage) -> None:
     incarnation = registered(stage, "gpu-7:41")
     with stage.database.begin() as connection:
-        deregister(connection, "w1", incarnation, failed=False, max_attempts=3)
+        deregister(connection, "w1", incarnation, failed=False)
     await_name(stage.database, "w1", "gpu-8:41", LEASE_S, pause=unasked)

@@ -7,14 +7,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from inference.local.engine import Engine
-from models.leasing.worker_registration import WorkerRegistration
+from models.connections.session import make_engine
 from models.process_identity import this_process
-from models.session import make_engine
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
-from scheduling.policy import Loadable
+from scheduling.worker_facts import Loadable, WorkerFacts
 from tasks.serving.batches.batch_runner import BatchRunner
-from tasks.serving.model_in_service import ModelInService, ServedModel
+from tasks.serving.batches.served_model import ServedModel
+from tasks.serving.model_in_service import ModelInService
 from tasks.serving.results.live_tokens import LiveRows
 from tests.integration.serving_worker import TERMS, small_model
 
@@ -37,26 +37,22 @@ def serve(database_url: str, directory: Path, dies_once: bool, batch_ids: Connec
         budget = KV_TOKENS * loaded.delta_bytes
         curves = ServingCurves((0.0, 0.0, 0.0, 0.001), (0.0, 0.0, 0.0, 0.001))
         loadable = Loadable(CHANGE_S, KvMemory(budget, loaded.delta_bytes, True), curves)
-        announcement = WorkerRegistration(
+        facts = WorkerFacts(
             "w1",
             model,
             "cpu",
-            budget,
-            loaded.delta_bytes,
-            curves=None,
+            KvMemory(budget, loaded.delta_bytes),
             instance=this_process(),
             loadable=dict.fromkeys(SEEDS, loadable),
         )
-        return ServedModel(lambda: Engine(loaded, budget), prompt_format, announcement)
+        return ServedModel(lambda: Engine(loaded, budget), prompt_format, facts)
 
     service = ModelInService(
         "small",
         load,
         lambda served, on_wanted: BatchRunner(
             database,
-            served.make_engine,
-            served.prompt_format,
-            served.announcement,
+            served,
             TERMS,
             renewals=renewals,
             kick_planner=lambda: None,

@@ -7,14 +7,14 @@ import pytest
 from flask.testing import FlaskClient
 from pydantic import SecretStr
 
-from models.session import make_sessions
+from models.connections.session import make_sessions
 from models.tenants import api_keys
 from models.tenants.api_keys import Scope
+from protocol.requests.client_prompt import application_name
 from settings import Settings
 from tests.integration.api_service import Api
 from tests.integration.database_stage import Stage
 from webapp.dashboard.operator_sign_in import COOKIE
-from webapp.requests.client_prompt import application_name
 
 PASSWORD = "open sesame, please"
 JOB = f"resp_{1:032x}"
@@ -84,6 +84,13 @@ def test_a_key_needs_the_scope_operate(api: Api) -> None:
         assert refused.status_code == 401
         assert COOKIE not in refused.headers.get("Set-Cookie", "")
     assert sign_in(api, a_key(api, Scope.operate)).get("/").status_code == 200
+
+
+@pytest.mark.parametrize("after", ["/a\r\nX: y", "/a\n", "/\t/other.example", "//other.example", "/\\other.example"])
+def test_signing_in_leads_to_no_address_with_control_characters_and_to_no_other_site(api: Api, after: str) -> None:
+    assert api.client.get("/sign-in", query_string={"next": after}).status_code == 200
+    answer = api.client.post("/sign-in", data={"secret": PASSWORD, "next": after})
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/")
 
 
 def test_the_cookie_is_no_scripts_and_no_other_sites(api: Api) -> None:

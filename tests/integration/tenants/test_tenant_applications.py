@@ -1,8 +1,12 @@
 """Two tenants that use one application name learn nothing of each other's answers."""
 
+from typing import Any
+
+from sqlalchemy import text
+
+from models.connections.session import make_sessions
 from models.planning.response_time_estimate import MIN_ANSWERS, RecentAnswers, read_response_times
 from models.request_predictions import claim_unpredicted, scoped_application
-from models.session import make_sessions
 from models.training_log import finished_requests
 from models.upkeep import reconciler
 from tests.integration.database_stage import Stage
@@ -49,3 +53,33 @@ def test_response_times_are_each_tenants_own(stage: Stage) -> None:
         estimate = read_response_times(session, RecentAnswers())
     etas = [estimate.eta(name, 3, 20, "small", None) for name in ("acme/invoices", "globex/invoices")]
     assert [eta and round(eta.eta_s) for eta in etas] == [100, 1]
+
+
+def test_predictions_go_round_by_tenants_whatever_priority_one_gives_its_requests(stage: Stage) -> None:
+    unpredicted: dict[str, Any] = {"predicted_tokens": None, "predicted_upper_tokens": None}
+    for number in range(30):
+        stage.request(f"many{number}", tenant="acme", priority=100, **unpredicted)
+    for number in range(3):
+        stage.request(f"few{number}", tenant="globex", priority=number, **unpredicted)
+    claimed, orders = list[str](), list[list[str]]()
+    with stage.database.begin() as connection:
+        while orders == [] or orders[-1]:
+            orders.append([one.id for one in claim_unpredicted(connection, 4)])
+            connection.execute(
+                text("update requests set predicted_tokens = 1 where id = any(:ids)"), {"ids": orders[-1]}
+            )
+            claimed += orders[-1]
+    assert sum(one.startswith("few") for one in orders[0]) == 2
+    assert {"few2", "few1"} < {*orders[0]}
+    assert "few0" in orders[1]
+    assert len(claimed) == len({*claimed}) == 33
+
+
+def test_of_more_tenants_than_are_claimed_no_other_request_is_locked(stage: Stage) -> None:
+    for number in range(9):
+        stage.request(f"r{number}", tenant=f"t{number}", predicted_tokens=None, predicted_upper_tokens=None)
+    with stage.database.begin() as connection, stage.database.begin() as other:
+        claimed = {one.id for one in claim_unpredicted(connection, 4)}
+        free = text("select id from requests for update skip locked")
+        assert len(claimed) == 4
+        assert {*other.scalars(free)} == {f"r{number}" for number in range(9)} - claimed

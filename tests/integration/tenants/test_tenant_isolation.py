@@ -17,6 +17,7 @@ SHARED = {
     ("GET", "/v1/models/{name}"),
     ("GET", "/v1/magnus/stats"),
     ("POST", "/v1/responses/input_tokens"),
+    ("POST", "/v1/messages/count_tokens"),
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
 }
@@ -25,6 +26,11 @@ MAKING = {
     ("POST", "/v1/responses"): {"model": "words", "input": "eins", "background": True},
     ("POST", "/v1/chat/completions"): {"model": "words", "messages": [{"role": "user", "content": "eins"}]},
     ("POST", "/v1/completions"): {"model": "words", "prompt": "eins"},
+    ("POST", "/v1/messages"): {
+        "model": "words",
+        "max_tokens": 5,
+        "messages": [{"role": "user", "content": "eins"}],
+    },
     ("POST", "/v1/magnus/webhooks"): {"url": "https://example.com/"},
 }
 # Calls that need a body to be understood.
@@ -35,6 +41,7 @@ POOLING = {("POST", "/v1/embeddings"), ("POST", "/v1/rerank"), ("POST", "/v1/sco
 BULK_MAKING = {("POST", "/v1/files"), ("POST", "/v1/batches")}
 LISTS = {
     ("GET", "/v1/responses"),
+    ("GET", "/v1/chat/completions"),
     ("GET", "/v1/magnus/webhooks"),
     ("GET", "/v1/magnus/usage"),
     ("GET", "/v1/files"),
@@ -67,8 +74,13 @@ def owned(api: Api) -> dict[str, dict[str, str]]:
     delivery = api.call("GET", f"/v1/magnus/webhooks/{webhook}/deliveries").json["data"][0]["id"]
     api.sql("insert into usage_days values (current_date, 'acme', 'words', 1, 1, 1, 1)")
     file_id, batch_id = make_batch(api)
+    chat = api.submit()["id"]
+    answered = "status = 'completed', output_text = 'one', output_tokens = 1, finished_at = now()"
+    api.sql(f"update requests set {answered} where id = '{chat}'")
     return {
         "/v1/responses/": {"id": api.submit()["id"]},
+        "/v1/chat/completions/": {"id": chat},
+        "/v1/messages/": {"id": chat},
         "/v1/magnus/webhooks/": {"id": webhook, "delivery": delivery},
         "/v1/files/": {"id": file_id},
         "/v1/batches/": {"id": batch_id},
@@ -115,7 +127,8 @@ def test_another_tenants_lists_are_empty(api: Api, owned: dict[str, dict[str, st
     for method, path in LISTS:
         assert api.call(method, path).json["data"], path
         assert other.call(method, path).json["data"] == [], path
-    assert other.call("GET", f"/v1/responses?after={owned['/v1/responses/']['id']}").status_code == 400
+    for path in ("/v1/responses", "/v1/files", "/v1/batches"):
+        assert other.call("GET", f"{path}?after={owned[f'{path}/']['id']}").status_code == 400, path
 
 
 @pytest.mark.unanswered

@@ -2,20 +2,21 @@
 
 import csv
 import io
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from models.connections.session import make_sessions
 from models.leasing import batch_results
 from models.leasing.batch_results import Answer, RowReturned
 from models.leasing.leases import Lease
-from models.session import make_sessions
 from models.tables import RequestStatus
 from models.tenants import usage
 from models.tenants.api_keys import Scope
 from models.upkeep import retention
-from tests.integration.api_service import Api
+from tests.integration.api_service import MODEL, Api
 from tests.integration.database_stage import Stage
 
 TODAY = "(clock_timestamp() at time zone 'UTC')::date"
@@ -49,6 +50,19 @@ class Serving:
         assert answer.status_code == 200, answer.get_data(as_text=True)
         data: list[dict[str, Any]] = answer.json["data"]
         return data
+
+
+def test_a_prompt_counts_once_however_many_answers_its_call_asks_for(serving: Serving) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "n": 3, "max_tokens": 5}
+    with ThreadPoolExecutor(1) as pool:
+        called = pool.submit(serving.api.call, "POST", "/v1/chat/completions", json=body)
+        while len(ids := [row.id for row in serving.api.sql("select id from requests")]) < 3 and not called.done():
+            time.sleep(0.01)
+        serving.api.sql("update requests set status = 'in_progress', batch_id = 1")
+        serving.answer(*ids)
+        answered = called.result().json["usage"]
+    (used,) = serving.used(serving.api)
+    assert (used["requests"], used["prompt_tokens"], used["answer_tokens"]) == (3, answered["prompt_tokens"], 21)
 
 
 def test_an_answer_counts_at_once_and_as_much_once_it_is_folded(serving: Serving) -> None:
@@ -132,11 +146,11 @@ def test_a_tenant_sees_its_own_and_who_operates_the_service_sees_all(serving: Se
 
 
 def test_usage_tells_tiers_apart_before_and_after_it_is_folded(serving: Serving) -> None:
-    for name, priority in (("p", 1003), ("d", -100), ("f", -1100)):
+    for name, tier in (("p", "priority"), ("d", "default"), ("f", "flex")):
         serving.running(name)
-        serving.api.sql("update requests set priority = :priority where id = :id", id=name, priority=priority)
+        serving.api.sql("update requests set tier = :tier where id = :id", id=name, tier=tier)
     serving.running("b")
-    serving.api.sql("update requests set priority = -1000, job_id = 'batch_1' where id = 'b'")
+    serving.api.sql("update requests set tier = 'flex', job_id = 'batch_1' where id = 'b'")
     with serving.api.engine.begin() as connection:
         batch_results.write_returned(connection, [RowReturned(Lease(1, 1), "f", (1, 2), gpu_s=1.25)], 0.0)
     serving.api.sql("update requests set status = 'in_progress' where id = 'f'")

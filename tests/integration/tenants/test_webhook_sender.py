@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
-from models.session import make_engine, make_sessions
+from models.connections.session import make_engine, make_sessions
 from models.webhooks import webhook_deliveries, webhook_endpoints
 from models.webhooks.webhook_deliveries import DeliveryResult
 from models.webhooks.webhook_endpoints import EVENT_TYPES
@@ -239,7 +239,7 @@ def more_than(receiver: Receiver, count: int) -> bool:
 
 SENDER = """
 import sys
-from models.session import make_engine
+from models.connections.session import make_engine
 from tasks.chores import webhook_sender
 webhook_sender.CLAIM_S = 0.5  # so that what a killed one had claimed is due soon
 webhook_sender.WebhookSender(make_engine(sys.argv[1], pool_size=1), True, look_every_s=0.02).run()

@@ -3,13 +3,12 @@
 import pytest
 
 from models import client_requests
+from models.connections.session import make_sessions
 from models.leasing import batch_results
 from models.leasing.batch_results import Answer
 from models.leasing.leases import Lease
-from models.session import make_sessions
 from models.tables import RequestStatus
 from models.upkeep import reconciler
-from models.webhooks.webhook_endpoints import MOST_ENDPOINTS
 from tests.integration.api_service import Api
 from tests.integration.database_stage import Stage
 
@@ -62,11 +61,6 @@ def test_a_deleted_endpoint_is_gone_and_gets_nothing_more(api: Api, endpoint: st
 def test_an_address_to_which_nothing_is_sent_is_refused(api: Api, url: str) -> None:
     answer = api.call("POST", WEBHOOKS, json={"url": url})
     assert (answer.status_code, answer.json["error"]["param"]) == (400, "url")
-
-
-def test_a_tenant_has_so_many_endpoints(api: Api) -> None:
-    statuses = [api.call("POST", WEBHOOKS, json={"url": URL}).status_code for _ in range(MOST_ENDPOINTS + 1)]
-    assert statuses == [200] * MOST_ENDPOINTS + [400]
 
 
 def test_every_way_in_which_a_background_response_ends_is_one_event(api: Api, endpoint: str) -> None:

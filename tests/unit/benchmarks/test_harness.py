@@ -4,12 +4,9 @@ import json
 import sys
 from pathlib import Path
 
-import click
 import pytest
-from click.testing import CliRunner
 
-from benchmarks.harness import Results, cell, json_option, origin, percentile, spread, until
-from cli.option_types import CommaSeparated
+from benchmarks.harness import Results, cell, origin, percentile
 
 ORIGIN = {"commit": "abc1234", "date": "2026-11-26", "machine": "2 cores", "command": "python -m benchmarks.x"}
 
@@ -29,12 +26,6 @@ def test_in_a_folder_each_run_has_a_file_named_by_date_and_commit(tmp_path: Path
     assert {path.name for path in (tmp_path / "live").iterdir()} == {f"{name}.json", f"{name}_2.json"}
 
 
-def test_without_a_path_nothing_is_written() -> None:
-    results = Results(None, ORIGIN)
-    results.write([1])
-    assert results.earlier() is None
-
-
 def test_the_command_is_kept_without_keys_and_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["x", "--api-key", "secret", "--database-url=postgres://u:p@h/d", "--rate", "2"])
     command = origin()["command"]
@@ -47,18 +38,6 @@ def test_the_command_is_kept_without_the_folders_of_one_machine(monkeypatch: pyt
     arguments = ["--data", "/home/me/data", "--json=/tmp/a/f.json", "--url", "http://h/v1", "docs/results/f.json"]
     monkeypatch.setattr(sys, "argv", ["x", *arguments])
     assert origin()["command"].endswith("--data data --json=f.json --url http://h/v1 docs/results/f.json")
-
-
-def test_a_command_with_the_option_gets_its_results(tmp_path: Path) -> None:
-    @click.command()
-    @json_option
-    @click.option("--rates", type=CommaSeparated(float), default="1,2")
-    def main(rates: list[float], results: Results) -> None:
-        results.write(rates)
-
-    run = CliRunner().invoke(main, ["--json", str(tmp_path / "f.json"), "--rates", "0.5,4"])
-    assert run.exit_code == 0
-    assert json.loads((tmp_path / "f.json").read_text())["figures"] == [0.5, 4.0]
 
 
 @pytest.mark.parametrize(
@@ -74,14 +53,3 @@ def test_a_cell_shows_the_value_at_its_path_in_its_format(column: str, shown: st
 )
 def test_a_percentile_is_interpolated(values: list[float], share: float, expected: float | None) -> None:
     assert percentile(values, share) == expected
-
-
-def test_a_spread_of_nothing_has_no_figures() -> None:
-    assert spread([]) == dict.fromkeys(("mean", "p50", "p95", "p99", "max"))
-    assert spread([1.0, 2.0])["max"] == 2.0
-
-
-def test_waiting_ends_with_the_condition_or_in_time() -> None:
-    looks = iter([False, True])
-    assert until(lambda: next(looks), seconds=5.0, every_s=0.0)
-    assert not until(lambda: False, seconds=0.0, every_s=0.0)

@@ -39,6 +39,33 @@ def test_an_error_of_the_api_is_told_in_its_own_words(status: int, error: Json, 
 
 
 @pytest.mark.parametrize(
+    ("tool", "call", "other"),
+    [
+        ("submit", {"input": "a", "model": "m"}, {"input": "b", "model": "m"}),
+        ("batch", {"inputs": ["a"], "model": "m"}, {"inputs": ["a"], "model": "m", "window": "7d"}),
+    ],
+)
+def test_the_same_call_again_has_the_same_key_and_body_until_something_is_cancelled(
+    tool: str, call: Json, other: Json
+) -> None:
+    sent: list[tuple[str, bytes]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/files":
+            return httpx.Response(200, json={"id": f"file_{len(sent)}"})
+        if not request.url.path.endswith("/cancel"):
+            sent.append((request.headers["Idempotency-Key"], request.content))
+        return httpx.Response(400, json={"error": {"message": "seen"}})
+
+    server = make_server(Client("http://magnus", "key", transport=httpx.MockTransport(answer)))
+    for name, arguments in ((tool, call), (tool, call), (tool, other), ("cancel", {"id": "resp_1"}), (tool, call)):
+        with pytest.raises(ToolError, match="seen"):
+            anyio.run(server.call_tool, name, arguments)
+    assert sent[0] == sent[1]
+    assert len({key for key, _ in sent}) == 3
+
+
+@pytest.mark.parametrize(
     ("tool", "name", "value"),
     [
         ("submit", "max_output_tokens", 0),

@@ -124,11 +124,6 @@ def test_an_answer_that_is_not_magnus_is_told_apart() -> None:
         client.model()
 
 
-def test_an_answers_text_is_all_its_parts() -> None:
-    response = {"output": [{"type": "message", "content": [{"text": "uno "}, {"text": "dos"}]}]}
-    assert output_text(response) == "uno dos"
-
-
 def test_an_answers_text_has_neither_thinking_nor_calls_of_functions() -> None:
     thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]}
     called = {"type": "function_call", "name": "weather", "arguments": "{}"}

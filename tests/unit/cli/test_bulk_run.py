@@ -72,31 +72,10 @@ def a_run(service: Service, paths: tuple[Path, Path], url: str = "http://magnus"
     return BulkRun(a_client(service, url), *paths)
 
 
-def test_a_run_uploads_creates_polls_and_saves(service: Service, paths: tuple[Path, Path]) -> None:
-    run, shown = a_run(service, paths), list[str]()
-    batch = run.wait(run.start(None, "24h"), lambda now: shown.append(now["status"]), lambda _: None)
-    run.save(batch)
-    assert shown == ["in_progress", "in_progress", "completed"]
-    assert paths[1].read_text() == "lines of file-out\n"
-    assert sorted(path.name for path in paths[1].parent.iterdir()) == ["in.jsonl", "out.jsonl"]
-
-
 def test_errors_are_saved_beside_the_answers(service: Service, paths: tuple[Path, Path]) -> None:
     run = a_run(service, paths)
     run.save(service.batch("completed") | {"error_file_id": "file-err"})
     assert run.errors_path.read_text() == "lines of file-err\n"
-
-
-def test_a_run_that_was_interrupted_while_it_waited_goes_on_with_its_batch(
-    service: Service, paths: tuple[Path, Path]
-) -> None:
-    first = a_run(service, paths)
-    first.start(None, "24h")
-    assert first.batch_id == "batch_1"
-    service.calls.clear()
-    second = a_run(service, paths)
-    assert second.start(None, "24h")["id"] == "batch_1"
-    assert service.calls == ["GET /batches/batch_1"]
 
 
 def test_a_run_whose_creation_was_not_answered_repeats_it_under_its_key(

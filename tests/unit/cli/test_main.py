@@ -7,12 +7,6 @@ from click.testing import CliRunner
 from cli.main import COMMANDS, commands
 
 
-def test_help_lists_every_command_with_a_sentence() -> None:
-    said = CliRunner().invoke(commands, ["--help"]).output
-    for name in COMMANDS:
-        assert f"  {name} " in said
-
-
 def help_at_80_columns(*words: str) -> list[str]:
     said = CliRunner().invoke(commands, [*words, "--help"], terminal_width=80)
     assert said.exit_code == 0
@@ -23,7 +17,7 @@ def test_no_line_of_help_is_cut_at_80_columns() -> None:
     assert [line for line in help_at_80_columns() if line.endswith("...") or len(line) > 80] == []
 
 
-@pytest.mark.parametrize("group", ["batch", "keys", "model", "models", "policy", "tenant", "webhooks"])
+@pytest.mark.parametrize("group", ["batch", "keys", "model", "learned", "models", "policy", "tenant", "webhooks"])
 def test_no_line_of_a_groups_help_is_cut_at_80_columns(group: str) -> None:
     lines = help_at_80_columns(group)
     assert [line for line in lines if line.endswith("...") and not line.startswith("Usage:")] == []
@@ -44,7 +38,3 @@ def test_every_command_and_option_is_explained(name: str) -> None:
         assert each.help
         for parameter in each.params:
             assert not isinstance(parameter, click.Option) or parameter.help, f"{each.name} {parameter.name}"
-
-
-def test_an_unknown_command_is_wrong_usage() -> None:
-    assert CliRunner().invoke(commands, ["fly"]).exit_code == 2

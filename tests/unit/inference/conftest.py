@@ -33,6 +33,6 @@ def endless() -> Known:
 
 
 @pytest.fixture
-def pooling() -> Known:
-    """A model without an EOS whose joiners are pooled."""
+def apart() -> Known:
+    """A model without an EOS whose joiners are computed apart from running rows."""
     return without_end("gpt2")

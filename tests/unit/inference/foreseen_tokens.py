@@ -2,7 +2,7 @@
 
 import random
 
-from inference.local.tokens.guessed_tokens import Guessing
+from inference.local.guessed_tokens import Guessing
 from tests.unit.inference.tiny_models import VOCABULARY
 
 

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import torch
 
+from inference.engine_requests import DecodingRequest
 from inference.local.engine import Engine
-from inference.sequences import Sequence
+from inference.local.engine_options import EngineOptions
 from tests.unit.inference.tiny_models import AMPLE
 
 PIECE = 8
@@ -29,7 +30,7 @@ def recorded_engine(known, budget_bytes=AMPLE, **options):
     decoder = Recorded(known.loaded.decoder, **options)
     of_model = {} if known.loaded.fused else {"model": decoder}  # a model without a pass of its own is its decoder
     loaded = replace(known.loaded, decoder=decoder, **of_model)
-    engine = Engine(loaded, budget_bytes, block_tokens=4, prefill_tokens=PIECE)
+    engine = Engine(loaded, budget_bytes, EngineOptions(block_tokens=4, prefill_tokens=PIECE))
     engine.insert([known.pool[0].sequence("running")])
     engine.step()
     decoder.passes.clear()
@@ -37,7 +38,7 @@ def recorded_engine(known, budget_bytes=AMPLE, **options):
 
 
 def long_row(name, tokens=5 * PIECE + 1, limit=3, **options):
-    return Sequence(name, tuple(9 + n % 40 for n in range(tokens)), limit, **options)
+    return DecodingRequest(name, tuple(9 + n % 40 for n in range(tokens)), limit, **options)
 
 
 def alone(known, sequence):

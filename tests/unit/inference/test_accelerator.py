@@ -7,13 +7,9 @@ import torch
 
 from inference.accelerator import (
     HostCopies,
-    chosen_device,
     clock_of,
     copies_beside,
     device_problem,
-    of_rows,
-    to_device,
-    to_host,
 )
 
 CPU = torch.device("cpu")
@@ -76,23 +72,11 @@ def test_on_a_cpu_a_copy_has_ended_at_once():
     assert all(torch.equal(one, source) for one, source in zip(copy.tensors(), sources, strict=True))
 
 
-def test_numbers_come_back_as_they_went():
-    assert to_host(to_device([[1, 2], [3, 4]], CPU)) == [[1, 2], [3, 4]]
-    assert to_device([], CPU, torch.long).dtype == torch.long
-    assert to_host(of_rows(torch.arange(6).view(3, 2), [2, 0])) == [[4, 5], [0, 1]]
-    assert of_rows(torch.ones(3, 2), []).shape == (0, 2)
-
-
 @pytest.mark.parametrize("device", ["cuda:97", "no such thing"])
 def test_a_device_that_is_not_there_is_named_in_one_line(device):
     problem = device_problem(device)
     assert problem
     assert "\n" not in problem
-
-
-def test_a_named_device_is_taken_as_it_is():
-    assert chosen_device("cuda:3") == "cuda:3"
-    assert device_problem("cpu") == ""
 
 
 @pytest.mark.parametrize(("device", "clock"), [("cpu", thread_time), ("mps", perf_counter), ("cuda", perf_counter)])

@@ -122,18 +122,6 @@ MESSAGES = [ANALYSIS, TO_TIME, "<|channel|>final<|message|>", "<|channel|>", "<|
 PIECES = st.lists(st.sampled_from([*TAGS, *MESSAGES]) | st.text(max_size=3), max_size=8).map("".join)
 
 
-@given(PIECES, st.sampled_from([THINK, OPENED, CHANNELS, PLAIN]), st.booleans())
-def test_what_is_shown_of_a_growing_answer_begins_what_is_shown_of_the_whole(answer, form, with_tools):
-    tools = TOOLS if with_tools else {}
-    whole = read_answer(answer, form, tools)
-    for length in range(len(answer) + 1):
-        grown = read_answer(answer[:length], form, tools, ended=False)
-        assert whole.reasoning.startswith(grown.reasoning)
-        assert whole.text.startswith(grown.text)
-        assert not grown.calls
-        assert not grown.text or grown.reasoning == whole.reasoning
-
-
 @given(PIECES, st.sampled_from([THINK, OPENED, CHANNELS]))
 def test_no_word_of_an_answer_is_lost(answer, form):
     read = read_answer(answer + "WORD", form, TOOLS)

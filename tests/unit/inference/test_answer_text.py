@@ -7,8 +7,8 @@ from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from inference.answer_text import GrowingText, bytes_of_token, cut_at_stop, ends_in_stop_string
-from inference.prompt_format import load_prompt_format
+from inference.answer_text import UNDECODED, GrowingText, bytes_of_token, cut_at_stop, ends_in_stop_string, first_stop
+from inference.prompts.prompt_format import load_prompt_format
 from settings import BUNDLED_MODEL
 
 
@@ -34,6 +34,12 @@ def test_a_stop_string_may_begin_with_a_blank():
 def test_an_answer_is_cut_before_its_first_stop_string():
     assert cut_at_stop("one\ntwo###three", ["###", "\n"]) == "one"
     assert cut_at_stop("one", ["###"]) == "one"
+
+
+def test_the_stop_string_that_begins_first_ended_an_answer_and_of_two_at_one_place_the_shorter():
+    assert first_stop("one\ntwo###three", ["###", "\n"]) == "\n"
+    assert first_stop("one ENDING", ["ENDING", "END", "###"]) == "END"
+    assert first_stop("one", ["###"]) is None
 
 
 @pytest.mark.parametrize(
@@ -88,6 +94,21 @@ def in_parts(ids, data):
         size = data.draw(st.integers(1, 4))
         yield ids[:size]
         ids = ids[size:]
+
+
+def test_an_answer_of_tokens_that_end_in_no_character_is_decoded_in_time_that_grows_with_its_length():
+    decoded = 0
+
+    def decode(ids):
+        nonlocal decoded
+        decoded += len(ids)
+        return UNDECODED * len(ids)
+
+    growing = GrowingText(decode)
+    for _ in range(4000):
+        growing.add_ids([0])
+    assert decoded < 25 * 4000  # all of them after each token: 2000 * 4000
+    assert growing.text == ""
 
 
 @given(TEXTS, st.data())

@@ -5,8 +5,8 @@ import json
 import pytest
 from llguidance import LLTokenizer
 
+from inference.engine_requests import JsonFormat
 from inference.json_grammar import FormatChecks, compiled
-from inference.sequences import JsonFormat
 from request_body import AnswerForm
 from settings import BUNDLED_MODEL
 
@@ -25,6 +25,28 @@ def test_the_style_of_a_schema_is_ours_whatever_it_says():
     asked = '{"type": "object", "x-guidance": {"lenient": true}, "properties": {"a": {"not": {}}}}'
     assert "not" in str(CHECKS.problem_of(JsonFormat(asked)))
     assert CHECKS.problem_of(JsonFormat()) is None
+
+
+@pytest.mark.parametrize("grammar", ['start: "yes" | "no" /[a-c]{3}/', 'root ::= "yes" | "no" [a-c] [a-c] [a-c]'])
+def test_a_grammar_of_lark_or_gbnf_is_kept_to(grammar):
+    assert CHECKS.problem_of(JsonFormat(grammar=grammar)) is None
+    matcher = compiled(JsonFormat(grammar=grammar), LLTokenizer("byte"))
+    assert [matcher.deep_copy().try_consume_tokens(list(text)) for text in (b"yes", b"noabc", b"nod")] == [3, 5, 2]
+
+
+@pytest.mark.parametrize(
+    ("grammar", "why"),
+    [
+        ("no grammar", "neither Lark nor GBNF"),
+        ('root ::= "a" other', "neither Lark nor GBNF"),
+        ("root ::= " + "(" * 50_000, "neither Lark nor GBNF"),
+        ("start: other", "other"),
+        ('start: %json {"type": "object"}', "%json"),
+        ("\n" * 60_000, "CPU time"),
+    ],
+)
+def test_a_grammar_that_no_answer_could_be_held_to_is_told_so(grammar, why):
+    assert why in str(CHECKS.problem_of(JsonFormat(grammar=grammar)))
 
 
 # Each of these holds a thread for seconds or minutes if nothing bounds it.

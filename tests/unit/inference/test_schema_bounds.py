@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from inference.schema_bounds import exceeded_bound
+from inference.client_schemas import exceeded_bound
 
 BEYOND: dict[str, Any] = {
     "properties": {"properties": {f"key{number}": {} for number in range(501)}},

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import TemplateError
+from pydantic_core import from_json
 
+from inference.engine_requests import JsonFormat
 from inference.json_grammar import FormatChecks
-from inference.model_prompt import ModelPrompt
-from inference.prompt_format import PromptFormat, load_prompt_format
-from inference.sequences import JsonFormat
+from inference.prompts.model_prompt import ModelPrompt
+from inference.prompts.prompt_format import PromptFormat, load_prompt_format
 from inference.tool_calls import FURTHER_MARKS, MARKS, ToolCall, forced_call_schema, may_begin_calls, read_tool_calls
 from request_body import RequestBody, StoredTool, read_body
 from settings import BUNDLED_MODEL
@@ -142,9 +143,8 @@ def test_whatever_a_model_writes_is_read_without_an_error_and_nothing_of_it_is_s
     rest, calls = read_tool_calls(text, NAMES)
     assert calls or rest == text
     for length in range(len(text) + 1):
-        place = may_begin_calls(text[:length])
-        sent = text[:length] if place is None else text[:place]
-        assert rest.startswith(sent)
+        place, _ = may_begin_calls(text[:length])
+        assert rest.startswith(text[:place])
 
 
 TAGS = [
@@ -168,7 +168,7 @@ def test_no_order_of_the_marks_of_calls_is_an_error_or_sent_too_early(text):
     rest, calls = read_tool_calls(text, NAMES)
     assert calls or rest == text
     for length in range(len(text) + 1):
-        assert rest.startswith(text[:length][: may_begin_calls(text[:length])])
+        assert rest.startswith(text[: may_begin_calls(text[:length])[0]])
 
 
 PARAMETERS = {"type": "object", "properties": {"city": {"$ref": "#/$defs/City"}}, "$defs": {"City": {"type": "string"}}}
@@ -269,3 +269,30 @@ def test_an_answer_that_continues_a_text_keeps_its_blank_in_front():
     assert bundled.decode(ids) == "river cloud"
     assert bundled.decode(ids, continues=True) == " river cloud"
     assert bundled.decode([], continues=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ('{"a": "\\ud83d"}', '{"a": "\ufffd"}'),
+        ('{"\\udc00b": ["\\ud83d\\ude00"]}', '{"\ufffdb": ["😀"]}'),
+        ('{"a": 1e999, "b": -1e999}', '{"a": 1.7976931348623157e+308, "b": -1.7976931348623157e+308}'),
+        ('"{\\"a\\": \\"\\\\ud83d\\"}"', '{"a": "\ufffd"}'),
+        ('""', "{}"),
+    ],
+)
+def test_arguments_become_valid_json_of_valid_unicode(written, arguments):
+    text = f'{{"name": "time", "arguments": {written}}}'
+    assert read_tool_calls(text, NAMES) == ("", [ToolCall("time", arguments)])
+
+
+@given(st.text(st.characters(codec="utf-8") | st.sampled_from('{}[]":,\\udNaI1e9<>'), max_size=60))
+def test_the_arguments_of_every_call_that_is_read_are_a_json_object_of_valid_unicode(arguments):
+    for text in (
+        f'<tool_call>{{"name": "time", "arguments": {arguments}}}</tool_call>',
+        f"<tool_call><function=time><parameter=a>{arguments}</parameter></function></tool_call>",
+        f"<tool_call>time<arg_key>{arguments}</arg_key><arg_value>{arguments}</arg_value></tool_call>",
+        f"[TOOL_CALLS]time{{{arguments}}}",
+    ):
+        for call in read_tool_calls(text, NAMES)[1]:
+            assert isinstance(from_json(call.arguments.encode(), allow_inf_nan=False), dict)

@@ -1,7 +1,7 @@
 """Tiny models with random weights, and what `model.generate` answers to each prompt alone."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -22,10 +22,10 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from inference.engine_requests import DecodingRequest, FinishedRow
 from inference.local.engine import Engine
 from inference.local.loading.model_loading import LoadedModel, load_model, prepare_model
-from inference.prompt_format import load_prompt_format
-from inference.sequences import FinishedSequence, Sequence
+from inference.prompts.prompt_format import load_prompt_format
 from inference.toy.toy_applications import toy_requests
 from settings import BUNDLED_MODEL
 
@@ -50,8 +50,8 @@ class Answered:
     prompt_ids: tuple[int, ...]
     answer: tuple[int, ...]
 
-    def sequence(self, id: str, limit: int = ANSWER, **options) -> Sequence:
-        return Sequence(id, self.prompt_ids, limit, **options)
+    def sequence(self, id: str, limit: int = ANSWER, **options) -> DecodingRequest:
+        return DecodingRequest(id, self.prompt_ids, limit, **options)
 
     def up_to(self, limit: int) -> tuple[int, ...]:
         return self.answer[:limit]
@@ -74,8 +74,10 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": POSITIONS,
 }
 
-MAKERS = {
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, num_key_value_heads=2, initializer_range=0.4)),
+MAKERS: dict[str, Callable[..., Any]] = {
+    "llama": lambda **options: LlamaForCausalLM(
+        LlamaConfig(**SHAPE | options, num_key_value_heads=2, initializer_range=0.4)
+    ),
     "gpt2": lambda: GPT2LMHeadModel(
         GPT2Config(
             vocab_size=VOCABULARY,
@@ -88,7 +90,7 @@ MAKERS = {
             eos_token_id=None,
         )
     ),
-    "neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**SHAPE, initializer_range=0.4)),
+    "neox": lambda **options: GPTNeoXForCausalLM(GPTNeoXConfig(**SHAPE | options, initializer_range=0.4)),
     "mistral": lambda: MistralForCausalLM(
         MistralConfig(**SHAPE, num_key_value_heads=1, sliding_window=None, initializer_range=0.4)
     ),
@@ -151,9 +153,9 @@ def known(architecture: str) -> Known:
     return Known(loaded, answers(loaded, random_prompts(), 8))
 
 
-def drain(engine: Engine) -> dict[str, FinishedSequence]:
+def drain(engine: Engine) -> dict[str, FinishedRow]:
     """Step until no row runs; returns the finished rows by id."""
-    done: dict[str, FinishedSequence] = {}
+    done: dict[str, FinishedRow] = {}
     while engine.rows:
         done |= {row.id: row for row in engine.step()}
     return done

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from learning.predictors.length_predictor import Outcome, Prompt
+from learning.features.length_predictor import Outcome, Prompt
 
 WORDS = ("red", "green", "blue", "stone", "water", "river", "house", "tree", "cloud", "light")
 

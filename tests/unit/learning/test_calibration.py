@@ -6,17 +6,13 @@ import numpy as np
 import pytest
 
 from learning.calibration import MOST_REMEMBERED, CalibratedPredictor, OnlineCalibration
+from learning.features.length_predictor import Outcome, Prediction, Prompt
 from learning.features.text_encoders import make_encoder
 from learning.predictors.cold_start import UserInputLengthPredictor
-from learning.predictors.length_predictor import Outcome, Prediction, Prompt
 from learning.predictors.predictor_factory import make_predictor
 from tests.unit.learning.made_up_lengths import outcomes, prompt
 
 LIMIT = 10_000
-
-
-def test_nothing_observed_nothing_corrected() -> None:
-    assert OnlineCalibration().correct("a", Prediction(30, 50), LIMIT) == Prediction(30, 50)
 
 
 @pytest.mark.parametrize("factor", [0.4, 2.0, 3.0])

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,11 +10,9 @@ from hypothesis import strategies as st
 
 from learning.length_probe import (
     FEWEST_ROWS,
-    FIT_AFTER,
     FIT_EVERY,
     JUDGED_ROWS,
     KEEP,
-    KEPT_AFTER,
     MOST_OPEN,
     RIDGE,
     LengthProbe,
@@ -89,12 +86,6 @@ def test_its_regression_is_the_least_squares_solution_with_the_prior_as_further_
     expected, *_ = np.linalg.lstsq(rows, np.concatenate([root * (y - y_mean), np.zeros(5)]), rcond=None)
     assert coefficients * spread == pytest.approx(expected, rel=1e-6, abs=1e-9)
     assert intercept + mean @ coefficients == pytest.approx(y_mean)
-
-
-def test_a_feature_that_never_changes_gets_no_weight():
-    z = np.column_stack([np.ones(50), np.full(50, 7.0), np.arange(50.0), np.arange(50.0)])
-    coefficients, _ = ridge(z.T @ z)
-    assert coefficients[0] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_states_that_tell_the_length_bring_it_into_service_and_its_medians_are_near():
@@ -199,43 +190,3 @@ def test_rows_that_leave_without_an_end_are_forgotten():
     world.probe.ended("gone0", 40)
     world.probe.ended("never read", 40)
     assert len(world.probe._open) == MOST_OPEN
-
-
-def test_a_row_in_two_slices_is_one_row():
-    world = World()
-    row = Row("sliced", 60, 60.0)
-    world.read(row, 0)
-    world.read(row, 32)
-    world.probe.ended("sliced", 60)
-    ((readings, tokens),) = world.probe._unlearned
-    assert [reading[1] for reading in readings] == [0, 32]
-    assert tokens == 60
-
-
-def test_a_long_rows_readings_are_kept_ever_more_rarely():
-    world = World()
-    for generated in range(EVERY, 1000, EVERY):
-        world.read(Row("long", 1000, 60.0), generated)
-    tokens = [reading[1] for reading in world.probe._open["long"]]
-    assert tokens[:9] == [16, 32, 48, 64, 80, 96, 112, 128, 144]
-    assert all(later >= KEPT_AFTER * earlier for earlier, later in pairwise(tokens))
-    assert len(tokens) < 25
-
-
-def test_it_fits_first_after_enough_rows_and_then_more_and_more_rarely():
-    world = World()
-    world.rows(FEWEST_ROWS - 1)
-    assert len(world.probe._unlearned) == FEWEST_ROWS - 1
-    world.rows(1)
-    assert world.probe._unlearned == []
-    world.rows(FIT_EVERY - 1)
-    assert len(world.probe._unlearned) == FIT_EVERY - 1
-    world.rows(1)
-    assert world.probe._unlearned == []
-    world.rows(5 * FIT_EVERY)
-    ended = world.probe._ended
-    while world.probe._unlearned:
-        world.rows(1)
-        ended += 1
-    world.rows(int(FIT_AFTER * ended) - 1)
-    assert len(world.probe._unlearned) == int(FIT_AFTER * ended) - 1

@@ -6,18 +6,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from learning.cost_curves import ROW_TOKENS
+from learning.estimators.cost_curves import ROW_TOKENS
 from learning.step_costs import (
     FEWEST_WINDOWS,
     KEPT_OF_A_KIND,
     StepCosts,
-    StepWindow,
     fit_steps,
     median_error,
     pooled_curves,
     typical_iteration,
 )
-from scheduling.costs import LearnedCurves, ServingCurves
+from scheduling.costs import LearnedCurves, ServingCurves, StepWindow
 
 TOY = ServingCurves((1e-5, 0.0, 0.0, 1e-3), (2e-8, 7e-5, 0.0, 1.2e-3))
 REAL = ServingCurves((1e-3, 0.0, 0.0, 0.03), (4e-6, 1.5e-3, 0.0, 0.048))
@@ -175,15 +174,6 @@ def test_a_server_that_prefills_beside_decoding_is_learned_from_mixed_windows() 
     assert fitted.decode_step_s(16, 150) == pytest.approx(true.decode_step_s(16, 150), rel=0.05)
 
 
-def test_learned_curves_say_how_good_they_are() -> None:
-    costs = StepCosts(TOY)
-    costs.add(timed(window, REAL) for window in shapes(1, 100))
-    learned = costs.refit()
-    assert learned is not None
-    assert learned.version == 1
-    assert learned.error < 0.05
-
-
 PREFILL = (1e-3, 0.0, 0.0, 0.03)
 TYPICAL = (20.0, 100.0)
 LONG_ROWS = (20.0, 400.0)
@@ -223,12 +213,6 @@ def test_no_worker_is_planned_with_less_or_more_than_any_has_measured(workers):
     steps = [one.decode[3] for one in pooled_curves(found).values()]
     assert min(step_s for step_s, _, _ in workers) * (1 - 1e-9) <= min(steps)
     assert max(steps) <= max(step_s for step_s, _, _ in workers) * (1 + 1e-9)
-
-
-def test_one_worker_keeps_what_it_learned_and_none_is_nothing():
-    alone = learned((1e-6, 2e-4, 0.0, 9e-3))
-    assert np.allclose(pooled_curves({"a": alone})["a"].decode, alone.curves.decode)
-    assert pooled_curves({}) == {}
 
 
 def test_the_typical_iteration_is_the_median_one():

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from learning.features.length_predictor import Outcome, Prompt
 from learning.features.text_encoders import make_encoder
-from learning.predictors.length_predictor import Outcome, Prompt
 from learning.predictors.predictor_factory import make_predictor
 from learning.store import DigestMismatch, NotStorable, digest, dump, load
 

@@ -31,12 +31,6 @@ def test_a_line_is_json_with_its_time_level_and_bound_context(capsys: pytest.Cap
     assert line == {"event": "leases lost", "level": "warning", "worker": "w1", "batches": [1, 2]}
 
 
-def test_lines_below_the_level_are_not_written(capsys: pytest.CaptureFixture[str]):
-    json_logs.configure("warning")
-    structlog.get_logger().info("ready")
-    assert capsys.readouterr().err == ""
-
-
 def test_a_traceback_names_no_local_values(capsys: pytest.CaptureFixture[str]):
     json_logs.configure("info")
     prompt = "a secret"

@@ -27,13 +27,6 @@ class Scripted:
         self.closed = True
 
 
-def test_who_has_just_subscribed_may_have_missed_messages_and_hears_what_comes_then():
-    channel = Channel("test", lambda: Scripted(["a"], [], ["b", "c"]), (Away,))
-    assert channel.wait(1.0) is None
-    assert channel.subscribed
-    assert [channel.wait(1.0) for _ in range(3)] == [["a"], [], ["b", "c"]]
-
-
 def test_after_an_error_it_subscribes_again_once_the_pause_is_over():
     first, second = Scripted(Away), Scripted(["a"])
     subscriptions, slept = [first, second], list[float]()

@@ -8,7 +8,7 @@ from hypothesis import settings
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policy import Assignment, Policy, RunningRow, Worker
-from scheduling.request import BACKGROUND_PRIORITY, Request
+from scheduling.request import Request, ServiceTier
 from scheduling.simulation.simulator import Arrival
 
 # Prefill takes 1 ms a row and token; an iteration takes 100 ms, whatever the batch: easy to add up in one's head.
@@ -25,6 +25,7 @@ def a_request(
     upper: int | None = None,
     limit: int = 1024,
     generated: int = 0,
+    tier: ServiceTier = "default",
     priority: int = 0,
     tenant: str = "",
     deadline_at: float | None = None,
@@ -33,16 +34,13 @@ def a_request(
 ) -> Request:
     most = predicted if upper is None else upper
     return Request(
-        id, at, length, limit, predicted, most, generated, priority, tenant, deadline_at, job=job, model=model
+        id, at, length, limit, predicted, most, generated, tier, priority, tenant, deadline_at, job=job, model=model
     )
 
 
-def a_line(
-    id: str, predicted: int = 10, at: float = 0.0, priority: int = 0, tenant: str = "a", job: str = "", **fields: Any
-) -> Request:
+def a_line(id: str, predicted: int = 10, at: float = 0.0, tenant: str = "a", **fields: Any) -> Request:
     """A line of a bulk job."""
-    priority += BACKGROUND_PRIORITY
-    return a_request(id, at, predicted=predicted, priority=priority, tenant=tenant, job=job, **fields)
+    return a_request(id, at, predicted=predicted, tier="flex", tenant=tenant, **fields)
 
 
 def a_job(tenant: str, count: int, at: float = 0.0, seed: int = 1) -> list[Arrival]:
@@ -54,8 +52,8 @@ def a_job(tenant: str, count: int, at: float = 0.0, seed: int = 1) -> list[Arriv
     ]
 
 
-def a_row(id: str = "row", length: int = 10, generated: int = 1, predicted: int = 10, priority: int = 0) -> RunningRow:
-    return RunningRow(a_request(id, length=length, predicted=predicted, priority=priority), generated, 0.0)
+def a_row(id: str = "row", length: int = 10, generated: int = 1, predicted: int = 10, **fields: Any) -> RunningRow:
+    return RunningRow(a_request(id, length=length, predicted=predicted, **fields), generated, 0.0)
 
 
 def a_memory(tokens: int) -> KvMemory:

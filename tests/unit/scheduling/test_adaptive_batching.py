@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.adaptive_batching import (
+    UNKNOWN_SIZE,
     AdaptiveBatcher,
     batch_reads,
     generating_waste,
@@ -52,15 +53,6 @@ def test_the_closed_form_equals_equations_2_to_4(lengths: list[tuple[int, int]])
         )
 
 
-REQUESTS = st.lists(
-    st.builds(
-        lambda length, predicted, more: (length, predicted, predicted + more),
-        st.integers(1, 40),
-        st.integers(1, 40),
-        st.integers(0, 10),
-    ),
-    max_size=40,
-)
 # What happens to the queue: a request comes, the batch at a place of the queue is taken, or a request is discarded.
 HAPPENINGS = st.lists(
     st.one_of(
@@ -119,24 +111,6 @@ def test_packing_equals_algorithm_1_over_every_batch(
     assert len(batcher) == sum(map(len, queue))
 
 
-def test_similar_requests_share_a_batch_and_others_open_one() -> None:
-    batcher = AdaptiveBatcher(wma_threshold=1_000)
-    small, alike, large = a_request("small"), a_request("alike", length=12), a_request("large", length=500)
-    first = batcher.add(small)
-    # L = 12, G = 10: reads 11·12 + 55 = 187; useful 10·10 + 45 = 145; WMA 42 < 1000
-    assert batcher.add(alike) is first
-    # L = 500: reads 11·500 + 55 = 5555, less 145: WMA 5410
-    assert batcher.add(large) is not first
-
-
-def test_a_request_that_would_make_a_batch_too_large_opens_another() -> None:
-    batcher = AdaptiveBatcher(wma_threshold=50_000)
-    batcher.set_limits(KvMemory(100, 1), None)
-    first = batcher.add(a_request("a"))
-    assert batcher.add(a_request("b", length=45)) is not first  # 2 · (45 + 10) = 110 tokens
-    assert batcher.add(a_request("c", length=40)) is first  # 2 · (40 + 10) = 100
-
-
 def test_a_sealed_batch_accepts_nobody() -> None:
     batcher = AdaptiveBatcher(1_000)
     sealed = batcher.open_batch([a_request("a")], sealed=True)
@@ -154,20 +128,16 @@ def test_a_lower_bound_packs_what_is_beyond_it_again() -> None:
     assert [len(batch.requests) for batch in batcher.batches.values()] == [1, 1, 1, 1]
 
 
+def test_until_a_worker_is_known_a_batch_is_small_enough_to_be_left_by_one_request_after_another() -> None:
+    batcher = AdaptiveBatcher(50_000)
+    for number in range(2 * UNKNOWN_SIZE + 1):
+        batcher.add(a_request(str(number)))
+    assert [len(batch.requests) for batch in batcher.batches.values()] == [UNKNOWN_SIZE, UNKNOWN_SIZE, 1]
+
+
 def test_a_higher_bound_opens_full_batches_again() -> None:
     batcher = AdaptiveBatcher(50_000)
     batcher.set_limits(KvMemory(20, 1), None)
     first = batcher.add(a_request("a"))
     batcher.set_limits(KvMemory(40, 1), None)
     assert batcher.add(a_request("b")) is first
-
-
-@examples(30)
-@given(REQUESTS, st.integers(0, 5_000), st.integers(1, 400))
-def test_no_batch_outgrows_the_memory(requests: list[tuple[int, int, int]], threshold: int, capacity: int) -> None:
-    batcher = AdaptiveBatcher(threshold)
-    batcher.set_limits(KvMemory(capacity, 1), None)
-    for number, (length, predicted, upper) in enumerate(requests):
-        batcher.add(a_request(str(number), length=length, predicted=predicted, upper=upper))
-    for batch in batcher.batches.values():
-        assert len(batch.requests) == 1 or batch.reserved_tokens <= capacity

@@ -1,4 +1,6 @@
-from scheduling.arrival_queue import ArrivalQueue, WorkerQueues
+import pickle
+
+from scheduling.arrival_queue import ArrivalQueue
 from tests.unit.scheduling.scheduling_builders import a_request
 
 
@@ -40,16 +42,6 @@ def test_one_that_comes_back_keeps_its_place() -> None:
     assert [request.id for request in queue.take(5)] == ["early", "late"]
 
 
-def test_a_discarded_request_is_never_taken() -> None:
-    queue = ArrivalQueue()
-    queue.add(a_request("a", 1.0))
-    queue.add(a_request("b", 2.0))
-    assert queue.discard("a")
-    assert not queue.discard("a")
-    assert [request.id for request in queue.take(5)] == ["b"]
-    assert queue.peek() is None
-
-
 def test_one_that_was_discarded_and_came_back_is_there_once() -> None:
     queue = ArrivalQueue()
     queue.add(a_request("a"))
@@ -61,42 +53,14 @@ def test_one_that_was_discarded_and_came_back_is_there_once() -> None:
     assert [request.id for request in queue.take(5)] == ["a", "b"]
 
 
-def test_requests_are_dealt_out_in_turn() -> None:
-    queues = WorkerQueues(round_robin=True)
-    for number in range(5):
-        queues.add(a_request(str(number), at=number))
-    queues.set_workers(["x", "y"])
-    assert [request.id for request in queues.queue_for("x")] == ["0", "2", "4"]
-    assert [request.id for request in queues.queue_for("y")] == ["1", "3"]
-    assert [request.id for request in queues] == ["0", "1", "2", "3", "4"]
-
-
-def test_the_requests_of_a_worker_that_is_gone_are_dealt_out_again() -> None:
-    queues = WorkerQueues(round_robin=True)
-    for number in range(4):
-        queues.add(a_request(str(number), at=number))
-    queues.set_workers(["x", "y"])
-    queues.set_workers(["y"])
-    assert [request.id for request in queues.queue_for("y")] == ["0", "1", "2", "3"]
-    assert len(queues) == 4
-
-
-def test_a_request_can_be_discarded_dealt_or_not() -> None:
-    queues = WorkerQueues(round_robin=True)
-    queues.add(a_request("dealt"))
-    queues.set_workers(["x"])
-    queues.add(a_request("undealt"))
-    assert queues.discard("dealt")
-    assert queues.discard("undealt")
-    assert not queues.discard("undealt")
-    assert len(queues) == 0
-
-
-def test_one_queue_serves_every_worker() -> None:
-    queues = WorkerQueues(round_robin=False)
-    queues.add(a_request("a"))
-    queues.set_workers(["x", "y"])
-    assert queues.queue_for("x") is queues.queue_for("y")
-    assert [request.id for request in queues] == ["a"]
-    assert queues.discard("a")
-    assert len(queues) == 0
+def test_a_queue_is_no_larger_for_the_requests_that_came_and_went() -> None:
+    queue = ArrivalQueue()
+    queue.add(a_request("stays", 0.0))  # so that nothing outdated comes first
+    size = len(pickle.dumps(queue))
+    for number in range(10_000):
+        queue.add(a_request("comes and goes", 1.0))
+        queue.add(a_request(str(number), 2.0))
+        assert queue.discard("comes and goes")
+        assert queue.discard(str(number))
+    assert [request.id for request in queue] == ["stays"]
+    assert len(pickle.dumps(queue)) < 20 * size

@@ -26,34 +26,11 @@ def chosen(
     return choice.batch if choice else None
 
 
-def test_a_short_batch_goes_first_until_a_long_one_has_waited() -> None:
-    batcher = AdaptiveBatcher(0)
-    long = batcher.add(a_request("long", at=0.0, predicted=100))  # 10.01 s: 10 ms prefill, 100 iterations
-    short = batcher.add(a_request("short", at=5.0, predicted=10))  # 1.01 s
-    table = a_table(batcher)
-    # at 6 s: long 1 + 6 / 10.01 = 1.60, short 1 + 1 / 1.01 = 1.99
-    assert chosen(table, 6.0) is short
-    # at 5.5 s: long 1 + 5.5 / 10.01 = 1.55, short 1 + 0.5 / 1.01 = 1.50
-    assert chosen(table, 5.5) is long
-
-
 def test_without_response_ratios_the_earliest_goes_first() -> None:
     batcher = AdaptiveBatcher(0)
     long = batcher.add(a_request("long", at=0.0, predicted=100))
     batcher.add(a_request("short", at=5.0, predicted=10))
     assert chosen(a_table(batcher, by_response_ratio=False), 6.0) is long
-
-
-def test_where_all_should_end_soonest_the_longest_goes_first_and_no_row_of_a_batch_that_is_gone() -> None:
-    batcher = AdaptiveBatcher(0)
-    short = batcher.add(a_request("short", at=0.0, predicted=10))
-    long = batcher.add(a_request("long", at=5.0, predicted=100))
-    table = BatchScheduler(False, longest_first=True)
-    update(table, batcher)
-    assert chosen(table, 6.0) is long
-    batcher.take(long)
-    update(table, batcher)
-    assert chosen(table, 6.0) is short
 
 
 def test_equal_priorities_go_by_arrival_then_by_creation() -> None:
@@ -65,19 +42,6 @@ def test_equal_priorities_go_by_arrival_then_by_creation() -> None:
     batcher.take(first)
     update(table, batcher)
     assert chosen(table, 0.0) is second
-
-
-def test_only_batches_that_fit_are_chosen() -> None:
-    batcher = AdaptiveBatcher(0)
-    batcher.add(a_request("large", length=500))
-    small = batcher.add(a_request("small", at=1.0))
-    table = a_table(batcher)
-    assert chosen(table, 2.0, capacity=100) is small
-    assert chosen(table, 2.0, capacity=10) is None
-
-
-def test_nothing_waiting_is_no_choice() -> None:
-    assert chosen(BatchScheduler(True), 0.0) is None
 
 
 def test_a_batch_that_came_and_went_between_two_decisions_leaves_no_trace() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.costs import Floats, Ints, ServingCurves, linearized
+from scheduling.costs import Floats, Ints, ServingCurves, StepWindow, linearized
 from tests.unit.scheduling.scheduling_builders import SLOPED, examples
 
 CURVES = ServingCurves(prefill=(0.001, 0.01, 0.002, 0.5), decode=(0.0001, 0.002, 0.0003, 0.05))
@@ -62,3 +62,11 @@ def test_no_coefficient_is_negative() -> None:
     curves = linearized(Estimator(SLOPED, offset_s=-1.0))
     assert min(*curves.prefill, *curves.decode) == 0.0
     assert curves.decode == pytest.approx(SLOPED.decode)
+
+
+def test_steps_are_of_one_kind_if_rows_and_tokens_are_of_one_power_of_two() -> None:
+    steps = StepWindow(1.0, 0.0, row_reads=3 * 5 * 100, row_steps=3 * 5, reads=3 * 100, steps=3)
+    prefill = StepWindow(1.0, 0.0, prefilled_tokens=5 * 100, prefilled_rows=5, prefilled_lengths=100, prefills=1)
+    joined = StepWindow(1.0, 0.0, prefilled_tokens=40, row_reads=3 * 5 * 100, row_steps=3 * 5, reads=3 * 100, steps=3)
+    assert (steps.kind, prefill.kind, joined.kind) == ((3, 7, False), (3, 7, True), (3, 7, True))
+    assert joined.sums == (40, 0, 0, 0, 1500, 15, 300, 3)

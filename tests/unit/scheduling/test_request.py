@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduling.request import SERVICE_TIERS, ServiceTier, discard_from, service_tier, split, to_retry
+from scheduling.request import TIER_LEVELS, discard_from, split, to_retry
 from tests.unit.scheduling.scheduling_builders import a_request
 
 
@@ -57,10 +57,12 @@ def test_a_joiner_that_did_not_fit_alone_reserves_its_limit() -> None:
     assert (request.predicted, request.predicted_upper) == (300, 300)
 
 
-@pytest.mark.parametrize("tier", SERVICE_TIERS)
-@pytest.mark.parametrize("level", [-100, 0, 100])
-def test_the_priority_of_a_request_tells_its_service_tier(tier: ServiceTier, level: int) -> None:
-    request = a_request(priority=SERVICE_TIERS[tier] + level, tenant="a")
-    assert service_tier(request.priority) == tier
-    assert request.background == (tier == "flex")
-    assert (request.account == "a") == (tier != "priority")
+def test_the_level_of_a_request_goes_by_its_tier_and_then_by_its_priority() -> None:
+    each = [a_request(tier=tier, priority=priority) for tier in TIER_LEVELS for priority in (-100, 0, 100)]
+    assert sorted(each, key=lambda request: request.level) == each
+    assert len({request.level for request in each}) == len(each)
+
+
+def test_only_the_tier_flex_is_background_work() -> None:
+    each = {tier: a_request(tier=tier) for tier in TIER_LEVELS}
+    assert [tier for tier, request in each.items() if request.background] == ["flex"]

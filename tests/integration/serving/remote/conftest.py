@@ -10,14 +10,6 @@ from tests.integration.stub_engine_server import StubServer
 
 
 @pytest.fixture
-def server() -> Iterator[StubServer]:
-    """A stub of an engine server."""
-    stub = StubServer()
-    yield stub
-    stub.die()
-
-
-@pytest.fixture
 def make_engine(server: StubServer) -> Iterator[Callable[..., RemoteEngine]]:
     """Makes engines on the stub; they are closed at the end."""
     made: list[RemoteEngine] = []

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,11 +16,9 @@ CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture
-def server() -> Iterator[StubServer]:
-    stub = StubServer()
-    stub.posts[CHAT] = 200, "{}"
-    yield stub
-    stub.die()
+def server(server: StubServer) -> StubServer:
+    server.posts[CHAT] = 200, "{}"
+    return server
 
 
 ROUTER = {"data": [{"id": "a", "status": {"value": "loaded"}}, {"id": "b", "status": {"value": "unloaded"}}]}
@@ -92,15 +89,17 @@ def test_a_worker_asks_for_the_model_in_service_and_says_which_others_it_can_loa
     server.posts_once.append((503, "{}"))  # one try fails
     directory = str(BUNDLED_MODEL)
     script = f"""
-from inference.sequences import Sequence
+from inference.engine_requests import DecodingRequest
+from processes.celery.celery_app import celery_service
 from tasks.serving.remote_worker import RemoteModels, ServerUnusable, until_it_is_usable
-models = RemoteModels("w", "{server.url}", "auto", None, 9, {{name: "{directory}" for name in "abc"}})
+service = celery_service()
+models = RemoteModels(service, "w", "{server.url}", "auto", None, 9, {{name: "{directory}" for name in "abc"}})
 for name in "aba":
     served = until_it_is_usable(2)(models.load, name)
-    print(served.make_engine().run([Sequence("r", (7, 103), 9)])[0][0].generated_ids)
-    announced = served.announcement
-    print(announced.model, {{name: one.memory.max_rows for name, one in announced.loadable.items()}})
-print(min(one.change_s for one in announced.loadable.values()), served.offer().fault)
+    print(served.make_engine().run([DecodingRequest("r", (7, 103), 9)])[0][0].generated_ids)
+    facts = served.facts
+    print(facts.model, {{name: one.memory.max_rows for name, one in facts.loadable.items()}})
+print(min(one.change_s for one in facts.loadable.values()), served.report().fault)
 try:
     models.load("c")
 except ServerUnusable as error:

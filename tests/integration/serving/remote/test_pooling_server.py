@@ -2,7 +2,6 @@
 
 import json
 from base64 import b64encode
-from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -10,7 +9,14 @@ import pytest
 
 from inference.embedding.pooling_server import PoolingServer
 from inference.embedding.text_model import TextModel
-from inference.remote.server_errors import RowRefused, ServerLost, ServerUnusable
+from inference.remote.server_errors import (
+    MOST_LOSSES,
+    RowRefused,
+    ServerFailed,
+    ServerLost,
+    ServerLostOften,
+    ServerUnusable,
+)
 from tests.integration.database_stage import eventually
 from tests.integration.stub_engine_server import StubServer
 
@@ -31,11 +37,9 @@ def vectors(*values: list[float]) -> str:
 
 
 @pytest.fixture
-def server() -> Iterator[StubServer]:
-    stub = StubServer()
-    stub.pages["/v1/models"] = json.dumps({"data": [{"id": "m", "max_model_len": 512}]})
-    yield stub
-    stub.die()
+def server(server: StubServer) -> StubServer:
+    server.pages["/v1/models"] = json.dumps({"data": [{"id": "m", "max_model_len": 512}]})
+    return server
 
 
 def test_each_text_gets_its_vector_with_the_models_own_prompt_before_it(server: StubServer):
@@ -57,11 +61,10 @@ def test_each_pair_gets_its_score(server: StubServer):
     [
         (503, "{}"),
         (404, "{}"),
+        (400, "no such model"),
         (200, "no JSON"),
-        (200, vectors([1, 2])),
         (200, vectors([1], [2, 3])),
         (200, vectors([1, 2, 3], [4, 5, 6])),
-        (200, vectors([1, 2], [3, float("nan")])),
     ],
 )
 def test_a_server_that_fails_or_answers_something_else_is_set_aside_until_a_trial_succeeds(
@@ -76,8 +79,21 @@ def test_a_server_that_fails_or_answers_something_else_is_set_aside_until_a_tria
     eventually(lambda: encoder.fault is None)
 
 
+@pytest.mark.parametrize("answer", [vectors([1, 2], [3, float("nan")]), vectors([1, 2])])
+def test_texts_without_values_or_with_no_numbers_have_failed_if_the_server_then_answers_a_trial(
+    server: StubServer, answer: str
+):
+    server.posts[VECTORS] = 200, vectors([1, 2])
+    server.posts_once.append((200, answer))
+    encoder = PoolingServer(server.url, None, text_model(), 5.0)
+    with pytest.raises(ServerFailed):
+        encoder.encode(["a", "b"])
+    assert encoder.fault is None
+
+
 def test_what_the_server_refuses_is_refused_with_its_words_and_it_stays_usable(server: StubServer):
-    server.posts[VECTORS] = 400, "this text is too long"
+    server.posts[VECTORS] = 200, vectors([1, 2])
+    server.posts_once.append((400, "this text is too long"))
     encoder = PoolingServer(server.url, None, text_model(), 5.0)
     with pytest.raises(RowRefused, match="this text is too long"):
         encoder.encode(["a"])
@@ -87,3 +103,23 @@ def test_what_the_server_refuses_is_refused_with_its_words_and_it_stays_usable(s
 def test_a_server_that_reads_less_of_a_text_than_the_model_is_not_used(server: StubServer):
     with pytest.raises(ServerUnusable, match="at most 512 tokens of a text, and the model 1024"):
         PoolingServer(server.url, None, text_model(max_tokens=1024), 5.0)
+
+
+def test_texts_that_are_never_answered_have_failed_if_the_server_answers_a_trial(server: StubServer):
+    server.posts[VECTORS] = 200, vectors([1, 2])
+    server.slow_posts = 1
+    encoder = PoolingServer(server.url, None, text_model(), 0.3)
+    with pytest.raises(ServerFailed, match="ReadTimeout"):
+        encoder.encode(["a"])
+    assert encoder.fault is None
+
+
+def test_texts_with_which_the_server_is_lost_again_and_again_are_suspects(server: StubServer):
+    server.posts[VECTORS] = 200, vectors([1, 2])
+    encoder = PoolingServer(server.url, None, text_model(), 0.3)
+    for loss in range(1, MOST_LOSSES + 1):
+        server.slow_posts = 2  # the texts, and the trial
+        with pytest.raises(ServerLost if loss < MOST_LOSSES else ServerLostOften):
+            encoder.encode(["a"])
+        eventually(lambda: encoder.fault is None)
+    assert encoder.encode(["b"]).tolist() == [[1, 2]]

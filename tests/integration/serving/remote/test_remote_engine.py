@@ -3,15 +3,17 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from inference.engine_requests import JsonFormat
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_errors import RowRefused, ServerUnusable
 from inference.remote.server_probe import connect
-from inference.sequences import JsonFormat
+from request_body import Sampling
 from tests.integration.database_stage import eventually
-from tests.integration.serving.remote.rows_on_stub import a_sequence, ended, step_until
+from tests.integration.serving.remote.rows_on_stub import a_sequence, answered, ended, step_until
 from tests.integration.stub_engine_server import (
     StubServer,
     answer_to,
@@ -26,7 +28,7 @@ def test_what_the_server_is_and_can_do_is_found_by_asking_it(server: StubServer)
     probed = connect(server.url + "/v1/")
     assert (probed.kind, probed.model, probed.max_positions, probed.capacity_tokens) == ("vllm", "stub", 4096, 1600)
     able = probed.capabilities
-    assert (able.resumes, able.paged, able.block_tokens, able.reports_waiting) == (True, True, 16, True)
+    assert (able.resumes, able.block_tokens, able.reports_waiting) == (True, 16, True)
 
 
 def test_rows_of_an_adapter_that_the_server_lists_go_to_it_by_its_name(server: StubServer):
@@ -140,19 +142,16 @@ def test_priorities_are_passed_on(server: StubServer, engine: RemoteEngine):
 
 
 def test_a_full_queue_in_the_server_lowers_the_rows_that_it_is_offered(server: StubServer, engine: RemoteEngine):
-    server.gate.clear()
+    server.always = falls_silent_after(4)
     engine.insert([a_sequence(str(n)) for n in range(8)])
-    eventually(lambda: (engine.watch.offer.max_rows or 0) > 8)  # every place is taken and nothing waits
+    eventually(lambda: (engine.watch.report.max_rows or 0) > 8)  # every place is taken, got tokens, and nothing waits
     server.waiting = 14
-    eventually(lambda: (engine.watch.offer.max_rows or 99) < 8)
-    server.gate.set()
-    ended(engine)
+    eventually(lambda: (engine.watch.report.max_rows or 99) < 8)
 
 
 def test_each_token_has_its_log_probability_also_when_the_stream_broke(server: StubServer, engine: RemoteEngine):
     server.faults.extend([breaks_off_after(4), breaks_off_after(3)])
-    engine.insert([a_sequence(tokens=10, top_logprobs=2)])
-    row = ended(engine)["a"]
+    row = answered(engine, a_sequence(tokens=10, top_logprobs=2))
     assert row.generated_ids == answer_to(10)
     assert [(one.id, one.logprob) for one in row.logprobs] == [(token, -token / 1000) for token in answer_to(10)]
     assert [[token for token, _ in one.likeliest] for one in row.logprobs] == [[n, n + 1] for n in answer_to(10)]
@@ -183,16 +182,27 @@ def test_a_server_that_leaves_log_probabilities_out_answers_no_row_that_wants_th
         "refused",
         str(RowRefused("it does not say the log probability of each token")),
     )
-    assert engine.watch.offer.fault is None
+    assert engine.watch.report.fault is None
 
 
-def test_an_answer_of_a_format_is_generated_in_one_piece(server: StubServer, engine: RemoteEngine):
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"format": JsonFormat()},
+        {"sampling": Sampling(frequency_penalty=0.5)},  # the server counts only what one request generates
+        {"sampling": Sampling(presence_penalty=-1.0)},
+    ],
+)
+def test_an_answer_with_a_format_or_penalties_is_generated_in_one_piece(
+    server: StubServer, engine: RemoteEngine, option: dict[str, Any]
+):
     server.faults.extend([breaks_off_after(4), None])
-    results, _ = engine.run([a_sequence(tokens=10, format=JsonFormat(), generated_ids=(5,))], iteration_limit=3)
-    assert [(row.reason, row.generated_ids) for row in results] == [("eos", answer_to(10))]
+    asked = a_sequence(tokens=10, generated_ids=(5,), **option)
+    results = [engine.run([asked], iteration_limit=3)[0][0] for _ in range(2)]
+    assert [(row.reason, row.generated_ids) for row in results] == [("failed", ()), ("eos", answer_to(10))]
     assert server.prompts == 2 * [list(prompt_of(10))]
     server.always = falls_silent_after(4)
-    engine.insert([a_sequence(tokens=10, format=JsonFormat())])
+    engine.insert([a_sequence(tokens=10, **option)])
     while engine.rows["a"] < 4:
         assert engine.step() == []
     assert engine.preempt("a").generated_ids == ()

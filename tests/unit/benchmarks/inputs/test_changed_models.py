@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.inputs.changed_models import ModelSize, enlarged_model, kv_growth
 from inference.local.loading.cache_layout import served_layout
-from inference.prompt_format import load_prompt_format
+from inference.prompts.prompt_format import load_prompt_format
 from inference.toy.toy_applications import APPLICATIONS, draw_request
 from settings import BUNDLED_MODEL
 

@@ -1,6 +1,6 @@
 """A job is judged by the work that is left and by the jobs that have ended before it; feasible ones should be kept."""
 
-from benchmarks.mixed.kept_windows import JudgedJob, WindowedJob, judged, share_kept, windowed_jobs
+from benchmarks.mixed.kept_windows import JudgedWindow, WindowedJob, judged, share_kept, windowed_jobs
 from scheduling.simulation.trace import SimulatedAnswer, Trace
 
 JOBS = windowed_jobs(8, lines_per_s=5.0, seed=1)
@@ -31,7 +31,7 @@ def test_jobs_that_still_run_make_a_job_late() -> None:
 
 def test_only_feasible_jobs_count_as_kept_or_lost() -> None:
     jobs = [
-        JudgedJob(10.0, feasible_s, took_s)
+        JudgedWindow(10.0, feasible_s, took_s)
         for feasible_s, took_s in ((9.0, 8.0), (10.0, 11.0), (11.0, 9.0), (12.0, 13.0))
     ]
     figures = share_kept(jobs)

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.published_costs import Machine
 from benchmarks.scale.paced_engine import PacedEngine
 from inference.engine_errors import OutOfMemory
-from inference.sequences import Sequence
+from inference.engine_requests import DecodingRequest
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
 
@@ -26,7 +26,7 @@ class FakeTime:
         self.now += seconds
 
 
-def answer(sequence: Sequence) -> tuple[int, ...]:
+def answer(sequence: DecodingRequest) -> tuple[int, ...]:
     return tuple(range(int(sequence.id) - 1, -1, -1))
 
 
@@ -34,9 +34,9 @@ def engine(time: FakeTime) -> PacedEngine:
     return PacedEngine(MACHINE, answer, 100, clock=time.clock, pause=time.pause)
 
 
-def sequence(tokens: int, prompt: int = 4, limit: int = 50) -> Sequence:
+def sequence(tokens: int, prompt: int = 4, limit: int = 50) -> DecodingRequest:
     """A sequence whose answer has as many tokens as its id says."""
-    return Sequence(str(tokens), (1,) * prompt, limit)
+    return DecodingRequest(str(tokens), (1,) * prompt, limit)
 
 
 def test_rows_that_join_get_their_answers_and_leave_with_their_last_tokens():

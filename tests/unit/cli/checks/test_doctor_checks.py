@@ -60,18 +60,6 @@ def test_the_service_that_clients_are_told_of_is_asked_whether_it_answers(tmp_pa
     assert "magnus run web" in gone.remedy
 
 
-def test_without_servers_of_ones_own_nothing_has_to_be_done_about_them(tmp_path: Path) -> None:
-    found = by_check(Settings(state_dir=tmp_path / "not" / "there", port=0, flower_port=0))
-    assert found["Postgres"] == Finding("Postgres", "an embedded one, started by `magnus up`")
-    assert found["Redis"] == Finding("Redis", "an embedded one, started by `magnus up`")
-    assert found["port of the API"].remedy is None
-
-
-def test_an_address_that_is_none_asks_for_another(tmp_path: Path) -> None:
-    found = by_check(Settings(state_dir=tmp_path, port=0, flower_port=0, redis_url="redis://127.0.0.1:1/0"))
-    assert found["Redis"].remedy == "check MAGNUS_REDIS_URL, and that the server runs"
-
-
 def test_what_a_models_own_files_say_of_its_answers_is_shown(tmp_path: Path) -> None:
     shutil.copy(BUNDLED_MODEL / "tokenizer.json", tmp_path)
     (tmp_path / "chat_template.jinja").write_text(QWEN3)

@@ -72,20 +72,3 @@ def test_a_run_without_any_answer_has_no_rates() -> None:
     assert (figures["completed"], figures["failed"], figures["requests_per_s"]) == (0, 2, None)
     console = Console(file=StringIO(), width=120)
     print_report(console, figures)
-
-
-def test_the_tables_name_every_application_and_the_batch_size() -> None:
-    console = Console(file=StringIO(), width=120)
-    print_report(console, summary(three(), STATS, requests=3))
-    assert isinstance(console.file, StringIO)
-    text = console.file.getvalue()
-    assert "repeat" in text
-    assert "classify" in text
-    assert "2, mean size 1.5" in text
-
-
-def test_quantiles_of_response_times_are_interpolated_and_missing_without_answers() -> None:
-    figures = summary(three()[:2], STATS, requests=2)  # response times of 1 and 3 s
-    assert figures["response_s"]["p50"] == 2.0
-    assert figures["response_s"]["max"] == 3.0
-    assert summary([], STATS, requests=1)["response_s"] == dict.fromkeys(("mean", "p50", "p95", "p99", "max"))

@@ -1,12 +1,11 @@
 """A served GGUF file is converted once, into a directory beside it that says of which file it is."""
 
-import json
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from cli.fetching.gguf_directories import convert_once, record, recorded
+from cli.fetching.gguf_directories import convert_once, record
 from cli.output import WrongSetting
 from settings import Settings
 
@@ -64,20 +63,3 @@ def test_a_file_that_cannot_be_converted_is_refused_in_one_line(tmp_path: Path) 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match=r"there is no file .*a\.gguf"):
         Settings(model=str(tmp_path / "a.gguf"))
-
-
-@pytest.mark.parametrize("model", ["bundled", "org/name", "/models/plain", "vllm+http://host:8000"])
-def test_other_models_are_left_alone(model: str) -> None:
-    convert_once(model, FAILS)
-
-
-@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"fingerprint": null}'])
-def test_a_directory_may_say_nothing_of_its_file(tmp_path: Path, text: str) -> None:
-    (tmp_path / "magnus-model.json").write_text(text)
-    assert recorded(tmp_path) is None
-
-
-def test_the_record_names_the_file(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.gguf")
-    record(file, tmp_path)
-    assert json.loads((tmp_path / "magnus-model.json").read_text())["file"] == "a.gguf"

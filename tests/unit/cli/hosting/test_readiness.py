@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.hosting.child_process import ChildProgram, ProgramFailed, SettingRefused
+from cli.hosting.child_process import ChildProgram, SettingRefused
 from cli.hosting.readiness import await_ready, broker_answers
 
 SLEEPER = (sys.executable, "-c", "import signal; signal.pause()")
@@ -26,30 +26,6 @@ def test_a_program_is_asked_until_it_is_ready(process: subprocess.Popen[bytes], 
     assert list(answers) == []
 
 
-def test_an_interrupted_wait_returns(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    never_ready = ChildProgram("slow", SLEEPER, ready=lambda: False)
-    await_ready(never_ready, process, tmp_path / "log", interrupted=lambda: True)
-
-
-def test_a_program_that_takes_too_long_is_an_error_with_the_end_of_its_log(
-    process: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
-    log = tmp_path / "log"
-    log.write_text("\n".join(f"line {n}" for n in range(10)))
-    slow = ChildProgram("slow", SLEEPER, ready=lambda: False, ready_within_s=-1.0)
-    with pytest.raises(ProgramFailed, match="slow was not ready within") as caught:
-        await_ready(slow, process, log)
-    assert "line 9" in str(caught.value)
-    assert "line 1\n" not in str(caught.value)
-
-
-def test_a_program_that_ended_is_an_error_with_its_exit_status(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as ended:
-        ended.wait()
-        with pytest.raises(ProgramFailed, match="ended with 3"):
-            await_ready(ChildProgram("broken", SLEEPER, ready=lambda: False), ended, tmp_path / "log")
-
-
 def test_a_program_that_cannot_use_a_setting_is_an_error_of_one_line(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("{}\nmagnus: an older reason\n  a traceback\nmagnus: m cannot be served: it has no weights\n{}\n")
@@ -58,6 +34,25 @@ def test_a_program_that_cannot_use_a_setting_is_an_error_of_one_line(tmp_path: P
         with pytest.raises(SettingRefused) as caught:
             await_ready(ChildProgram("worker-1", SLEEPER, ready=lambda: False), ended, log)
     assert str(caught.value) == "worker-1: m cannot be served: it has no weights"
+
+
+def test_a_wait_says_once_for_what_it_waits_and_why(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    log, said = tmp_path / "log", list[str]()
+    log.write_text('{"event": "of an earlier run"}\n')
+    reason = '{"event": "not usable yet", "error": "no ids", "timestamp": N}\n'
+    lines = iter(["", *(reason.replace("N}", f"{n}}}") for n in range(3))])
+
+    def ready() -> bool:
+        line = next(lines, None)
+        with log.open("a") as written:
+            written.write(line or "")
+        return line is None
+
+    await_ready(ChildProgram("engine-1", SLEEPER, ready=ready), process, log, say=said.append, say_every_s=0.0)
+    assert said == [
+        f"still waiting for engine-1; see {log}",
+        f"still waiting for engine-1: not usable yet: no ids; see {log}",
+    ]
 
 
 def test_what_is_no_address_of_a_broker_does_not_answer() -> None:

@@ -18,7 +18,6 @@ from cli.hosting.service_files import (
     fresh_metrics,
     keep_private,
     read_or_create_secret,
-    remove_metrics,
     running_service,
     write_secret,
 )
@@ -48,6 +47,31 @@ def test_what_is_configured_goes_before_what_is_running(tmp_path: Path) -> None:
     assert database_url(settings) == "postgresql://other"
 
 
+@pytest.mark.parametrize("url", ["http://localhost:1/v1", "http://127.0.0.1:1/", "HTTP://LOCALHOST:1"])
+def test_the_running_services_own_address_gets_its_key(tmp_path: Path, url: str) -> None:
+    SERVICE.write(tmp_path)
+    write_secret(tmp_path / "api-key", "magnus-key\n")
+    assert api_address(Settings(state_dir=tmp_path, url=url)) == (url, "magnus-key")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://other:1",
+        "http://127.0.0.1:2",
+        "https://127.0.0.1:1",
+        "http://127.0.0.1:1@other",
+        "http://127.0.0.1",
+        "[",
+    ],
+)
+def test_no_other_address_gets_the_running_services_key(tmp_path: Path, url: str) -> None:
+    SERVICE.write(tmp_path)
+    write_secret(tmp_path / "api-key", "magnus-key\n")
+    with pytest.raises(Unreachable, match="no API key: give --api-key"):
+        api_address(Settings.model_construct(state_dir=tmp_path, url=url, api_key=None))
+
+
 def test_without_a_service_the_remedy_is_named(tmp_path: Path) -> None:
     SERVICE.write(tmp_path)
     forget_service(tmp_path)
@@ -56,6 +80,14 @@ def test_without_a_service_the_remedy_is_named(tmp_path: Path) -> None:
         api_address(settings)
     with pytest.raises(Unreachable, match="MAGNUS_DATABASE_URL"):
         database_url(settings)
+
+
+def test_a_service_that_starts_is_told_from_none(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text(f"{os.getpid()}\n")
+    with pytest.raises(Unreachable, match=rf"no database yet: `magnus up` \(process {os.getpid()}\) starts"):
+        database_url(Settings(state_dir=tmp_path))
+    SERVICE.write(tmp_path)
+    assert database_url(Settings(state_dir=tmp_path)) == SERVICE.database_url
 
 
 def test_a_service_whose_process_is_gone_is_not_running(tmp_path: Path) -> None:
@@ -104,13 +136,6 @@ def test_what_web_processes_count_is_counted_from_nothing_at_each_start_and_remo
     forget_service(tmp_path)
     assert not directory.exists()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_directory_of_metrics_that_an_older_version_left_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "metrics").mkdir()
-    (tmp_path / "metrics" / "histogram_1.db").write_bytes(bytes(8))
-    assert list(fresh_metrics(tmp_path).iterdir()) == []
-    remove_metrics(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,20 @@ def test_a_process_is_silent_for_too_long_once_its_bound_has_passed_since_its_la
     assert silence.too_long(200.0) is None
 
 
+def test_a_silent_process_that_waits_for_a_cpu_is_starved_and_not_frozen() -> None:
+    signs, waits = Signs(), {1: 50.0, 2: 0.0}
+    silence = Silence(signs, BOUND_S, start_within_s=1.0, cpu_waits=lambda: dict(waits))
+    signs.came = True
+    silence.too_long(100.0)
+    assert silence.too_long(102.0) is None
+    waits |= {1: 59.0, 2: 8.0, 3: 500.0}  # the third thread is new
+    assert silence.too_long(119.0) is None
+    assert silence.too_long(119.5) == 19.5
+    signs.came = True
+    assert silence.too_long(120.0) is None
+    assert silence.too_long(130.5) is not None  # what it waited before does not count
+
+
 def test_before_its_first_sign_a_process_may_load_for_long() -> None:
     silence = Silence(Signs(), BOUND_S, start_within_s=1.0)
     assert silence.too_long(0.0) is None

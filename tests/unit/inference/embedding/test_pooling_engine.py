@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from inference.embedding.pooling_engine import PoolingEngine, choose
 from inference.embedding.vectors import Vectors, cosines, packed, unpacked
 from inference.engine_errors import OutOfMemory
+from inference.engine_requests import DecodingRequest, FinishedRow, PoolingRequest
 from inference.remote.server_errors import RowRefused, ServerLost
-from inference.sequences import FinishedSequence, Sequence
 from request_body import Pooling
-from scheduling.request import BACKGROUND_PRIORITY
+from scheduling.request import ServiceTier
 
 
 class Lengths:
@@ -32,17 +32,17 @@ class Lengths:
         return np.array([[len(item), len(item) ** 2] for item in items], np.float32)
 
 
-def row(id: str, *texts: str, priority: int = 0, **asked: Any) -> Sequence:
+def row(id: str, *texts: str, tier: ServiceTier = "default", **asked: Any) -> PoolingRequest:
     tokens = tuple(map(len, texts[asked.get("queries", 0) if asked.pop("pairs", False) else 0 :]))
-    pooling = Pooling(**{"task": "embed", "tokens": tokens} | asked)
-    return Sequence(id, (), 1, priority=priority, texts=texts, pooling=pooling)
+    pooling = Pooling(**{"tokens": tokens} | asked)
+    return PoolingRequest(id, texts, pooling, tier)
 
 
-def score(id: str, *texts: str, pairs: bool = False, queries: int = 1) -> Sequence:
-    return row(id, *texts, task="score", queries=queries, pairs=pairs)
+def score(id: str, *texts: str, pairs: bool = False, queries: int = 1) -> PoolingRequest:
+    return row(id, *texts, queries=queries, pairs=pairs)
 
 
-def values(ended: FinishedSequence, rows: int) -> list[list[float]]:
+def values(ended: FinishedRow, rows: int) -> list[list[float]]:
     assert (ended.reason, ended.tokens) == ("eos", 0)
     found: list[list[float]] = unpacked(ended.text or "", rows).tolist()
     return found
@@ -60,7 +60,7 @@ def test_each_text_of_each_row_gets_its_own_vector_in_the_order_of_the_texts() -
 def test_an_interactive_row_is_served_by_the_next_pass_and_alone() -> None:
     model = Lengths()
     engine = PoolingEngine(model, scores_pairs=False, pass_tokens=8)
-    engine.insert([row("bulk", *["xxxx"] * 20, priority=BACKGROUND_PRIORITY)])
+    engine.insert([row("bulk", *["xxxx"] * 20, tier="flex")])
     assert engine.step() == []
     engine.insert([row("now", "yyyy")])
     assert [one.id for one in engine.step()] == ["now"]
@@ -144,7 +144,7 @@ def test_a_removed_row_leaves_and_the_others_go_on() -> None:
 def test_what_is_no_request_for_vectors_is_refused_and_harms_no_other_row() -> None:
     model = Lengths()
     engine = PoolingEngine(model, scores_pairs=True, pass_tokens=100)
-    chat, vector = Sequence("chat", (1, 2), 5), row("vector", "x")
+    chat, vector = DecodingRequest("chat", (1, 2), 5), row("vector", "x")
     ended, _ = engine.run([chat, vector, score("pair", "q", "d", pairs=True)])
     assert [(one.id, one.reason) for one in ended] == [("chat", "refused"), ("vector", "refused"), ("pair", "eos")]
     assert "generates no answers" in ended[0].refusal
@@ -185,3 +185,13 @@ def test_packed_values_are_openais_base64_of_float32() -> None:
     assert unpacked(packed(vectors), 2).tolist() == vectors.tolist()
     with pytest.raises(ValueError, match=r"reshape|base64|padding|multiple"):
         unpacked("AAAA", 1)
+
+
+def test_a_row_whose_values_are_no_numbers_has_failed_and_its_mates_are_answered() -> None:
+    def encode(items: list[Any]) -> Vectors:
+        return np.array([[np.nan if item == "bad" else 1.0] for item in items], np.float32)
+
+    engine = PoolingEngine(encode, scores_pairs=False, pass_tokens=100)
+    ended, _ = engine.run([row("a", "good"), row("b", "bad"), row("c", "fine")])
+    assert [one.reason for one in ended] == ["eos", "failed", "eos"]
+    assert "no numbers" in ended[1].refusal

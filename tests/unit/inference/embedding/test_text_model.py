@@ -1,10 +1,14 @@
-"""What the files of a model for vectors or scores say, without torch."""
+"""What the files of a model for vectors or scores say, which is read without torch."""
 
 from pathlib import Path
 
 import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tokenizers import Tokenizer
 
-from inference.embedding.text_model import read_text_model, token_counter
+from inference.embedding.model_loading import load_encode
+from inference.embedding.text_model import STATIC_TOKENS, read_text_model, token_counter
 from inference.engine_errors import UnreadableModel
 from tests.unit.inference.embedding.text_directories import write, write_pair_model, write_text_model
 
@@ -37,6 +41,20 @@ def test_the_modules_behind_the_transformer_decide_how_many_values_a_vector_has(
     write(directory / "modules.json", [*modules, {"path": "2_Dense", "type": "x.Dense"}])
     write(directory / "2_Dense" / "config.json", {"in_features": dimensions, "out_features": 3})
     assert read_text_model("small", str(directory)).dimensions == 3
+    write(directory / "config_sentence_transformers.json", {"truncate_dim": 2})
+    assert read_text_model("small", str(directory)).dimensions == 2
+
+
+@pytest.mark.parametrize("cut", [None, 5])
+def test_a_table_of_vectors_is_read_as_the_library_stores_it(cut: int | None, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(write_text_model(tmp_path / "words") / "tokenizer.json"))
+    if cut is not None:
+        tokenizer.enable_truncation(cut)
+    made = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=6)], device="cpu", truncate_dim=4)
+    made.save(str(tmp_path / "static"))
+    model = read_text_model("static", str(tmp_path / "static"))
+    assert (model.scores_pairs, model.dimensions, model.max_tokens) == (False, 4, cut or STATIC_TOKENS)
+    assert (load_encode(model, "cpu")(["red house", "river"]) == made.encode(["red house", "river"])).all()
 
 
 def test_special_tokens_and_the_models_own_prompt_count(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from inference.engine_requests import DecodingRequest, FinishedRow
 from inference.local.engine import Engine
+from inference.local.engine_options import EngineOptions
 from inference.local.loading.model_loading import LoadedModel
 from inference.local.row_probe import READ_EVERY, RowProbe
-from inference.sequences import FinishedSequence, Sequence
 from request_body import Sampling
 from tests.unit.inference.foreseen_tokens import Foreseen
 from tests.unit.inference.pretended_device import HOST, OnDevice, PretendedDevice, moved_to_device
@@ -32,19 +33,19 @@ def on_device() -> LoadedModel:
         return moved_to_device(endless())
 
 
-def rows(limit: int = 8, **options) -> list[Sequence]:
+def rows(limit: int = 8, **options) -> list[DecodingRequest]:
     pool = known("llama").pool[:3]
     return [answered.sequence(str(number), limit=limit, **options) for number, answered in enumerate(pool)]
 
 
 def served(
-    sequences: list[Sequence], later: int = 0, **options
-) -> tuple[dict[str, FinishedSequence], list[Counter[str]]]:
+    sequences: list[DecodingRequest], later: int = 0, **options
+) -> tuple[dict[str, FinishedRow], list[Counter[str]]]:
     """The finished rows, and what was moved in each step; the last `later` rows are inserted beside the others."""
-    found: dict[str, FinishedSequence] = {}
+    found: dict[str, FinishedRow] = {}
     steps: list[Counter[str]] = []
     with PretendedDevice() as device:
-        engine = Engine(on_device(), AMPLE, **options)
+        engine = Engine(on_device(), AMPLE, EngineOptions(**options))
         engine.insert(sequences[: len(sequences) - later])
         for joiner in [*sequences[len(sequences) - later :], None]:
             while engine.rows:
@@ -57,13 +58,13 @@ def served(
     return found, steps
 
 
-def alone(sequences: list[Sequence]) -> dict[str, FinishedSequence]:
+def alone(sequences: list[DecodingRequest]) -> dict[str, FinishedRow]:
     engine = Engine(endless(), AMPLE)
     engine.insert(sequences)
     return drain(engine)
 
 
-def answers(found: dict[str, FinishedSequence]) -> dict[str, tuple[int, ...]]:
+def answers(found: dict[str, FinishedRow]) -> dict[str, tuple[int, ...]]:
     return {name: row.generated_ids for name, row in found.items()}
 
 

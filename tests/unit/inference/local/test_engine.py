@@ -8,9 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from inference.engine_errors import OutOfMemory, SequenceTooLong
+from inference.engine_errors import OutOfMemory, RowTooLong
+from inference.engine_requests import DecodingRequest, FinishedRow
 from inference.local.engine import Engine
-from inference.sequences import FinishedSequence, Sequence
+from inference.local.engine_options import EngineOptions
 from request_body import Sampling
 from tests.unit.inference.foreseen_tokens import Foreseen
 from tests.unit.inference.tiny_models import AMPLE, ANSWER, MAKERS, POSITIONS, drain, known
@@ -79,10 +80,12 @@ def test_any_schedule_of_joins_steps_removals_and_preemptions_changes_no_answer(
     foreseen = [(*answered.prompt_ids, *answered.answer) for answered in here.pool]
     guessing = None if right is None else Foreseen(foreseen, right=right)
     engine = Engine(
-        here.loaded, budget_bytes, block_tokens=block_tokens, prefill_tokens=prefill_tokens, guessing=guessing
+        here.loaded,
+        budget_bytes,
+        EngineOptions(block_tokens=block_tokens, prefill_tokens=prefill_tokens, guessing=guessing),
     )
     expected, preempted, numbers = {}, [], count()
-    results: dict[str, FinishedSequence] = {}
+    results: dict[str, FinishedRow] = {}
 
     def insert(sequences):
         try:
@@ -184,6 +187,13 @@ def test_a_seed_gives_the_same_text_in_any_batch(endless):
     assert rest == alone
 
 
+def test_tokens_that_the_model_has_no_embedding_for_are_left_behind(endless):
+    first = endless.pool[0]
+    foreign = first.sequence("a", generated_ids=(1, 10**6))
+    ((row,), _) = Engine(endless.loaded, AMPLE).run([foreign])
+    assert row.generated_ids == first.answer[: foreign.limit]
+
+
 def test_another_seed_gives_another_text(endless):
     engine = Engine(endless.loaded, AMPLE)
     texts = {
@@ -206,11 +216,11 @@ def test_a_row_ends_at_the_models_last_position():
     engine = Engine(
         replace(known("gpt2").loaded, eos_ids=frozenset()), AMPLE
     )  # its positions are a table, so one more would be an error
-    results, _ = engine.run([Sequence("a", (9,) * (POSITIONS - 3), 50), Sequence("b", (9,), 9)])
+    results, _ = engine.run([DecodingRequest("a", (9,) * (POSITIONS - 3), 50), DecodingRequest("b", (9,), 9)])
     assert (len(results[0].generated_ids), results[0].reason) == (3, "limit")
     assert len(results[1].generated_ids) == 9
-    with pytest.raises(SequenceTooLong):
-        engine.run([Sequence("a", (9,) * POSITIONS, 50)])
+    with pytest.raises(RowTooLong):
+        engine.run([DecodingRequest("a", (9,) * POSITIONS, 50)])
 
 
 def test_an_id_cannot_run_twice(endless):

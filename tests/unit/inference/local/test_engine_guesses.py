@@ -9,10 +9,11 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from inference.local.cost_counters import StepLog
+from inference.engine_requests import DecodingRequest, JsonFormat
+from inference.local.costs.cost_counters import StepLog
 from inference.local.engine import Engine
-from inference.local.tokens.guessed_tokens import Guessing
-from inference.sequences import JsonFormat, Sequence
+from inference.local.engine_options import EngineOptions
+from inference.local.guessed_tokens import Guessing
 from request_body import Sampling
 from tests.unit.inference.foreseen_tokens import Foreseen
 from tests.unit.inference.tiny_models import AMPLE, EOS, VOCABULARY, drain, known
@@ -24,7 +25,7 @@ def guessed_and_not(loaded, sequences, right=0.8):
     plain.insert(sequences)
     expected = drain(plain)
     foreseen = [(*sequence.prompt_ids, *expected[sequence.id].generated_ids) for sequence in sequences]
-    guessing = Engine(loaded, AMPLE, guessing=Foreseen(foreseen, right=right))
+    guessing = Engine(loaded, AMPLE, EngineOptions(guessing=Foreseen(foreseen, right=right)))
     guessing.insert(sequences)
     return expected, drain(guessing), plain.figures, guessing.figures
 
@@ -101,7 +102,7 @@ def test_a_guess_that_a_format_forbids_is_wrong_and_moves_no_matcher(format, rig
 def test_the_tokens_behind_an_end_of_sequence_are_dropped(llama):
     answered = next(one for one in llama.pool if one.answer[-1] == EOS and len(one.answer) > 2)
     beyond = (*answered.prompt_ids, *answered.answer, 9, 9, 9, 9, 9)
-    engine = Engine(llama.loaded, AMPLE, guessing=Foreseen([beyond], most=20, right=1.0))
+    engine = Engine(llama.loaded, AMPLE, EngineOptions(guessing=Foreseen([beyond], most=20, right=1.0)))
     engine.insert([answered.sequence("a", limit=60)])
     done = drain(engine)
     assert (done["a"].generated_ids, done["a"].reason) == (answered.answer, "eos")
@@ -112,7 +113,7 @@ def test_guesses_take_no_memory_and_go_no_further_than_the_limit(endless):
     whole = [(*answered.prompt_ids, *answered.answer)]
     lengths = []
     for guessing in (None, Foreseen(whole, most=31, right=1.0)):
-        engine = Engine(endless.loaded, AMPLE, block_tokens=4, guessing=guessing)
+        engine = Engine(endless.loaded, AMPLE, EngineOptions(block_tokens=4, guessing=guessing))
         engine.insert([answered.sequence("a", limit=18)])
         held = 0
         while engine.rows:
@@ -124,7 +125,7 @@ def test_guesses_take_no_memory_and_go_no_further_than_the_limit(endless):
 
 def test_a_row_in_a_rectangle_gets_no_guesses(endless):
     answered = endless.pool[0]
-    engine = Engine(endless.loaded, AMPLE, guessing=Foreseen([(*answered.prompt_ids, *answered.answer)]))
+    engine = Engine(endless.loaded, AMPLE, EngineOptions(guessing=Foreseen([(*answered.prompt_ids, *answered.answer)])))
     [done], figures = engine.run([answered.sequence("a")])
     assert done.generated_ids == answered.answer
     assert (figures.guessed_tokens, figures.iterations) == (0, len(answered.answer))
@@ -143,7 +144,9 @@ def test_a_pass_that_gives_rows_two_tokens_each_counts_as_two_iterations(endless
     log, sequences = StepLog(), [first.sequence("a", 9), second.sequence("b", 9)]
     every = [(*one.prompt_ids, *one.answer) for one in (first, second)]
 
-    engine = Engine(endless.loaded, AMPLE, step_log=log, guessing=Foreseen(every, fewest=1, most=1, right=1.0))
+    engine = Engine(
+        endless.loaded, AMPLE, EngineOptions(step_log=log, guessing=Foreseen(every, fewest=1, most=1, right=1.0))
+    )
     engine.insert(sequences)
     rows = []
     while engine.rows:
@@ -160,7 +163,7 @@ def test_a_pass_that_gives_rows_two_tokens_each_counts_as_two_iterations(endless
 def test_a_row_that_was_preempted_goes_on_being_guessed(endless):
     answered = endless.pool[0]
     guessing = Foreseen([(*answered.prompt_ids, *answered.answer)], right=1.0)
-    engine = Engine(endless.loaded, AMPLE, guessing=guessing)
+    engine = Engine(endless.loaded, AMPLE, EngineOptions(guessing=guessing))
     engine.insert([answered.sequence("a")])
     engine.step()
     engine.insert([engine.preempt("a")])
@@ -172,7 +175,7 @@ def test_guessed_tokens_are_distributed_as_the_model_says(endless):
     """Pearson's test of the second tokens of many samples against the probabilities that the engine itself reports."""
     prompt, rng = endless.pool[0].prompt_ids, random.Random(1)
     sequences = [
-        Sequence(str(seed), prompt, 3, sampling=Sampling(2.0, seed=seed), top_logprobs=VOCABULARY)
+        DecodingRequest(str(seed), prompt, 3, sampling=Sampling(2.0, seed=seed), top_logprobs=VOCABULARY)
         for seed in range(300)
     ]
 
@@ -180,7 +183,7 @@ def test_guessed_tokens_are_distributed_as_the_model_says(endless):
         def guesses(self, texts, rooms):
             return [[rng.choice((18, 54, 42))] * room for room in rooms]
 
-    engine = Engine(endless.loaded, AMPLE, guessing=Often([]))
+    engine = Engine(endless.loaded, AMPLE, EngineOptions(guessing=Often([])))
     engine.insert(sequences)
     done = drain(engine)
     assert engine.figures.right_guesses > 10
@@ -208,7 +211,7 @@ class FreeTokens(Guessing):
 
 def test_an_answer_that_copies_its_prompt_is_guessed_from_it():
     bundled = known("bundled")
-    engine, right = Engine(bundled.loaded, AMPLE, guessing=FreeTokens(8)), 0
+    engine, right = Engine(bundled.loaded, AMPLE, EngineOptions(guessing=FreeTokens(8))), 0
     for number, answered in enumerate(bundled.pool):
         engine.insert([answered.sequence(str(number))])
         assert drain(engine)[str(number)].generated_ids == answered.answer

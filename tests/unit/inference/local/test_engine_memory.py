@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from inference.engine_errors import OutOfMemory
+from inference.engine_requests import DecodingRequest
 from inference.local.engine import Engine
-from inference.sequences import Sequence
+from inference.local.engine_options import EngineOptions
 from request_body import Sampling
 from tests.unit.inference.tiny_models import AMPLE, ANSWER, drain, known
 
@@ -28,7 +29,7 @@ def test_a_joiner_pads_no_running_row(endless):
 
 def test_rows_that_leave_free_their_memory(endless):
     engine = Engine(endless.loaded, AMPLE)
-    engine.insert([Sequence(str(n), (9,) * 100, 20) for n in range(8)])
+    engine.insert([DecodingRequest(str(n), (9,) * 100, 20) for n in range(8)])
     engine.step()
     full = engine.kv_bytes
     for n in range(7):
@@ -59,7 +60,7 @@ def test_a_batch_beyond_the_budget_is_out_of_memory_and_the_next_one_runs(endles
     tokens = 6 * 30
     engine = Engine(endless.loaded, tokens * endless.loaded.delta_bytes)
     with pytest.raises(OutOfMemory) as raised:
-        engine.run([Sequence(str(n), (9,) * 20, 60) for n in range(6)])
+        engine.run([DecodingRequest(str(n), (9,) * 20, 60) for n in range(6)])
     assert raised.value.needed_bytes == 6 * 31 * endless.loaded.delta_bytes
     assert raised.value.budget_bytes == tokens * endless.loaded.delta_bytes
     results, figures = engine.run([endless.pool[0].sequence("next")])
@@ -69,14 +70,16 @@ def test_a_batch_beyond_the_budget_is_out_of_memory_and_the_next_one_runs(endles
 
 def test_a_batch_that_fits_to_the_last_token_runs(endless):
     engine = Engine(endless.loaded, 6 * 30 * endless.loaded.delta_bytes)
-    _, figures = engine.run([Sequence(str(n), (9,) * 20, 11) for n in range(6)])  # the last token is never cached
+    _, figures = engine.run(
+        [DecodingRequest(str(n), (9,) * 20, 11) for n in range(6)]
+    )  # the last token is never cached
     assert figures.peak_kv_bytes == engine.kv_budget_bytes
 
 
 def test_rows_are_preempted_at_the_memory_threshold_and_resumed(endless):
     pool = endless.pool
     longest = max(len(known.prompt_ids) for known in pool) + ANSWER
-    engine = Engine(endless.loaded, 8 * longest * endless.loaded.delta_bytes, memory_threshold=0.4)
+    engine = Engine(endless.loaded, 8 * longest * endless.loaded.delta_bytes, EngineOptions(memory_threshold=0.4))
     engine.insert([known.sequence(str(n)) for n, known in enumerate(pool)])
     done = drain(engine)
     assert [done[str(n)].generated_ids for n in range(len(pool))] == [known.answer for known in pool]
@@ -85,7 +88,8 @@ def test_rows_are_preempted_at_the_memory_threshold_and_resumed(endless):
 def mixed_rows(size):
     """One long row and short ones."""
     return [
-        Sequence(str(n), (9,) * (100 if n == 0 else 10), 12, sampling=Sampling(ignore_eos=True)) for n in range(size)
+        DecodingRequest(str(n), (9,) * (100 if n == 0 else 10), 12, sampling=Sampling(ignore_eos=True))
+        for n in range(size)
     ]
 
 
@@ -98,7 +102,7 @@ def mixed_rows(size):
 )
 def test_a_long_row_takes_no_memory_from_short_ones(architecture, rows):
     loaded = known(architecture).loaded
-    engine = Engine(loaded, 300 * loaded.delta_bytes, block_tokens=4)
+    engine = Engine(loaded, 300 * loaded.delta_bytes, EngineOptions(block_tokens=4))
     waiting = mixed_rows(20)
     done: dict[str, tuple[int, ...]] = {}
     with suppress(OutOfMemory):
@@ -117,7 +121,7 @@ def test_a_long_row_takes_no_memory_from_short_ones(architecture, rows):
 
 
 def test_a_static_batch_is_a_rectangle_even_after_blocks(endless):
-    engine = Engine(endless.loaded, 300 * endless.loaded.delta_bytes, block_tokens=4)
+    engine = Engine(endless.loaded, 300 * endless.loaded.delta_bytes, EngineOptions(block_tokens=4))
     engine.insert(mixed_rows(6))
     drain(engine)
     with pytest.raises(OutOfMemory) as raised:

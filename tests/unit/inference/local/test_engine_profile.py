@@ -72,19 +72,6 @@ def test_a_large_model_takes_a_thread_as_soon_as_it_shortens_a_step(monkeypatch,
     assert worthwhile_threads(loaded, 2**22, most=2) == threads
 
 
-def test_a_neighbour_that_disturbs_two_of_three_steps_counts_and_a_single_disturbance_does_not(monkeypatch, llama):
-    step_s = iter([0.001, 0.004, 0.02, 0.004, 0.02, 0.004, 0.02, 0.004, 0.001, 0.004, 0.001, 0.004])
-    monkeypatch.setattr(engine_profile, "measure", lambda *_: Measured((), ((8, 20.0, next(step_s)),)))
-    assert worthwhile_threads(llama.loaded, 2**22, most=2) == 1
-    assert worthwhile_threads(llama.loaded, 2**22, most=2) == 2
-
-
-def test_no_turn_begins_once_the_time_is_over(monkeypatch, llama):
-    asked = measured_as(monkeypatch, {1: 0.004, 2: 0.002})
-    assert worthwhile_threads(llama.loaded, 2**22, most=2, within_s=0.0) == 2
-    assert asked == [2, 1]
-
-
 def model_of_smollm2s_shapes():
     """SmolLM2-135M with 7 of its 30 layers; its weights are zero, which takes no time."""
     shapes = {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 7}
@@ -95,18 +82,6 @@ def model_of_smollm2s_shapes():
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data.zero_()
     return model
-
-
-def test_a_small_model_is_measured_with_each_number_of_threads(monkeypatch, llama):
-    asked = []
-
-    def noted(*arguments):
-        asked.append(torch.get_num_threads())
-        return measure(*arguments)
-
-    monkeypatch.setattr(engine_profile, "measure", noted)
-    assert worthwhile_threads(llama.loaded, 2**22, most=5) in asked
-    assert asked == engine_profile.TURNS * [5, 2, 1]
 
 
 def test_a_worker_without_memory_for_some_rows_takes_one_thread(llama):

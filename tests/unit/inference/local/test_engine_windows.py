@@ -5,9 +5,10 @@ from functools import cache
 import pytest
 
 from inference.engine_errors import OutOfMemory
+from inference.engine_requests import DecodingRequest
 from inference.local.engine import Engine
+from inference.local.engine_options import EngineOptions
 from inference.local.loading.model_loading import LoadedModel, prepare_model
-from inference.sequences import Sequence
 from tests.models.tiny_families import VOCABULARY, WINDOW, Family, tiny_model
 from tests.models.ways_of_serving import ANSWER, Alone, answers_alone
 from tests.unit.inference.tiny_models import Letters, drain
@@ -23,9 +24,9 @@ def prompt(number: int) -> tuple[int, ...]:
     return tuple((number + 7 * at) % (VOCABULARY - 8) + 8 for at in range(LENGTH - ANSWER))
 
 
-def sequence(number: int) -> Sequence:
+def sequence(number: int) -> DecodingRequest:
     """A row of LENGTH tokens at its end."""
-    return Sequence(str(number), prompt(number), ANSWER)
+    return DecodingRequest(str(number), prompt(number), ANSWER)
 
 
 @cache
@@ -48,7 +49,7 @@ def check(answers: dict[str, tuple[int, ...]], alone: dict[int, Alone]) -> None:
 def test_more_rows_fit_as_layers_with_windows_hold_their_windows(model_type, rows):
     model, alone = known(model_type)
     budget = ROWS_BEFORE * LENGTH * model.delta_bytes
-    engine = Engine(model, budget, block_tokens=4)
+    engine = Engine(model, budget, EngineOptions(block_tokens=4))
     for first in (0, rows):  # the second time in memory that other rows have left
         for number in range(first, first + rows):
             engine.insert([sequence(number)])
@@ -59,15 +60,12 @@ def test_more_rows_fit_as_layers_with_windows_hold_their_windows(model_type, row
         engine.insert([sequence(number) for number in range(rows + 3)])
 
 
-def test_a_row_in_the_pool_holds_the_windows_of_layers_with_a_window():
+def test_a_prompt_computed_in_parts_attends_to_the_windows_of_layers_with_a_window():
     model, alone = known("gemma3_text")
-    engine = Engine(model, 3 * model.layout.row_bytes(LENGTH), prefill_tokens=5)
+    engine = Engine(model, 3 * model.layout.row_bytes(LENGTH), EngineOptions(prefill_tokens=5))
     engine.insert([sequence(0)])
     engine.insert([sequence(1)])
     for _ in range(3):
         engine.step()
-    pooled = engine._joiners.pooled
-    assert pooled is not None
-    assert (pooled.prefilled, pooled.nbytes) == (15, model.layout.row_bytes(LENGTH - ANSWER))
-    assert {side.shape[1] for layer in pooled.as_row() for side in layer} == {WINDOW, LENGTH - ANSWER}
+    assert engine._batch.rows[1].joined == 15
     check({name: row.generated_ids for name, row in drain(engine).items()}, alone)

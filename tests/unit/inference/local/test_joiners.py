@@ -1,20 +1,29 @@
 """Rows that join while others run: parts of their prompts are computed in the passes of the running rows."""
 
+from dataclasses import replace
+from functools import cache
+
 import pytest
+import torch
 
 from inference.engine_errors import OutOfMemory
-from inference.local.cost_counters import StepLog
+from inference.engine_requests import DecodingRequest
+from inference.local.batch_rows import new_row
+from inference.local.costs.cost_counters import StepLog
+from inference.local.costs.pass_costs import FEWEST_PREFILLED
 from inference.local.engine import Engine
-from inference.local.pass_costs import FEWEST_PREFILLED
-from inference.sequences import Sequence
+from inference.local.engine_options import EngineOptions
+from inference.local.joiners import PIECE_TOKENS
+from inference.local.loading.model_loading import prepare_model
+from inference.local.pass_tokens import prompt_parts
 from request_body import Sampling
-from tests.unit.inference.recorded_passes import PIECE, alone, long_row, recorded_engine
-from tests.unit.inference.tiny_models import AMPLE, drain, known
+from tests.unit.inference.recorded_passes import PIECE, Recorded, alone, long_row, recorded_engine
+from tests.unit.inference.tiny_models import AMPLE, MAKERS, MARGIN, Letters, answered_alone, drain, known
 
 
-@pytest.fixture(params=["endless", "pooling"])
+@pytest.fixture(params=["endless", "apart"])
 def either(request):
-    """A model whose joiners share the rows' passes, and one whose joiners are pooled."""
+    """A model whose joiners share the rows' passes, and one whose joiners are computed apart."""
     return request.getfixturevalue(request.param)
 
 
@@ -56,7 +65,7 @@ def test_without_running_rows_joiners_are_prefilled_at_once(endless):
 
 
 def test_without_a_setting_the_measured_costs_bound_a_part(endless):
-    engine = Engine(endless.loaded, AMPLE, prefill_tokens=None)
+    engine = Engine(endless.loaded, AMPLE, EngineOptions(prefill_tokens=None))
     engine.insert([endless.pool[0].sequence("running")])
     engine.insert([long_row("joiner", tokens=100)])
     engine.step()
@@ -91,9 +100,9 @@ def test_the_budget_counts_rows_that_have_not_joined_and_refuses_a_joiner_beyond
 
 
 def test_running_rows_that_need_the_memory_get_it_from_a_row_that_has_not_joined(either):
-    rows = [Sequence(str(n), (9 + n,) * 20, 80, sampling=Sampling(ignore_eos=True)) for n in range(3)]
+    rows = [DecodingRequest(str(n), (9 + n,) * 20, 80, sampling=Sampling(ignore_eos=True)) for n in range(3)]
     joiner = long_row("joiner", tokens=60)
-    engine = Engine(either.loaded, 252 * either.loaded.delta_bytes, block_tokens=4, prefill_tokens=1)
+    engine = Engine(either.loaded, 252 * either.loaded.delta_bytes, EngineOptions(block_tokens=4, prefill_tokens=1))
     engine.insert(rows)
     engine.step()
     engine.insert([joiner])
@@ -113,15 +122,21 @@ def test_what_a_joiner_asks_for_holds_for_its_first_token(endless, asked):
     assert [one.id for one in found.logprobs] == [one.id for one in expected.logprobs]
 
 
-def test_a_joiner_that_asks_for_its_prompts_log_probabilities_is_prefilled_alone(endless):
-    engine, decoder = recorded_engine(endless)
-    engine.insert([long_row("joiner", prompt_logprobs=True, top_logprobs=0)])
-    engine.step()
-    assert decoder.passes == [(1, 5 * PIECE + 1), (2, 1)]
+def test_the_prompts_log_probabilities_are_those_of_a_whole_prefill(each_model):
+    asked = each_model.pool[1].sequence("asked", prompt_logprobs=True, top_logprobs=2)
+    whole = alone(each_model, asked)
+    engine = Engine(each_model.loaded, AMPLE, EngineOptions(prefill_tokens=3, prefix_cache=True))
+    engine.insert([each_model.pool[0].sequence("running"), each_model.pool[1].sequence("with the same prompt")])
+    engine.insert([asked])
+    in_parts = drain(engine)["asked"]
+    assert (in_parts.generated_ids, in_parts.cached_tokens) == (whole.generated_ids, 0)
+    assert [one.id for one in in_parts.prompt_logprobs] == list(asked.prompt_ids)
+    for one, other in zip(in_parts.prompt_logprobs, whole.prompt_logprobs, strict=True):
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
 
 
 def test_a_joiner_waits_for_the_row_that_computes_their_common_beginning(endless):
-    engine = Engine(endless.loaded, AMPLE, block_tokens=4, prefill_tokens=PIECE, prefix_cache=True)
+    engine = Engine(endless.loaded, AMPLE, EngineOptions(block_tokens=4, prefill_tokens=PIECE, prefix_cache=True))
     engine.insert([endless.pool[0].sequence("running")])
     engine.insert([long_row("a"), long_row("b")])
     while not engine.rows.get("b"):
@@ -145,7 +160,7 @@ def test_a_device_out_of_memory_in_a_mixed_pass_loses_no_row(endless):
 
 def test_a_mixed_pass_is_a_window_with_tokens_of_prompts_and_no_prefill(endless):
     log = StepLog()
-    engine = Engine(endless.loaded, AMPLE, step_log=log, prefill_tokens=PIECE)
+    engine = Engine(endless.loaded, AMPLE, EngineOptions(step_log=log, prefill_tokens=PIECE))
     engine.insert([endless.pool[0].sequence("running")])
     engine.step()
     engine.insert([long_row("joiner", tokens=2 * PIECE)])
@@ -164,3 +179,68 @@ def test_joiners_of_a_model_without_blocks_are_prefilled_when_they_come(architec
     engine.insert([here.pool[0].sequence("running")])
     engine.insert([here.pool[1].sequence("joiner")])
     assert engine.rows["joiner"] == 1
+
+
+@cache
+def long_context(architecture):
+    """A model for prompts of several pieces, and what `generate` answers to one."""
+    torch.manual_seed(11)
+    model, prompt = MAKERS[architecture](max_position_embeddings=3000), long_row("", 2 * PIECE_TOKENS + 9).prompt_ids
+    answer, leads = answered_alone(model, prompt, 6, eos_token_id=None, pad_token_id=0)
+    assert leads.min() > MARGIN
+    return replace(prepare_model(model, Letters(), architecture), eos_ids=frozenset()), prompt, answer
+
+
+@pytest.mark.parametrize("architecture", ["llama", "neox"])
+def test_a_long_prompt_is_computed_in_pieces_even_if_nobody_waits_for_it(architecture):
+    loaded, prompt, answer = long_context(architecture)
+    decoder = Recorded(loaded.decoder)
+    engine = Engine(replace(loaded, decoder=decoder, **({} if loaded.fused else {"model": decoder})), AMPLE)
+    engine.insert([DecodingRequest("long", prompt, 6)])
+    assert [engine.step() for _ in range(3)] == [[], [], []]
+    assert decoder.passes == [(1, PIECE_TOKENS), (1, PIECE_TOKENS), (1, 9), (1, 1)]
+    assert engine.rows == {"long": 2}
+    engine.insert([DecodingRequest("other", prompt[9:], 1), DecodingRequest("short", prompt[:3], 1)])
+    done = drain(engine)
+    assert done["long"].generated_ids == answer
+    assert [len(done[name].generated_ids) for name in ("other", "short")] == [1, 1]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "neox"])
+def test_a_short_row_gets_its_tokens_between_the_pieces_of_a_long_prompt(architecture):
+    loaded, prompt, answer = long_context(architecture)
+    engine = Engine(loaded, AMPLE)
+    engine.insert([DecodingRequest("long", prompt, 6)])
+    engine.step()
+    short = DecodingRequest("short", prompt[:40], 2)
+    engine.insert([short])
+    [done] = engine.step()
+    assert (done.id, done.generated_ids) == ("short", alone_in(loaded, short))
+    assert engine.rows == {"long": 0}
+    assert drain(engine)["long"].generated_ids == answer
+
+
+def alone_in(loaded, sequence):
+    [row], _ = Engine(loaded, AMPLE).run([sequence])
+    return row.generated_ids
+
+
+def test_half_of_a_pass_is_for_the_longest_prompt_and_the_shortest_rest_comes_first(endless):
+    rows = [new_row(endless.loaded, long_row(str(tokens), tokens), 0) for tokens in (30, 2, 5)]
+    for row in rows:
+        row.joined = 0
+    assert prompt_parts(rows, 100) == {0: 30, 1: 2, 2: 5}
+    assert prompt_parts(rows, 20) == {1: 2, 2: 5, 0: 13}
+    assert prompt_parts(rows, 4) == {1: 2, 2: 1, 0: 1}
+
+
+def test_a_long_prompt_in_pieces_can_be_removed_between_them():
+    loaded, prompt, _ = long_context("llama")
+    engine = Engine(loaded, AMPLE)
+    engine.insert([DecodingRequest("long", prompt, 6)])
+    engine.step()
+    removed = engine.remove("long")
+    assert removed is not None
+    assert removed.generated_ids == ()
+    engine.step()
+    assert engine.rows == {}

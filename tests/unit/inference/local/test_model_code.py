@@ -13,8 +13,9 @@ from click.testing import CliRunner
 from cli.main import commands
 from inference.engine_errors import InferenceError
 from inference.local.loading.model_loading import load_model
-from inference.prompt_format import load_prompt_format
-from learning.features.text_encoders import SentenceEncoder, UnusableEncoder
+from inference.prompts.prompt_format import load_prompt_format
+from learning.features.sentence_encoder import SentenceEncoder
+from learning.features.text_encoders import UnusableEncoder
 from learning.predictors.language_model import LanguageModel
 from tests.unit.inference.model_directories import all_of, setting, whole_model, written
 

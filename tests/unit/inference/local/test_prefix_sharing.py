@@ -12,12 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inference.engine_errors import OutOfMemory
+from inference.engine_requests import DecodingRequest
 from inference.local.batch_rows import BatchRow
-from inference.local.cost_counters import StepLog
+from inference.local.costs.cost_counters import StepLog
 from inference.local.engine import Engine
+from inference.local.engine_options import EngineOptions
 from inference.local.kv.kv_cache import KvCache
 from inference.local.prefix_sharing import MOST_GATHERED, PrefixSharing, shares_prefixes
-from inference.sequences import Sequence
 from request_body import Sampling
 from tests.unit.inference.foreseen_tokens import Foreseen
 from tests.unit.inference.tiny_models import AMPLE, VOCABULARY, Known, answers, drain, known
@@ -58,12 +59,12 @@ class Counting:
 def sharing_engine(known, budget_bytes=AMPLE, fails_at=(), block_tokens=BLOCK, **options):
     decoder = Counting(known.loaded.decoder, fails_at)
     loaded = replace(known.loaded, decoder=decoder)
-    return Engine(loaded, budget_bytes, block_tokens=block_tokens, prefix_cache=True, **options), decoder
+    return Engine(loaded, budget_bytes, EngineOptions(block_tokens=block_tokens, prefix_cache=True, **options)), decoder
 
 
 def numbered(prompt, limit=3, **options):
     """A function that makes sequences of a prompt."""
-    return lambda name: Sequence(name, tuple(prompt), limit, **options)
+    return lambda name: DecodingRequest(name, tuple(prompt), limit, **options)
 
 
 def test_a_later_prompt_is_computed_behind_what_it_has_in_common_with_an_earlier_one():
@@ -91,24 +92,13 @@ def test_rows_that_join_together_compute_their_common_beginning_once():
     assert [done[str(n)].generated_ids for n in range(8)] == [one.answer for one in here.pool]
 
 
-def test_a_prompt_seen_before_computes_its_last_token():
-    here = instructed()
-    engine, decoder = sharing_engine(here)
-    prompt = numbered(range(9, 9 + 4 * BLOCK))
-    for name in "ab":
-        engine.insert([prompt(name)])
-        done = drain(engine)
-    assert decoder.prefilled == [(1, 4 * BLOCK), (1, BLOCK)]
-    assert done["b"].cached_tokens == 3 * BLOCK
-
-
 def test_the_next_turn_of_a_conversation_finds_the_answer_of_the_last_one():
     here = instructed()
     engine, decoder = sharing_engine(here)
     engine.insert([here.pool[0].sequence("a", 12)])
     answer = drain(engine)["a"].generated_ids
     said = (*here.pool[0].prompt_ids, *answer)
-    engine.insert([Sequence("b", (*said, 9, 9, 9), 2)])
+    engine.insert([DecodingRequest("b", (*said, 9, 9, 9), 2)])
     assert decoder.prefilled[-1] == (1, len(said) + 3 - (len(said) - 1) // BLOCK * BLOCK)
 
 
@@ -122,7 +112,7 @@ def test_nothing_is_shared_under_another_salt_or_without_the_cache():
         cached[name] = drain(engine)[name].cached_tokens
     assert decoder.prefilled == [(1, 40), (1, 40), (1, BLOCK)]
     assert cached == {"a": 0, "b": 0, "c": 40 - BLOCK}
-    without = Engine(here.loaded, AMPLE, block_tokens=BLOCK)
+    without = Engine(here.loaded, AMPLE, EngineOptions(block_tokens=BLOCK))
     without.insert([prompt("a"), prompt("b")])
     assert {row.cached_tokens for row in drain(without).values()} == {0}
 
@@ -145,17 +135,6 @@ def test_models_whose_keys_depend_on_more_than_the_tokens_share_nothing():
     assert not shares_prefixes(replace(windowed, layout=replace(windowed.layout, windows={"a": None})))
 
 
-def test_a_static_batch_leaves_no_prefix_and_finds_none():
-    here = instructed()
-    engine, decoder = sharing_engine(here)
-    prompt = numbered(range(9, 49))
-    engine.insert([prompt("a")])
-    drain(engine)
-    engine.run([prompt("b")])
-    engine.insert([prompt("c")])
-    assert decoder.prefilled == [(1, 40)] * 3
-
-
 def test_what_is_cached_refuses_no_joiner_and_preempts_no_row():
     here = instructed()
     delta = here.loaded.delta_bytes
@@ -175,11 +154,11 @@ def test_rows_that_share_a_prefix_fit_a_budget_that_holds_it_once():
     delta = here.loaded.delta_bytes
     engine, _ = sharing_engine(here, budget_bytes=80 * delta)
     prompt = tuple(range(9, 49))
-    engine.insert([Sequence("0", prompt, 4)])
+    engine.insert([DecodingRequest("0", prompt, 4)])
     for number in range(1, 5):
-        engine.insert([Sequence(str(number), (*prompt, 50 + number), 4)])
+        engine.insert([DecodingRequest(str(number), (*prompt, 50 + number), 4)])
     assert len(engine.rows) == 5
-    alone = Engine(here.loaded, AMPLE).run([Sequence("4", (*prompt, 54), 4)])[0][0]
+    alone = Engine(here.loaded, AMPLE).run([DecodingRequest("4", (*prompt, 54), 4)])[0][0]
     assert drain(engine)["4"].generated_ids == alone.generated_ids
 
 
@@ -187,8 +166,8 @@ def test_what_running_rows_share_is_told_until_they_have_ended():
     steps = StepLog()
     engine, _ = sharing_engine(instructed(), step_log=steps)
     prompt = tuple(range(9, 49))
-    engine.insert([Sequence("0", prompt, 9)])
-    engine.insert([Sequence(str(number), (*prompt, 50 + number), 4) for number in range(1, 5)])
+    engine.insert([DecodingRequest("0", prompt, 9)])
+    engine.insert([DecodingRequest(str(number), (*prompt, 50 + number), 4) for number in range(1, 5)])
     engine.step()
     assert steps.shared_tokens == 4 * 40  # five rows read what one holds
     drain(engine)
@@ -203,11 +182,11 @@ def test_a_row_that_joins_running_ones_begins_behind_its_cached_prefix():
     drain(engine)
     engine.insert([running.sequence("running")])
     before = len(decoder.prefilled)
-    engine.insert([Sequence("b", (*second.prompt_ids, *range(9, 19)), 2)])
+    engine.insert([DecodingRequest("b", (*second.prompt_ids, *range(9, 19)), 2)])
     done = drain(engine)
     parts = [tokens - 1 for tokens, _ in decoder.prefilled[before:]]  # beside one of the running row
     assert (sum(parts), max(parts)) == (len(second.prompt_ids) + 10 - 44, 5)
-    whole = Engine(here.loaded, AMPLE).run([Sequence("b", (*second.prompt_ids, *range(9, 19)), 2)])[0][0]
+    whole = Engine(here.loaded, AMPLE).run([DecodingRequest("b", (*second.prompt_ids, *range(9, 19)), 2)])[0][0]
     assert (done["b"].generated_ids, done["b"].cached_tokens) == (whole.generated_ids, 44)
     assert done["running"].generated_ids == running.answer
 
@@ -245,7 +224,9 @@ def test_after_a_device_ran_out_of_memory_nothing_is_cached_and_no_answer_is_los
 
 
 def rows_of(*prompts):
-    return [BatchRow(Sequence(str(n), tuple(prompt), 2), n, max_positions=2**20) for n, prompt in enumerate(prompts)]
+    return [
+        BatchRow(DecodingRequest(str(n), tuple(prompt), 2), n, max_positions=2**20) for n, prompt in enumerate(prompts)
+    ]
 
 
 def test_rows_wait_for_a_common_beginning_only_if_that_saves_more_than_a_pass():
@@ -281,14 +262,14 @@ OPERATION = st.one_of(
 
 def cached_contents(engine):
     """What the cache holds for each key, of the last layer."""
-    tables = engine._kv.arrangement.tables
-    if tables is None or not engine._kv._keys:
+    prefixes = engine._kv.arrangement.prefixes
+    if prefixes is None or not engine._kv._keys:
         return {}
     sides = [
         engine._kv.arrangement.by_block(tensor, engine._kv.layout.slots[-1])
         for tensor in (engine._kv._keys[-1], engine._kv._values[-1])
     ]
-    return {key: [side[block].clone() for side in sides] for key, block in tables.prefixes._block_of.items()}
+    return {key: [side[block].clone() for side in sides] for key, block in prefixes._block_of.items()}
 
 
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

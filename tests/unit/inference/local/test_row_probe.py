@@ -9,6 +9,7 @@ import torch
 
 from inference.local import row_probe
 from inference.local.engine import Engine
+from inference.local.engine_options import EngineOptions
 from inference.local.forward.fused_model import MIDDLE, FusedModel
 from inference.local.row_probe import EPSILON, RowProbe
 from scheduling.costs import Floats
@@ -35,7 +36,11 @@ class RecordingProbe:
 
 def engine_with(loaded, probe: RecordingProbe, budget_tokens: int = 0, threshold: float = 1.0) -> Engine:
     budget_bytes = budget_tokens * loaded.delta_bytes or AMPLE
-    return Engine(loaded, budget_bytes, threshold, block_tokens=1, probe=RowProbe(loaded.decoder, probe, EVERY))
+    return Engine(
+        loaded,
+        budget_bytes,
+        EngineOptions(memory_threshold=threshold, block_tokens=1, probe=RowProbe(loaded.decoder, probe, EVERY)),
+    )
 
 
 def preemptions(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -100,15 +105,6 @@ def test_a_state_wider_than_the_bound_is_added_up_in_groups(endless, monkeypatch
     assert states.shape == (1, 8)
     width = endless.loaded.model.config.hidden_size
     assert row_probe._signs(width).abs().sum(1).tolist() == [1] * width
-
-
-def test_the_arrivals_prediction_is_shown_with_the_row(endless):
-    probe = RecordingProbe()
-    engine = engine_with(endless.loaded, probe)
-    engine.insert([endless.pool[0].sequence("a", predicted=30, predicted_upper=70)])
-    drain(engine)
-    ((_, facts, _),) = probe.readings
-    assert facts[0, -2:].tolist() == [30, 70]
 
 
 def test_a_row_that_is_removed_teaches_nothing(endless):

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from jinja2 import TemplateError
 from jinja2.exceptions import SecurityError
+from transformers import AutoTokenizer
 
 from inference.engine_errors import UnreadableModel
 from inference.model_directory.chat_template import ChatTemplates, compile_chat_template, read_chat_templates
+from settings import BUNDLED_MODEL
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,12 @@ def test_a_template_file_overrides_the_config_whose_default_is_taken(tmp_path: P
     if file is not None:
         (tmp_path / "chat_template.jinja").write_text(file)
     assert read_chat_templates(str(tmp_path)) == ChatTemplates(*templates)
+
+
+def test_a_template_for_tools_may_stand_in_a_file_of_its_own(tmp_path: Path) -> None:
+    named = {"default": "d", "tool_use": "t"}
+    AutoTokenizer.from_pretrained(BUNDLED_MODEL, chat_template=named).save_pretrained(tmp_path)
+    assert read_chat_templates(str(tmp_path)) == ChatTemplates("d", "t", "chat_template.jinja")
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,17 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers
 from tokenizers.models import BPE
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, GPT2Tokenizer, GPTNeoXTokenizer, Qwen2Tokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
+from transformers.models.cohere.tokenization_cohere import CohereTokenizer
 
 from inference.engine_errors import UnreadableModel
 from inference.model_directory.model_tokenizer import TAKEN_AS_STORED, find_special_tokens, load_tokenizer
@@ -43,6 +45,14 @@ def cut_and_padded() -> Tokenizer:
     return made
 
 
+def byte_level(made: Any, prefix: bool = True) -> Tokenizer:
+    """A tokenizer as this class of transformers stores it, which adds a blank before a text."""
+    known = json.loads((BUNDLED_MODEL / "tokenizer.json").read_text())["model"]
+    merges = [tuple(one.split(" ") if isinstance(one, str) else one) for one in known["merges"]]
+    stored: Tokenizer = made(vocab=known["vocab"], merges=merges, add_prefix_space=prefix, **BYTES).backend_tokenizer
+    return stored
+
+
 def directory_of(at: Path, tokenizer: Tokenizer, model_type: str = "llama", **files: dict[str, Any]) -> str:
     tokenizer.save(str(at / "tokenizer.json"))
     (at / "config.json").write_text(json.dumps({"model_type": model_type, "vocab_size": 300}))
@@ -52,6 +62,7 @@ def directory_of(at: Path, tokenizer: Tokenizer, model_type: str = "llama", **fi
 
 
 LLAMA = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+BYTES = {"eos_token": "<eos>", "bos_token": "<eos>", "unk_token": "<eos>"}
 FAST = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<eos>"}
 
 
@@ -71,6 +82,23 @@ FAST = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<eos>"}
         (bundled, "llama", {"tokenizer_config": FAST | {"add_eos_token": True, "model_max_length": 2}}),
         (bundled, "llama", {"tokenizer_config": {}, "special_tokens_map": {"bos_token": {"content": "<s>"}}}),
         (bundled, "llama", {"tokenizer_config": FAST | {"additional_special_tokens": ["dog"]}}),
+        (bundled, "llama", {"tokenizer_config": FAST | {"split_special_tokens": True}}),
+        (bundled, "llama", {"tokenizer_config": FAST | {"split_special_tokens": False}}),
+        (bundled, "llama", {"tokenizer_config": FAST | {"add_prefix_space": True}}),
+        (sentencepiece, "mistral", {"tokenizer_config": LLAMA | {"add_prefix_space": False}}),
+        *(
+            (partial(byte_level, made), kind, {"tokenizer_config": BYTES | {"tokenizer_class": made.__name__} | prefix})
+            for made, kind in (
+                (GPT2Tokenizer, "gpt2"),
+                (GPT2Tokenizer, "llama"),
+                (GPT2Tokenizer, "mistral"),
+                (Qwen2Tokenizer, "qwen2"),
+                (Qwen2Tokenizer, "qwen3"),
+                (GPTNeoXTokenizer, "gpt_neox"),
+                (CohereTokenizer, "cohere"),
+            )
+            for prefix in ({}, {"add_prefix_space": True}, {"add_prefix_space": False})
+        ),
         (
             bundled,
             "llama",
@@ -100,6 +128,16 @@ def test_the_types_whose_tokenizer_is_taken_as_stored_are_those_of_transformers(
 def test_special_tokens_are_strings_whether_they_are_stored_with_options_or_without() -> None:
     config = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}, "pad_token": None, "other": "x"}
     assert find_special_tokens(config) == {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def test_templates_may_name_the_models_own_special_tokens(tmp_path: Path) -> None:
+    named = {"think_token": "<think>", "extra_special_tokens": {"image_token": "<image>"}, "add_eos_token": False}
+    model = directory_of(tmp_path, bundled(), "llama", tokenizer_config=FAST | named)
+    ours, theirs = load_tokenizer(model), AutoTokenizer.from_pretrained(model)
+    assert ours.special_tokens == theirs.special_tokens_map
+    assert ours.special_tokens["image_token"] == "<image>"
+    text = "a <think>b<image>c"
+    assert ours.tokenizer.encode(text, add_special_tokens=False).ids == theirs(text, add_special_tokens=False).input_ids
 
 
 @pytest.mark.parametrize("stored", ["", "[]", "{", '{"model": {}}', '{"version": "1.0", "model": {"type": "Odd"}}'])

@@ -5,13 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from inference.model_directory.model_weights import (
-    UnreadableWeights,
-    count_parameters,
-    cpu_dtype,
-    native_bfloat16,
-    read_header,
-)
+from inference.model_directory.model_files import UnreadableWeights, read_header
+from inference.model_directory.model_weights import count_parameters, cpu_dtype, native_bfloat16
 from settings import BUNDLED_MODEL
 
 WEIGHTS = (Path(BUNDLED_MODEL) / "model.safetensors").read_bytes()

@@ -10,8 +10,16 @@ def full(cap: RowCap, waiting: int = 0, tokens: int = 0, preempted: bool = False
 def test_it_doubles_while_every_place_is_taken_and_nothing_waits() -> None:
     cap = RowCap(None, by_throughput=False)
     for now in range(3):
-        cap.update(full(cap), float(now))
+        cap.update(full(cap, tokens=now + 1), float(now))
     assert cap.value == 8 * START_ROWS
+
+
+def test_rows_that_get_no_token_leave_it_as_it_is() -> None:
+    for by_throughput in (False, True):
+        cap = RowCap(None, by_throughput)
+        for now in range(9):
+            cap.update(full(cap), float(now))
+        assert cap.value == START_ROWS
 
 
 def test_free_places_and_a_row_that_waits_once_leave_it_as_it_is() -> None:
@@ -23,13 +31,13 @@ def test_free_places_and_a_row_that_waits_once_leave_it_as_it_is() -> None:
 
 def test_rows_that_wait_at_two_looks_are_taken_off_and_one_more_is_tried_later() -> None:
     cap = RowCap(None, by_throughput=False)
-    cap.update(full(cap), 0.0)
+    cap.update(full(cap, tokens=1), 0.0)
     for now in (1.0, 2.0):
         cap.update(full(cap, waiting=6), now)
     assert cap.value == 10
-    cap.update(full(cap), 2.5 + HOLD_S / 2)
+    cap.update(full(cap, tokens=2), 2.5 + HOLD_S / 2)
     assert cap.value == 10
-    cap.update(full(cap), 3.0 + HOLD_S)
+    cap.update(full(cap, tokens=3), 3.0 + HOLD_S)
     assert cap.value == 11
 
 
@@ -60,7 +68,7 @@ def test_where_the_memory_is_known_a_refusal_and_rows_that_wait_for_long_lower_i
 def test_it_is_never_below_one_row_nor_above_what_was_configured() -> None:
     cap = RowCap(12, by_throughput=False)
     for now in range(3):
-        cap.update(full(cap), float(now))
+        cap.update(full(cap, tokens=now + 1), float(now))
     assert cap.value == 12
     for now in range(3, 9):
         cap.update(CapSigns(rows=1, waiting=50, tokens=0), float(now))

@@ -1,15 +1,22 @@
-"""Ending what runs in another thread's event loop: at any moment, and without a connection that nobody closes."""
+"""Streams end at any moment without a connection that nobody closes, and only with a token."""
 
 import asyncio
 import gc
+import json
 import threading
 import warnings
 from collections.abc import Iterator
+from time import monotonic
+from typing import Any
 
 import httpx
 import pytest
 
-from inference.remote.row_stream import EndableTask
+from inference.engine_requests import DecodingRequest
+from inference.remote.remote_row import RemoteRow
+from inference.remote.row_stream import EndableTask, StreamTerms, stream_once
+from inference.remote.server_capabilities import ProbedServer, ServerCapabilities
+from inference.remote.server_errors import ServerFailed
 
 CONNECTIONS = 12
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -103,3 +110,28 @@ def test_ending_what_is_over_is_harmless(loop):
     assert over.wait(20)
     task.end()
     task.end()
+
+
+def row_after(*events: dict[str, Any]) -> RemoteRow:
+    """A row of a server that answers with text, after it has sent these events."""
+    stream = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, text=stream))
+    row = RemoteRow(DecodingRequest("a", (1,), 9), 9, 9, by_ids=False, resumes=False, inserted_at=monotonic())
+
+    async def serve() -> None:
+        server = ProbedServer("http://h", "openai", "m", ServerCapabilities())
+        async with httpx.AsyncClient(base_url="http://h", transport=transport) as client:
+            await stream_once(client, server, row, StreamTerms(5.0, None))
+
+    asyncio.run(serve())
+    return row
+
+
+END = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+
+
+def test_a_text_without_a_character_is_an_answer_only_if_its_server_counts_a_token():
+    assert row_after(END, {"choices": [], "usage": {"completion_tokens": 1}}).reason == "eos"
+    for events in ((END,), (END, {"choices": [], "usage": {"completion_tokens": 0}})):
+        with pytest.raises(ServerFailed, match="without a token"):
+            row_after(*events)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference.engine_requests import TokenLogprob
 from inference.remote.server_errors import ServerGarbage
 from inference.remote.token_logprobs import LEAST_LOGPROB, completion_logprobs, llamacpp_logprobs
-from inference.sequences import TokenLogprob
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("token_id:4"),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference.engine_requests import DecodingRequest, JsonFormat
 from inference.remote.remote_row import RemoteRow
 from inference.remote.server_capabilities import ProbedServer, ServerCapabilities
 from inference.remote.server_errors import ServerBusy, ServerFailed, ServerGarbage
@@ -21,11 +22,10 @@ from inference.remote.wire_formats import (
     read_completion,
     read_llamacpp,
 )
-from inference.sequences import JsonFormat, Sequence
 from request_body import Sampling
 
 SERVER = ProbedServer("http://h", "vllm", "m", ServerCapabilities())
-ROW = RowRequest(Sequence("r", (1, 2), 9, sampling=Sampling(0.5, 0.9, 4, 7), stop=("x",), priority=2), (3,), 8)
+ROW = RowRequest(DecodingRequest("r", (1, 2), 9, sampling=Sampling(0.5, 0.9, 4, 7), stop=("x",), priority=2), (3,), 8)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -42,7 +42,7 @@ def test_a_completion_is_asked_with_all_ids_so_far() -> None:
 
 
 def test_a_chat_is_asked_with_its_turns() -> None:
-    row = RowRequest(Sequence("r", (1,), 9, turns=(("system", "s"), ("user", "u"))), (), 9)
+    row = RowRequest(DecodingRequest("r", (1,), 9, turns=(("system", "s"), ("user", "u"))), (), 9)
     body = chat_body(SERVER, row)
     assert body["messages"] == [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     assert body["temperature"] == 0.0
@@ -125,6 +125,8 @@ def test_a_pattern_is_asked_for_in_vllms_words() -> None:
     body = completions_body(SERVER, replace(ROW, sequence=replace(ROW.sequence, format=JsonFormat(pattern="a|b"))))
     assert body["structured_outputs"] == {"regex": "a|b"}
     assert "response_format" not in body
+    body = completions_body(SERVER, replace(ROW, sequence=replace(ROW.sequence, format=JsonFormat(grammar="start: A"))))
+    assert body["structured_outputs"] == {"grammar": "start: A"}
 
 
 def test_what_else_a_row_asks_for_is_passed_on_and_a_least_length_counts_what_came_before() -> None:
@@ -177,7 +179,7 @@ def test_a_salt_goes_to_servers_that_take_one() -> None:
 
 
 def test_a_lone_surrogate_in_a_text_is_replaced() -> None:
-    assert read_chat({"choices": [{"delta": {"content": "a\ud800"}}]}).text == "a?"
+    assert read_chat({"choices": [{"delta": {"content": "a\ud800"}}]}).text == "a\ufffd"
 
 
 def test_a_full_cache_of_llamacpp_is_no_failure_of_the_row() -> None:

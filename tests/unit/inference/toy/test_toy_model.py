@@ -3,10 +3,9 @@
 from itertools import pairwise
 
 import pytest
-import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from inference.prompt_format import PromptFormat, load_prompt_format
+from inference.prompts.prompt_format import PromptFormat, load_prompt_format
 from inference.toy.toy_evaluation import Quality, answer_all, fresh_requests, judge
 from settings import BUNDLED_MODEL
 
@@ -44,19 +43,6 @@ def test_most_answers_are_right_word_for_word(qualities: list[Quality]) -> None:
 def test_every_application_has_a_slope_of_its_own(qualities: list[Quality]) -> None:
     slopes = sorted(quality.tokens_a_word for quality in qualities)
     assert all(steeper - flatter > 0.2 for flatter, steeper in pairwise(slopes))
-
-
-def test_any_text_gets_an_answer(model: PreTrainedModel, prompt_format: PromptFormat) -> None:
-    prompt = prompt_format.encode("日本語で?", "naïve 🦊 <eos> \x00")
-    answer = model.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False)[0, len(prompt) :]
-    assert isinstance(prompt_format.decode(answer.tolist()), str)
-    assert 1 <= len(answer) <= 8
-
-
-def test_a_conversation_is_continued(model: PreTrainedModel, prompt_format: PromptFormat) -> None:
-    turns = [("system", "Repeat the text."), ("user", "cat dog"), ("assistant", "cat dog"), ("user", "sun moon")]
-    prompt = prompt_format.encode_conversation(turns)
-    assert len(model.generate(torch.tensor([prompt]), max_new_tokens=4, do_sample=False)[0]) > len(prompt)
 
 
 def test_the_repository_carries_at_most_four_megabytes() -> None:

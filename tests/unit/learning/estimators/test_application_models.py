@@ -1,11 +1,10 @@
 """Groups of prompts, and what each group's models predict."""
 
 import numpy as np
-import pytest
 
 from learning.estimators.application_models import FEWEST_ANSWERS, ApplicationModels, fit_application_models
+from learning.features.length_predictor import Outcome, Prompt, group_key
 from learning.features.text_vectors import TextVectors, hash_texts
-from learning.predictors.length_predictor import Outcome, Prompt, group_key
 from tests.unit.learning.made_up_lengths import outcomes, prompt, wordy_outcomes
 
 
@@ -40,28 +39,12 @@ def test_an_instruction_with_enough_answers_is_a_group_where_its_application_has
     assert models.keys[name] == group_key("chat")
 
 
-def test_each_group_has_a_regression_of_its_own() -> None:
-    models, _ = fitted([*outcomes(100, slope=2, application="a"), *outcomes(100, slope=5, application="b")])
-    groups = models.groups([prompt("a", 30), prompt("b", 30)])
-    assert models.regression(groups).predict(np.array([30.0, 30.0])) == pytest.approx(
-        [63, 153], abs=2
-    )  # slope · 30 + 3
-
-
 def test_text_scores_tell_a_story_from_a_name() -> None:
     models, left_out = fitted(wordy_outcomes(200))
     groups = models.groups([prompt("chat"), prompt("chat")])
     story, name = models.text_scores(groups, vectors(["story about rivers", "name of a river"]))
     assert story > 0 > name
     assert left_out[::2].mean() > 0 > left_out[1::2].mean()  # stories and names alternate
-
-
-def test_the_models_survive_their_arrays() -> None:
-    models, _ = fitted(outcomes(60))
-    again = ApplicationModels.from_arrays(models.to_arrays())
-    assert again.keys.tolist() == models.keys.tolist()
-    assert np.array_equal(again.regressions, models.regressions)
-    assert again.text_weights == pytest.approx(models.text_weights, abs=1e-3)  # stored in half precision
 
 
 def test_a_group_reads_the_encoders_vectors_only_where_they_say_more_than_its_words() -> None:

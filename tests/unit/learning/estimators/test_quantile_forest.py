@@ -1,11 +1,10 @@
 """The flat forest against the libraries that it replaces."""
 
 import numpy as np
-import pytest
 from quantile_forest import RandomForestQuantileRegressor
 from sklearn.ensemble import RandomForestRegressor
 
-from learning.estimators.quantile_forest import QuantileForest, train_forest
+from learning.estimators.quantile_forest import train_forest
 
 
 def data(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -44,24 +43,3 @@ def test_left_out_samples_come_only_from_trees_that_did_not_see_the_row() -> Non
     assert forest.samples(features[:1]).max() == 10_000.0
     assert np.nanmax(left_out[0]) < 1_000
     assert 0 < np.isnan(left_out[0]).mean() < 1
-
-
-def test_samples_ascend_and_stay_within_what_was_seen() -> None:
-    features, targets = data(300)
-    samples = train_forest(features, targets, trees=16)[0].samples(data(50, seed=1)[0])
-    assert (np.diff(samples, axis=1) >= 0).all()
-    assert samples.min() >= targets.min() - 1
-    assert samples.max() <= targets.max() + 1
-
-
-def test_a_forest_survives_its_arrays() -> None:
-    features, targets = data(100)
-    forest, _ = train_forest(features, targets, trees=4)
-    again = QuantileForest.from_arrays(forest.to_arrays())
-    assert np.array_equal(again.samples(features), forest.samples(features))
-
-
-@pytest.mark.parametrize("targets", [np.full(50, 7.0), np.arange(50.0)])
-def test_constant_and_tiny_data_can_be_trained_on(targets: np.ndarray) -> None:
-    forest, _ = train_forest(np.zeros((50, 1), np.float32), targets, trees=4)
-    assert np.median(forest.samples(np.zeros((1, 1), np.float32))) == pytest.approx(np.median(targets), abs=3)

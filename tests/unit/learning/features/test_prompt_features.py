@@ -13,7 +13,6 @@ from learning.features.prompt_features import (
     user_features,
     user_input_length,
 )
-from learning.features.text_encoders import make_encoder
 from tests.unit.learning.made_up_lengths import prompt
 
 
@@ -23,13 +22,6 @@ def test_compression_sums_groups_over_the_root_of_their_size() -> None:
     assert compressed.shape == (1, 16)
     assert compressed[0, 0] == pytest.approx(sum(range(48)) / np.sqrt(48))  # 768 / 16 = 48 values a group
     assert compressed[0, 15] == pytest.approx(sum(range(720, 768)) / np.sqrt(48))
-
-
-def test_compression_takes_any_dimension() -> None:
-    assert compress(np.ones((2, 50), np.float32), 16).shape == (2, 16)
-    assert compress(np.ones((1, 50), np.float32), 16)[0] @ np.ones(16) == pytest.approx(
-        sum(np.sqrt(size) for size in np.diff(np.linspace(0, 50, 17).astype(int)))
-    )
 
 
 class Letters:
@@ -47,11 +39,6 @@ def test_the_papers_features_are_twenty_one() -> None:
     assert [part.shape for part in parts] == [(2, 1), (2, 4), (2, 16)]
     assert parts[0].tolist() == [[7], [9]]
     assert not np.array_equal(parts[1][0], parts[1][1])  # the instructions differ
-
-
-def test_hashed_words_are_not_summed_with_others() -> None:
-    encoder = make_encoder("hashing")
-    assert np.array_equal(user_features([prompt(text="red house")], encoder), encoder.encode(["red house"]))
 
 
 def test_lexical_features_count_characters_and_read_numbers() -> None:

@@ -9,17 +9,9 @@ from hypothesis import strategies as st
 from sklearn.feature_extraction.text import HashingVectorizer
 
 from learning.features.intent_features import PATTERNS, WEIGHT, intent_features
+from learning.features.length_predictor import Prompt
 from learning.features.text_encoders import Vectors, make_encoder
 from learning.features.text_vectors import BYTE_VALUES, DIMENSION, WORD_VALUES, hash_texts, rarity_weights, read_texts
-from learning.predictors.length_predictor import Prompt
-
-
-def test_hashed_text_is_of_unit_length_in_both_parts() -> None:
-    rows = hash_texts(["write a story about rivers", "字符"]).toarray()
-    assert rows.shape == (2, DIMENSION)
-    assert np.linalg.norm(rows[:, :WORD_VALUES], axis=1) == pytest.approx([1, 1])
-    assert np.linalg.norm(rows[:, WORD_VALUES : WORD_VALUES + BYTE_VALUES], axis=1) == pytest.approx([1, 1])
-    assert hash_texts([""]).toarray().sum() == 0
 
 
 def test_hashed_text_does_not_depend_on_the_batch() -> None:
@@ -71,11 +63,6 @@ def test_only_wanted_texts_are_encoded() -> None:
     assert encoder.asked == ["a", "c"]
     assert read.encoded[:, 0].tolist() == [97, 0, 99]
     assert read.hashed.shape == (3, DIMENSION)
-
-
-def test_the_hashing_encoder_adds_nothing_to_hashed_words() -> None:
-    read = read_texts([prompt("one"), prompt("two")], make_encoder("hashing"), np.array([True, True]))
-    assert read.encoded.shape == (2, 0)
 
 
 def test_the_same_text_in_two_applications_is_told_apart() -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from learning.features.length_predictor import Outcome, Prompt
 from learning.predictors.cold_start import RunningRegression
-from learning.predictors.length_predictor import Outcome, Prompt
 
 
 def a_prompt(application: str = "chat", input_tokens: int = 7, limit: int = 400) -> Prompt:
@@ -23,24 +23,12 @@ def after(*seen: list[Outcome]) -> RunningRegression:
     return predictor
 
 
-def test_before_the_first_answer_the_input_length_is_predicted_and_the_limit_reserved() -> None:
-    (predicted,) = RunningRegression().predict([a_prompt()])
-    assert (predicted.tokens, predicted.upper_tokens) == (7, 400)
-    assert RunningRegression().predict([]) == []
-
-
 def test_the_first_answers_scale_every_input_length_and_leave_their_order() -> None:
     predictor = after(answered([70, 80], inputs=[7, 8]))
     short, long = predictor.predict([a_prompt(input_tokens=3), a_prompt("other", 9)])
     assert 20 < short.tokens < 30  # ten times as many, drawn a little to the input length
     assert 60 < long.tokens < 90
     assert short.upper_tokens == 400  # two answers have no upper quantile
-
-
-def test_three_answers_of_one_length_are_predicted_with_a_margin() -> None:
-    (predicted,) = after(answered([70, 70, 70])).predict([a_prompt()])
-    assert predicted.tokens == pytest.approx(70, rel=0.1)
-    assert 70 < predicted.upper_tokens < 140
 
 
 def test_an_application_that_was_never_answered_is_predicted_by_the_answers_of_all() -> None:
@@ -60,14 +48,6 @@ def test_where_lengths_follow_the_inputs_the_prediction_does_too() -> None:
     short, long = predictor.predict([a_prompt("translation", 6), a_prompt("translation", 60)])
     assert short.tokens == pytest.approx(12, rel=0.1)
     assert long.tokens == pytest.approx(120, rel=0.1)
-
-
-def test_where_lengths_do_not_follow_the_inputs_many_answers_show_it() -> None:
-    chance = np.random.default_rng(0)
-    inputs = chance.integers(5, 100, 200).tolist()
-    predictor = after(answered(chance.integers(45, 55, 200).tolist(), inputs=inputs))
-    short, long = predictor.predict([a_prompt(input_tokens=5), a_prompt(input_tokens=100)])
-    assert 30 < short.tokens <= long.tokens < 75
 
 
 def test_answers_that_met_their_limit_count_and_cancelled_ones_do_not() -> None:

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from learning.estimators.metrics import score
+from learning.features.length_predictor import LengthPredictor
 from learning.features.text_encoders import make_encoder
-from learning.metrics import score
-from learning.predictors.length_predictor import LengthPredictor
 from learning.predictors.predictor_factory import make_predictor
 from learning.retraining.promotion_gate import (
     constant_baseline,
@@ -18,15 +18,6 @@ from tests.unit.learning.made_up_lengths import later, outcomes, shuffled
 
 def untrained() -> LengthPredictor:
     return make_predictor("usin", make_encoder("hashing"))
-
-
-def test_the_constant_baseline_knows_each_application_but_not_the_answer_itself() -> None:
-    log = [replace(o, generated_tokens=n) for o, n in zip(outcomes(3), (1, 5, 100), strict=True)]
-    assert [p.tokens for p in constant_baseline(log)] == [
-        52,
-        50,
-        3,
-    ]  # medians of (5, 100), (1, 100), (1, 5), rounded to even
 
 
 def test_errors_are_relative_to_the_constant_baseline() -> None:

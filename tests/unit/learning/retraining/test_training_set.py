@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from learning.predictors.length_predictor import Outcome, Prompt
+from learning.features.length_predictor import Outcome, Prompt
 from learning.retraining.training_set import (
     LENGTH_RULE,
     SERVING_RULE,
@@ -59,26 +59,6 @@ def test_a_limit_that_complete_answers_often_exceed_teaches_nothing():
 def test_the_limits_of_one_application_are_not_judged_by_the_answers_of_another():
     known = known_lengths([outcome(16, 16, censored=True), outcome(80, application="b")])
     assert [o.generated_tokens for o in known] == [16, 80]
-
-
-def test_where_every_answer_is_cut_off_the_limits_are_the_lengths():
-    assert [o.generated_tokens for o in known_lengths([outcome(16, 16, censored=True)] * 3)] == [16] * 3
-
-
-@pytest.mark.parametrize(
-    ("predicted", "actual", "worth"),
-    [(100, 109, False), (100, 111, False), (100, 112, True), (20, 31, True), (20, 30, False), (300, 320, False)],
-)
-def test_a_length_error_counts_above_10_tokens_and_10_percent(predicted: int, actual: int, worth: bool) -> None:
-    # 100 for 111: 11 tokens, but 9.9 % of 111; 100 for 112: 12 tokens and 10.7 %; 300 for 320: 20 tokens, 6.3 %
-    assert LENGTH_RULE.worth_learning(predicted, actual) is worth
-
-
-@pytest.mark.parametrize(
-    ("expected", "took", "worth"), [(10, 12.4, False), (10, 13, True), (1, 2.9, False), (1, 3.1, True)]
-)
-def test_a_serving_time_error_counts_above_2_seconds_and_20_percent(expected: float, took: float, worth: bool) -> None:
-    assert SERVING_RULE.worth_learning(expected, took) is worth
 
 
 def test_rules_shrink_for_a_service_of_small_numbers_and_stay_at_the_papers_scale() -> None:

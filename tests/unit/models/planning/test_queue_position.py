@@ -5,7 +5,15 @@ from typing import Any
 
 from models.client_requests import RequestView
 from models.planning.queue_position import QueuePlace, place_in_queue
-from models.planning.queue_snapshot import AnswerForecast, BatchInQueue, ModelForecast, QueueSnapshot
+from models.planning.queue_snapshot import (
+    AnswerForecast,
+    BatchInQueue,
+    ModelForecast,
+    ModelForecasts,
+    ModelState,
+    QueueSnapshot,
+    WaitingQueue,
+)
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 
 NOW = datetime(2026, 11, 20, 21, 10, tzinfo=UTC)
@@ -19,7 +27,11 @@ BATCHES = (
 def with_forecast(**forecast: Any) -> QueueSnapshot:
     """The snapshot with this forecast of the small model's requests."""
     forecasts = {"small": ModelForecast(**forecast)} if forecast else {}
-    return QueueSnapshot(at=NOW, waiting=4, backlog_s=9.0, batches=BATCHES, forecasts=forecasts)
+    return QueueSnapshot(
+        at=NOW,
+        queue=WaitingQueue(requests=4, backlog_s=9.0, batches=BATCHES),
+        forecasts=ModelForecasts(of_models=forecasts),
+    )
 
 
 SNAPSHOT = with_forecast()
@@ -45,12 +57,8 @@ def test_a_request_that_the_snapshot_does_not_list_comes_behind_the_whole_backlo
     assert place_in_queue(view("new"), SNAPSHOT) == QueuePlace(None, later(12))
 
 
-def test_without_a_snapshot_there_is_no_position_and_no_eta() -> None:
-    assert place_in_queue(view("a"), None) == QueuePlace(None, None)
-
-
 def test_a_request_for_a_model_without_a_worker_has_no_position_and_no_eta() -> None:
-    unserved = SNAPSHOT.model_copy(update={"unserved": {"gone": 4}})
+    unserved = SNAPSHOT.model_copy(update={"models": {"gone": ModelState(unserved=4)}})
     waits = RequestView(StoredRequest(id="a", model="gone", status=RequestStatus.queued), None, 0, NOW)
     assert place_in_queue(waits, unserved) == QueuePlace()
 
@@ -63,15 +71,6 @@ def test_a_running_batch_ends_after_its_estimated_serving_time_and_never_in_the_
     assert place_in_queue(view("a", "in_progress", fresh), SNAPSHOT) == QueuePlace(None, later(3))
     assert place_in_queue(view("a", "in_progress", late), SNAPSHOT) == QueuePlace(None, NOW)
     assert place_in_queue(view("a", "in_progress"), SNAPSHOT) == QueuePlace()
-
-
-def test_a_final_request_has_no_position() -> None:
-    assert place_in_queue(view("a", "completed"), SNAPSHOT) == QueuePlace()
-
-
-def test_with_an_empty_queue_the_eta_is_when_the_next_worker_is_free() -> None:
-    empty = QueueSnapshot(at=NOW, backlog_s=0.5)
-    assert place_in_queue(view("new"), empty) == QueuePlace(None, later(0.5))
 
 
 EXPECTED: dict[str, Any] = {
@@ -102,8 +101,17 @@ def test_a_model_for_whose_requests_nothing_was_forecast_has_no_line() -> None:
 
 def test_until_a_forecast_names_it_a_request_keeps_the_interval_given_at_submission_and_its_eta_within() -> None:
     batch = StoredBatch(id=1, estimated_s=50.0, started_at=NOW, assigned_at=NOW)
-    told = StoredRequest(id="a", status=RequestStatus.in_progress, eta_low_at=later(-3), eta_high_at=later(8))
+    eta = {"forecast_s": 4.0, "eta_s": 9.0, "low_s": 2.0, "high_s": 13.0}
+    told = StoredRequest(id="a", status=RequestStatus.in_progress, arrived_at=later(-5), eta=eta)
     assert place_in_queue(RequestView(told, batch, 0, NOW), SNAPSHOT) == QueuePlace(None, later(8), NOW, later(8))
+
+
+def test_a_forecast_without_an_interval_has_the_one_given_at_submission_or_none() -> None:
+    without = with_forecast(**EXPECTED | {"jobs": {"a": AnswerForecast(1, 6.0, None, None)}})
+    eta = {"forecast_s": 4.0, "eta_s": 9.0, "low_s": 2.0, "high_s": 13.0}
+    for given, interval in ((eta, (NOW, later(8))), (eta | {"low_s": None, "high_s": None}, (None, None))):
+        request = StoredRequest(id="a", status=RequestStatus.queued, arrived_at=later(-5), eta=given)
+        assert place_in_queue(RequestView(request, None, 0, NOW), without) == QueuePlace(1, later(4), *interval)
 
 
 def test_a_request_behind_those_that_are_named_comes_with_the_middle_one_of_these() -> None:

@@ -136,16 +136,23 @@ def test_until_some_forecasts_have_come_true_errors_are_taken_to_be_normal() -> 
     calibration = IntervalCalibration()
     for _ in range(FEWEST - 1):
         calibration.learn("running", 1.0, 1.0, 50.0, 0.0)
-    assert calibration.band("running", 1.0) == Band(*UNKNOWN)
+    assert calibration.band("running", 1.0) == Band(*UNKNOWN, known=False)
     calibration.learn("running", 1.0, 1.0, 50.0, 0.0)
     assert calibration.band("running", 1.0).middle == pytest.approx(np.log(50))
-    assert calibration.band("waiting", 1.0) == Band(*UNKNOWN)
-    assert calibration.band("waiting", 1.0) == Band(*UNKNOWN)  # the same, read again
+    assert calibration.band("waiting", 1.0) == Band(*UNKNOWN, known=False)
+    assert calibration.band("waiting", 1.0) == Band(*UNKNOWN, known=False)  # the same, read again
 
 
 def test_an_expectation_can_be_moved_and_scaled_with_its_interval() -> None:
     assert Expectation(2.0, 1.0, 4.0).later(0.5) == Expectation(2.5, 1.5, 4.5)
     assert Expectation(2.0, 1.0, 4.0).scaled(3.0) == Expectation(6.0, 3.0, 12.0)
+
+
+@pytest.mark.parametrize(("known", "told_s"), [(True, (5.0, 20.0)), (False, (None, None))])
+def test_clients_are_told_an_interval_once_it_follows_from_errors(
+    known: bool, told_s: tuple[float | None, ...]
+) -> None:
+    assert Expectation(10.0, 5.0, 20.0, known).told_s == told_s
 
 
 def test_forecasts_of_another_horizon_correct_none_that_has_enough_of_its_own() -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scheduling.costs import ServingCurves
 from scheduling.forecast.forecast import MOST_PLAYED, TICK_S, Forecast, PresentWork, expected_of_rows
 from scheduling.forecast.forecast_inputs import copy_of
-from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.policy import Assignment, Policy, RunningRow
 from scheduling.request import Request, RowLength
+from scheduling.sharing.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, StartedBatch, simulate

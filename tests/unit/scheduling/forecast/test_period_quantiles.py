@@ -35,11 +35,11 @@ def test_a_share_that_goes_on_beyond_all_ends_as_the_reciprocal_of_time() -> Non
 
 
 @examples(20)
-@given(st.integers(0, 1000), st.floats(0.5, 4.0))
+@given(st.integers(0, 1000), st.floats(1.0, 4.0))  # a hundred ends a period: of fewer the median strays by a third
 def test_a_period_shorter_than_the_cases_has_their_true_median(seed: int, period: float) -> None:
     rng = np.random.default_rng(seed)
     cases = []
-    for began, lasts in zip(np.arange(-40, 0, 0.02), rng.gamma(4.0, 1.5, 2000), strict=True):  # 6 in the mean
+    for began, lasts in zip(np.arange(-40, 0, 0.01), rng.gamma(4.0, 1.5, 4000), strict=True):  # 6 in the mean
         if began + lasts > -period:
             cases.append(Case(max(0.0, -period - began), min(lasts, -began), bool(began + lasts <= 0)))
     (median,) = period_quantiles(cases, (0.5,), 1.0)

@@ -5,8 +5,8 @@ import pytest
 
 from scheduling.forecast.wanted_workers import Demand, work_s, workers_wanted
 from scheduling.policies.fusion.fusion_policy import Fusion
-from scheduling.policies.wrapping.background_part import TypicalRow
-from scheduling.policies.wrapping.deadlines import Work
+from scheduling.sharing.background.background_part import TypicalRow
+from scheduling.sharing.background.deadlines import Work
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate

@@ -41,7 +41,7 @@ def add_policy(tree: Path) -> None:
     """Adds the guide's policy as the guide says."""
     (tree / MODULE).write_text(POLICY)
     (tree / OWN_TESTS).write_text(UNIT_TESTS)
-    factory = tree / "scheduling/policies/policy_factory.py"
+    factory = tree / "scheduling/sharing/policy_factory.py"
     imported = factory.read_text().replace(
         "from scheduling.policies.vanilla",
         "from scheduling.policies.shortest_first import ShortestFirst\nfrom scheduling.policies.vanilla",
@@ -69,7 +69,7 @@ def run_in(tree: Path, *command: str) -> str:
 
 
 def test_it_is_formatted_and_linted(tree: Path) -> None:
-    changed = (MODULE, "scheduling/policies/policy_factory.py", "settings.py")
+    changed = (MODULE, "scheduling/sharing/policy_factory.py", "settings.py")
     run_in(tree, "ruff", "check", MODULE, OWN_TESTS)
     run_in(tree, "ruff", "format", "--check", OWN_TESTS)
     run_in(tree, "ruff", "check", "--fix", *changed)  # `make fmt` puts the import into its place
@@ -77,7 +77,7 @@ def test_it_is_formatted_and_linted(tree: Path) -> None:
 
 
 def test_its_types_are_right(tree: Path) -> None:
-    run_in(tree, "mypy", "--config-file", "pyproject.toml", MODULE, "scheduling/policies/policy_factory.py")
+    run_in(tree, "mypy", "--config-file", "pyproject.toml", MODULE, "scheduling/sharing/policy_factory.py")
 
 
 def test_its_imports_are_allowed(tree: Path) -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from scheduling.policies.baton import Baton
-from scheduling.policy import Assignment, RunningRow
+from scheduling.policy import RunningRow
 from tests.unit.scheduling.scheduling_builders import SLOPED, a_paged_worker, a_request, a_row, a_worker, add_all, ids
 
 
@@ -87,29 +87,6 @@ def test_joiners_of_all_lengths_join_at_once_and_rows_leave_before() -> None:
     assignments = policy.assign([a_worker(tokens=4000, costs=SLOPED)], 0.0)
     assert ids(assignments) == {"w": [["long", "s0", "s1"]]}
     assert all(assignment.joins and not assignment.preempts for assignment in assignments)
-
-
-def test_rows_that_did_not_fit_wait_again_and_a_lone_one_reserves_its_limit() -> None:
-    policy = Baton()
-    policy.out_of_memory(Assignment("w", (a_request("a"), a_request("b")), joins=True), 0.0)
-    policy.out_of_memory(Assignment("w", (a_request("c"),), joins=True), 0.0)
-    (assignment,) = policy.assign([a_worker()], 0.0)
-    assert {request.id: request.predicted for request in assignment.requests} == {"a": 10, "b": 10, "c": 1024}
-
-
-def test_a_discarded_request_is_not_served() -> None:
-    policy = Baton()
-    add_all(policy, [a_request("a"), a_request("b", priority=1)])
-    assert policy.discard("a")
-    assert not policy.discard("a")
-    assert ids(policy.assign([a_worker()], 0.0)) == {"w": [["b"]]}
-
-
-def test_workers_with_a_batch_to_finish_take_no_rows() -> None:
-    policy = Baton()
-    policy.add(a_request(), 0.0)
-    assert policy.assign([], 0.0) == []
-    assert policy.assign([a_worker(busy=True)], 0.0) == []
 
 
 def test_the_queue_is_shown_in_batches_as_large_as_the_running_one() -> None:

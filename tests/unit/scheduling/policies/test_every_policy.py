@@ -1,6 +1,6 @@
 """What holds for every policy whatever the workload; a new policy need only be named in `POLICIES`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -8,12 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.kv_memory import KvMemory
-from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
+from scheduling.policies.magnus import MagnusPolicy
+from scheduling.policies.scls import SliceLevel
+from scheduling.policies.sequence import SequenceScheduling
+from scheduling.policy import Assignment, Policy
+from scheduling.sharing.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 from scheduling.simulation.trace import Trace
-from tests.unit.scheduling.scheduling_builders import SLOPED, a_memory, a_request, examples
+from tests.unit.scheduling.scheduling_builders import SLOPED, a_memory, a_request, a_worker, examples
 
 LIMIT = 60
 SETTINGS = PolicySettings(max_prompt_tokens=100, max_output_tokens=LIMIT, wma_threshold=2_000, slice_tokens=16)
@@ -158,3 +162,30 @@ def test_a_prompt_that_only_the_largest_worker_holds_goes_there_and_one_that_non
     assert len(trace.answers) == len(arrivals) - 1
     assert trace.answers["just fits"].finished_at < 25.0
     assert sum(batch.worker == "large" for batch in trace.batches if batch.started_at > 25.0)
+
+
+@EVERY_POLICY
+def test_without_an_idle_worker_nothing_is_assigned_and_what_came_waits(name: str) -> None:
+    policy = make_policy(name, SETTINGS)
+    assert policy.assign([a_worker()], 0.0) == []
+    policy.add(a_request(), 0.0)
+    assert policy.assign([], 0.0) == []
+    assert len(policy) == 1
+
+
+@pytest.mark.parametrize("make", [MagnusPolicy, SequenceScheduling, SliceLevel])
+def test_a_policy_by_itself_waits_for_workers_too(make: Callable[[], Policy]) -> None:
+    policy = make()
+    policy.add(a_request(), 0.0)
+    assert policy.assign([], 0.0) == []
+    assert len(policy) == 1
+
+
+@pytest.mark.parametrize("name", ["baton", "ccb", "fusion"])
+def test_rows_that_did_not_fit_wait_again_and_a_lone_one_reserves_its_limit(name: str) -> None:
+    policy = make_policy(name, SETTINGS)
+    policy.out_of_memory(Assignment("w", (a_request("a"), a_request("b")), joins=True), 0.0)
+    policy.out_of_memory(Assignment("w", (a_request("c"),), joins=True), 0.0)
+    assert policy.assign([a_worker(busy=True)], 0.0) == []  # a batch runs to completion there
+    served = [request for assignment in policy.assign([a_worker()], 0.0) for request in assignment.requests]
+    assert {request.id: request.predicted for request in served} == {"a": 10, "b": 10, "c": 1024}

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.policies.magnus import FixedSize, MagnusPolicy
+from scheduling.policies.magnus import MagnusPolicy
 from scheduling.policy import Assignment, Worker
 from tests.unit.scheduling.scheduling_builders import (
     FLAT,
@@ -26,13 +26,6 @@ def test_the_case_study_of_figure_6_is_packed_as_in_the_paper() -> None:
     assert sorted(sizes) == [3, 18]
 
 
-def test_glp_bounds_the_size_of_batches_as_equation_1_does() -> None:
-    policy = MagnusPolicy(fixed_size=FixedSize(10, 10, caps=True), by_response_ratio=False)
-    policy.assign([a_worker(tokens=60)], 0.0)
-    add_all(policy, [a_request(str(number), length=1, predicted=1) for number in range(5)])
-    assert [len(batch.requests) for batch in policy.waiting(0.0)] == [3, 2]
-
-
 def test_a_long_batch_overtakes_once_it_has_waited() -> None:
     policy, worker = MagnusPolicy(wma_threshold=0), a_worker()
     policy.add(a_request("long", at=0.0, predicted=100), 0.0)  # 10.01 s
@@ -55,24 +48,6 @@ def test_a_batch_is_overtaken_only_by_those_that_have_waited_their_share_of_its_
         arrived_at = waiting.requests[0].arrived_at
         share = 1 - served.estimated_s / waiting.estimated_s
         assert served.requests[0].arrived_at <= arrived_at + (now - arrived_at) * share + 1e-9
-
-
-def test_without_workers_or_waiting_requests_nothing_is_assigned() -> None:
-    policy = MagnusPolicy()
-    policy.add(a_request(), 0.0)
-    assert policy.assign([], 0.0) == []
-    assert [batch.estimated_s for batch in policy.waiting(0.0)] == [0.0]
-    assert policy.assign([a_worker(busy=True)], 0.0) == []
-    assert len(policy) == 1
-
-
-def test_a_discarded_request_leaves_its_batch() -> None:
-    policy = MagnusPolicy()
-    add_all(policy, [a_request("a"), a_request("b", length=20)])
-    assert policy.discard("b")
-    assert not policy.discard("b")
-    (assignment,) = policy.assign([a_worker()], 0.0)
-    assert [request.id for request in assignment.requests] == ["a"]
 
 
 def test_halves_of_a_batch_beyond_memory_are_sealed() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from scheduling.policies.scls import DEEPSPEED_RULE, LeastLoaded, MemoryRule, RoundRobin, SliceLevel, packing_memory
+from scheduling.policies.scls import DEEPSPEED_RULE, LeastLoaded, MemoryRule, SliceLevel, packing_memory
 from scheduling.policy import Assignment, Worker
 from tests.unit.scheduling.scheduling_builders import FLAT, SLOPED, a_memory, a_request, a_worker, add_all, ids
 
@@ -56,12 +56,6 @@ def test_unless_told_otherwise_the_least_interval_is_a_slice_of_one_row() -> Non
     assert policy.wake_at(0.0) == 1.001  # one token of prefill, ten iterations
 
 
-def test_without_max_min_batches_go_round() -> None:
-    policy = SliceLevel(slice_tokens=10, memory_rule=MemoryRule(cap=1), max_min=False)
-    add_all(policy, [a_request(str(number), at=number) for number in range(3)])
-    assert ids(policy.assign([a_worker("x"), a_worker("y")], 3.0)) == {"x": [["0"], ["2"]], "y": [["1"]]}
-
-
 def test_unfinished_requests_are_batched_by_what_they_have_to_prefill() -> None:
     policy = SliceLevel(slice_tokens=10)
     add_all(policy, [a_request("a", length=10, generated=490), a_request("b", length=500), a_request("c", length=10)])
@@ -91,23 +85,9 @@ def test_the_pool_is_shown_in_batches_of_the_size_that_fits() -> None:
     assert shown == [["0", "1", "2"], ["3", "4"], ["5"]]
 
 
-def test_without_workers_or_waiting_requests_nothing_is_assigned() -> None:
-    policy = SliceLevel()
-    assert policy.assign([a_worker()], 0.0) == []
-    policy.add(a_request(), 0.0)
-    assert policy.assign([], 0.0) == []
-
-
 def test_an_unequal_fleet_packs_for_the_size_that_fills_most_memory() -> None:
     fleet = [a_worker("large", 1000), a_worker("middle", 600), a_worker("small", 100)]
     assert packing_memory(fleet) == a_memory(600)  # 2 · 600 beats 1 · 1000 and 3 · 100
-
-
-def test_batches_go_round_and_pass_over_a_worker_that_is_too_small() -> None:
-    in_turn = RoundRobin().among([a_worker("x", 1000), a_worker("small", 50), a_worker("z", 1000)])
-    names = [in_turn.place(4, 10, 10)[0].name for _ in range(4)]  # 4 · (10 + 10) = 80 tokens
-    assert names == ["x", "z", "z", "x"]
-    assert in_turn.place(4, 1000, 10)[0].name == "z"  # fits nowhere; of the largest the first in turn
 
 
 def test_a_batch_goes_to_the_least_loaded_worker() -> None:

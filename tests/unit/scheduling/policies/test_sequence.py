@@ -112,12 +112,6 @@ def test_the_queue_is_shown_in_the_batches_of_the_groups_to_come() -> None:
     assert shown == [["1", "2"], ["0"], ["4", "3"]]  # two groups, of three and of two
 
 
-def test_without_workers_nothing_is_assigned() -> None:
-    policy = SequenceScheduling()
-    policy.add(a_request(), 0.0)
-    assert policy.assign([], 0.0) == []
-
-
 def test_narrow_bins_are_a_fifth_of_the_mean_and_group_short_answers_that_bins_of_50_mix() -> None:
     limits = {}
     for narrow in (False, True):

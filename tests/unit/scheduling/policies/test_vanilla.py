@@ -11,13 +11,6 @@ def test_idle_workers_take_batches_of_equation_1_in_order_of_arrival() -> None:
     assert len(policy) == 1
 
 
-def test_no_worker_and_nothing_waiting_are_no_assignment() -> None:
-    policy = Vanilla(10, 10)
-    assert policy.assign([a_worker()], 0.0) == []
-    policy.add(a_request(), 0.0)
-    assert policy.assign([], 0.0) == []
-
-
 def test_halves_of_a_batch_beyond_memory_go_first_and_sealed() -> None:
     policy = Vanilla(10, 10, batch_size=2)
     policy.out_of_memory(Assignment("w", (a_request("a"), a_request("b"))), 1.0)
@@ -27,13 +20,6 @@ def test_halves_of_a_batch_beyond_memory_go_first_and_sealed() -> None:
     assert (first.sealed, second.sealed) == (True, True)
     assert policy.discard("c")
     assert not policy.discard("c")
-
-
-def test_requests_dealt_out_in_turn_are_served_by_their_own_worker() -> None:
-    policy = Vanilla(10, 10, batch_size=5, round_robin=True)
-    add_all(policy, [a_request(str(number), at=number) for number in range(4)])
-    assert ids(policy.assign([a_worker("x"), a_worker("y", busy=True)], 4.0)) == {"x": [["0", "2"]]}
-    assert ids(policy.assign([a_worker("x"), a_worker("y")], 4.0)) == {"y": [["1", "3"]]}
 
 
 def test_a_worker_too_small_for_one_request_gets_none_while_a_larger_one_lives() -> None:

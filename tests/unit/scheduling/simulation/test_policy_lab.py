@@ -4,13 +4,12 @@ import itertools
 
 import pytest
 
-from scheduling.policies.policy_factory import POLICIES, PolicySettings, UnknownPolicy
+from scheduling.sharing.policy_factory import POLICIES, PolicySettings, UnknownPolicy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.policy_lab import (
     AnswerTimes,
     LabFigures,
     Overheads,
-    ServedTimes,
     ServedWork,
     advise,
     calibrate,
@@ -28,10 +27,10 @@ SETTINGS = PolicySettings(max_prompt_tokens=100, max_output_tokens=100)
 NONE = Overheads()
 
 
-def served(*arrivals: Arrival, counted: list[str] | None = None, took: ServedTimes | None = None) -> ServedWork:
+def served(*arrivals: Arrival, counted: list[str] | None = None, took: AnswerTimes | None = None) -> ServedWork:
     ids = [arrival.request.id for arrival in arrivals] if counted is None else counted
     fleet = [Instance("w", a_memory(10_000))]
-    return ServedWork(arrivals, ids, dict.fromkeys(ids, took or ServedTimes(0, 1)), fleet, EngineCosts(FLAT), None, {})
+    return ServedWork(arrivals, dict.fromkeys(ids, took or AnswerTimes(0, 0, 1, 1)), fleet, EngineCosts(FLAT), None, {})
 
 
 def one(id: str, at: float = 0.0, tokens: int = 10) -> Arrival:
@@ -60,7 +59,7 @@ def test_overheads_make_service_longer_and_later() -> None:
 
 
 def test_overheads_are_found_by_what_requests_waited_and_took() -> None:
-    took = ServedTimes(waited_s=0.3, service_s=3.03)
+    took = AnswerTimes(arrived_at=0.0, started_at=0.3, finished_at=3.33, tokens=10)
     work = served(one("a"), one("b", at=100.0), one("c", at=200.0), took=took)
     found = calibrate("vs", work, SETTINGS, lambda: True)
     assert [found.slowdown, found.delay_s] == pytest.approx([3.0, 0.3])
@@ -68,7 +67,7 @@ def test_overheads_are_found_by_what_requests_waited_and_took() -> None:
 
 
 def test_a_service_as_fast_as_its_engines_has_no_overheads() -> None:
-    took = ServedTimes(waited_s=0.0, service_s=1.01)
+    took = AnswerTimes(arrived_at=0.0, started_at=0.0, finished_at=1.01, tokens=10)
     found = calibrate("vs", served(one("a"), took=took), SETTINGS, lambda: True)
     assert [found.slowdown, found.delay_s] == pytest.approx([1.0, 0.0])
 

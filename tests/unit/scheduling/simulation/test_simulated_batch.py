@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from scheduling.batch_partition import prefill_groups
+from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policy import Assignment
@@ -37,6 +38,22 @@ def test_rows_leave_one_by_one_and_joiners_stall_the_others() -> None:
     assert trace.tokens.iterations == 10
     assert trace.batch_size_mean == pytest.approx(1.5)  # (2 + 2 + 1 + 1) + (2 + 2 + 2) + (1 + 1 + 1) over 10
     assert trace.busy_s["w0"] == pytest.approx(1.08)
+
+
+@given(
+    growth_s=st.floats(-30, -3).map(lambda exponent: 10**exponent) | st.just(0.0),
+    step_s=st.floats(-5, 0).map(lambda exponent: 10**exponent),
+    iterations=st.integers(1, 5000),
+    began_at=st.sampled_from([0.0, 1.8e9]),
+)
+@example(growth_s=1e-22, step_s=1e-3, iterations=18, began_at=1.8e9)  # a planner had waited for its end for ever
+def test_an_iteration_has_ended_at_the_instant_at_which_it_is_expected_to_end(
+    growth_s: float, step_s: float, iterations: int, began_at: float
+) -> None:
+    costs = EngineCosts(ServingCurves((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, growth_s, step_s)))
+    batch = ContinuousBatch(costs, a_memory(10**6))
+    batch.join([a_request("a", limit=10**4)], [10**4], began_at)
+    assert batch.iteration_at(batch.at + batch.decode_s(iterations)) == iterations
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from scheduling.costs import ServingCurves
 from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policies.magnus import MagnusPolicy
 from scheduling.policies.vanilla import Vanilla
@@ -15,7 +14,6 @@ from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 from scheduling.simulation.trace import Trace
-from scheduling.simulation.worker_outcomes import StaticBatchDone
 from tests.unit.scheduling.scheduling_builders import FLAT, a_memory, a_request
 
 COSTS = EngineCosts(FLAT)
@@ -225,19 +223,3 @@ def test_an_arrival_that_could_not_be_is_refused(total: int) -> None:
 def test_an_engine_faster_than_time_is_refused(decode: tuple[float, float, float, float]) -> None:
     with pytest.raises(ValueError, match="must not fall"):
         EngineCosts(replace(FLAT, decode=decode))
-
-
-def test_costs_learned_from_a_batch_that_ended_are_those_that_policies_see_of_its_worker_from_then_on() -> None:
-    policy = MagnusPolicy(wma_threshold=0)
-    arrivals = [an_arrival("a"), an_arrival("b", at=0.5), an_arrival("c", at=20.0)]
-    twice = ServingCurves((0.002, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 0.2))
-    ended: list[tuple[str, float, int]] = []
-
-    def learn(worker: str, done: StaticBatchDone, now: float) -> ServingCurves:
-        ended.append((worker, round(now - done.started_at, 6), done.run.iterations))
-        return twice
-
-    trace = simulate(policy, arrivals, a_fleet(), COSTS, seed=0, learn=learn)
-    assert ended == [("w0", 1.01, 10)] * 3
-    # the second batch waited for the first, whose end came before the decision on the second
-    assert [round(batch.estimated_s, 6) for batch in trace.batches] == [1.01, 2.02, 2.02]

@@ -20,9 +20,3 @@ def test_a_chore_that_is_not_done_in_its_time_is_left_for_the_next_tick() -> Non
     chunk, left = chunks_of(5, 5, 5)
     assert repeat(chunk, full=5, for_s=0.0) == 5
     assert left == [5, 5]
-
-
-def test_a_chunk_may_be_more_than_full() -> None:
-    chunk, left = chunks_of(9, 0)
-    assert repeat(chunk, full=5, for_s=1000.0) == 9
-    assert left == []

@@ -68,13 +68,6 @@ def test_while_a_secret_is_rotated_both_verify_and_afterwards_the_new_one_alone(
         client.webhooks.unwrap(body, headers, secret=sent.secret)
 
 
-def test_a_changed_body_does_not_verify():
-    sent = delivery(time())
-    body = event_body(sent)
-    with pytest.raises(InvalidWebhookSignatureError):
-        OpenAI(api_key="k").webhooks.unwrap(body[:-2] + b" }", signed_headers(sent, body), secret=sent.secret)
-
-
 def test_pauses_between_attempts_grow_and_go_on_for_a_day():
     pauses = [retry_in_s(attempts) for attempts in range(1, 200)]
     assert pauses[:4] == [5.0, 20.0, 80.0, 320.0]

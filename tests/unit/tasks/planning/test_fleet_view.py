@@ -1,15 +1,18 @@
 from dataclasses import replace
 
 from models.planning.batch_claims import Claim
-from models.planning.live_fleet import LiveWorker, OpenBatch
+from models.planning.live_fleet import OpenBatch
+from models.registered_workers import RegisteredWorker
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
-from scheduling.policy import Assignment, Loadable
+from scheduling.policy import Assignment
 from scheduling.request import Request, RowLength
+from scheduling.worker_facts import Loadable, WorkerFacts, WorkerReport
 from tasks.planning.fleet_view import FleetView, with_estimates, work_after_change
 
 CURVES = ServingCurves((0, 0, 0, 1.0), (0, 0.5, 0, 0))  # a second a prefill, half a second a row and iteration
-LIVE = LiveWorker("w1", "small", 1000, 1, None)
+FACTS = WorkerFacts("w1", "small", "cpu", KvMemory(1000, 1))
+LIVE = RegisteredWorker(FACTS)
 
 
 def request(id: str, predicted: int = 10, generated: int = 0) -> Request:
@@ -35,7 +38,8 @@ def described(fleet: FleetView, now: float, lookahead_s: float = 0.0):
 
 def test_a_worker_that_changes_its_model_is_one_of_the_next_model_once_its_batches_have_ended():
     large = Loadable(5.0, KvMemory(600, 2), CURVES)
-    live = replace(LIVE, loadable={"small": Loadable(1.0, LIVE.memory, CURVES), "large": large}, wanted_model="large")
+    loadable = {"small": Loadable(1.0, LIVE.memory, CURVES), "large": large}
+    live = RegisteredWorker(replace(FACTS, loadable=loadable), wanted_model="large")
     (worker,) = FleetView().workers([live], lambda worker: CURVES, 0.0, 0.0)["large"]
     assert (worker.model, worker.changing, worker.memory, worker.loadable) == (
         "large",
@@ -52,7 +56,7 @@ def test_a_worker_that_changes_its_model_is_one_of_the_next_model_once_its_batch
 
 def test_an_answer_waits_for_the_change_to_its_model_and_for_what_runs_before_it():
     large = Loadable(5.0, KvMemory(600, 2), CURVES)
-    live = replace(LIVE, loadable={"small": Loadable(1.0, LIVE.memory, CURVES), "large": large})
+    live = RegisteredWorker(replace(FACTS, loadable={"small": Loadable(1.0, LIVE.memory, CURVES), "large": large}))
     changing = FleetView().workers([replace(live, wanted_model="large")], lambda worker: CURVES, 0.0, 0.0)
     (work,) = FleetView().present_work(changing["large"], {"w1": CURVES})
     assert (work.worker.model, work.loads_s) == ("large", 5.0)
@@ -67,20 +71,11 @@ def test_an_answer_waits_for_the_change_to_its_model_and_for_what_runs_before_it
 
 
 def test_what_running_rows_share_counts_as_memory_until_they_have_ended():
-    sharing = replace(LIVE, shared_tokens=30)
+    sharing = replace(LIVE, report=WorkerReport(shared_tokens=30))
     for open_batches, tokens in (((open_batch(1, "a", joins=True),), 1030), ((), 1000)):
         fleet = fleet_with(*open_batches, requests=(request("a"),))
         (worker,) = fleet.workers([sharing], lambda worker: CURVES, 0.0, 0.0)["small"]
         assert worker.memory.capacity_tokens == tokens
-
-
-def test_a_worker_without_batches_is_idle():
-    assert described(FleetView(), 0.0).idle
-
-
-def test_a_running_batch_keeps_its_worker_busy_for_what_is_left_of_its_estimate():
-    worker = described(fleet_with(open_batch()), now=1.5)
-    assert (worker.queued, worker.busy_s) == (1, 2.5)
 
 
 def test_a_batch_that_has_not_begun_takes_its_whole_estimate():
@@ -113,7 +108,7 @@ def test_rows_that_joined_are_as_far_as_the_last_heartbeat_says_or_as_their_esti
 def test_the_workers_own_prediction_of_a_row_takes_the_place_of_the_one_made_at_its_arrival():
     requests = (request("a"), request("b"))
     fleet = fleet_with(open_batch(1, "a", "b", joins=True, progress=6), requests=requests)
-    telling = replace(LIVE, row_lengths={"a": RowLength(4, 15, 18), "ended": RowLength(4, 9, 9)})
+    telling = replace(LIVE, report=WorkerReport(row_lengths={"a": RowLength(4, 15, 18), "ended": RowLength(4, 9, 9)}))
     (worker,) = fleet.workers([telling], lambda worker: CURVES, 0.5, 0.0)["small"]
     assert [row.generated for row in worker.rows] == [6, 6]
     assert [row.request for row in worker.rows] == [

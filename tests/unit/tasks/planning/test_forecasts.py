@@ -3,17 +3,17 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from models.planning.planner_requests import QueuedRequest
-from scheduling.forecast.expectations import FEWEST
+from scheduling.forecast.expectations import FEWEST, Stage
 from scheduling.forecast.forecast import PresentWork
-from scheduling.policies.policy_factory import PolicySettings
 from scheduling.policy import RunningRow, Worker
 from scheduling.request import Request
-from tasks.planning.forecasts import EVERY_S, FRESH_S, SAVED_S, SHARE, Forecasts, QueueFront
+from scheduling.sharing.policy_factory import PolicySettings
+from tasks.planning.forecasts import FRESH_S, SAVED_S, SHARE, Forecasts, QueueFront
 from tasks.planning.policies_by_model import PoliciesByModel
 from tests.unit.scheduling.scheduling_builders import FLAT, a_memory, a_request
 
@@ -52,34 +52,31 @@ def a_clock(step_s: float) -> Any:
     return lambda: next(instants)
 
 
-def test_running_and_waiting_requests_are_published_with_positions_etas_and_intervals() -> None:
+@pytest.mark.parametrize("errors", [0, FEWEST])
+def test_running_and_waiting_requests_are_published_with_positions_etas_and_intervals_that_rest_on_errors(
+    errors: int,
+) -> None:
     requests = [a_request(f"r{n}", at=NOW - 1, predicted=10, upper=20) for n in range(3)]
     forecasts, policies = Forecasts(a_clock(0.0)), planner_with(requests)
+    for number in range(errors):
+        for stage in get_args(Stage):
+            forecasts._state_of("small").calibration.learn(stage, 1.0, 0.5, 1 + number / 40, NOW)
     forecasts.add_arrivals([queued(request) for request in requests], NOW)
     row = RunningRow(a_request("runs", predicted=50, upper=90), 10, NOW - 1)
     forecasts.begin(policies, lambda: {"small": [PresentWork(worker(row))]}, NOW)
     forecasts.advance(no_ends, NOW)
     published = forecasts.described(
         {"small": [PresentWork(worker(row))]}, {"small": QueueFront(["r0", "r1", "r2"], 3)}, NOW
-    )["small"]
+    ).of_models["small"]
     assert published.at == NOW
     assert published.line is not None
     places = {name: job[0] for name, job in published.jobs.items()}
     assert places == {"runs": None, "r0": 1, "r1": 2, "r2": 3}
     for _, eta_s, low_s, high_s in published.jobs.values():
-        assert 0 < low_s < eta_s < high_s
+        assert eta_s > 0
+        assert (low_s is None) is (high_s is None) is (not errors)
+        assert low_s is None or high_s is None or 0 < low_s < eta_s < high_s
     assert len(policies) == 3  # the policy that serves was not played with
-
-
-def test_an_idle_service_without_arrivals_publishes_nothing() -> None:
-    forecasts = Forecasts(a_clock(0.0))
-    forecasts.begin(planner_with([]), lambda: {"small": [PresentWork(worker())]}, NOW)
-    forecasts.advance(no_ends, NOW)
-    policies = planner_with([])
-    policies.policy_for("small")
-    forecasts.begin(policies, lambda: {"small": [PresentWork(worker())]}, NOW)
-    forecasts.begin(policies, dict, NOW + EVERY_S)
-    assert forecasts.described({"small": [PresentWork(worker())]}, {}, NOW) == {}
 
 
 def test_forecasts_take_no_more_than_their_share_of_the_time() -> None:
@@ -90,8 +87,10 @@ def test_forecasts_take_no_more_than_their_share_of_the_time() -> None:
         now += 0.05
         forecasts.begin(policies, lambda: {"small": [PresentWork(worker())]}, now)
         forecasts.advance(no_ends, now)
-    assert forecasts.described({}, {}, now)
-    assert forecasts.spent_s <= SAVED_S + SHARE * (now - NOW) + 0.1  # one step more than what was left
+    assert forecasts.described({}, {}, now).of_models
+    assert (
+        forecasts.described({}, {}, now).spent_s <= SAVED_S + SHARE * (now - NOW) + 0.1
+    )  # one step more than what was left
 
 
 def test_an_idle_hour_is_not_spent_on_forecasts_in_the_busy_minutes_after_it() -> None:
@@ -104,7 +103,7 @@ def test_an_idle_hour_is_not_spent_on_forecasts_in_the_busy_minutes_after_it() -
         now = busy_at + 0.05 * turn
         forecasts.begin(planner_with(requests), lambda: {"small": [PresentWork(worker())]}, now)
         forecasts.advance(no_ends, now)
-    assert 0 < forecasts.spent_s <= SAVED_S + SHARE * (now - busy_at) + 0.1
+    assert 0 < forecasts.described({}, {}, now).spent_s <= SAVED_S + SHARE * (now - busy_at) + 0.1
 
 
 def test_answers_that_came_teach_how_far_forecasts_err() -> None:
@@ -124,7 +123,7 @@ def test_answers_that_came_teach_how_far_forecasts_err() -> None:
         work = {"small": [PresentWork(worker(row))]}
         forecasts.begin(policies, partial(dict, work), now)
         forecasts.advance(ends_of, now)
-        told.append(forecasts.described(work, {}, now)["small"].jobs[name][1])
+        told.append(forecasts.described(work, {}, now).of_models["small"].jobs[name][1])
         ends[name] = None if turn == 0 else now + 3.0  # it took three; the first one was cancelled
     assert told[0] == pytest.approx(1.0)
     assert told[-1] == pytest.approx(3.0)
@@ -135,7 +134,7 @@ def test_a_running_row_is_expected_by_its_progress_whenever_a_snapshot_is_writte
     for generated, left_s in ((10, 4.0), (40, 1.0), (49, 0.1)):
         now = NOW + generated / 10
         row = RunningRow(request, generated, NOW)
-        published = forecasts.described({"small": [PresentWork(worker(row))]}, {}, now)["small"]
+        published = forecasts.described({"small": [PresentWork(worker(row))]}, {}, now).of_models["small"]
         assert published.at + published.jobs["runs"][1] == pytest.approx(now + left_s)
 
 
@@ -147,7 +146,7 @@ def test_an_old_forecast_tells_when_a_place_in_the_queue_has_its_turn_whoever_ha
     forecasts.advance(no_ends, NOW)
 
     def told(order: list[str], now: float) -> dict[str, list[Any]]:
-        jobs = forecasts.described(work, {"small": QueueFront(order, 10)}, now)["small"].jobs
+        jobs = forecasts.described(work, {"small": QueueFront(order, 10)}, now).of_models["small"].jobs
         return {name: list(job[:2]) for name, job in jobs.items()}
 
     fresh = told(["r0", "r1", "r2"], NOW)
@@ -155,6 +154,6 @@ def test_an_old_forecast_tells_when_a_place_in_the_queue_has_its_turn_whoever_ha
     old = told(["new", "r2", "r1", "r0"], NOW + FRESH_S + 1)
     assert [old[name] for name in ("new", "r2", "r1")] == [fresh[name] for name in ("r0", "r1", "r2")]
     assert old["r0"] == [4, pytest.approx(fresh["r2"][1] * 4 / 3, abs=0.001)]
-    behind = forecasts.described(work, {"small": QueueFront(["r0"], 9)}, NOW)["small"].behind
+    behind = forecasts.described(work, {"small": QueueFront(["r0"], 9)}, NOW).of_models["small"].behind
     assert behind is not None
     assert behind.seconds == pytest.approx(fresh["r2"][1] * 5 / 3, abs=0.001)  # the middle of places 2 to 9

@@ -1,8 +1,14 @@
 from threading import Event, Thread
+from time import monotonic
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from tasks.planning.planner_loop import StepPacer, pause_s
+from processes.celery.messages import SOON, Messages
+from tasks.planning.leader import Leader
+from tasks.planning.planner import Outlook
+from tasks.planning.planner_loop import LONG_PAUSE_S, STEP_INTERVAL_S, PlannerLoop, PlanQueue, StepPacer, pause_s
 
 
 class Clock:
@@ -20,12 +26,6 @@ class Clock:
 
 def pacer(clock: Clock) -> StepPacer:
     return StepPacer(2.0, clock, clock.sleep)
-
-
-def test_the_first_step_begins_at_once():
-    clock = Clock()
-    pacer(clock).wait()
-    assert clock.now == 100.0
 
 
 def test_the_next_step_begins_one_interval_after_the_last_one_began():
@@ -61,9 +61,11 @@ def test_of_several_longer_intervals_the_longest_holds():
     clock = Clock()
     paced = pacer(clock)
     paced.wait()
+    assert paced.pause_s == 2.0
     paced.lengthen(6.0)
     paced.lengthen(4.0)
     paced.lengthen(1.0)
+    assert paced.pause_s == 6.0
     paced.wait()
     assert clock.now == 106.0
 
@@ -119,6 +121,17 @@ def test_a_step_is_not_hurried_by_what_came_before_the_last_one():
     paced.lengthen(6.0)
     paced.wait()
     assert clock.now == 106.0
+
+
+@pytest.mark.parametrize(
+    ("pause_s", "kick", "hurried"), [(60.0, SOON, True), (60.0, b"", False), (LONG_PAUSE_S / 2, SOON, False)]
+)
+def test_a_kick_for_a_request_of_no_job_ends_a_long_pause(pause_s, kick, hurried):
+    loop = PlannerLoop(cast(Leader, SimpleNamespace(outlook=Outlook())), cast(Messages, None), PlanQueue(), 1.0)
+    loop._pacer.wait()
+    loop._pacer.lengthen(pause_s)
+    loop.on_kick([kick])
+    assert (loop._pacer._begins_at < monotonic() + STEP_INTERVAL_S) == hurried
 
 
 @pytest.mark.parametrize(

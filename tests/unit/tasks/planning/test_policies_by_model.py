@@ -3,9 +3,9 @@ import pytest
 from models.planning.planner_requests import QueuedRequest
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
-from scheduling.policies.policy_factory import POLICIES, PolicySettings, UnknownPolicy
 from scheduling.policy import Worker
 from scheduling.request import Request
+from scheduling.sharing.policy_factory import POLICIES, PolicySettings
 from tasks.planning.policies_by_model import PoliciesByModel
 
 WORKER = Worker("w1", KvMemory(10_000, 1), ServingCurves((0, 0, 0, 1), (0, 0, 0, 1)))
@@ -17,13 +17,6 @@ def waiting(id: str, model: str = "small", sealed_group: str | None = None) -> Q
 
 def no_requests() -> PoliciesByModel:
     return PoliciesByModel("magnus", PolicySettings())
-
-
-def test_requests_wait_by_model():
-    policies = no_requests()
-    policies.feed([waiting("a", "one"), waiting("b", "two"), waiting("c", "one")], 0.0)
-    assert {model: len(policy) for model, policy in policies} == {"one": 2, "two": 1}
-    assert len(policies) == 3
 
 
 def test_what_is_left_of_a_batch_that_ran_out_of_memory_is_split_again():
@@ -71,19 +64,8 @@ def test_a_request_that_was_moved_to_another_model_waits_there_alone():
 def test_discarded_requests_wait_nowhere():
     policies = no_requests()
     policies.feed([waiting("a", "one"), waiting("b", "two")], 0.0)
-    policies.discard(["b", "never seen"])
+    policies.discard_all(["b", "never seen"])
     assert {model: len(policy) for model, policy in policies} == {"one": 1, "two": 0}
-
-
-def test_an_unknown_policy_is_refused():
-    with pytest.raises(UnknownPolicy):
-        PoliciesByModel("best", PolicySettings())
-
-
-def test_policies_that_are_never_due_by_themselves_set_no_instant():
-    policies = no_requests()
-    policies.feed([waiting("a")], 0.0)
-    assert policies.due_in_s(0.0) is None
 
 
 def test_the_first_policy_that_wants_to_be_asked_again_decides_when():

@@ -25,10 +25,6 @@ def test_each_batch_starts_on_the_worker_that_is_free_first():
     assert backlog_s == 4.0
 
 
-def test_nothing_waits_behind_idle_workers():
-    assert describe_queue([], 0, [worker("a", 0.0), worker("b", 3.0)]) == ([], 0.0)
-
-
 def test_without_a_worker_batches_follow_each_other():
     batches, backlog_s = describe_queue([batch(0, 1, 2.0), batch(1, 1, 3.0)], 2, [])
     assert [described.starts_in_s for described in batches] == [0.0, 2.0]

@@ -1,7 +1,9 @@
 import pytest
 
-from models.planning.live_fleet import LiveWorker
+from models.registered_workers import RegisteredWorker
 from scheduling.costs import LearnedCurves, ProfiledCurves, ServingCurves, WorkerCurves
+from scheduling.kv_memory import KvMemory
+from scheduling.worker_facts import WorkerFacts
 from tasks.planning.serving_estimates import ServingEstimates
 
 PREFILL = (0.0, 0.0, 0.0, 1.0)
@@ -9,8 +11,8 @@ PROFILE = ProfiledCurves(ServingCurves(PREFILL, (0.0, 0.0, 0.0, 0.5)))
 SLOWER = ProfiledCurves(ServingCurves(PREFILL, (0.0, 0.0, 0.0, 0.7)))
 
 
-def worker(curves: WorkerCurves | None = PROFILE, name: str = "w1") -> LiveWorker:
-    return LiveWorker(name, "small", 1000, 1, curves)
+def worker(curves: WorkerCurves | None = PROFILE, name: str = "w1") -> RegisteredWorker:
+    return RegisteredWorker(WorkerFacts(name, "small", "cpu", KvMemory(1000, 1), curves))
 
 
 def test_until_something_was_learned_a_workers_own_profile_estimates():
@@ -33,7 +35,7 @@ def test_where_rows_join_a_workers_own_curves_count_and_they_are_followed_as_it_
 
 
 def test_where_rows_join_alike_workers_are_planned_with_what_they_learned_together():
-    def learned(name: str, step_s: float, version: int = 1) -> LiveWorker:
+    def learned(name: str, step_s: float, version: int = 1) -> RegisteredWorker:
         curves = ServingCurves(PREFILL, (0.0, 0.0, 0.0, step_s))
         return worker(LearnedCurves(curves, error=0.2, windows=10, version=version, typical=(4.0, 20.0)), name)
 

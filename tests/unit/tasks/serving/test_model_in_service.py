@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from models.leasing.worker_registration import WorkerRegistration
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
-from scheduling.policy import Loadable
+from scheduling.worker_facts import Loadable, WorkerFacts
 from tasks.serving.batches.batch_runner import BatchRunner
-from tasks.serving.model_in_service import ModelInService, ServedModel
+from tasks.serving.batches.served_model import ServedModel
+from tasks.serving.model_in_service import ModelInService
 
 LOADABLE = Loadable(2.0, KvMemory(100, 1), ServingCurves((0, 0, 0, 1), (0, 0, 0, 1)))
 WITHIN_S = 60.0
@@ -55,13 +55,11 @@ class Worker:
         if model in self.broken:
             raise OSError(model)
         loadable = dict.fromkeys(("a", "b"), LOADABLE)
-        announced = WorkerRegistration("w", model, "cpu", 100, 1, None, loadable=loadable)
-        return ServedModel(
-            cast(Any, None), cast(Any, SimpleNamespace(decode=lambda ids: f"text of {model}")), announced
-        )
+        facts = WorkerFacts("w", model, "cpu", KvMemory(100, 1), loadable=loadable)
+        return ServedModel(cast(Any, None), cast(Any, SimpleNamespace(decode=lambda ids: f"text of {model}")), facts)
 
     def make_runner(self, served: ServedModel, order: Callable[[str], None]) -> BatchRunner:
-        self.runners.append(Runner(self.events, served.announcement.model, order))
+        self.runners.append(Runner(self.events, served.facts.model, order))
         return cast(BatchRunner, self.runners[-1])
 
     def event(self) -> str:

@@ -1,15 +1,14 @@
 """The real engine on a tiny random model without an EOS, so that rows end at their limits; and jobs for it."""
 
-from collections.abc import Callable
-from collections.abc import Sequence as Several
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from inference.engine_requests import DecodingRequest
 from inference.local.engine import Engine
 from inference.local.kv.kv_budget import COLUMN_STEP
-from inference.sequences import Sequence
 from models.leasing.leases import Lease
 from tasks.serving.batches.batch_job import BatchJob
 from tests.unit.inference.tiny_models import known
@@ -53,14 +52,14 @@ def out_of_memory() -> torch.OutOfMemoryError:
 
 def job(
     batch_id: int,
-    *rows: Sequence,
+    *rows: DecodingRequest,
     joins: bool = False,
     iteration_limit: int | None = None,
-    preempts: Several[str] = (),
+    preempts: Sequence[str] = (),
     most_rows: int | None = None,
 ) -> BatchJob:
     return BatchJob(Lease(batch_id, 1), joins, iteration_limit, tuple(preempts), rows, most_rows=most_rows)
 
 
-def row(id: str, limit: int = 3) -> Sequence:
-    return Sequence(id, PROMPT, limit)
+def row(id: str, limit: int = 3) -> DecodingRequest:
+    return DecodingRequest(id, PROMPT, limit)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.client_errors import InvalidRequest
 from webapp.bulk.file_upload import CHUNK_BYTES, MOST_LINES, LineChunks
-from webapp.client_errors import InvalidRequest
 
 LONGEST = 4 * CHUNK_BYTES
 

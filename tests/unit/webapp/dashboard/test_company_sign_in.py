@@ -4,7 +4,9 @@ import pytest
 from werkzeug.datastructures import Headers
 
 from setting_formats import networks_in, roles_in
-from webapp.dashboard.company_sign_in import CompanySignIn, Person, TrustedProxy
+from webapp.dashboard.company_sign_in import CompanySignIn, TrustedProxy
+from webapp.dashboard.people import Person
+from webapp.transport.repeated_headers import add_repeated
 
 USER, GROUPS = "X-Forwarded-Email", "X-Forwarded-Groups"
 NETWORKS = networks_in("10.0.0.7, 10.1.0.0/24, fd00::/64")
@@ -29,6 +31,13 @@ def test_a_call_without_one_single_name_has_no_person(user: str) -> None:
     assert PROXY.person("10.0.0.7", Headers({USER: user, GROUPS: "ops"})) is None
 
 
+@pytest.mark.parametrize("name", [USER, GROUPS])
+def test_a_header_that_came_twice_is_believed_neither_time(name: str) -> None:
+    sent = [*((one.upper(), value) for one, value in HEADERS), (name.upper(), "ops")]
+    add_repeated(sent)
+    assert PROXY.person("10.0.0.7", Headers(sent)) is None
+
+
 def test_without_a_header_for_groups_the_name_is_the_only_group() -> None:
     by_name = TrustedProxy(NETWORKS, USER, None)
     person = by_name.person("10.0.0.7", HEADERS)
@@ -48,6 +57,30 @@ def test_groups_add_their_scopes() -> None:
     company = CompanySignIn(None, None, roles_in("cn=ops,dc=example=operate, submit; staff=operate; staff=read;"))
     assert company.scopes_of(["cn=ops,dc=example", "staff"]) == {"operate", "submit", "read"}
     assert company.scopes_of(["Staff", "cn"]) == frozenset()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "ops=operate, staff=operate",
+        "ops=operate staff=read",
+        "ops=operate,submit,staff=read",
+        "ops==operate",
+        "ops=operate,staff",
+        "ops=operat",
+        "ops:operate",
+    ],
+)
+def test_a_mistyped_list_of_roles_is_refused(value: str) -> None:
+    with pytest.raises(ValueError, match="separated by semicolons"):
+        roles_in(value)
+
+
+@pytest.mark.parametrize(
+    "group", ["Ops, EMEA", r"cn=Smith\, Ann,dc=example", "cn=read,dc=example", "/ops", "a@b.example"]
+)
+def test_names_of_groups_may_have_commas_and_those_of_ldap_equals_signs(group: str) -> None:
+    assert roles_in(f"{group}=operate") == {group: {"operate"}}
 
 
 def test_a_refusal_names_the_person_their_groups_and_the_setting() -> None:

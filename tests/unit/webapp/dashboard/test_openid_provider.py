@@ -15,8 +15,8 @@ from joserfc.jwk import ECKey
 from pydantic import SecretStr
 
 from settings import Settings
-from webapp.dashboard.company_sign_in import ProviderAway, SignInAttempt, SignInRefused
 from webapp.dashboard.openid_provider import OpenIdProvider
+from webapp.dashboard.people import ProviderAway, SignInAttempt, SignInRefused
 
 ISSUER, CLIENT, SECRET = "https://sso.example.com/realms/company", "magnus", "s3cret"
 CALLBACK = "https://magnus.example.com/sign-in/callback"

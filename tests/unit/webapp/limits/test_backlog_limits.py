@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from models.planning.queue_snapshot import QueueSnapshot
+from models.planning.queue_snapshot import QueueSnapshot, WaitingQueue
 from models.tenants.tenant_limits import TenantBacklog, TenantLimits
-from webapp.client_errors import BacklogFull
+from protocol.client_errors import BacklogFull
 from webapp.limits.backlog_limits import COUNT_EVERY_S, RETRY_UNKNOWN_S, BacklogLimit, TokenStanding, retry_after_s
 
 FAR = 10**9
@@ -43,7 +43,7 @@ class Queue:
     def snapshot(self) -> QueueSnapshot | None:
         if self.backlog_s is None:
             return None
-        return QueueSnapshot(at=datetime.now(UTC), backlog_s=self.backlog_s)
+        return QueueSnapshot(at=datetime.now(UTC), queue=WaitingQueue(backlog_s=self.backlog_s))
 
 
 def submit(limit: BacklogLimit, tenant: str, tokens: int, now: float) -> None:
@@ -71,7 +71,7 @@ def test_the_tokens_of_prompts_have_a_limit_of_their_own() -> None:
 def test_the_bytes_of_requests_have_a_limit_of_their_own() -> None:
     limit = Queue().limit(max_bytes=100)
     submit(limit, "acme", 7, now=0.0)
-    with pytest.raises(BacklogFull, match="MAGNUS_TENANT_QUEUED_BYTES"):
+    with pytest.raises(BacklogFull, match="at most 100 of yours"):
         submit(limit, "acme", 4, now=0.0)
 
 

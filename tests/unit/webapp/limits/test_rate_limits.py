@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.tenants.tenant_limits import SharedCount
-from webapp.client_errors import RateLimited
+from protocol.client_errors import RateLimited
 from webapp.limits.rate_limits import SHARE_EVERY_S, RateLimit, RateStanding, go_duration
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from webapp.client_errors import NotFound
+from protocol.client_errors import NotFound
 from webapp.requests.stored_requests import require_response_id
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from flask import Flask, request
 
-from webapp.waiting.patience import TURN, in_turns, take_turn
+from processes.cpu_turns import current_turn
+from webapp.waiting.patience import in_turns, take_turn
 
 CHAT, SUBMISSION = "/v1/chat/completions", "/v1/responses"
 SOON_S, LONG_S = 0.05, 20.0
@@ -35,7 +36,7 @@ class Calls:
             raise ConnectionError
         if name == "first":
             self.go_on.wait(LONG_S)
-            with request.environ[TURN].given_up():
+            with current_turn().given_up():
                 self.answer.wait(LONG_S)
             self.came.append("first again")
         return ""

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from models.client_requests import RequestView
-from webapp.client_errors import Busy, TooManyWaiting
+from protocol.client_errors import Busy, TooManyWaiting
 from webapp.waiting.waiting_calls import WaitingCalls
 
 
@@ -145,7 +145,7 @@ def test_one_tenant_leaves_slots_to_the_others():
     calls = Setting(max_calls=3, max_calls_of_tenant=2).calls
     slot = calls.reserve_slot("acme")
     calls.reserve_slot("acme")
-    with pytest.raises(TooManyWaiting, match="MAGNUS_TENANT_WAITING_CALLS"):
+    with pytest.raises(TooManyWaiting, match="MAGNUS_WAITING_CALLS"):
         calls.reserve_slot("acme")
     calls.reserve_slot("globex")
     slot.close()

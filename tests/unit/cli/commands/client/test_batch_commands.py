@@ -2,15 +2,11 @@
 
 import time
 from pathlib import Path
-from typing import Any
 
-import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
 from cli.api_client import Json
-from cli.commands.client.batch_commands import LinesOfProgress, _batches, _estimate, change, predicted_end, run
-from cli.output import PIPE_WIDTH
+from cli.commands.client.batch_commands import LinesOfProgress, change, predicted_end, run
 
 
 def state(done: int = 0, **fields: object) -> Json:
@@ -47,19 +43,6 @@ def test_where_no_terminal_shows_a_bar_each_change_of_status_and_each_tenth_of_t
     assert "1 failed" in said[2]
 
 
-def test_the_table_of_batches_keeps_each_in_one_line_of_a_pipe() -> None:
-    now = time.time()
-    late = {"eta_s": 90_000.0, "paused_at": None, "service_tier": "default"}
-    batch = state(magnus=late, id=f"batch_{'a' * 32}", created_at=now, expires_at=now + 60)
-    batch["request_counts"] = {"total": 50_000, "completed": 12_345, "failed": 1_234}
-    console = Console(width=PIPE_WIDTH)
-    with console.capture() as shown:
-        console.print(_batches([batch]))
-    row = next(line for line in shown.get().splitlines() if batch["id"] in line)
-    for text in ("in_progress", "default", "50,000", "12,345", "1,234", "too late"):
-        assert text in row
-
-
 def test_a_change_of_nothing_names_the_options() -> None:
     said = CliRunner().invoke(change, ["batch_1", "--url", "http://127.0.0.1:1", "--api-key", "key"])
     assert said.exit_code == 2
@@ -72,23 +55,3 @@ def test_a_run_without_a_file_for_the_answers_is_refused_before_anything_is_sent
     said = CliRunner().invoke(run, [str(lines), "--url", "http://127.0.0.1:1", "--api-key", "key"])
     assert said.exit_code == 2
     assert "OUTPUT" in said.output
-
-
-@pytest.mark.parametrize(
-    ("magnus", "end", "warning"),
-    [
-        ({"left_gpu_s": 1234.5, "warnings": []}, "1,234.5 s of a worker", "none"),
-        ({"eta_s": 90.0, "eta_low_s": 30.0, "eta_high_s": 7200.0}, "in 1 m 30 s; nine of ten end in 30.0 s to", "none"),
-        ({"warnings": ["This batch is late; 3h is the earliest."]}, "not known", "3h is the earliest"),
-    ],
-)
-def test_a_dry_run_says_lines_tokens_cost_end_and_warnings(magnus: Json, end: str, warning: str) -> None:
-    known: dict[str, Any] = dict.fromkeys(("eta_s", "eta_low_s", "eta_high_s")) | {"warnings": []}
-    known |= {"checked_lines": 100, "predicted_tokens": 84000, "left_gpu_s": None}
-    batch = {"request_counts": {"total": 2000, "completed": 0, "failed": 0}, "magnus": known | magnus}
-    console = Console(width=120)
-    with console.capture() as shown:
-        console.print(_estimate(batch))
-    for text in ("2,000", "100", "84,000", end):
-        assert text in shown.get()
-    assert (warning in shown.get()) is (warning != "none")

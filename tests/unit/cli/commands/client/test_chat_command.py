@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from cli.api_client import Client, Json
-from cli.commands.client.chat_command import HELP, Chat, figures
+from cli.commands.client.chat_command import HELP, Chat
 from cli.output import CommandFailed, Unreachable
 
 
@@ -105,11 +105,3 @@ def test_only_a_lone_unknown_word_after_a_slash_is_taken_for_a_mistyped_command(
     assert chat.obey("/etc/passwd has which columns?") is None
     assert chat.obey("/usr is what?") is None
     assert chat.obey("what is /new") is None
-
-
-def test_the_figures_say_what_is_not_known_and_that_an_answer_was_cut_off() -> None:
-    response = ended("incomplete", magnus={"predicted_tokens": None})["response"]
-    assert figures(response, 0.25, 1.0) == (
-        "2 tokens, not predicted; the first after 0.25 s, all after 1.00 s; cut off at its limit"
-    )
-    assert figures(ended()["response"], None, 1.0) == "2 tokens, 3 predicted; all after 1.00 s"

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from inference.engine_requests import DecodingRequest, FinishedRow
 from inference.local.engine import Engine
+from inference.local.engine_options import EngineOptions
 from inference.local.forward.adapters import AdaptedWeight, Adapters, LowRank
 from inference.local.forward.linear_weights import PlainWeight
 from inference.local.loading.adapter_loading import _joined
 from inference.local.loading.model_loading import prepare_model
-from inference.sequences import FinishedSequence, Sequence
 from tests.unit.inference.foreseen_tokens import Foreseen
 from tests.unit.inference.tiny_models import AMPLE, MAKERS, Letters, drain
 
@@ -54,16 +55,16 @@ def adapted():
 
 
 def sharing_engine(adapted):
-    return Engine(adapted, AMPLE, block_tokens=BLOCK, prefix_cache=True)
+    return Engine(adapted, AMPLE, EngineOptions(block_tokens=BLOCK, prefix_cache=True))
 
 
 def asked(adapter, row="", salt=""):
-    return Sequence(row or adapter or "base", PROMPT, 6, adapter=adapter, cache_salt=salt)
+    return DecodingRequest(row or adapter or "base", PROMPT, 6, adapter=adapter, cache_salt=salt)
 
 
 def test_the_same_prompt_of_another_adapter_shares_no_block(adapted):
     engine = sharing_engine(adapted)
-    alone: dict[str, FinishedSequence] = {}
+    alone: dict[str, FinishedRow] = {}
     for name in NAMES:
         fresh = sharing_engine(adapted)
         fresh.insert([asked(name)])
@@ -80,10 +81,9 @@ def test_the_same_prompt_of_another_adapter_shares_no_block(adapted):
 def test_no_two_of_an_adapters_rows_share_blocks_with_another_while_they_run(adapted):
     engine = sharing_engine(adapted)
     engine.insert([asked(name, f"{name} {number}") for name in NAMES for number in range(2)])
-    tables = engine._kv.arrangement.tables
     of_adapter: dict[str, set[int]] = {}
     for index, row in enumerate(engine._batch.rows):
-        of_adapter.setdefault(row.sequence.adapter, set()).update(tables.rows[index])
+        of_adapter.setdefault(row.sequence.adapter, set()).update(engine._kv.arrangement.blocks_of(index))
     blocks = list(of_adapter.values())
     assert sum(map(len, blocks)) == len(set().union(*blocks))
     drain(engine)
@@ -95,7 +95,7 @@ def test_tokens_that_are_guessed_behind_rows_of_adapters_are_verified_by_their_o
     plain.insert(rows)
     expected = drain(plain)
     foreseen = [(*PROMPT, *row.generated_ids) for row in expected.values()]
-    guessing = Engine(adapted, AMPLE, guessing=Foreseen(foreseen, fewest=1))
+    guessing = Engine(adapted, AMPLE, EngineOptions(guessing=Foreseen(foreseen, fewest=1)))
     guessing.insert(rows)
     found = drain(guessing)
     assert {name: row.generated_ids for name, row in found.items()} == {
@@ -106,7 +106,7 @@ def test_tokens_that_are_guessed_behind_rows_of_adapters_are_verified_by_their_o
 
 def test_salts_and_adapters_are_never_taken_for_each_other():
     salts = [("", ""), ("a", ""), ("", "a"), ("a", "b"), ("ab", ""), ("a/b", ""), ("a", "/b")]
-    keys = {Sequence("x", (1,), 2, cache_salt=salt, adapter=adapter).prefix_salt for salt, adapter in salts}
+    keys = {DecodingRequest("x", (1,), 2, cache_salt=salt, adapter=adapter).prefix_salt for salt, adapter in salts}
     assert len(keys) == len(salts)
 
 
@@ -122,7 +122,7 @@ def test_a_row_of_an_unknown_adapter_is_refused_alone(adapted):
 def test_what_was_offloaded_of_a_row_is_not_kept_for_another_adapter(adapted):
     engine = sharing_engine(adapted)
     engine.insert([asked("polite", "row")])
-    engine._batch.tally.prefill_s = 1e9  # so that copying is cheaper than another prefill
+    engine._steps.tally.prefill_s = 1e9  # so that copying is cheaper than another prefill
     engine.preempt("row")
     assert engine._offloaded.holds("row", PROMPT)
     engine.insert([asked("rude", "row")])  # an operator moved it, and it begins again

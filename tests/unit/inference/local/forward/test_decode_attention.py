@@ -11,10 +11,8 @@ from inference.local.forward.decode_attention import (
     by_groups,
     by_kernel,
     by_products,
-    fastest_attention,
 )
 from inference.local.kv.block_tables import BlockTables, index_of_blocks
-from inference.local.kv.kv_budget import KvLayout, LayerShape
 from inference.local.kv.query_groups import query_groups, token_rows
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -50,18 +48,6 @@ def test_bags_never_use_what_lies_behind_the_columns_that_are_read():
     before = by_bags(query, keys, values, mask, whole_until=2)
     cache[:, :, :, 24:] = torch.nan
     assert torch.equal(by_bags(query, keys, values, mask, whole_until=2), before)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_any_may_be_the_fastest_one_on_a_cpu(dtype):
-    layout = KvLayout((LayerShape(2, 8, 8),) * 2, dtype, torch.device("cpu"))
-    fastest = fastest_attention(layout, heads=4)
-    assert fastest in (by_kernel, by_products) or (isinstance(fastest, partial) and fastest.func is by_bags)
-
-
-def test_a_gpu_keeps_its_kernel():
-    layout = KvLayout((LayerShape(2, 8, 8),) * 2, torch.float16, torch.device("cuda"))
-    assert fastest_attention(layout, heads=4) is by_kernel
 
 
 CPU = torch.device("cpu")

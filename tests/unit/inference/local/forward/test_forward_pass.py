@@ -7,28 +7,6 @@ from inference.local.forward.forward_pass import MOST_MASK, Cursor, decode_one_t
 from inference.local.kv.kv_cache import KvCache
 
 
-def test_only_running_rows_advance(llama):
-    kv = KvCache(llama.loaded.layout, 2**24)
-    kv.reserve([64, 64])
-    cursor = Cursor.from_host(kv, tokens=[5, 6], positions=[3, 9], running=[True, False])
-    (of,), columns = kv.arrangement.slots, kv.arrangement.columns
-    heads = of.heads
-    assert cursor.slots[of].tolist() == [head * columns + 3 for head in range(heads)] + [
-        (heads + head) * columns + 9 for head in range(heads)
-    ]
-    before = cursor.slots[of].clone()
-    cursor.advance()
-    assert cursor.positions.tolist() == [[4], [9]]
-    assert (cursor.slots[of] - before).tolist() == [1] * heads + [0] * heads
-
-
-def test_a_row_attends_to_its_own_tokens_only(llama):
-    kv = KvCache(llama.loaded.layout, 2**24)
-    kv.reserve([64, 64])
-    cursor = Cursor.from_host(kv, tokens=[5, 6], positions=[3, 9], running=[True, True])
-    assert [(row == 0).sum().item() for row in cursor.mask] == [3, 9]
-
-
 @pytest.mark.parametrize("most_mask", [MOST_MASK, 0])  # of all rows together, and row by row
 @pytest.mark.parametrize(
     ("lengths", "cached"),

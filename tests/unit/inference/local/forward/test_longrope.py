@@ -7,10 +7,11 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM
 
+from inference.engine_requests import DecodingRequest, FinishedRow
 from inference.local.engine import Engine
+from inference.local.engine_options import EngineOptions
 from inference.local.forward.longrope import Longrope
 from inference.local.loading.model_loading import prepare_model
-from inference.sequences import FinishedSequence, Sequence
 from tests.unit.inference.tiny_models import AMPLE, SHAPE, Letters, answers, drain
 
 ORIGINAL = 24
@@ -47,13 +48,13 @@ def test_rows_before_beyond_and_across_the_original_context_answer_as_alone(arch
     assert {row.id: row.generated_ids for row in results} == expected
     engine = Engine(loaded, AMPLE)
     engine.insert(sequences)
-    done: dict[str, FinishedSequence] = {}
+    done: dict[str, FinishedRow] = {}
     for _ in range(12):
         done |= {row.id: row for row in engine.step()}
     engine.insert([engine.preempt(name) for name in engine.rows])
     done |= drain(engine)
     assert {name: row.generated_ids for name, row in done.items()} == expected
-    in_pieces = Engine(loaded, AMPLE, prefill_tokens=7)
+    in_pieces = Engine(loaded, AMPLE, EngineOptions(prefill_tokens=7))
     for sequence in sequences:
         in_pieces.insert([sequence])
     assert {row.id: row.generated_ids for row in drain(in_pieces).values()} == expected
@@ -73,7 +74,7 @@ def test_prompts_that_ask_for_log_probabilities_are_prefilled_by_their_own_lengt
     prompts = [tuple(range(8, 14)), tuple(8 + n % 40 for n in range(ORIGINAL + 10))]
 
     def logprobs(those):
-        asked = [Sequence(str(n), p, 2, top_logprobs=0, prompt_logprobs=True) for n, p in enumerate(those)]
+        asked = [DecodingRequest(str(n), p, 2, top_logprobs=0, prompt_logprobs=True) for n, p in enumerate(those)]
         return [[one.logprob for one in row.prompt_logprobs] for row in Engine(loaded, AMPLE).run(asked)[0]]
 
     assert logprobs(prompts) == [*logprobs(prompts[:1]), *logprobs(prompts[1:])]

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import combinations
 
 import pytest
 import torch
 
+from inference.engine_requests import FinishedRow
 from inference.local.engine import Engine
+from inference.local.engine_options import EngineOptions
 from inference.local.forward.step_graphs import MOST_TOKENS, StepGraphs, rounded
-from inference.local.loading.decoding_check import let_read_pages, own_logits
+from inference.local.loading.decoding_check import DecodingCheck, own_logits
 from inference.local.loading.model_loading import LoadedModel
-from inference.sequences import FinishedSequence
 from tests.unit.inference.foreseen_tokens import Foreseen
 from tests.unit.inference.local.forward.torch_page_kernels import TorchKernels
 from tests.unit.inference.tiny_models import AMPLE, ANSWER, drain, known
@@ -49,8 +51,8 @@ def repeating(loaded: LoadedModel) -> Iterator[Repeating]:
 def test_repeated_passes_change_no_answer_while_rows_join_and_leave(architecture):
     here = known(architecture)
     with repeating(here.loaded) as recorder:
-        engine = Engine(here.loaded, AMPLE, block_tokens=4, prefix_cache=True)
-        done: dict[str, FinishedSequence] = {}
+        engine = Engine(here.loaded, AMPLE, EngineOptions(block_tokens=4, prefix_cache=True))
+        done: dict[str, FinishedRow] = {}
         for number, answered in enumerate(here.pool):
             engine.insert([answered.sequence(str(number), limit=ANSWER - 2 * number)])
             done |= {row.id: row for row in engine.step()}
@@ -74,7 +76,7 @@ def test_nor_those_of_a_static_batch_whose_rectangle_grows(llama):
 def test_nor_do_they_where_guesses_are_verified(llama):
     foreseen = [(*answered.prompt_ids, *answered.answer) for answered in llama.pool]
     with repeating(llama.loaded) as recorder:
-        engine = Engine(llama.loaded, AMPLE, guessing=Foreseen(foreseen, right=0.8))
+        engine = Engine(llama.loaded, AMPLE, EngineOptions(guessing=Foreseen(foreseen, right=0.8)))
         engine.insert([answered.sequence(str(number)) for number, answered in enumerate(llama.pool[:4])])
         done = drain(engine)
     assert {name: row.generated_ids for name, row in done.items()} == {
@@ -85,7 +87,7 @@ def test_nor_do_they_where_guesses_are_verified(llama):
 
 def test_nor_do_they_once_the_memory_has_been_given_back_and_taken_again(llama):
     with repeating(llama.loaded) as recorder:
-        engine = Engine(llama.loaded, AMPLE, block_tokens=4)
+        engine = Engine(llama.loaded, AMPLE, EngineOptions(block_tokens=4))
         for _ in range(2):
             engine.insert([llama.pool[0].sequence("0")])
             recorded, done = recorder.recorded, drain(engine)
@@ -104,7 +106,7 @@ def test_a_device_whose_graphs_give_other_logits_computes_each_pass_anew(llama, 
     decoder, layout = llama.loaded.decoder, llama.loaded.layout
     prompts = [[1, 2, 3], [9, 8, 7, 6, 5]]
     own = [own_logits(llama.loaded.model, prompt) for prompt in prompts]
-    let_read_pages(decoder, TorchKernels(), Repeating(forgets), layout, None, prompts, own)
+    DecodingCheck(decoder, layout, None).let_read_pages(TorchKernels(), Repeating(forgets), prompts, own)
     kernels, graphs = decoder.kernels, decoder.graphs
     decoder.kernels = decoder.graphs = None
     assert kernels is not None
@@ -125,7 +127,7 @@ class Failing(TorchKernels):
 def test_a_device_whose_kernels_fail_or_give_other_logits_does_not_use_them(llama, kernels):
     decoder, prompts = llama.loaded.decoder, [[1, 2, 3], [9, 8, 7, 6, 5]]
     own = [own_logits(llama.loaded.model, prompt) for prompt in prompts]
-    let_read_pages(decoder, kernels, Repeating(), llama.loaded.layout, None, prompts, own)
+    DecodingCheck(decoder, llama.loaded.layout, None).let_read_pages(kernels, Repeating(), prompts, own)
     assert decoder.kernels is None
     assert decoder.graphs is None
 
@@ -143,6 +145,8 @@ def test_the_middle_states_are_those_of_a_pass_without_pages(llama):
         kept: torch.Tensor = states.kept
         return kept
 
-    expected = middle_after(2)
+    # float32 sums in another order: 2.4e-5 apart on some CPUs, where the states of two rows are more than 0.1 apart
+    tolerance, expected = 1e-4, middle_after(2)
+    assert min((one - other).abs().max() for one, other in combinations(expected, 2)) > 1000 * tolerance
     with repeating(llama.loaded):
-        torch.testing.assert_close(middle_after(2), expected)
+        torch.testing.assert_close(middle_after(2), expected, atol=tolerance, rtol=0)

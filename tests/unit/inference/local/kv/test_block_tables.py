@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.local.kv.block_tables import MOST_READERS, BlockTables, blocks_for, index_of_blocks
+from inference.local.kv.block_tables import BlockTables, blocks_for
 from inference.local.kv.shared_prefixes import extend_keys
 
 CPU = torch.device("cpu")
@@ -129,15 +129,6 @@ def test_no_block_is_lost_none_has_two_owners_and_nobody_writes_what_is_shared(s
         check(held)
 
 
-def test_the_lowest_block_that_no_row_has_is_taken_first():
-    tables = BlockTables(blocks=8, block_tokens=4)
-    tables.grow([8, 4, 8], NOTHING)
-    assert tables.rows == [[0, 1], [2], [3, 4]]
-    tables.clear(0)
-    tables.grow([1, 12], NOTHING)
-    assert tables.rows == [[0], [2, 1, 5], [3, 4]]
-
-
 def served(tables, *prompts):
     """Serves prompts one after the other, whose complete blocks are kept."""
     for tokens in prompts:
@@ -145,16 +136,6 @@ def served(tables, *prompts):
         tables.grow([0] * row + [len(tokens)], {row: tables.prefixes.find(keys_of(tokens))})
         tables.prefixes.register(tables.rows[row], keys_of(tokens))
         tables.clear(row)
-
-
-def test_a_prefix_in_the_way_of_a_row_moves_behind_it():
-    tables = BlockTables(blocks=8, block_tokens=4)
-    served(tables, (1,) * 8)
-    changes = tables.grow([12], NOTHING)
-    assert tables.rows == [[0, 1, 2]]
-    assert changes is not None
-    assert (changes.sources, changes.targets, changes.zeroed) == ([0, 1], [7, 6], [0, 1])
-    assert tables.prefixes.find(keys_of((1,) * 8)) == [7, 6]
 
 
 def test_the_least_recently_used_prefix_goes_first_and_its_end_before_its_beginning():
@@ -182,34 +163,3 @@ def test_rows_that_share_a_prefix_take_its_memory_once():
     tables.clear(0)
     assert tables.taken == 6
     assert tables.shared_tokens == 16
-
-
-def test_the_indices_lead_from_rows_to_blocks_and_back():
-    tables = BlockTables(blocks=8, block_tokens=4)
-    tables.rows = [[5], [2, 0], [4]]
-    index = index_of_blocks(tables.rows, CPU)
-    assert (index.blocks, index.shared) == (6, None)
-    assert index.block_at.tolist() == [5, 5, 2, 0, 4, 4]  # behind a row's last block its first
-    assert index.place_of.tolist() == [3, 0, 2, 0, 4, 0]  # blocks 1 and 3 are free
-    assert index.row_of.tolist() == [1, 0, 1, 0, 2, 0]
-    assert (index.by_row.tolist(), index.starts.tolist()) == ([5, 2, 0, 4], [0, 1, 3])
-
-
-def test_rows_after_the_first_read_a_shared_block_by_entries_of_the_same_number_of_readers():
-    tables = BlockTables(blocks=8, block_tokens=4)
-    tables.rows = [[1, 0], [1, 2], [1, 2]]
-    index = index_of_blocks(tables.rows, CPU)
-    assert index.blocks == 3
-    assert index.by_row.tolist() == [1, 0, 3, 2, 4, 5]  # block 1 has the reads 3 and 4, block 2 the read 5
-    assert index.shared is not None
-    assert index.shared.block_of.tolist() == [1, 2]
-    assert index.shared.row_of.tolist() == [1, 2, 2, 0]
-    assert index.place_of.tolist() == [1, 0, 3, 2, 4, 5, 0]
-
-
-def test_no_entry_has_more_readers_than_pay():
-    tables = BlockTables(blocks=8, block_tokens=4)
-    tables.rows = [[0, row + 1] for row in range(2 * MOST_READERS)]
-    shared = index_of_blocks(tables.rows, CPU).shared
-    assert shared is not None
-    assert shared.block_of.tolist() == [0, 0]

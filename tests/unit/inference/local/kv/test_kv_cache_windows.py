@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.local.forward.attention_windows import Window
+from inference.local.kv.attention_windows import Window
 from inference.local.kv.kv_budget import KvLayout, LayerShape
 from inference.local.kv.kv_cache import BudgetExceeded, KvCache
 
@@ -114,8 +114,8 @@ class Rows:
 
     def seen(self, side, row, visible):
         """The values that a row sees in the keys or the values of a layer."""
-        if tables := self.kv.arrangement.tables:
-            held = side[tables.rows[row]].transpose(0, 1).flatten(1, 2)
+        if self.kv.in_blocks:
+            held = side[self.kv.arrangement.blocks_of(row)].transpose(0, 1).flatten(1, 2)
         else:
             held = side[row]
         held = held[:, visible[: held.shape[1]].nonzero()[:, 0]]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from inference.accelerator import HostCopies
-from inference.local.forward.attention_windows import Window
+from inference.local.kv.attention_windows import Window
 from inference.local.kv.kv_budget import KvLayout, LayerShape
 from inference.local.kv.kv_cache import KvCache
 from inference.local.kv.row_offload import OffloadedRows

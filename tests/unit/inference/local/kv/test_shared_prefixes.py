@@ -1,6 +1,5 @@
 """Keys of blocks: equal only for the same tokens behind the same tokens under the same salt."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,12 +24,6 @@ def test_a_key_covers_all_tokens_in_front_of_its_block():
 
 def test_another_salt_gives_other_keys():
     assert not set(keys_of(range(20), "a")) & set(keys_of(range(20), "b"))
-
-
-def test_keys_of_a_longer_row_continue_those_that_are_known():
-    keys = keys_of([1, 2, 3])
-    extend_keys(keys, [1, 2, 3, 4, 5, 6], "a", 2)
-    assert keys == keys_of([1, 2, 3, 4, 5, 6])
 
 
 def test_a_prefix_is_found_up_to_the_first_block_that_nobody_computed():
@@ -67,35 +60,6 @@ def test_the_longest_part_that_a_block_begins_with_is_found_behind_the_same_toke
     assert prefixes.find_part(parts_of(range(90, 106))) == (0, 0)
     assert prefixes.find_part(parts_of(range(16), before=(5, 6))) == (0, 0)
     assert prefixes.find_part(parts_of(range(16), salt="another")) == (0, 0)
-
-
-def test_parts_follow_their_block_when_it_moves_and_end_when_it_is_evicted():
-    prefixes, keys = SharedPrefixes(), [keys_of([0, 1]), keys_of([2, 3])]
-    parts = [parts_of(range(16)), parts_of(range(20, 36))]
-    for block in (0, 1):
-        prefixes.register([block], keys[block])
-        prefixes.register_parts(keys[block][0], parts[block])
-        prefixes.leave(block)
-    prefixes.move({0: 1, 1: 0})
-    assert [prefixes.find_part(part) for part in parts] == [(1, 12), (0, 12)]
-    assert prefixes.evict(1) == [1]
-    assert [prefixes.find_part(part) for part in parts] == [(0, 0), (0, 12)]
-
-
-@pytest.mark.parametrize("first_to_leave", [3, 4])
-def test_a_part_that_two_blocks_begin_with_is_found_until_the_newer_one_is_evicted(first_to_leave):
-    prefixes = SharedPrefixes()
-    for block, tokens in ((3, range(8)), (4, [*range(5), 90, 91, 92])):
-        prefixes.register([block], keys_of([block, block]))
-        prefixes.register_parts(keys_of([block, block])[0], parts_of(tokens))
-    found = []
-    for block in (first_to_leave, 7 - first_to_leave):
-        prefixes.leave(block)
-        found.append(prefixes.find_part(parts_of(range(8))))
-        assert prefixes.evict(1) == [block]
-    assert found == [(4, 4), (4, 4) if first_to_leave == 3 else (0, 0)]
-    prefixes.move({3: 4, 4: 3})
-    assert prefixes.find_part(parts_of(range(8))) == (0, 0)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["register", "evict", "move"]), st.integers(0, 5)), max_size=30))

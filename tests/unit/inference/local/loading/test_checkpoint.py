@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from inference.engine_errors import InferenceError, QuantizationUnavailable, UnsupportedModel
-from inference.local.loading.checkpoint import quantization
-from inference.local.loading.model_loading import load_model
+from inference.local.loading.checkpoint import quantization, read_checkpoint
+from inference.local.loading.model_loading import load_model, prepare_model
+from inference.local.loading.model_outline import outline_model
+from inference.model_directory.model_checks import check_model
+from inference.model_directory.model_weights import weight_files
+from inference.prompts.prompt_format import load_prompt_format
 from tests.unit.inference.model_directories import (
     Change,
     all_of,
@@ -24,6 +28,7 @@ from tests.unit.inference.model_directories import (
     without,
     written,
 )
+from tests.unit.inference.tiny_models import SHAPE, Letters
 
 EMBEDDING, LAST = "model.embed_tokens.weight", "model.layers.1."
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 2923024\n"
@@ -94,7 +99,23 @@ REFUSED: dict[str, tuple[Change, str]] = {
         r"lm_head.weight is stored as I8, and its config.json names no quantisation",
     ),
     "pickled weights": (pickled, "only pickled ones, which may run code"),
+    "shards without their index": (
+        all_of(sharded, removed("model.safetensors.index.json")),
+        r"it has model-00001-of-00002.safetensors, and neither .* fetch that file, too",
+    ),
+    "a GGUF file in its place": (
+        all_of(removed("model.safetensors"), written("small.Q4_K.gguf", "GGUF")),
+        r"no weights \(\*\.safetensors\), but small.Q4_K.gguf: name this file",
+    ),
     "a missing shard": (a_shard_is_missing, "safetensors is missing, which model.safetensors.index.json names"),
+    "missing weights of a name": (
+        setting("config.json", transformers_weights="other.safetensors"),
+        "other.safetensors is missing, which config.json names as transformers_weights",
+    ),
+    "pickled weights of a name": (
+        all_of(pickled, setting("config.json", transformers_weights="pytorch_model.bin")),
+        "no safetensors file|cut off",
+    ),
     "a tensor twice": (a_tensor_is_in_both_shards, "both have "),
     "a damaged index": (all_of(sharded, written("model.safetensors.index.json", "{")), "index.json is no JSON"),
     "no configuration": (removed("config.json"), "it has no config.json"),
@@ -139,6 +160,8 @@ REFUSED: dict[str, tuple[Change, str]] = {
         written("tokenizer_config.json", "{"),
         "its tokenizer_config.json is no JSON",
     ),
+    "sentence-transformers": (written("modules.json", "[]"), "gives vectors or scores .* serve it with MAGNUS_EMBED"),
+    "a cross-encoder": (setting("config.json", architectures=["BertForSequenceClassification"]), "MAGNUS_EMBED"),
     "an adapter": (written("adapter_config.json", '{"peft_type": "LORA"}'), "it is an adapter"),
     "bitsandbytes": (quantised(quant_method="bitsandbytes", load_in_4bit=True), "pip install bitsandbytes"),
     "bitsandbytes, not named": (quantised(load_in_8bit=True), "pip install bitsandbytes"),
@@ -160,6 +183,43 @@ def test_what_cannot_be_loaded_right_is_refused_in_one_line(what: str, model: Pa
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_loaded_right_is_told_in_the_same_words_before_weights_are_read(what: str, model: Path):
+    change, said = REFUSED[what]
+    change(model)
+
+    def look_before_loading() -> None:
+        check_model(str(model))
+        load_prompt_format(str(model))
+        outline_model(str(model), torch.device("cpu"), "auto")
+
+    with pytest.raises(InferenceError, match=said):
+        look_before_loading()
+
+
+@pytest.mark.parametrize("named", ["a.safetensors", "model.safetensors.index.json"])
+def test_weights_that_the_configuration_names_are_those_that_are_looked_at_and_loaded(model: Path, named: str):
+    stored = model / "model.safetensors"
+    right = load_file(stored)
+    if named == "a.safetensors":
+        stored.rename(model / named)
+    else:
+        sharded(model)
+    save_file({name: torch.zeros_like(value) for name, value in right.items()}, stored, metadata={"format": "pt"})
+    setting("config.json", transformers_weights=named)(model)
+    assert stored not in weight_files(model)
+    check_model(str(model))
+    loaded = read_checkpoint(str(model), torch.device("cpu"), "float32", None)
+    assert torch.equal(loaded.get_input_embeddings().weight, right[EMBEDDING])
+
+
+def test_a_model_whose_own_forward_pass_fails_is_told_so():
+    broken = LlamaForCausalLM(LlamaConfig(**SHAPE))
+    broken.lm_head = torch.nn.Linear(5, 5)
+    with pytest.raises(UnsupportedModel, match="its own forward pass fails: RuntimeError"):
+        prepare_model(broken, Letters(), "broken")
 
 
 @pytest.mark.parametrize(

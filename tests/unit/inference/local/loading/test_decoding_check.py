@@ -52,6 +52,13 @@ def test_a_dependence_that_no_rule_knows_is_found_by_the_check():
         prepare_model(model, Letters(), "llama")
 
 
+def test_loading_tells_the_thresholds_that_were_too_dear_to_check():
+    far = 2**29
+    model = llama(first_window=20, rows_chunk=far)
+    model.config.max_position_embeddings = 2 * far
+    assert prepare_model(model, Letters(), "llama").unchecked == (far,)
+
+
 def test_only_a_long_row_is_left_out_where_memory_lacks():
     with unless_memory_lacks([[1] * SHORT[0], [1] * 30]):
         raise torch.OutOfMemoryError

@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import Gemma4Config, GenerationConfig, MistralConfig, MistralForCausalLM
 
+from inference.engine_requests import DecodingRequest
 from inference.local.engine import Engine
-from inference.local.forward.attention_windows import Window
+from inference.local.kv.attention_windows import Window
 from inference.local.loading.model_loading import end_ids, prepare_model
-from inference.sequences import Sequence
 from tests.unit.inference.tiny_models import EOS, POSITIONS, SHAPE, Letters
 
 
@@ -48,5 +48,5 @@ def test_half_precision_is_served_in_half_the_memory(dtype, llama):
     loaded = replace(prepare_model(model, Letters(), "half"), eos_ids=frozenset())
     assert loaded.layout.dtype == dtype
     assert loaded.delta_bytes == 2 * 2 * 1 * 8 * 2
-    results, _ = Engine(loaded, 2**20).run([Sequence("a", (9, 10, 11), 8), Sequence("b", (12,), 8)])
+    results, _ = Engine(loaded, 2**20).run([DecodingRequest("a", (9, 10, 11), 8), DecodingRequest("b", (12,), 8)])
     assert [len(row.generated_ids) for row in results] == [8, 8]

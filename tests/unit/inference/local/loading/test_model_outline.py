@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from inference.engine_errors import UnsupportedModel
 from inference.local.loading.cache_layout import served_layout
 from inference.local.loading.model_outline import outline_model
 from settings import BUNDLED_MODEL
@@ -74,9 +73,3 @@ def test_the_ends_are_named_with_their_ids(tmp_path: Path) -> None:
 def test_a_model_without_positions_of_its_own_is_unbounded(tmp_path: Path) -> None:
     assert outline_model(configured(tmp_path, tiny_model(Family("", "llama"))), CPU, "auto").bounded
     assert outline_model(str(tmp_path), CPU, "auto").max_positions == POSITIONS
-
-
-@pytest.mark.parametrize("model_type", ["openai-gpt", "doge"])
-def test_a_family_that_is_not_served_is_refused_as_at_loading(tmp_path: Path, model_type: str) -> None:
-    with pytest.raises(UnsupportedModel, match="vLLM: magnus up --engine"):
-        outline_model(configured(tmp_path, tiny_model(Family("", model_type))), CPU, "auto")

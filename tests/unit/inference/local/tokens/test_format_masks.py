@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inference.engine_requests import JsonFormat
 from inference.json_grammar import compiled
 from inference.local.batch_rows import BatchRow
 from inference.local.engine import Engine
 from inference.local.tokens.format_masks import FormatMasks, RowFormat
-from inference.sequences import JsonFormat
+from inference.prompts.prompt_format import load_prompt_format
 from request_body import Sampling
+from settings import BUNDLED_MODEL
 from tests.unit.inference.tiny_models import AMPLE, drain, known
 
 LIMIT = 400  # tokens; the bundled model's are bytes and syllables
@@ -94,20 +96,12 @@ def test_an_answer_may_be_held_to_a_pattern(temperature):
     assert re.fullmatch(pattern, bundled.loaded.tokenizer.decode(done.generated_ids[:-1]))
 
 
-def test_any_object_may_be_asked_for_and_ends_by_itself_or_at_its_limit():
+def test_an_answer_may_be_held_to_a_grammar():
     bundled = known("bundled")
-    engine = Engine(bundled.loaded, AMPLE)
-    asked = [
-        one.sequence(str(n), limit=LIMIT, format=JsonFormat(), sampling=Sampling(1.0, seed=n))
-        for n, one in enumerate(bundled.pool)
-    ]
-    done, _ = engine.run(asked)
-    for row in done:
-        text = bundled.loaded.tokenizer.decode(row.generated_ids)
-        assert text.startswith("{")
-        if row.reason == "eos":
-            assert isinstance(json.loads(bundled.loaded.tokenizer.decode(row.generated_ids[:-1])), dict)
-    assert {row.reason for row in done} <= {"eos", "limit"}
+    asked = JsonFormat(grammar='root ::= ("yes" | "no.") " " [a-c] [a-c] [a-c]')
+    [done], _ = Engine(bundled.loaded, AMPLE).run([bundled.pool[0].sequence("a", format=asked)])
+    assert done.reason == "eos"
+    assert re.fullmatch(r"(yes|no\.) [a-c]{3}", bundled.loaded.tokenizer.decode(done.generated_ids[:-1]))
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, 9])
@@ -137,6 +131,57 @@ def test_a_schema_that_cannot_be_kept_to_is_the_error_of_its_row_alone(schema):
     assert (done["bad"].reason, done["bad"].generated_ids) == ("refused", ())
     assert "format" in done["bad"].refusal
     assert done["good"].generated_ids == bundled.pool[1].answer
+
+
+KEPT = [
+    *(
+        r"a+",
+        r"\p{L}+",
+        r"[\p{Lu}&&[A-F]]+",
+        r"a{1000}",
+        r"^abc$",
+        r"^a|b$",
+        r"\Aabc\z",
+        r"(|a)",
+        r"a||b",
+        r"(?i)straße",
+    ),
+    *(r"\d{3}-\d{4}", r"(a|aa)*b", r"(.*a){20}", r"\x00", r"\x{1F600}", r"(?P<n>a)", r"a*?", "/", "🦊", "<|im_end|>"),
+]
+# Our engine's grammars know no look-around and no references; the last three fail with the model's own tokens alone.
+NOT_KEPT = [
+    *(
+        r"(?=x)y",
+        r"(?!x)y",
+        r"(?<=a)b",
+        r"(a)\1",
+        r"\bword\b",
+        r"a^b",
+        r"a$b",
+        r"(?m)^a$",
+        r"[]",
+        r"[\ud800]",
+        r"(?>a)",
+    ),
+    *(r"a{,3}", r"a{3,1}", r"\Q.\E", r"[z-a]", r"*a", "(", "a{", r"[^\s\S]", r"[a&&b]", "<eos>", "a<eos>b"),
+]
+WEB = load_prompt_format(str(BUNDLED_MODEL)).formats
+NO_STRINGS = [r"(?=x)y", r"(a)\1", r"\bword\b", r".{0,20000}", r"(\p{L}{1,20}\s){1,100}\."]
+
+
+@pytest.mark.parametrize(
+    ("format", "kept"),
+    [
+        *((JsonFormat(pattern=pattern), True) for pattern in KEPT),
+        *((JsonFormat(pattern=pattern), False) for pattern in NOT_KEPT),
+        *((JsonFormat(json.dumps({"type": "string", "pattern": pattern})), False) for pattern in NO_STRINGS),
+    ],
+    ids=lambda one: str(one.pattern or one.schema)[:40] if isinstance(one, JsonFormat) else str(one),
+)
+def test_the_web_process_accepts_the_patterns_that_a_worker_can_keep_to_and_no_others(format, kept):
+    worker = known("bundled").loaded.format_masks
+    assert worker is not None
+    assert (WEB.problem_of(format) is None, worker.prepare(format) is None) == (kept, kept)
 
 
 def test_a_row_resumed_with_tokens_that_its_format_rules_out_is_refused(llama):
@@ -205,13 +250,3 @@ def test_a_row_beyond_its_budget_of_cpu_time_is_refused():
     row = row_format(None)
     row._spend(10.0)
     assert "CPU time" in row.error
-
-
-def test_a_prepared_format_is_compiled_once_for_its_row():
-    masks = masks_of_bundled()
-    integer = JsonFormat('{"type": "integer"}')
-    assert masks.prepare(integer) is None
-    assert len(masks._prepared) == 1
-    assert isinstance(masks.matcher(integer, ()), RowFormat)
-    assert not masks._prepared
-    assert masks.prepare(JsonFormat('{"type": "foo"}'))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsWarper
 
 from inference.local.tokens.sampling import greedy, sample, truncate, uniform_numbers
+from protocol.responses.response_schemas import CreateResponse
 from request_body import LEAST_TEMPERATURE, Sampling
-from webapp.responses.response_schemas import CreateResponse
 
 
 @settings(deadline=None, derandomize=True)
@@ -35,11 +35,6 @@ def test_evenly_spread_numbers_sample_each_token_as_often_as_it_is_likely():
     uniforms = [(n + 0.5) / 800 for n in range(800)]
     drawn = sample(logits.expand(800, -1), [Sampling(temperature=1)] * 800, uniforms).tolist()
     assert Counter(drawn) == {0: 400, 1: 200, 2: 100, 3: 100}
-
-
-def test_a_token_without_probability_is_never_drawn():
-    logits = torch.tensor([[-torch.inf, 1.0, -torch.inf]]).expand(2, -1)
-    assert sample(logits, [Sampling(temperature=1)] * 2, [0.0, 1 - 2**-53]).tolist() == [1, 1]
 
 
 def test_rows_with_and_without_truncation_are_sampled_as_they_would_be_alone():
@@ -95,18 +90,6 @@ def test_whatever_the_api_admits_a_token_of_the_vocabulary_is_drawn_and_none_tha
         assert 0 <= token < len(row)
         allowed = [logit for logit in of_row if logit > -torch.inf]
         assert not allowed or torch.isnan(torch.tensor(of_row)).any() or of_row[token] > -torch.inf
-
-
-@settings(deadline=None, derandomize=True)
-@given(
-    temperature=st.sampled_from([LEAST_TEMPERATURE, 1e-3, 1e30, 1e300]) | st.floats(LEAST_TEMPERATURE, 1e300),
-    row=logits_of_a_row,
-)
-def test_no_temperature_makes_logits_overflow_and_no_number_that_is_none_is_drawn(temperature, row):
-    drawn = sample(torch.tensor([row]), [Sampling(temperature)], [0.3]).item()
-    numbers = [logit for logit in row if logit > -torch.inf]
-    assert 0 <= drawn < len(row)
-    assert not numbers or row[drawn] > -torch.inf
 
 
 def test_the_colder_the_closer_to_the_likeliest_and_below_the_least_temperature_it_is_the_likeliest():

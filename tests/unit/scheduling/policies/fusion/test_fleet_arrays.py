@@ -48,11 +48,6 @@ def peak_step_by_step(rows: list[tuple[int, int]], memory: KvMemory) -> float:
     return most
 
 
-def test_the_peak_is_just_before_some_row_ends() -> None:
-    # 3 rows of up to 10 + 2, then 2 of up to 10 + 5, then one of 4 + 30: 36, 30, 34
-    assert peak_of([(10, 5), (4, 30), (8, 2)]) == 36
-
-
 @examples(30)
 @given(ROWS.filter(bool), MEMORIES)
 def test_the_peak_is_that_of_decoding_step_by_step(rows: list[tuple[int, int]], memory: KvMemory) -> None:
@@ -67,14 +62,6 @@ def test_with_a_joiner_it_is_too(
     future = future_of(one, other, memory=memory)
     peaks = future.peaks_with(np.array([1, 0]), np.array([cached] * 2), np.array([remaining] * 2))
     assert peaks.tolist() == [peak_step_by_step([*rows, (cached, remaining)], memory) for rows in (other, one)]
-
-
-def test_rows_are_reserved_in_tokens_of_the_padded_batch() -> None:
-    # beside one row of 100 + 10, a short row takes as much as the long one: 2 · 105; a long one makes both as long
-    future = future_of([(100, 10)])
-    assert future.peaks_with(np.array([0]), np.array([5.0]), np.array([5.0])).tolist() == [210]
-    assert future.peaks_with(np.array([0]), np.array([200.0]), np.array([5.0])).tolist() == [410]
-    assert pytest.approx(future.peaks_with(np.array([0]), np.array([5.0]), np.array([50.0]))) == [220]
 
 
 def test_running_rows_are_predicted_from_what_they_have_generated_and_never_beyond_their_limit() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from scheduling.policies.fusion.fusion_policy import Fusion
-from scheduling.policy import Assignment, RunningRow, Worker
+from scheduling.policy import RunningRow, Worker
 from scheduling.request import RowLength
 from tests.unit.scheduling.scheduling_builders import SLOPED, a_paged_worker, a_request, a_row, a_worker, add_all, ids
 
@@ -123,14 +123,6 @@ def test_a_joiner_is_buffered_until_its_waiting_has_cost_half_of_a_join() -> Non
     assert (len(policy), policy.wake_at(0.09)) == (0, None)
 
 
-def test_two_joiners_are_held_half_as_long() -> None:
-    policy = Fusion()
-    add_all(policy, [a_request("a"), a_request("b")])
-    assert policy.assign([RUNNING], 0.0) == []
-    assert policy.wake_at(0.0) == pytest.approx(0.0436)
-    assert ids(policy.assign([RUNNING], 0.044)) == {"w": [["a", "b"]]}
-
-
 def test_a_joiner_may_be_discarded_while_it_is_held() -> None:
     policy = Fusion()
     add_all(policy, [a_request("a"), a_request("b")])
@@ -140,20 +132,21 @@ def test_a_joiner_may_be_discarded_while_it_is_held() -> None:
     assert ids(policy.assign([RUNNING], 1.0)) == {"w": [["b"]]}
 
 
+def test_no_decision_is_due_for_joiners_that_are_gone() -> None:
+    policy = Fusion()
+    policy.add(a_request("a"), 0.0)
+    policy.assign([RUNNING], 0.0)
+    policy.discard("a")
+    policy.assign([RUNNING], 0.01)
+    assert policy.wake_at(0.01) is None
+
+
 def test_a_joiner_goes_elsewhere_when_its_worker_is_gone_or_has_no_memory_left() -> None:
     for later in ([], [a_worker(costs=SLOPED, tokens=60, rows=ROWS)]):  # 5 · 13 tokens are more than 60
         policy = Fusion()
         policy.add(a_request(), 0.0)
         policy.assign([RUNNING], 0.0)
         assert ids(policy.assign([*later, a_worker("other")], 0.01)) == {"other": [["r"]]}
-
-
-def test_a_waiting_request_may_be_discarded() -> None:
-    policy = Fusion()
-    policy.add(a_request(), 0.0)
-    assert policy.discard("r")
-    assert not policy.discard("r")
-    assert len(policy) == 0
 
 
 def a_full_worker(name: str = "w") -> Worker:
@@ -199,14 +192,6 @@ def test_a_request_that_comes_behind_another_when_predicted_anew_keeps_no_worker
     assert ids(policy.assign([a_worker(tokens=200)], 14.0)) == {"w": [["early"]]}
 
 
-def test_rows_that_did_not_fit_wait_again_and_a_lone_one_reserves_its_limit() -> None:
-    policy = Fusion()
-    policy.out_of_memory(Assignment("w", (a_request("a"), a_request("b")), joins=True), 0.0)
-    policy.out_of_memory(Assignment("w", (a_request("c"),), joins=True), 0.0)
-    (assignment,) = policy.assign([a_worker()], 0.0)
-    assert {request.id: request.predicted for request in assignment.requests} == {"a": 10, "b": 10, "c": 1024}
-
-
 def test_the_queue_is_shown_by_arrival_before_any_worker_is_known() -> None:
     policy = Fusion()
     add_all(policy, [a_request("b", at=1.0), a_request("a", at=1.0), a_request("c", at=0.5)])
@@ -223,13 +208,6 @@ def test_the_queue_is_shown_in_batches_that_fit_a_worker() -> None:
     shown = list(policy.waiting(0.3))
     assert [[request.id for request in batch.requests] for batch in shown] == [["0", "1", "2"], ["3"]]
     assert [batch.estimated_s for batch in shown] == pytest.approx([1.03, 1.01])
-
-
-def test_an_empty_queue_is_shown_empty() -> None:
-    policy = Fusion()
-    policy.add(a_request(), 0.0)
-    policy.assign([a_worker()], 0.0)
-    assert list(policy.waiting(0.0)) == []
 
 
 def test_a_request_that_comes_back_unfinished_goes_before_all_that_wait() -> None:

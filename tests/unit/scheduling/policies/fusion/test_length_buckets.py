@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.policies.fusion.length_buckets import LengthBuckets, TenantQueues, WaitingRequest
+from scheduling.policies.fusion.length_buckets import MOST_BUCKETS, LengthBuckets, TenantQueues, WaitingRequest
 from scheduling.request import Request
+from scheduling.virtual_token_counters import Account
 from tests.unit.scheduling.scheduling_builders import a_request, examples
 
 
@@ -21,14 +22,6 @@ def buckets_of(*requests: Request) -> LengthBuckets:
 
 def head_ids(buckets: LengthBuckets) -> set[str]:
     return {waiting.request.id for bucket in buckets.bucket_keys() if (waiting := buckets.first(bucket))}
-
-
-def test_alike_requests_leave_their_bucket_in_order_of_arrival() -> None:
-    buckets = buckets_of(a_request("b", at=2.0), a_request("a", at=1.0), a_request("long", at=3.0, length=20))
-    assert head_ids(buckets) == {"a", "long"}
-    buckets.take("a")
-    assert head_ids(buckets) == {"b", "long"}
-    assert (buckets.head_column("b"), buckets.head_column("a")) == (0, None)
 
 
 def test_requests_with_a_deadline_leave_theirs_in_order_of_deadlines() -> None:
@@ -48,6 +41,21 @@ def test_a_request_that_cannot_keep_its_deadline_waits_by_arrival() -> None:
     assert len(buckets) == 3
 
 
+def test_however_many_priorities_a_tenant_chooses_a_decision_considers_a_bounded_number_of_requests() -> None:
+    lengths = [(2**one, 2**two) for one in range(10) for two in range(10)]
+    requests = [
+        a_request(f"{priority}-{prompt}-{tokens}", length=prompt, predicted=tokens, priority=priority)
+        for priority in range(-100, 101)
+        for prompt, tokens in lengths
+    ]
+    buckets = buckets_of(*requests)
+    assert len(buckets) == 20_100
+    assert len(buckets.bucket_keys()) <= MOST_BUCKETS + len(lengths)
+    assert {f"100-{prompt}-{tokens}" for prompt, tokens in lengths} <= head_ids(buckets)  # nobody of them waits behind
+    assert [buckets.take(one.id).request.id for one in requests] == [one.id for one in requests]
+    assert buckets.bucket_keys() == []
+
+
 def test_the_first_few_of_each_bucket_come_in_its_order() -> None:
     buckets = buckets_of(*(a_request(name, at=at) for name, at in (("c", 3.0), ("a", 1.0), ("b", 2.0), ("d", 4.0))))
     buckets.add(WaitingRequest(a_request("long", length=100)))
@@ -57,13 +65,6 @@ def test_the_first_few_of_each_bucket_come_in_its_order() -> None:
     assert [waiting.request.id for waiting in buckets.first_of_each(1)] == ["a", "long"]
     assert [waiting.request.id for waiting in buckets.first_of_each(9)] == ["a", "b", "d", "long"]
     assert buckets_of().first_of_each(9) == []
-
-
-def test_there_may_be_many_buckets() -> None:
-    lengths = [(2**one, 2**other) for one in range(10) for other in range(10)]
-    buckets = buckets_of(*(a_request(str(pair), length=pair[0], predicted=pair[1]) for pair in lengths))
-    heads = buckets.heads()
-    assert list(zip(heads.prefill.tolist(), heads.remaining.tolist(), strict=True)) == lengths
 
 
 @examples(50)
@@ -99,16 +100,16 @@ def queues_of(*tenants: str) -> TenantQueues:
 
 def test_the_least_served_tenants_come_first_and_equal_ones_by_name() -> None:
     queues = queues_of("c", "a", "b")
-    queues.counters.charge("a", 1.0)
-    assert queues.least_served(8) == ["b", "c", "a"]
-    assert queues.least_served(2) == ["b", "c"]
+    queues.counters.charge(Account("a"), 1.0)
+    assert queues.least_served(8) == [Account("b"), Account("c"), Account("a")]
+    assert queues.least_served(2) == [Account("b"), Account("c")]
 
 
 def test_a_tenant_without_waiting_requests_takes_no_turn() -> None:
     queues = queues_of("a", "b")
     assert "a" in queues
     assert queues.take("a").request.id == "a"
-    assert ("a" in queues, len(queues), queues.least_served(8)) == (False, 1, ["b"])
+    assert ("a" in queues, len(queues), queues.least_served(8)) == (False, 1, [Account("b")])
     with pytest.raises(KeyError):
         queues.take("a")
 
@@ -122,3 +123,10 @@ def test_the_backlog_is_the_work_of_all_that_waits() -> None:
     queues.take("long")
     assert queues.mean_remaining() == 10.0
     assert [waiting.request.id for waiting in queues] == ["short"]
+
+
+def test_there_may_be_many_buckets() -> None:
+    lengths = [(2**one, 2**other) for one in range(10) for other in range(10)]
+    buckets = buckets_of(*(a_request(str(pair), length=pair[0], predicted=pair[1]) for pair in lengths))
+    heads = buckets.heads()
+    assert list(zip(heads.prefill.tolist(), heads.remaining.tolist(), strict=True)) == lengths

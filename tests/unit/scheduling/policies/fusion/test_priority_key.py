@@ -16,7 +16,8 @@ from scheduling.policies.fusion.priority_key import (
     serving_order,
 )
 from scheduling.request import PRIORITY_S, Request
-from tests.unit.scheduling.scheduling_builders import a_paged_worker, a_request, a_worker
+from scheduling.virtual_token_counters import Account
+from tests.unit.scheduling.scheduling_builders import a_paged_worker, a_request
 
 # a token to generate takes a tenth of a second of the fleet, nothing else does
 LOAD = FleetLoad(drain_s=20.0, step_s=0.1, seconds_per_feature=np.array([0.0, 0.0, 0.1, 0.0]))
@@ -68,7 +69,7 @@ def order_of(*requests: Request, served: dict[str, float] | None = None) -> list
     for request in requests:
         queues.add(WaitingRequest(request, NOT_DUE))
     for tenant, tokens in (served or {}).items():
-        queues.counters.charge(tenant, tokens)
+        queues.counters.charge(Account(tenant), tokens)
     return [request.id for request in serving_order(queues.by_tenant, queues.counters, QUEUE_LOAD, 10.0)]
 
 
@@ -96,14 +97,6 @@ def test_a_heavier_tenant_has_more_turns() -> None:
 def test_what_lies_behind_the_front_of_its_bucket_follows_by_arrival() -> None:
     requests = [a_request(f"{n:04}", at=n / 1000) for n in range(REQUESTS_BY_KEY + 2)]
     assert order_of(*reversed(requests)) == [request.id for request in requests]
-
-
-def test_requests_are_cut_where_one_more_would_not_fit_a_worker_of_mean_capacity() -> None:
-    fleet = FleetArrays([a_worker("a", tokens=50), a_worker("b", tokens=70)])
-    requests = [a_request(str(n)) for n in range(4)] + [a_request("big", length=90)]
-    shown = [[request.id for request in batch.requests] for batch in in_batches(requests, fleet, 0.0)]
-    assert shown == [["0", "1", "2"], ["3"], ["big"]]  # 3 · (10 + 10) tokens of 60
-    assert list(in_batches([], fleet, 0.0)) == []
 
 
 def test_for_paged_workers_requests_are_cut_by_their_own_tokens_and_the_places() -> None:

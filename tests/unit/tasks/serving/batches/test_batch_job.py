@@ -8,11 +8,11 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from inference.prompt_format import PromptFormat
-from inference.sequences import JsonFormat, TokenLogprob
+from inference.engine_requests import DecodingRequest, JsonFormat, TokenLogprob
+from inference.prompts.prompt_format import PromptFormat
 from models.leasing.leases import Lease, TakenBatch, TakenRequest
 from request_body import Sampling
-from tasks.serving.batches.batch_job import cache_salt, prepare
+from tasks.serving.batches.batch_job import BatchJob, cache_salt, prepare
 
 
 def words() -> PromptFormat:
@@ -31,30 +31,35 @@ def prompt(
     return TakenRequest(id, "small", "one", input, body or {}, 5, generated_ids)
 
 
+def decoded(job: BatchJob) -> list[DecodingRequest]:
+    return [one for one in job.sequences if isinstance(one, DecodingRequest)]
+
+
 def test_a_prompt_becomes_token_ids_with_what_earlier_slices_generated():
     job = prepare(taken(prompt("a", "two three", generated_ids=(3, 3))), words(), max_positions=10)
-    (sequence,) = job.sequences
+    (sequence,) = decoded(job)
     assert (sequence.prompt_ids, sequence.generated_ids, sequence.limit) == ((1, 2, 3), (3, 3), 5)
     assert (job.joins, job.iteration_limit, job.preempts) == (True, 9, ("x",))
 
 
 def test_what_a_client_said_about_sampling_and_stopping_reaches_the_engine():
-    body = {"sampling": {"temperature": 0.5, "top_p": None, "top_k": 3, "seed": 7}, "stop": ["three"]}
-    (sequence,) = prepare(taken(prompt("a", "two", body)), words(), max_positions=10).sequences
+    body = {"sampling": {"temperature": 0.5, "top_k": 3, "seed": 7}, "stop": ["three"]}
+    (sequence,) = decoded(prepare(taken(prompt("a", "two", body)), words(), max_positions=10))
     assert sequence.sampling == Sampling(temperature=0.5, top_k=3, seed=7)
     assert sequence.stop == ("three",)
+
+
+def test_nothing_but_its_format_ends_an_answer_that_is_held_to_one():
+    body = {"sampling": {"stop_token_ids": [3]}, "stop": ["three"], "format": {"type": "json_object"}}
+    (sequence,) = decoded(prepare(taken(prompt("a", "two", body)), words(), max_positions=10))
+    assert sequence.format == JsonFormat(None)
+    assert (sequence.stop, sequence.sampling.stop_token_ids) == ((), ())
 
 
 def test_a_conversation_is_encoded_turn_by_turn():
     body = {"messages": [{"role": "user", "content": "two"}, {"role": "assistant", "content": "three"}]}
     (sequence,) = prepare(taken(prompt("a", "ignored", body)), words(), max_positions=30).sequences
     assert [word for word in sequence.prompt_ids if word > 1] == [2, 3]
-
-
-def test_a_prompt_that_leaves_no_position_for_an_answer_is_set_apart():
-    job = prepare(taken(prompt("a", "two " * 20), prompt("b", "two")), words(), max_positions=10)
-    assert [sequence.id for sequence in job.sequences] == ["b"]
-    assert [(one.request_id, one.code) for one in job.unservable] == [("a", "context_length_exceeded")]
 
 
 def test_what_no_engine_accepts_is_set_apart_too():
@@ -77,7 +82,7 @@ def test_what_a_client_asked_of_its_answers_form_reaches_the_engine():
     body = {"format": {"type": "json_schema", "name": "n", "schema": schema}, "top_logprobs": 3}
     asked = replace(prompt("a", "two", body, (3, 2)), logprobs=[[3, -0.5, [[3, -0.5]]], [2, -1.0, []], [1, -9.0, []]])
     (sequence,) = prepare(taken(asked), words(), max_positions=10).sequences
-    assert (sequence.format, sequence.top_logprobs) == (JsonFormat('{"type":"object"}'), 3)
+    assert (sequence.format, sequence.top_logprobs) == (JsonFormat('{"type": "object"}'), 3)
     # of a token that the planner does not let it keep, nothing is known
     assert sequence.logprobs == (TokenLogprob(3, -0.5, ((3, -0.5),)), TokenLogprob(2, -1.0))
     (plain,) = prepare(taken(prompt("a", "two", {"format": {"type": "json_object"}})), words(), 10).sequences
@@ -98,32 +103,29 @@ def test_each_tenant_has_a_salt_that_does_not_tell_its_name_and_differs_between_
     assert len(set(salts)) == 4
     assert cache_salt("acme", "one") == salts[0]
     job = prepare(taken(replace(prompt("a", "two"), tenant="acme")), words(), 10, salt_key="one")
-    assert [sequence.cache_salt for sequence in job.sequences] == [salts[0]]
+    assert [sequence.cache_salt for sequence in decoded(job)] == [salts[0]]
     assert "acme" not in salts[0]
 
 
 def test_what_else_a_client_asks_of_its_answer_reaches_the_engine():
     body = {
-        "sampling": {"min_p": 0.1, "repetition_penalty": 1.5},
-        "ignore_eos": True,
-        "min_tokens": 3,
-        "stop_token_ids": [2, 3],
+        "sampling": {
+            "min_p": 0.1,
+            "repetition_penalty": 1.5,
+            "ignore_eos": True,
+            "min_tokens": 3,
+            "stop_token_ids": [2, 3],
+        },
         "echo": True,
         "top_logprobs": 1,
         "raw": True,
     }
-    (sequence,) = prepare(taken(prompt("a", "two three", body)), words(), max_positions=10).sequences
+    (sequence,) = decoded(prepare(taken(prompt("a", "two three", body)), words(), max_positions=10))
     assert sequence.sampling == Sampling(
         min_p=0.1, repetition_penalty=1.5, ignore_eos=True, min_tokens=3, stop_token_ids=(2, 3)
     )
     assert sequence.prompt_logprobs
     assert (sequence.prompt_ids, sequence.turns) == ((2, 3), ())  # without the instructions, and no conversation
-
-
-def test_token_ids_that_a_client_sent_are_the_prompt():
-    body = {"raw": True, "prompt_ids": [3, 3]}
-    (sequence,) = prepare(taken(prompt("a", "ignored", body)), words(), max_positions=10).sequences
-    assert sequence.prompt_ids == (3, 3)
 
 
 def test_a_required_call_is_the_format_of_the_answer_and_tools_without_a_template_are_set_apart():

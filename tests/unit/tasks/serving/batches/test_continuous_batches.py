@@ -1,7 +1,6 @@
 from typing import Any
 
 from models.leasing.batch_results import BatchEnded, RowReturned
-from models.tables import BatchStatus
 from tasks.serving.batches.continuous_batches import ContinuousBatches
 from tasks.serving.results.engine_events import EngineEvent, RowEnded
 from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, out_of_memory, row
@@ -36,24 +35,6 @@ def test_each_batch_ends_with_its_own_last_row():
     assert (figures[1].valid_tokens, figures[1].generation_length, figures[1].iterations) == (6, 6, 6)
 
 
-def test_joiners_that_do_not_fit_end_as_out_of_memory_and_the_running_row_goes_on():
-    setting = Setting(most_rows=1)
-    setting.batches.admit(job(1, row("a", 2), joins=True))
-    setting.batches.admit(job(2, row("b"), joins=True))
-    setting.drain()
-    assert [(event.lease.batch_id, event.status) for event in setting.of(BatchEnded)] == [
-        (2, BatchStatus.out_of_memory),
-        (1, BatchStatus.finished),
-    ]
-
-
-def test_a_row_that_does_not_fit_alone_goes_back_for_a_larger_worker():
-    setting = Setting(most_rows=0)
-    setting.batches.admit(job(1, row("a"), joins=True))
-    assert [(event.request_id, event.outgrew) for event in setting.of(RowReturned)] == [("a", True)]
-    assert [event.status for event in setting.of(BatchEnded)] == [BatchStatus.out_of_memory]
-
-
 def test_when_rows_outgrow_the_memory_the_one_that_joined_last_goes_back():
     setting = Setting()
     setting.batches.admit(job(1, row("first", 6), joins=True))
@@ -78,16 +59,6 @@ def test_the_last_row_that_outgrows_the_memory_goes_back_with_its_tokens_for_a_l
     assert setting.batches.open == []
 
 
-def test_preempted_rows_go_back_before_the_joiners_run():
-    setting = Setting(most_rows=1)
-    setting.batches.admit(job(1, row("a", 9), joins=True))
-    setting.batches.step()
-    setting.batches.admit(job(2, row("b", 1), joins=True, preempts=["a"]))
-    setting.drain()
-    assert [(event.request_id, len(event.generated_ids)) for event in setting.of(RowReturned)] == [("a", 2)]
-    assert [event.ended.id for event in setting.of(RowEnded)] == ["b"]
-
-
 def test_abandoned_rows_leave_the_engine_without_an_answer():
     setting = Setting()
     setting.batches.admit(job(1, row("a", 9), joins=True))
@@ -105,15 +76,6 @@ def test_a_request_that_comes_again_while_its_lost_row_still_runs_replaces_it():
     setting.batches.admit(job(2, row("a", 2), joins=True))
     setting.drain()
     assert [(e.lease.batch_id, len(e.ended.generated_ids)) for e in setting.of(RowEnded)] == [(2, 2)]
-
-
-def test_a_cancelled_row_ends_with_the_tokens_that_it_has():
-    setting = Setting()
-    setting.batches.admit(job(1, row("a", 9), joins=True))
-    setting.batches.step()
-    setting.batches.remove(frozenset({"a", "elsewhere"}))
-    assert [(e.ended.reason, len(e.ended.generated_ids)) for e in setting.of(RowEnded)] == [("removed", 2)]
-    assert setting.batches.open == []
 
 
 def test_rows_that_make_way_leave_slots_for_the_joiners():

@@ -3,16 +3,17 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from time import monotonic
 
 import pytest
 import structlog
 
+from inference.engine_requests import DecodingRequest
 from models.leasing.batch_results import BatchBegan, BatchEnded, RowReturned
 from models.leasing.requeue import Failure
 from models.tables import BatchStatus
-from tasks.serving.batches.batch_job import Unservable
 from tasks.serving.batches.engine_thread import EngineThread
-from tasks.serving.results.engine_events import EngineEvent, RowEnded, RowFailed
+from tasks.serving.results.engine_events import EngineEvent, RowEnded
 from tasks.serving.results.live_tokens import LiveRows, StepTokens
 from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, row
 
@@ -67,6 +68,17 @@ def test_rows_sent_ahead_join_one_by_one_as_rows_leave():
     assert {status for _, status in setting.ended()} == {BatchStatus.finished}
 
 
+def test_a_prefill_that_goes_on_is_no_stall_and_one_that_hangs_is():
+    setting = Setting(batches=1)
+    assert setting.thread.silent_s() == 0  # nothing is served
+    setting.thread.last_step_at = monotonic() - 100
+    assert setting.thread.silent_s() >= 100
+    setting.engine.insert([row("a")])  # passes all layers before the first step ends
+    assert setting.thread.silent_s() < 50
+    setting.engine.step()
+    assert setting.thread.silent_s() > 0  # decoding counts by its steps
+
+
 def test_static_batches_run_one_after_the_other():
     setting = Setting(batches=2)
     setting.thread.submit(job(1, row("a")))
@@ -77,30 +89,12 @@ def test_static_batches_run_one_after_the_other():
     assert setting.thread.steps == 6
 
 
-def test_batches_that_join_share_the_engine():
-    setting = Setting(batches=2)
-    setting.thread.submit(job(1, row("a", 6), joins=True))
-    setting.thread.submit(job(2, row("b", 2), joins=True))
-    setting.thread.run()
-    assert setting.ended() == [(2, BatchStatus.finished), (1, BatchStatus.finished)]
-    assert setting.thread.steps == 5  # prefilling gives the first row its first token, and b's prompt shares two steps
-
-
 def test_a_static_batch_waits_until_no_joined_row_is_left():
     setting = Setting(batches=2)
     setting.thread.submit(job(1, row("a", 4), joins=True))
     setting.thread.submit(job(2, row("b", 1)))
     setting.thread.run()
     assert [batch_id for batch_id, _ in setting.ended()] == [1, 2]
-
-
-def test_unservable_requests_fail_when_their_batch_begins():
-    setting = Setting(batches=1)
-    partly = job(1, row("a"))
-    partly.unservable = (Unservable("b", "invalid_prompt", "why"),)
-    setting.thread.submit(partly)
-    setting.thread.run()
-    assert [(e.request_id, e.code) for e in setting.events if isinstance(e, RowFailed)] == [("b", "invalid_prompt")]
 
 
 def test_a_batch_on_which_the_engine_fails_is_lost_and_the_next_one_gets_a_new_engine():
@@ -230,7 +224,7 @@ def test_progress_is_what_the_row_that_gained_most_has_gained_since_its_batch_be
     setting = Setting(batches=2)
     resumed = job(1, replace(row("a", 9), generated_ids=(5,) * 4), row("b", 3), joins=True)
     assert setting.thread.progress(resumed) == 0
-    setting.engine.insert(resumed.sequences)
+    setting.engine.insert([one for one in resumed.sequences if isinstance(one, DecodingRequest)])
     assert setting.thread.progress(resumed) == 1  # its prefill gives each row a token
     setting.engine.step()
     assert setting.thread.progress(resumed) == 2

@@ -3,21 +3,21 @@
 import pytest
 
 from inference.answer_text import cut_at_stop
-from inference.prompt_format import load_prompt_format
-from inference.sequences import FinishedSequence, FinishReason, TokenLogprob
+from inference.engine_requests import FinishedRow, FinishReason, TokenLogprob
+from inference.prompts.prompt_format import load_prompt_format
 from models.leasing.leases import Lease
 from request_body import PLAIN, AnswerForm
 from settings import BUNDLED_MODEL
 from tasks.serving.results.answers import logprobs_of_text, packed, shown, stored_answer, unpacked
-from tasks.serving.results.engine_events import RowEnded
+from tasks.serving.results.engine_events import RowEnded, RowFailed
 
 PROMPTS = load_prompt_format(str(BUNDLED_MODEL))
 EOS = 1
 
 
-def ended(text: str, reason: FinishReason) -> FinishedSequence:
+def ended(text: str, reason: FinishReason) -> FinishedRow:
     ids = (*PROMPTS.encode("", text)[1:-1], *([EOS] if reason == "eos" else []))
-    return FinishedSequence("a", ids, reason, logprobs=tuple(TokenLogprob(one, -float(n)) for n, one in enumerate(ids)))
+    return FinishedRow("a", ids, reason, logprobs=tuple(TokenLogprob(one, -float(n)) for n, one in enumerate(ids)))
 
 
 @pytest.mark.parametrize("reason", ["eos", "limit", "removed"])
@@ -46,11 +46,17 @@ def test_the_api_shows_texts_and_bytes_of_tokens() -> None:
     assert bytes(entry["bytes"]).decode() == entry["token"]
 
 
+@pytest.mark.parametrize(("reason", "found"), [("stop", "river"), ("eos", None)])
+def test_an_answer_is_stored_with_the_stop_string_that_ended_it(reason: FinishReason, found: str | None) -> None:
+    event = RowEnded(LEASE, ended("tree river naïve 🙂", reason), ("naïve", "river"), 0.0)
+    assert stored_answer(event, 0.0, PROMPTS).stop_string == found
+
+
 THINK = AnswerForm(opening="<think>", closing="</think>")
 LEASE = Lease(1, 1)
 
 
-def reasoning_tokens_of(row: FinishedSequence, form: AnswerForm) -> int | None:
+def reasoning_tokens_of(row: FinishedRow, form: AnswerForm) -> int | None:
     return stored_answer(RowEnded(LEASE, row, (), 0.0, answer_form=form), 0.0, PROMPTS).reasoning_tokens
 
 
@@ -75,20 +81,14 @@ def test_tokens_of_thinking_are_counted_by_their_ids(thinking: str, said: str, r
 
 def test_thinking_without_ids_is_counted_as_text() -> None:
     text = "<think>tree</think>river"
-    known = FinishedSequence("a", (), "eos", text=text, text_tokens=90)
+    known = FinishedRow("a", (), "eos", text=text, text_tokens=90)
     assert reasoning_tokens_of(known, THINK) == PROMPTS.count("<think>tree</think>")
-    few = FinishedSequence("a", (), "eos", text=text, text_tokens=2)
+    few = FinishedRow("a", (), "eos", text=text, text_tokens=2)
     assert reasoning_tokens_of(few, THINK) == 2
 
 
 def test_a_model_without_tags_has_no_number_of_tokens_of_thinking() -> None:
     assert reasoning_tokens_of(ended("<think>tree</think>", "eos"), PLAIN) is None
-
-
-@pytest.mark.parametrize("cached", [None, 0, 32])
-def test_the_cached_tokens_of_a_prompt_are_stored_as_its_engine_says(cached: int | None) -> None:
-    row = FinishedSequence("a", (), "eos", text="tree", text_tokens=1, cached_tokens=cached)
-    assert stored_answer(RowEnded(LEASE, row, (), 0.0), 0.0, PROMPTS).cached_tokens == cached
 
 
 def test_a_nul_is_never_shown() -> None:
@@ -99,3 +99,10 @@ def test_a_nul_is_never_shown() -> None:
 def test_what_waits_again_is_read_as_it_was_packed() -> None:
     known = (TokenLogprob(7, -0.25, ((7, -0.25), (9, -2.0))), TokenLogprob(8, 0.0))
     assert unpacked(packed(known)) == known
+
+
+def test_what_a_model_or_a_server_wrote_is_stored_as_valid_unicode_without_nul() -> None:
+    row = FinishedRow("a", (), "eos", text="a\ud83d\0b", text_tokens=3)
+    assert stored_answer(RowEnded(LEASE, row, (), 0.0), 0.0, PROMPTS).text == "a\ufffd\ufffdb"
+    failed = stored_answer(RowFailed(LEASE, "a", "refused_by_engine", "no \udc00\0", 0.0), 0.0, PROMPTS)
+    assert failed.error == {"code": "refused_by_engine", "message": "no \ufffd\ufffd"}

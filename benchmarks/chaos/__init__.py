@@ -1,1 +1,0 @@
-"""The service's promises, each measured by breaking the real thing from outside: `python -m benchmarks.chaos`."""

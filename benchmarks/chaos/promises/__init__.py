@@ -1,1 +1,0 @@
-"""The promises, by what they break; each function returns its rows."""

@@ -1,0 +1,1 @@
+"""Turns a request's texts into the tokens that a model reads."""

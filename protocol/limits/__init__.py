@@ -1,0 +1,1 @@
+"""What is refused for its size or its model."""

@@ -1,0 +1,1 @@
+"""What all calls that submit have in common: prompts, options, tools, submissions."""

@@ -1,1 +1,0 @@
-"""Policies round another policy: requests served apart, abilities of workers, tenants' shares, background requests."""

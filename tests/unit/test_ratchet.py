@@ -1,0 +1,106 @@
+"""What may not grow unnoticed: whoever needs more raises a number here, and says why beside it in the diff.
+
+The numbers are what is there today, not aims; anybody may lower one.
+"""
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from inference.engine_requests import DecodingRequest
+from inference.local.engine import Engine
+from inference.local.running_batch import RunningBatch
+from models.bulk.bulk_tables import BulkJob
+from models.planning.queue_snapshot import QueueSnapshot
+from models.tables import Base, StoredBatch, StoredRequest, StoredWorker
+from protocol.limits.prompt_limits import PromptLimits
+from request_body import RequestBody
+from scheduling.policy import Worker
+from scheduling.request import Request
+from scheduling.worker_facts import WorkerFacts, WorkerReport
+from settings import Settings
+
+ROOT = Path(__file__).parents[2]
+# The widest types, which every feature is tempted to widen by a field.
+FIELDS: dict[type, int] = {
+    Settings: 60,
+    QueueSnapshot: 6,
+    PromptLimits: 13,  # the limit of calls without one; whether schemas are read literally
+    # the instant of a template's clock, and the reading of schemas: alike in web and worker; whether an earlier request
+    # of its call counts its prompt
+    RequestBody: 28,
+    Request: 17,
+    DecodingRequest: 19,
+    Worker: 11,
+    WorkerFacts: 13,  # what generates a worker's tokens, which only the worker can tell
+    WorkerReport: 8,  # its host's clock, which only the worker can tell
+}
+# requests: what generated their tokens, the claim of a predictor, which locks no row while it computes, and the stop
+# string that ended them, which a message must name; jobs: their usage, and when their deletion began
+COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 48, StoredBatch: 29, BulkJob: 41}
+PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
+LINES = {
+    # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
+    # turns of tenants
+    "webapp": 7584,
+    # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
+    "protocol": 5608,
+    # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
+    # which stop string ended an answer; kicks end long pauses
+    "tasks": 5592,
+    "processes": 1556,  # the script that starts a child lies here: the trainer lowers its priority with it
+    # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
+    # only worker
+    "scheduling": 8716,
+    "learning": 3560,
+    # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
+    # a server's tokenizer is tried for its ids; which stop string ended an answer
+    "inference": 12_453,
+    # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
+    # the removal of a tenant; which stop string ended an answer
+    "models": 9254,
+    "cli": 6878,  # a start says what it waits for; the removal of a tenant; the audit of commands
+    "migrations": 275,
+    "benchmarks": 10_565,  # 10,500 and the papers' round robin, which was in `scheduling`
+}
+# Modules of the product that know a feature by its name: a new option of one should not touch all of them.
+FILES_THAT_NAME = {
+    "guess": 19,
+    "longrope": 6,
+    "adapter": 50,  # their fingerprints, of a directory and of a server
+    "probe": 25,  # a probed server has a fingerprint
+    "loadable": 18,
+    "tier": 56,
+    "logprob": 44,
+}  # their stored JSON goes into answers as it is
+
+
+@pytest.mark.parametrize("kind", FIELDS, ids=lambda kind: kind.__name__)
+def test_the_widest_types_have_no_more_fields(kind: type) -> None:
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else kind.model_fields  # type: ignore[attr-defined]
+    assert len(fields) <= FIELDS[kind]
+
+
+@pytest.mark.parametrize("table", COLUMNS, ids=lambda table: table.__tablename__)
+def test_the_widest_tables_have_no_more_columns(table: type[Base]) -> None:
+    assert len(table.__table__.columns) <= COLUMNS[table]
+
+
+@pytest.mark.parametrize("kind", PARAMETERS, ids=lambda kind: kind.__name__)
+def test_the_engine_takes_no_more_parameters(kind: type) -> None:
+    assert len(inspect.signature(kind).parameters) <= PARAMETERS[kind]
+
+
+@pytest.mark.parametrize("room", LINES)
+def test_a_room_has_no_more_lines(room: str) -> None:
+    assert sum(len(path.read_text().splitlines()) for path in (ROOT / room).rglob("*.py")) <= LINES[room]
+
+
+@pytest.mark.parametrize("feature", FILES_THAT_NAME)
+def test_a_feature_is_known_to_no_more_files(feature: str) -> None:
+    modules = [path for room in LINES if room != "benchmarks" for path in (ROOT / room).rglob("*.py")]
+    naming = [path for path in modules if re.search(rf"(?i){feature}", path.read_text())]
+    assert len(naming) <= FILES_THAT_NAME[feature]

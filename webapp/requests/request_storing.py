@@ -1,0 +1,79 @@
+"""Stores the request of a valid body, for every call that submits; reads none of Flask's globals."""
+
+import time
+from dataclasses import replace
+
+from sqlalchemy.orm import Session
+
+from models import new_requests
+from models.client_requests import RequestView
+from models.new_requests import NewRequest
+from models.request_predictions import scoped_application
+from models.tenants import tenant_limits
+from models.tenants.tenant_limits import TenantBacklog
+from protocol.client_errors import InvalidRequest
+from protocol.requests.submission import Submission, accepted_request, canonical_digest, checked_key
+from request_body import readable_body
+from webapp.context.app_context import AppContext
+
+
+def submit(context: AppContext, submission: Submission) -> RequestView:
+    """Stores a request, once for each Idempotency-Key; raises a ClientError for a request that cannot be accepted."""
+    return store(context, submission, new_request(context, submission))
+
+
+def store(context: AppContext, submission: Submission, new: NewRequest, part: str = "") -> RequestView:
+    """Stores a checked request; `part` is added to the Idempotency-Key, so that each request of a call has its own."""
+    key = checked_key(submission.idempotency_key)
+    digest = None if key is None else canonical_digest(submission.sent)
+    key = None if key is None else key + part
+    one = TenantBacklog(1, new.prompt_tokens, new.size_bytes)
+    admitted = context.backlog_limit.admit(new.tenant, one, time.monotonic())
+    with admitted:
+        view = _insert(context, new, key, digest)
+    context.announcer.announce()
+    deleted = view.request.status.final and not view.request.input and not readable_body(view.request.body).store
+    if deleted:
+        raise InvalidRequest(
+            f"The answer of {view.request.id}, which has this Idempotency-Key, was not to be stored and is deleted. "
+            "Send another key for a new answer.",
+            param="Idempotency-Key",
+            code="response_not_stored",
+        )
+    return view
+
+
+def _insert(context: AppContext, new: NewRequest, key: str | None, digest: bytes | None) -> RequestView:
+    if new.tier != "priority":
+        if key is None:
+            return context.inserts.store(new)
+        with context.database.connect() as connection:
+            return new_requests.submit(connection, new, idempotency_key=key, digest=digest)
+    with context.tenant_turns[new.tenant], context.sessions() as session:
+        admitted = within_quota(session, new, context.priority_requests)
+        view = new_requests.submit(session.connection(), admitted, idempotency_key=key, digest=digest)
+        session.commit()
+    return view
+
+
+def within_quota(session: Session, new: NewRequest, most: int) -> NewRequest:
+    """Returns a request of the tier `priority` as it is, or in the tier `default` if its tenant may have no more."""
+    if tenant_limits.may_prefer(session, new.tenant, most):
+        return new
+    return replace(new, tier="default")
+
+
+def new_request(context: AppContext, submission: Submission) -> NewRequest:
+    """Returns the row to insert, with its ETA; raises a ClientError for a request that cannot be accepted."""
+    snapshot, limits = context.queue_snapshot.get(), context.prompt_limits
+    new = accepted_request(limits, snapshot, submission)
+    if snapshot is not None:
+        state = snapshot.of(new.served_by)
+        limits.check_served(new.served_by, state.unserved_s, state.unserved)
+    # forecasts at submission are for requests that generate and do not wait for others
+    if new.kind != "answer" or new.tier == "flex":
+        return new
+    eta = context.response_times.get().eta(
+        scoped_application(new.tenant, new.application), new.input_tokens, new.limit_tokens, new.served_by, snapshot
+    )
+    return replace(new, eta=eta)

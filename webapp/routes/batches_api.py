@@ -1,0 +1,265 @@
+"""/v1/batches: create, retrieve, list, change, pause, cancel. The process `chores` does the work (`tasks/chores`)."""
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from apiflask import APIBlueprint
+from flask import Response, request
+from sqlalchemy.orm import Session
+
+from models.bulk import bulk_jobs, stored_files
+from models.bulk.bulk_jobs import CHANGEABLE, MOST_UNENDED, FileDeleted, NewBulkJob, TooManyJobs
+from models.bulk.bulk_tables import POOLING_ENDPOINTS, BulkJob, BulkStatus, FilePurpose, StoredFile
+from protocol.bulk.bulk_schemas import (
+    Batch,
+    BatchList,
+    BatchListQuery,
+    BatchMagnus,
+    ChangeBatch,
+    CreateBatch,
+    ResultsQuery,
+    batch_of,
+    window_s,
+)
+from protocol.bulk.request_lines import LineReader
+from protocol.bulk.result_lines import EndingJob, result_lines, results
+from protocol.bulk.result_tables import csv_pieces, parquet_pieces, table_rows
+from protocol.client_errors import BacklogFull, InvalidRequest, NotFound
+from protocol.requests.submission import canonical_digest, checked_key
+from webapp.bulk.batch_promises import (
+    CheckedLines,
+    check_some_lines,
+    promise_of,
+    promise_of_sample,
+    refuse_another_endpoint,
+    spread_lines,
+)
+from webapp.bulk.retried_lines import retry_of
+from webapp.context.app_context import current_context
+from webapp.context.auth import current_tenant
+from webapp.routes.files_api import file_not_found, find_file
+from webapp.routes.list_pages import read_page
+
+BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")  # as `bulk_jobs.create_job` makes them
+RETRY_S = 60  # batches take minutes and more; any value of that order works
+
+api = APIBlueprint("batches", __name__, url_prefix="/v1/batches", tag="Batches")
+
+
+@api.post("")
+@api.input(CreateBatch)
+@api.output(Batch)
+@api.doc(summary="Create a batch", security="ApiKey", responses=[400, 401, 403, 404, 413, 422, 429, 503])
+def create_batch(json_data: CreateBatch) -> Batch:
+    """Every line of the file becomes a request that is served with capacity that others leave, until the window ends.
+
+    A line that cannot be accepted goes to the error file and harms no other.
+    """
+    tenant, key = current_tenant(), checked_key(request.headers.get("Idempotency-Key"))
+    file = find_file(json_data.input_file_id)
+    if file.purpose is not FilePurpose.batch:
+        raise InvalidRequest("Only an uploaded file can be the input of a batch.", param="input_file_id")
+    context, window = current_context(), window_s(json_data.completion_window)
+    digest = None if key is None else canonical_digest(json_data)
+    if not json_data.magnus.dry_run and (earlier := _of_key(key, digest)) is not None:
+        return earlier
+    snapshot, outlook = context.queue_snapshot.get(), context.bulk_outlook.get()
+    reader = LineReader(json_data.endpoint, tenant, context.prompt_limits, snapshot)
+    lines = list(spread_lines(context.sessions, file))
+    sampled = check_some_lines(lines, file.lines, reader, context.response_times.get())
+    refuse_another_endpoint(sampled.checked)
+    generates = json_data.endpoint not in POOLING_ENDPOINTS
+    forecast_s = outlook.forecast_s(tenant, "", sampled.work) if generates else None
+    if json_data.magnus.dry_run:
+        return tried(json_data, file, sampled, promise_of_sample(sampled, window, outlook, forecast_s))
+    new = NewBulkJob(
+        tenant=tenant,
+        endpoint=json_data.endpoint,
+        file=file,
+        completion_window=json_data.completion_window,
+        window_s=window,
+        metadata=json_data.metadata,
+        idempotency_key=key,
+        digest=digest,
+        output_expires_s=None if json_data.output_expires_after is None else json_data.output_expires_after.seconds,
+        left_work=asdict(sampled.work) if sampled.work.requests else None,
+        forecast_s=forecast_s,
+    )
+    return _created(new)
+
+
+@api.get("")
+@api.input(BatchListQuery, location="query")
+@api.output(BatchList)
+@api.doc(summary="List batches", security="ApiKey", responses=[400, 401, 403, 429, 503])
+def list_batches(query_data: BatchListQuery) -> BatchList:
+    """Lists batches, newest first; `after` takes the last id of the page before."""
+    after = query_data.after
+    read = partial(bulk_jobs.job_page, tenant=current_tenant(), after=after, limit=query_data.limit)
+    page = read_page(current_context().sessions, "batch", BATCH_ID, after, read)
+    return BatchList.with_entries([shown(job) for job in page.jobs], has_more=page.more)
+
+
+@api.get("/<id>")
+@api.output(Batch)
+@api.doc(summary="Retrieve a batch", security="ApiKey", responses=[401, 403, 404, 429, 503])
+def retrieve_batch(id: str) -> Batch:
+    """Returns state, counts and files; counts follow within a second, those of large batches within some seconds."""
+    return shown(find_batch(id))
+
+
+@api.post("/<id>/cancel")
+@api.output(Batch)
+@api.doc(summary="Cancel a batch", security="ApiKey", responses=[401, 403, 404, 429, 503])
+def cancel_batch(id: str) -> Batch:
+    """Cancels the lines without an answer and keeps the answers; a batch that has ended stays as it is."""
+    find_batch(id)
+    with current_context().sessions() as session:
+        bulk_jobs.cancel_job(session, current_tenant(), id)
+    return shown(find_batch(id))
+
+
+@api.post("/<id>/pause")
+@api.output(Batch)
+@api.doc(summary="Pause a batch", security="ApiKey", responses=[400, 401, 403, 404, 429, 503])
+def pause_batch(id: str) -> Batch:
+    """Keeps its waiting lines from being served; those in progress end, and its window goes on."""
+    return _changed(id, bulk_jobs.pause_job)
+
+
+@api.post("/<id>/resume")
+@api.output(Batch)
+@api.doc(summary="Resume a batch", security="ApiKey", responses=[400, 401, 403, 404, 429, 503])
+def resume_batch(id: str) -> Batch:
+    """Lets the lines of a paused batch be served again."""
+    return _changed(id, bulk_jobs.resume_job)
+
+
+@api.post("/<id>")
+@api.input(ChangeBatch)
+@api.output(Batch)
+@api.doc(summary="Change a batch", security="ApiKey", responses=[400, 401, 403, 404, 429, 503])
+def change_batch(id: str, json_data: ChangeBatch) -> Batch:
+    """Gives it another completion window or service tier, which its waiting lines follow within seconds."""
+    window, tier = json_data.completion_window, json_data.service_tier
+    if window is None and tier is None:
+        raise InvalidRequest("Give 'completion_window', 'service_tier' or both.", param="completion_window")
+    seconds = None if window is None else window_s(window)
+    return _changed(id, partial(bulk_jobs.change_job, window=window, window_s=seconds, tier=tier))
+
+
+@api.post("/<id>/retry")
+@api.output(Batch)
+@api.doc(summary="Retry a batch", security="ApiKey", responses=[400, 401, 403, 404, 422, 429, 503])
+def retry_batch(id: str) -> Batch:
+    """Makes a batch of the lines of an ended one that have no answer, except those that would be refused again."""
+    key = checked_key(request.headers.get("Idempotency-Key"))
+    context, parent = current_context(), find_batch(id)
+    digest = None if key is None else hashlib.sha256(id.encode()).digest()
+    if (earlier := _of_key(key, digest)) is not None:
+        return earlier
+    new = retry_of(context.sessions, parent, context.upload_limits, key, digest)
+    made = None
+    try:
+        made = _created(new)
+        return made
+    finally:
+        if made is None or made.input_file_id != new.file.id:  # no batch was made, or a parallel call made it
+            with context.sessions() as session:
+                stored_files.abandon_upload(session, new.file.id)
+
+
+MEDIA_TYPES = {"jsonl": "application/jsonl", "csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
+
+
+@api.get("/<id>/results")
+@api.input(ResultsQuery, location="query")
+@api.doc(summary="Read a batch's results", security="ApiKey", responses=[200, 400, 401, 403, 404, 429, 503])
+def read_results(id: str, query_data: ResultsQuery) -> Response:
+    """Returns the lines that have ended by now, answered or not, in the order of the input."""
+    job, kind = find_batch(id), query_data.format
+    ending = EndingJob(job.id, job.endpoint, job.status)
+    pages = bulk_jobs.pages_of_ended_lines(current_context().sessions, job.id, None)
+    if kind == "jsonl":
+        pieces = result_lines(ending, pages)
+    else:
+        rows = (row for page in results(ending, pages) for result in page for row in table_rows(result))
+        pieces = csv_pieces(rows) if kind == "csv" else parquet_pieces(rows)
+    named = {"Content-Disposition": f"attachment; filename={id}.{kind}"}
+    return Response(pieces, mimetype=MEDIA_TYPES[kind], headers=named)
+
+
+def shown(job: BulkJob) -> Batch:
+    """Returns a stored batch with its forecast."""
+    return batch_of(job, promise_of(job, current_context().bulk_outlook.get()))
+
+
+def tried(asked: CreateBatch, file: StoredFile, sampled: CheckedLines, magnus: BatchMagnus) -> Batch:
+    """Returns the batch that would be created, with the errors of its checked lines."""
+    now, names = datetime.now(UTC), ("code", "message", "param")
+    errors = [
+        {name: line.error[name] for name in names} | {"line": line.line} for line in sampled.checked if line.error
+    ]
+    job = BulkJob(
+        id="batch_dry_run",
+        endpoint=asked.endpoint,
+        input_file_id=asked.input_file_id,
+        completion_window=asked.completion_window,
+        labels=asked.metadata,
+        status=BulkStatus.validating,
+        lines=file.lines,
+        completed=0,
+        failed=len(errors),
+        errors=errors or None,
+        created_at=now,
+        expires_at=now + timedelta(seconds=window_s(asked.completion_window)),
+    )
+    return batch_of(job, magnus)
+
+
+def _of_key(key: str | None, digest: bytes | None) -> Batch | None:
+    """Returns the batch that an earlier call with this Idempotency-Key made."""
+    with current_context().sessions() as session:
+        job = bulk_jobs.job_of_key(session, current_tenant(), key, digest)
+    return None if job is None else shown(job)
+
+
+def _created(new: NewBulkJob) -> Batch:
+    """Stores a new batch and returns it; raises BacklogFull, and NotFound for a file that was deleted meanwhile."""
+    try:
+        with current_context().sessions() as session:
+            job = bulk_jobs.create_job(session, new, MOST_UNENDED)
+    except TooManyJobs as error:
+        full = f"{MOST_UNENDED} of your batches have not ended. Wait for one, or cancel one."
+        raise BacklogFull(full, RETRY_S) from error
+    except FileDeleted as error:
+        raise file_not_found(new.file.id) from error
+    return shown(job)
+
+
+def _changed(id: str, change: Callable[[Session, str, str], bool]) -> Batch:
+    """Changes a batch and returns it; raises InvalidRequest if it has no lines to serve, or its new window is over."""
+    find_batch(id)
+    with current_context().sessions() as session:
+        changed = change(session, current_tenant(), id)
+    job = find_batch(id)
+    if changed:
+        return shown(job)
+    if job.status not in CHANGEABLE:
+        raise InvalidRequest(f"The batch is {job.status.value}: no line of it waits.", param="id", code="batch_ended")
+    over = f"Counted from the batch's creation at {job.created_at:%Y-%m-%d %H:%M:%S} UTC, this window has ended."
+    raise InvalidRequest(f"{over} Give a longer one.", param="completion_window")
+
+
+def find_batch(id: str) -> BulkJob:
+    """Returns a batch of the current tenant; raises NotFound."""
+    if BATCH_ID.fullmatch(id):
+        with current_context().sessions() as session:
+            job = bulk_jobs.fetch_job(session, current_tenant(), id)
+        if job is not None:
+            return job
+    raise NotFound(f"No batch found with id '{id[:80]}'.", param="id", code="batch_not_found")
