@@ -50,7 +50,8 @@ OPERATOR_CASES = [
     Case("operator_overview.request_counts", on_session(operator_overview.request_counts), 2 * COUNTED),
     Case("operator_overview.fleet_findings", on_session(operator_overview.fleet_findings, (), 10.0), OPEN),
     Case("operator_overview.planner_findings", on_session(operator_overview.planner_findings)),
-    Case("operator_overview.what_is_missing", on_session(operator_overview.what_is_missing, 10.0)),
+    # the 200 newest answers and the batch of each
+    Case("operator_overview.what_is_missing", on_session(operator_overview.what_is_missing, 10.0), 2 * 200 + FEW),
     Case("application_figures.applications", on_session(application_figures.applications), 5000 + FEW),
     Case("invariants.violations", lambda c: list(invariants.violations(c, 20.0)), OPEN),
     Case(
