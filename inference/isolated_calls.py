@@ -33,7 +33,7 @@ BEGUN, ANSWERED = b".", b"+"  # the process sends BEGUN before it reads the text
 
 
 class IsolatedCalls:
-    """Calls one function from text to text, which `maker` (module:name) made from `given`, in forked processes."""
+    """Calls one function, `str` to `str`, in forked processes; `maker` (module:name) makes it from `given`."""
 
     def __init__(self, maker: str, given: str = "", answer_within_s: float = ANSWER_WITHIN_S) -> None:
         self._maker, self._given, self._answer_within_s = maker, given, answer_within_s

@@ -142,7 +142,7 @@ def write_predictions(
 def write_predictor_heartbeat(connection: Connection, version: str, predicted: bool) -> None:
     """Records that a predictor works now; without a recent heartbeat the reconciler writes fallback predictions.
 
-    One that has not `predicted` works if nothing waits: what waits may be the text at which predictors were killed.
+    Without having `predicted` it counts only if no request waits: a waiting text may be what kills predictors.
     """
     waits = "select exists (select from requests where status = 'queued' and predicted_tokens is null)"
     if predicted or not connection.scalar(text(waits)):

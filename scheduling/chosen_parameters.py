@@ -64,7 +64,7 @@ class ChosenParameter:
         self._requests.append(request)
 
     def choose(self, cheapest: Callable[[Sequence[Request], int], int], now: float) -> int:
-        """Return the value; if a choice is due, it is what `cheapest` returns for (requests, present value)."""
+        """Return the value; if a choice is due, first set it to `cheapest(requests, present value)`."""
         seen = len(self._requests)
         if seen >= self._due_after or (now >= self._due_at and seen >= self._fewest):
             self._due_at = now + CHOSEN_EVERY_S

@@ -91,7 +91,7 @@ def _hub_answers(model: str, file: str) -> bool:
         get_hf_file_metadata(hf_hub_url(model, file), timeout=HUB_ANSWERS_WITHIN_S)
     except HfHubHTTPError:  # it answers that there is no such file, or no right to read it
         return True
-    except Exception:  # no connection, as an error of the HTTP library that the hub's client uses
+    except Exception:  # no connection; the hub's client passes errors of its HTTP library on
         return False
     return True
 

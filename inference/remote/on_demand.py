@@ -1,7 +1,7 @@
 """For servers that load a model when a request names it: tells which models are loaded, and how long a change takes.
 
-llama-swap, Ollama and llama.cpp's router say what they have loaded; of other servers it is not known. llama-swap has an
-address for each model, and passes requests on to the server that runs it; so that server is probed and used.
+llama-swap, Ollama and llama.cpp's router say what they have loaded; other servers do not. llama-swap has an address for
+each model and passes requests on to that model's server, so the model's server is probed and used.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ class OnDemandServer:
         return max(0.0, (first - began) - (clock() - first))
 
     def _ask(self, model: str, directory: str) -> None:
-        """Asks for one token; llama-swap starts a model at any request, and its server may know it by another name."""
+        """Asks for one token; or llama-swap for a list, which loads the model whatever name its server knows it by."""
         with server_client(self.address(model), self.key, LOADS_WITHIN_S) as client:
             if self.page == LLAMA_SWAP:
                 answer = client.get("/v1/models")

@@ -25,7 +25,7 @@ from scheduling.request import lacking
 STEP_S = 0.02
 # The longest time to open a connection, and to close all connections.
 CONNECT_WITHIN_S = 5.0
-MOST_REMEMBERED = 10_000  # for this many rows it is remembered how often the server was lost with them
+MOST_REMEMBERED = 10_000  # rows for which the engine remembers how often they lost the server
 
 Progress = Callable[[list[FinishedRow]], None]
 

@@ -70,7 +70,7 @@ class ServerLost(ServerFault):
 class ServerGarbage(ServerFailed):
     """the server's answer cannot be read: {reason}
 
-    It counts as every other failure of the server.
+    It counts like any other failure of the server.
     """
 
 

@@ -124,7 +124,7 @@ class ServerWatch:
             return f"no answer ({type(error).__name__})"
 
     async def _other_model(self) -> str | None:
-        """Returns a fault if the server lists other models and not ours, or another one under its name.
+        """Returns a fault if the server lists other models and not ours, or another model under our name.
 
         An empty list is not a fault.
         """

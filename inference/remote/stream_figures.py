@@ -39,7 +39,7 @@ class StreamFigures:
         self._counted_at = now
 
 
-# The most windows that are kept until `take`, the newest ones: some minutes. Not tuned.
+# `take` returns at most this many windows, the newest ones, which cover some minutes. Not tuned.
 KEPT = 256
 # Bounds of a window in seconds: shorter windows have too few tokens, in longer ones the number of rows changes. Not
 # tuned.

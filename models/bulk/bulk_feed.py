@@ -26,8 +26,8 @@ INSERT_LINES = text("""
 """).bindparams(bindparam("rows", type_=JSONB))
 
 
-# No other step of a job begins within this time, unless the first one ends: a step reads for less on a busy machine. If
-# a step reads for longer, another process reads the same lines, and one of the two stores them. Not tuned.
+# No other step of a job begins within this time, unless the first one ends: even on a busy machine a step takes less.
+# If a step reads for longer, another process reads the same lines, and one of the two stores them. Not tuned.
 HELD_S = 10.0
 FEWER = 8  # after a step that did not end, the next one has an eighth of its lines: 500, 62, 7, 1. Not tuned
 

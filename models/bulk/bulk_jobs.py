@@ -234,7 +234,7 @@ class EndedLine:
 def pages_of_ended_lines(
     sessions: sessionmaker[Session], job_id: str, purpose: FilePurpose | None, after: int = 0
 ) -> Iterator[Sequence[EndedLine]]:
-    """Yields pages of the ended lines behind `after`, in the order of the input: those of one file of results or all.
+    """Yields pages of the ended lines behind `after`, in the order of the input: all, or those of one results file.
 
     Holds no connection between two pages.
     """
@@ -250,7 +250,7 @@ def pages_of_ended_lines(
 def ended_lines(
     session: Session, job_id: str, purpose: FilePurpose | None, after: int, limit: int
 ) -> Sequence[EndedLine]:
-    """Returns lines of the file behind `after`: one, or more with at most `limit` requests and PAGE_BYTES together."""
+    """Returns the file's next line after `after`, and more while they have at most `limit` requests and PAGE_BYTES."""
     rows = session.execute(
         text(f"""
             select line, custom_id, error, ids, (
@@ -286,7 +286,7 @@ OLD_JOBS = """
 """
 
 
-# Its key is free for another job from then on.
+# Hides a job and its files; its idempotency key is then free for another job.
 HIDE = """
     with hidden as (
         update bulk_jobs set deleted_at = clock_timestamp(), idempotency_key = null
@@ -297,9 +297,9 @@ HIDE = """
 
 
 def delete_old_lines(connection: Connection, retention_s: float, limit: int) -> int:
-    """Deletes `limit` lines of a job that ended over `retention_s` ago, but not their requests; returns how many.
+    """Deletes up to `limit` lines of a job that ended over `retention_s` ago, but not their requests; returns how many.
 
-    From the first of them on, no call shows the job and its files, whose lines would be a part of the results.
+    Hides the job and its files first, because its results would lack the deleted lines.
     """
     with_lines = text(f"{OLD_JOBS} and exists (select from bulk_lines where job_id = bulk_jobs.id) limit 1")
     if (job_id := connection.scalar(with_lines, {"retention_s": retention_s})) is None:

@@ -131,7 +131,7 @@ class BulkJob(Base):
     step_lines: Mapped[int] = mapped_column(SmallInteger, server_default="500")  # the most lines of its next step
     tries: Mapped[int] = mapped_column(SmallInteger, server_default="0")  # steps that began at `next_line`
     look_at: Mapped[datetime] = mapped_column(server_default=NOW)  # when the job's ended lines are counted next
-    deleted_at: Mapped[datetime | None]  # when its deletion began, in which its lines go before it: no call shows it
+    deleted_at: Mapped[datetime | None]  # when its deletion began, which hides it and deletes its lines first
 
     @property
     def ended_at(self) -> datetime | None:

@@ -21,7 +21,7 @@ EMPTY_ANSWERS = """select worker, count(*) filter (where output_text = '') || ' 
         and finished_at > statement_timestamp() - interval '1 h' order by finished_at desc limit 200) answers
     join batches on id = batch_id group by worker
     having count(*) filter (where output_text = '') > greatest(9, count(*) / 2)"""
-# The remedy, in the same words wherever these workers are told.
+# The remedy that the dashboard and `magnus doctor` name for such workers.
 ASK_THE_SAME = (
     "ask its server the same: compare its model, chat template and stop tokens with those that the worker expects"
 )

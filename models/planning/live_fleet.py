@@ -23,7 +23,7 @@ class Lacking:
     some: frozenset[str] = frozenset()
 
     def explains(self, lacks: frozenset[str]) -> bool:
-        """Returns whether these can be the abilities that one worker of the model lacks."""
+        """Returns whether one worker of the model can lack exactly these abilities."""
         return self.all <= lacks <= self.all | self.some
 
 

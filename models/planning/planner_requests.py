@@ -27,8 +27,8 @@ REQUEST_COLUMNS = {
     "tenant": "r.tenant",
     "deadline_at": "extract(epoch from r.deadline_at)::float8",
     "application": "r.application",
-    # Only a request that waits alone waits for a worker that resumes its tokens. One that outgrew its worker begins
-    # anew on a larger one. A group's requests may have tokens of several models, which no worker resumes together.
+    # A request needs a worker that resumes its tokens, unless it outgrew its worker and begins anew on a larger one, or
+    # waits in a group, whose requests may have tokens of several models, which no worker resumes together.
     "needs": f"""array_remove(r.needs || array[
         case when r.base is not null then '{ADAPTER}' || r.model end,
         case when r.generated_ids <> '{{}}' and r.outgrew_tokens = 0 and r.sealed_group is null

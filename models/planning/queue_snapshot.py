@@ -59,7 +59,7 @@ class ModelForecast(_Value):
     at: float
     line: tuple[float, float] | None = None  # response time of a request that comes now: base seconds, seconds a token
     jobs: Mapping[str, AnswerForecast] = {}  # the forecasts of single requests, by request id
-    behind: AnswerForecast | None = None  # the forecast of the middle one of the waiting requests that `jobs` lacks
+    behind: AnswerForecast | None = None  # the forecast for the middle of the waiting requests not in `jobs`
 
 
 class Decisions(_Value):

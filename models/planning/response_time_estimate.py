@@ -83,7 +83,7 @@ class UnansweredRequest:
 
 @dataclass(frozen=True)
 class ResponseTimeEstimate:
-    """Response times and output tokens as lines over input tokens, by application; None is the key of all together."""
+    """Response times and output tokens as lines over input tokens, by application; the key None has all of them."""
 
     response_s: Mapping[str | None, ResponseLine]
     output_tokens: Mapping[str | None, ResponseLine]

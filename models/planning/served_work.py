@@ -35,7 +35,7 @@ class MeasuredWork:
 
 
 def measured_work(connection: Connection, window_s: float, alive_s: float, most: int = MOST_REQUESTS) -> MeasuredWork:
-    """Returns the work of the last `window_s` seconds for that live workers' model which has the most answers.
+    """Returns the last `window_s` seconds' work of the model with the most answers among those of live workers.
 
     Reads the newest `most` answers; the figures leave out requests from before the window. Raises NothingToPlay.
     """

@@ -88,7 +88,7 @@ def delete_superseded_versions(connection: Connection) -> int:
 
 
 def delete_unstored_texts(connection: Connection, ids: Collection[str]) -> None:
-    """Deletes the texts of those requests among these that have ended and are not to be stored."""
+    """Deletes the texts of the requests with these ids that have ended and are not to be stored."""
     connection.execute(
         text(f"{DELETE_TEXTS} where id = any(cast(:ids as text[])) and finished_at is not null and {UNSTORED}"),
         {"ids": list(ids)},

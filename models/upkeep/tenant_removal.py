@@ -22,9 +22,9 @@ OWN_FILES = "tenant = :tenant and deleted_at is null"
 
 
 def _of_first(parents: str, own: str, children: str, id: str, order: str) -> str:
-    """Returns the condition and the order of the children of the first own parent that has any.
+    """Returns the condition and the order of one parent's children: the first that meets `own` and has children.
 
-    With an equality Postgres would take the order for that of the second column alone, and might read another index.
+    With `=` instead of `between`, Postgres would sort by the second column alone and might read another index.
     """
     child = f"exists (select from {children} where {id} = parent.id)"
     first = f"(select id from {parents} parent where {own} and {child} limit 1)"  # noqa: S608  # constants
@@ -32,8 +32,8 @@ def _of_first(parents: str, own: str, children: str, id: str, order: str) -> str
 
 
 # What is deleted, in this order: by table, the condition and the order of its rows, and the most that one statement
-# deletes. Rows go before those by which they are found. The order is that of an index: without it Postgres would read
-# a table again from its beginning for each statement, past all that were deleted.
+# deletes. Rows are deleted before the rows by which they are found. Each order is that of an index: without it a
+# statement would read its table from the beginning, past all deleted rows.
 PARTS = {
     "operator_sessions": (OWN_KEYS, AT_ONCE),
     "rate_counts": (OWN_KEYS, AT_ONCE),
@@ -63,7 +63,7 @@ HELD = text(f"""
 
 @dataclass(frozen=True, slots=True)
 class TenantHoldings:
-    """The numbers of what the database holds of a tenant."""
+    """How many rows of each kind the database holds for a tenant."""
 
     settings: int  # 1 if an operator has set limits or a weight, or has begun to remove the tenant
     keys: int
@@ -76,12 +76,12 @@ class TenantHoldings:
 
 
 def holdings(session: Session, tenant: str) -> TenantHoldings:
-    """Returns what there is of a tenant."""
+    """Returns what the database holds for a tenant."""
     return TenantHoldings(**session.execute(HELD, {"tenant": tenant}).one()._mapping)
 
 
 def begin(session: Session, tenant: str) -> None:
-    """Stops the tenant's bulk jobs, and stores a row of settings, which lists the tenant until `end`."""
+    """Stops the tenant's bulk jobs, and stores a row of settings, by which it is listed until `end`."""
     tenant_limits.change_tenant(session, tenant, {})
     session.execute(
         text(f"""

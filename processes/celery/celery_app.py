@@ -132,7 +132,7 @@ def consume(app: Any, queue: str, name: str, threads: int) -> int:
 
 
 class BoundedEvents(Request):  # type: ignore[misc]  # celery is untyped
-    """A request for a tick; sends events of at most one tick a second of each name, so that Flower also shows batches.
+    """Sends events for at most one tick a second of each name, so that Flower has space for batches.
 
     Its task is declared with `send_events=False`, which keeps Celery from sending all events.
     """

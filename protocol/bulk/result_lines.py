@@ -24,7 +24,7 @@ UNSERVED = {
 
 @dataclass(frozen=True, slots=True)
 class EndingJob:
-    """The facts of a job that its result lines show: their endpoint, and the status that says why some are unserved."""
+    """What the result lines show of their job: its endpoint, and the status that says why requests were not served."""
 
     id: str
     endpoint: str

@@ -1,1 +1,1 @@
-"""/v1/messages, Anthropic's API: bodies, objects and events."""
+"""/v1/messages, Anthropic's API: bodies, answers and errors."""

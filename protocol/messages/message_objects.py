@@ -1,4 +1,4 @@
-"""Answers and errors of /v1/messages, made from the stored requests; ours in `magnus`."""
+"""Answers and errors of /v1/messages, made from stored requests; our own fields are in `magnus`."""
 
 from typing import Any, Literal, Self
 
@@ -93,7 +93,7 @@ class MessageError(ApiObject):
 
     @classmethod
     def of(cls, status: int, error: ErrorObject, request_id: str | None = None) -> Self:
-        """Returns the body of OpenAI's error with this status code."""
+        """Returns the body for an error in OpenAI's form with this status code."""
         fields = error.model_dump() | {"type": error_type(status), "details": {"error_code": error.code}}
         return cls(error=MessageFault(**fields), request_id=request_id)
 
@@ -114,7 +114,7 @@ def error_type(status: int) -> str:
 
 
 def message_of(view: RequestView) -> AnsweredMessage:
-    """Returns a stored request as a message, with what there is of its answer."""
+    """Returns a stored request as a message, whose answer may be unfinished."""
     request, body = view.request, readable_body(view.request.body)
     parts = parts_of(view, body)
     thought = [ShownThinking(thinking=parts.reasoning)] if parts.reasoning else []
@@ -132,10 +132,10 @@ def message_of(view: RequestView) -> AnsweredMessage:
 
 
 def shown_call(call_id: str, call: ToolCall) -> ShownCall:
-    """Returns a call as an answer shows it; of arguments that the limit has cut, those that are there."""
+    """Returns a call as an answer shows it; arguments that the limit has cut are shown up to there."""
     try:
         arguments = from_json(call.arguments or "{}", allow_partial="trailing-strings")
-    except ValueError:  # the call was cut before an engine that holds no answer to JSON, or is too deep
+    except ValueError:  # cut arguments from an engine without JSON grammars, or too deep ones
         arguments = {}
     return ShownCall(id=call_id, name=call.name, input=arguments)
 

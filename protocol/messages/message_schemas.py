@@ -1,4 +1,4 @@
-"""Bodies of /v1/messages and /v1/messages/count_tokens, Anthropic's fields and ours in `magnus`."""
+"""Bodies of /v1/messages and its count_tokens: Anthropic's fields, and our own in `magnus`."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -210,7 +210,7 @@ class PromptFields(Body):
     @field_validator("thread", mode="before")
     @classmethod
     def refuse_threads(cls, value: object) -> None:
-        """Refuses to hold a conversation, with the code on which Anthropic's tool runners send it whole."""
+        """Refuses `thread` with the code after which Anthropic's tool runners send the whole conversation."""
         raise PydanticCustomError("thread_unsupported_request", "conversations are not held here, send all messages")
 
     @field_validator("messages")
@@ -228,7 +228,7 @@ class PromptFields(Body):
 
     @property
     def effort(self) -> Effort | None:
-        """Returns how much the model shall think; None: as its chat template has it."""
+        """Returns how much the model shall think; None leaves it to the chat template."""
         kind = self.thinking.type if self.thinking else "adaptive"
         asked = self.output_config.effort if self.output_config else None
         if kind == "disabled":

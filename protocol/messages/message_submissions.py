@@ -28,7 +28,7 @@ def message_prompt(body: PromptFields, limits: PromptLimits) -> ModelPrompt:
 
 
 def understood_effort(effort: Effort | None, limits: PromptLimits) -> Effort | None:
-    """Returns the effort if the chat template can be told of it: agents ask every model to think."""
+    """Returns the effort, or None if the template cannot set it: agents ask every model to think."""
     known = limits.prompt_format.template_variables
     unknown = known is not None and known.isdisjoint(thinking_variables(effort))
     return None if unknown and effort != "none" else effort

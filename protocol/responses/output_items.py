@@ -21,7 +21,7 @@ class AnswerParts:
 
     text: str
     reasoning: str = ""
-    calls: tuple[tuple[str, ToolCall], ...] = ()  # each behind the id by which its result refers to it
+    calls: tuple[tuple[str, ToolCall], ...] = ()  # (id, call); a call's result refers to the id
     cut: bool = False  # the answer ended within its only call, whose arguments are therefore no whole JSON
 
 

@@ -242,7 +242,7 @@ def _tool(tool: StoredTool) -> dict[str, Any]:
     shown = _with_object(tool.model_dump(exclude={"custom"}), "parameters")
     if not tool.custom:
         return {"type": "function", **shown}
-    pattern = shown["parameters"]["properties"][CUSTOM_INPUT].get("pattern")  # `^(?:` and `)$` around the client's
+    pattern = shown["parameters"]["properties"][CUSTOM_INPUT].get("pattern")  # `^(?:` CLIENT'S PATTERN `)$`
     held_to = {"type": "grammar", "syntax": "regex", "definition": pattern[4:-2]} if pattern else {"type": "text"}
     return {"type": "custom", "name": tool.name, "description": tool.description, "format": held_to}
 

@@ -150,7 +150,7 @@ def work_after_change(workers: Iterable[Worker], model: str) -> list[PresentWork
 
 
 def _loads_s(worker: Worker, model: str) -> float:
-    """Returns the seconds until a change is done; it waits for a batch, or lets rows run on for as long as it takes."""
+    """Returns the seconds until a change is done, which begins after a batch, or after rows ran on for `change_s`."""
     change_s = worker.loadable[model].change_s
     return change_s + (worker.busy_s if worker.queued else change_s if worker.rows else 0.0)
 

@@ -37,7 +37,7 @@ class Leader:
             self._failed = not isinstance(error, SQLAlchemyError | LeadLost)
             self._drop_planner()
             raise
-        if planner is None or planner.fetched_all:  # otherwise the cause may be among the requests that are left
+        if planner is None or planner.fetched_all:  # a request that is not fetched yet may be the cause
             self._failed = self._careful = False
         return batches
 

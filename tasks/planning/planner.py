@@ -117,7 +117,7 @@ class Planner:
         if perf_counter() < self._late_due_at:
             return
         with self._connection.begin():
-            leadership.hold(self._connection, self._lead)  # another leader's policies would not hear of it
+            leadership.hold(self._connection, self._lead)  # only the leader's policies can drop them
             late = reconciler.expire_deadlines(self._connection)
         self._policies.discard_all(late)
         self._more_are_late = len(late) == reconciler.EXPIRED_AT_ONCE

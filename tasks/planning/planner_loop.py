@@ -17,8 +17,8 @@ from tasks.planning.leader import Leader
 
 # Two steps begin at least STEP_INTERVAL_S apart, or STEP_SPACING times the CPU time of the last decision. So kicks that
 # keep coming leave the planner idle for nine tenths of the time, however many workers there are. The pause is at most
-# BUSY_STEP_S, because a step that fetches thousands of requests is rare. A pause of LONG_PAUSE_S is ended by a kick for
-# a request that is no background work. Not tuned.
+# BUSY_STEP_S, because a step that fetches thousands of requests is rare. A kick for a request that is no
+# background work ends a pause longer than LONG_PAUSE_S. Not tuned.
 STEP_INTERVAL_S = 0.02
 STEP_SPACING = 10
 LONG_PAUSE_S = 0.25

@@ -1,4 +1,4 @@
-"""The planner's recovery: requeues lost batches, ends overdue requests, finds workers that messages do not reach."""
+"""The planner's recovery: requeues lost batches, predicts without a predictor, finds unreachable workers."""
 
 from collections.abc import Mapping
 
@@ -58,8 +58,8 @@ class Recovery:
     def some_are_gone(self, unserved: Mapping[str, int]) -> bool:
         """Returns whether fewer requests are stored than wait in the policies of these models, which have no workers.
 
-        The last recovery must have found that, too: lines of a job that was just paused still wait in the policies.
-        The others were deleted, moved, or cancelled during a long step. With workers, claiming a request notices that.
+        The last recovery must have found that, too, because lines of a job paused just now still wait in the policies.
+        The missing ones were deleted, moved, or cancelled during a long step. With workers, claims find them.
         """
         stored = planner_requests.queued_by_model(self._connection, list(unserved)) if unserved else {}
         seemed_gone, self._seem_gone = self._seem_gone, any(of > stored.get(model, 0) for model, of in unserved.items())

@@ -19,7 +19,7 @@ BACK_S = 3600.0  # a round simulates the requests of this many seconds
 # A round simulates at most this many requests, the newest ones. A thousand take about a second for each policy, so that
 # a round takes half an hour. More would make rounds longer, fewer would make their means noisier. Not tuned.
 MOST_REQUESTS = 1000
-PAUSE_S = 300.0  # the pause between two rounds, also between a round of another process and one of this. Not tuned
+PAUSE_S = 300.0  # seconds from one round to the next, whichever trainer simulates them. Not tuned
 
 log = structlog.get_logger()
 

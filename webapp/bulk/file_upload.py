@@ -27,8 +27,8 @@ MOST_LINES = 50_000  # OpenAI's bound of a batch
 MOST_BLANK_LINES = 50_000  # blank lines beside the lines of MOST_LINES; any bound works
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some programs on Windows begin UTF-8 files with it
 
-# Most bytes of an upload beside the file's own. The parser also applies this bound to the part of the file that it
-# holds in memory, a little more than 64 KiB. It is Flask's own default.
+# Most bytes of an upload beside the file's own: Flask's default. The parser also applies this bound to the part of the
+# file that it holds in memory, a little more than 64 KiB.
 FORM_BYTES = 500_000
 MOST_PARTS = 16  # parts of a form; there are four fields
 MAX_FILENAME = 255  # characters; the rest is cut off

@@ -38,7 +38,7 @@ class AppContext:
     queue_snapshot: TtlCache[QueueSnapshot | None]  # None while no planner writes one
     response_times: TtlCache[ResponseTimeEstimate]
     bulk_outlook: TtlCache[BulkOutlook]
-    tenant_turns: defaultdict[str, Semaphore]  # what a tenant's calls do at once: its locks hold few connections
+    tenant_turns: defaultdict[str, Semaphore]  # bound the connections that wait for one tenant's locks
     waiting_calls: WaitingCalls
     token_feed: TokenFeed
     rate_limit: RateLimit

@@ -22,8 +22,8 @@ OUR_CHARACTERS, FOREIGN_CHARACTERS = api_keys.READABLE_CHARACTERS, 3
 
 NEED_A_KEY = ("/v1/", "/tokenize", "/detokenize")  # prefixes of the addresses that need a key
 
-# POST calls that take no turn among their tenant's calls for their whole time. Some have turns of another kind; many
-# submissions are stored by one statement; an upload lasts as long as its client sends.
+# POST calls that do not hold their tenant's turn from start to end: those that wait have turns of another kind, many
+# submissions are stored by one statement, and an upload lasts as long as its client sends.
 OTHER_TURNS = (*WAITING_CALLS, "/v1/responses", "/v1/files")
 
 log = structlog.get_logger()
@@ -107,7 +107,7 @@ def require_api_key() -> None:
 
 
 def take_turn_of_tenant() -> None:
-    """Reads a call's body, then begins its turn among its tenant's calls, so that a tenant delays no other by many."""
+    """Reads a call's body, then begins its turn among its tenant's calls, so that its many calls delay no other."""
     if "caller" in g and not (request.method == "POST" and request.path.rstrip("/") in OTHER_TURNS):
         request.get_data()
         current_turn().begin(current_context().tenant_turns[current_tenant()])

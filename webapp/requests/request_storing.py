@@ -70,7 +70,7 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
     if snapshot is not None:
         state = snapshot.of(new.served_by)
         limits.check_served(new.served_by, state.unserved_s, state.unserved)
-    # forecasts at submission are for requests that generate and do not wait for others
+    # background work and requests that generate no text get no forecast here
     if new.kind != "answer" or new.tier == "flex":
         return new
     eta = context.response_times.get().eta(

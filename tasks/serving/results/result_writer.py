@@ -52,7 +52,7 @@ def _log_that_database_takes_nothing(tried: RetryCallState) -> None:
 
 
 class ResultWriter(Thread):
-    """A thread with a database connection of its own; any thread may call `record`."""
+    """Writes the recorded events in a thread with its own connection; any thread may call `record`."""
 
     def __init__(
         self,
