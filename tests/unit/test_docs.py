@@ -164,6 +164,17 @@ def test_every_make_target_that_is_shown_is_a_target(document: Path) -> None:
     assert set(shown) <= targets
 
 
+def test_every_log_line_that_operators_should_watch_is_written() -> None:
+    watch = (ROOT / "docs" / "operations" / "watch.md").read_text()
+    watched = re.findall(r"`([a-z ]+)`", watch.partition("Lines worth an alarm:")[2].partition(".")[0])
+    code = "\n".join(source.read_text() for source in PRODUCT)
+    written = re.findall(r'log\.\w+\(\s*"([^"]+)"', code) + [
+        f"{name} failed" for name in re.findall(r'Loop\(\s*"([^"]+)"', code)
+    ]
+    assert len(watched) > 5
+    assert [line for line in watched if line not in written] == []
+
+
 def test_the_sites_llms_txt_lists_every_page_of_its_menu_with_a_sentence() -> None:
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
     pages = [page for entry in nav for one in entry.values() for page in ([one] if isinstance(one, str) else one)]
