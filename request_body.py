@@ -246,7 +246,7 @@ class RequestBody(_Part):
     def without_defaults(self, lacked: Collection[str]) -> "RequestBody":
         """Returns the body without those of the model's own sampling defaults that need an ability in `lacked`."""
         left_out = set(self.defaulted) & set(lacked)
-        if "temperature" in left_out:  # of the others only the penalty changes a greedy answer
+        if "temperature" in left_out:  # the answer is then greedy, and only the penalty still changes it
             left_out = set(self.defaulted) - {"repetition_penalty"} | left_out
         if not left_out:
             return self

@@ -30,7 +30,7 @@ from cli.bulk_run import ENDED
 from settings import VERSION
 
 BATCH = "batch_"  # begins the ids of batches
-MOST_INPUTS = 1000  # of one call, as an agent must write them all; `magnus batch run` takes any file. Not tuned
+MOST_INPUTS = 1000  # in one call, whose inputs an agent writes; `magnus batch run` takes any file. Not tuned
 POLL_S = 2  # seconds between two reports of progress to a waiting agent; not tuned
 INSTRUCTIONS = """\
 Magnus answers LLM requests on GPUs of the user's own, from a durable queue. `submit` and `batch` return an id at once;

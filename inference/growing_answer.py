@@ -17,15 +17,15 @@ State = Callable[[], Optional["State"]]  # reads on, and returns the next state 
 
 
 class GrowingAnswer:
-    """An answer of which `add` returns what is new; characters that may become something else are held back."""
+    """An answer that grows by `add`; characters that may be the beginning of a tag or a call are held back."""
 
     def __init__(self, form: AnswerForm, tools: OfferedTools) -> None:
         self._form, self._tools = form, tools
-        self._ends = list(ENDS) if form.channels else [form.closing]  # of a thought
+        self._ends = list(ENDS) if form.channels else [form.closing]  # tags that end a thought
         self._end = END if form.channels else re.compile(re.escape(form.closing))
         self._state: State = self._header if form.channels else self._opening if form.closing else self._all
         self._rest = ""  # what was not read yet
-        self._looked = 0  # no MESSAGE begins in so many characters of `_rest`
+        self._looked = 0  # no MESSAGE begins in this many first characters of `_rest`
         self._lead = ""  # the characters in front of the next thought
         self._in_thought = False  # a part of the present thought was shown
         self._held = ""  # text that may become calls

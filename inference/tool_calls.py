@@ -307,7 +307,7 @@ def forced_call_schema(tools: Sequence[StoredTool], name: str | None, *, literal
             "type": "object",
             "properties": {
                 "name": {"const": tool.name},
-                # its own id, so that its references still resolve to its own definitions
+                # an id, so that the schema's references resolve to its own definitions
                 "arguments": {"$id": f"magnus:tool:{number}", "type": "object", **_arguments_schema(tool, literal)},
             },
             "required": ["name", "arguments"],

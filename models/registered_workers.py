@@ -14,7 +14,7 @@ from scheduling.kv_memory import KvMemory
 from scheduling.worker_facts import NO_FIGURES, Loadable, WorkerFacts, WorkerReport
 
 DAY_S = 86_400.0
-# The remedy of an engine that is set aside, in the same words wherever it is told.
+# The remedy that every page and command names for an engine that is set aside.
 REPAIR_ENGINE = "start or repair its server: a trial brings it back; if it has another model now, restart the worker"
 ADAPTER = "adapter:"  # prefix of the name of the ability to serve an adapter
 TOKENS_OF = "tokens of:"  # prefix of the name of the ability to resume the tokens with a fingerprint

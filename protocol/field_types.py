@@ -88,7 +88,7 @@ def _is_nullable(shown: JsonSchemaValue) -> bool:
     return any(one.get("type") == "null" for one in (shown, *shown.get("anyOf", ()), *shown.get("oneOf", ())))
 
 
-MOST_FIELDS = 100  # of one object; the largest body has 50. Not tuned
+MOST_FIELDS = 100  # in one object; the largest body has 50. Not tuned
 
 
 class Body(BaseModel):

@@ -76,7 +76,7 @@ class BatchScheduler:
     def next_batch(
         self, costs: ServingTime, memory: KvMemory | None, now: float, whole: bool = True
     ) -> NextBatch | None:
-        """Return the next batch that fits the memory as a whole, or of which one request fits if not `whole`."""
+        """Return the next batch that fits the memory, as a whole or, if not `whole`, with at least one request."""
         if not self._batches:
             return None
         priorities = self._priorities(costs, now)

@@ -41,7 +41,7 @@ class WorkerFacts:
     model_changes: int = 0  # the changes of model since its process started
     version: str | None = None  # the version of Magnus that its process runs
     instance: str | None = None  # identifies its process, as host#boot:process id
-    # of the model and the adapters that it serves, by name: what generated a token, so that no other model resumes it
+    # of its model and its adapters, by name: only a worker with the same fingerprint resumes a request's tokens
     fingerprints: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -23,7 +23,7 @@ from inference.remote.server_tokens import is_server
 from settings import AskingTheModel, Settings
 
 HASHING = "hashing"
-UNSUPPORTED_MODES = {  # by the mode that INFO gives; Celery's queues and our pub/sub need one server with all keys
+UNSUPPORTED_MODES = {  # by INFO's mode, because Celery's queues and our pub/sub need one server with all keys
     "cluster": "a Redis Cluster, which is not supported",
     "sentinel": "a Redis Sentinel, which stores nothing and is not supported",
 }

@@ -34,5 +34,5 @@ def move(opened: Session, model: str, to: str) -> None:
 @click.option("--model", required=True, help="The model that the requests name.")
 @with_session
 def cancel(opened: Session, model: str) -> None:
-    """Cancel the waiting requests of a model, those of all tenants."""
+    """Cancel all tenants' waiting requests for a model."""
     click.echo(f"{len(operator_jobs.cancel_waiting(opened, model)):,} requests of {model} cancelled")

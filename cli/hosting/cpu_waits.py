@@ -1,4 +1,4 @@
-"""The time for which the threads of a child waited for a CPU, by which a starved process is told from a frozen one."""
+"""How long the threads of a child waited for a CPU, which distinguishes a starved process from a frozen one."""
 
 from collections.abc import Iterator
 from contextlib import suppress

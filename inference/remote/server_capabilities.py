@@ -113,7 +113,7 @@ class ProbedServer:
     max_rows: int | None = None
     model_directory: str | None = None  # the directory from which the server says it loaded the model
     adapters: tuple[str, ...] = ()  # names that the server lists beside the model, and serves
-    announced: Mapping[str, Announced] = field(default_factory=dict, hash=False)  # of each model that it lists
+    announced: Mapping[str, Announced] = field(default_factory=dict, hash=False)  # by each model that it lists
 
     def __repr__(self) -> str:
         """Returns a description without the key."""

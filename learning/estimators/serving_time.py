@@ -21,7 +21,7 @@ NEIGHBOURS = 5  # more neighbours reduce noise but are less similar; not tuned, 
 # Width of the Gaussian weights over distances of logarithms: a batch 1.4 times as large weighs 1/e; not tuned.
 BANDWIDTH = 0.35
 FEWEST_FOR_CURVES = 24  # curves are fitted to at least this many batches: three for each of the eight coefficients
-PRIOR_BATCHES = 10  # with so many batches, half of their median log(served / curve seconds) is applied; not tuned
+PRIOR_BATCHES = 10  # with this many batches, half of their median log(served / curve seconds) is applied; not tuned
 
 
 class KnnServingTime:

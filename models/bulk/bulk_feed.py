@@ -53,7 +53,7 @@ class JobStep:
 
 @dataclass(frozen=True, slots=True)
 class NewLine:
-    """A line to be stored, with a request for each of its answers, or with the error because of which it has none."""
+    """A line to be stored, with a request for each of its answers, or with the error because of which it is refused."""
 
     line: int
     custom_id: str | None

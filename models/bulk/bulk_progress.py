@@ -95,7 +95,7 @@ def take_job(connection: Connection) -> WatchedJob | None:
 
 
 def stop_lines(connection: Connection, job_id: str) -> int:
-    """Cancels up to CHANGED_AT_ONCE of a job's requests, of which queued ones end at once; returns their number."""
+    """Cancels up to CHANGED_AT_ONCE of a job's requests, queued ones at once; returns how many it cancelled."""
     which = """
         select r.id from bulk_lines l cross join lateral (
             select id from requests where id = l.request_id

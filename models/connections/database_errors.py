@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from models.connections.bounded_connection import StatementTooSlow
 
 URL = "MAGNUS_DATABASE_URL"
-# Sentences with the remedy, the same wherever an operator is told of a database that answers and stores nothing.
+# The sentences, with the remedy, by which every page and command reports a database that answers and stores nothing.
 NO_WRITES = f"Postgres takes no writes; give {URL} the primary's address, or turn default_transaction_read_only off"
 DISK_FULL = "Postgres has no disk space left; free some, or enlarge its disk"
 GRANT = "let the owner of the tables run `magnus migrate --grant ROLE` for the role of " + URL

@@ -45,7 +45,7 @@ class Answer:
     reason: str | None  # eos, stop or limit
     ago_s: float
     error: Mapping[str, str] | None = None
-    stop_string: str | None = None  # which of the client's ended it, where its engine returns the text with it
+    stop_string: str | None = None  # the client's stop string that ended it, if the engine tells it
     logprobs: Sequence[Any] | None = None  # log probabilities in the API's form
     gpu_s: float = 0.0  # its share of the device's seconds since it was last taken from the queue
     reasoning_tokens: int | None = None  # thinking tokens among `tokens`; None if its model does not think

@@ -39,7 +39,7 @@ class LeastLoaded:
             heapq.heapify(kind)
 
     def place(self, size: int, length: int, generation_length: int) -> tuple[Worker, float]:
-        """Return, of the workers that hold the batch, the one whose load is least with it, and the serving time there.
+        """Return the worker, among those that hold the batch, whose load is least with it, and the serving time there.
 
         If no worker holds the batch, the largest workers are considered.
         """

@@ -56,10 +56,10 @@ class ModelFleet:
         return work.requests / len(serving) / _done_s(work, serving) if work.requests else 0.0
 
     def rate_with(self, worker: Worker, model: str) -> float:
-        """Return the requests a second that it would answer with another model, from now until all are answered.
+        """Return the requests a second that the worker would answer with another model, until all are answered.
 
-        The rate is 0 if the workers that serve the model now would be done before, or if each request has a worker
-        there: the seconds of one request are too uncertain for another worker to change for it alone.
+        The rate is 0 if the model's workers would be done before the change helps, or if they are as many as the
+        requests: the seconds of one request are too uncertain for a worker to change for it alone.
         """
         serving = self._serving(model)
         work = self._work(model, serving, self._counts_background(worker))

@@ -124,7 +124,7 @@ class TenantShares(PolicyOfEach[Account, Policy]):
         return [tenant for tenant, policy in self.policies.items() if len(policy)]
 
     def _next_tenants(self) -> list[Account]:
-        """Return the least served tenants; of equally served ones the tenant asked last is last, after new ones."""
+        """Return the tenants, the least served first; among equals the one asked last comes last, after new ones."""
         in_order = self._counters.least_served(self._waiting_tenants())
         in_order.sort(key=lambda tenant: (self._counters.served(tenant), tenant == self._asked))
         return in_order[:TENANTS_TRIED]

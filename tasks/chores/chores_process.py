@@ -25,7 +25,7 @@ LOOK_EVERY_S = 1.0
 # and each check is one short query. Not tuned.
 IDLE_LOOK_EVERY_S = 2.5
 FEED_FOR_S = 10.0  # one check feeds lines for at most this long, well below the time that counts as hanging. Not tuned
-PROGRESS_FOR_S = 5.0  # and then counts ended lines for at most this long
+PROGRESS_FOR_S = 5.0  # one check then counts ended lines for this long
 
 
 def chores(service: CeleryService) -> HostedProcess:

@@ -35,7 +35,7 @@ FAILING_SHARE = (
 FEWEST_FAILED = 3  # failed requests: if fewer failed, the requests themselves are more likely the cause
 # Seconds without an ended request while requests wait: few single answers take longer. Not tuned.
 SILENT_S = 120.0
-BEHIND_S = 30.0  # waiting time of a new request, after which interactive clients have given up. Not tuned.
+BEHIND_S = 30.0  # a new request's waiting time from which interactive clients give up. Not tuned.
 WAITS_FOR_PREDICTION_S = 5.0  # predictors act at once; by default a planner goes on without them after 5 s
 MEMORY_FULL = 0.85  # reserved share of Θ above which the next batch does not fit. Not tuned.
 

@@ -161,7 +161,7 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._jobs: dict[DueJob, _Watched] = {}
-        self._due: list[tuple[float, DueJob]] = []  # of a job's entries only the one at its `judge_at` is valid
+        self._due: list[tuple[float, DueJob]] = []  # only the entry at a job's `judge_at` is valid
 
     def add(self, request: Request, now: float) -> bool:
         """Count a waiting background request if it has a deadline; return whether it is served like other requests."""
