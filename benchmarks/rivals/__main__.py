@@ -20,15 +20,13 @@ from benchmarks.harness import Json, Results, json_option, print_table, say
 from benchmarks.pictures import panels
 from benchmarks.rivals.cells import AIMS, ENGINES, KINDS, POLICIES, Run, compared, saturation
 from benchmarks.rivals.published_rules import PREDICTING
-from benchmarks.rivals.rival_workloads import TAUS, read_workloads
+from benchmarks.rivals.rival_workloads import TAUS, WORKLOADS, read_workloads
 from cli.option_types import CommaSeparated
-
-MOST_PROCESSES = 2
 
 
 @click.command(help=__doc__)
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Requests and answers.")
-@click.option("--workloads", type=CommaSeparated(str), default="mixed,hard,chat", show_default=True)
+@click.option("--workloads", type=CommaSeparated(click.Choice(WORKLOADS)), default=",".join(WORKLOADS))
 @click.option("--loads", type=CommaSeparated(float), default="0.7,1,1.3,2", show_default=True, help="Of saturation.")
 @click.option("--predictions", type=CommaSeparated(click.Choice([*TAUS])), default=",".join(TAUS), show_default=True)
 @click.option("--seeds", type=CommaSeparated(int), default="1,2,3", show_default=True)
@@ -39,7 +37,7 @@ MOST_PROCESSES = 2
 @click.option(
     "--against", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Others' earlier figures."
 )
-@click.option("--processes", type=click.IntRange(1, MOST_PROCESSES), default=MOST_PROCESSES, show_default=True)
+@click.option("--processes", type=click.IntRange(1, 2), default=2, show_default=True)
 @json_option
 @click.option("--plot", type=click.Path(path_type=Path, file_okay=False), help="Write a picture there.")
 def main(
@@ -58,7 +56,7 @@ def main(
     plot: Path | None,
 ) -> None:
     """Simulate, write after each run, and print each cell."""
-    read = {**read_workloads(data), "chat": None}
+    read = {"chat": None, **(read_workloads(data) if workloads != ["chat"] else {})}
     runs = []
     for workload in (name for name in workloads if name in read):
         rate = saturation(read[workload], workers, engine)
@@ -84,13 +82,9 @@ def report(cells: Sequence[Json]) -> None:
     for cell in cells:
         title = f"{cell['workload']} at {cell['load']:g} of saturation, predictions: {cell['prediction']}"
         print_table([{"policy": name, **own} for name, own in cell["policies"].items()], ("policy", *AIMS), title)
-    behind = [
-        {**{key: cell[key] for key in KINDS}, "figure": figure, **cell[figure]}
-        for cell in cells
-        for figure in AIMS
-        if not cell.get(figure, {}).get("kept", True)
-    ]
-    title = f"fusion is behind the best rival in {len(behind)} of {len(AIMS) * len(cells)} figures"
+    every = [{"figure": figure, **cell, **cell.get(figure, {})} for cell in cells for figure in AIMS]
+    behind = [one for one in every if not one.get("kept", True)]
+    title = f"fusion is behind the best rival in {len(behind)} of {len(every)} figures"
     print_table(behind, (*KINDS, "figure", "best", "ratio"), title)
 
 

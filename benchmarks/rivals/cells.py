@@ -23,15 +23,13 @@ POLICIES: dict[str, Callable[[], Policy]] = {"fusion": Fusion, **RIVALS}
 MEMORY = replace(CHATGLM_6B_V100.memory, paged=True, block_tokens=16)  # pages, as the rivals' engines have them
 # By name of the engine: joiners' prompts are computed in chunks within the running rows' iterations, whose fixed cost
 # they share, as in the rivals' engines; or a join stops the running rows, as on the machine that was published.
+V100 = CHATGLM_6B_V100.curves
 ENGINES = {
-    "chunked": EngineCosts(
-        replace(CHATGLM_6B_V100.curves, prefill=(*CHATGLM_6B_V100.curves.prefill[:3], 0.0)), chunk_tokens=512
-    ),
-    "stalling": EngineCosts(CHATGLM_6B_V100.curves),
+    "chunked": EngineCosts(replace(V100, prefill=(*V100.prefill[:3], 0.0)), chunk_tokens=512),
+    "stalling": EngineCosts(V100),
 }
 TICK_S = 0.1  # all policies decide at its multiples, about once an iteration of full workers, as the rivals' engines do
 SATURATING = 1000  # with so many requests a worker, fewer or more change the rate by at most a tenth
-OTHERS = 1000  # added to a seed it gives requests that the simulation does not have; any number above the seeds works
 SLOWEST = 5.0  # a response within so many times the request's time alone counts as good
 KINDS = ("workload", "load", "prediction")
 # `fusion` should have at most so many times the best rival's figure, or at least so many times its goodput.
@@ -57,23 +55,18 @@ class Run:
         """Simulate; return mean, median and P99 of the response times in seconds, and the goodput as a share."""
         drawn = draw(self.lengths, self.prediction, self.load * self.saturation, self.requests, self.seed)
         policy = POLICIES[self.policy]()
-        if isinstance(policy, IterationLevel):  # as if it had served other requests of the workload before
-            before = draw(self.lengths, self.prediction, 1.0, self.requests, self.seed + OTHERS)
+        if isinstance(policy, IterationLevel):  # as if it had served other requests before, those of a seed 1000 higher
+            before = draw(self.lengths, self.prediction, 1.0, self.requests, self.seed + 1000)
             policy.seen.past = sorted(one.generation_length for one in before)
         trace = served(policy, drawn, self.workers, self.engine)
         response_s = np.array([trace.answers[one.request.id].response_s for one in drawn])
         curves = ENGINES[self.engine].curves
         alone_s = np.array([curves.serve_s(1, one.request.length, one.generation_length) for one in drawn])
-        row = {key: getattr(self, key) for key in (*KINDS, "policy", "seed")}
-        p50, p99 = np.percentile(response_s, [50, 99])
-        return row | {
-            "mean": float(response_s.mean()),
-            "p50": float(p50),
-            "p99": float(p99),
-            "goodput": float(np.mean(response_s <= SLOWEST * alone_s)),
-            "preempted": trace.preempted,
-            "requests_per_s": trace.requests_per_s,
-        }
+        values = response_s.mean(), *np.percentile(response_s, [50, 99]), np.mean(response_s <= SLOWEST * alone_s)
+        figures = dict(zip(AIMS, map(float, values), strict=True))
+        return (
+            {key: getattr(self, key) for key in (*KINDS, "policy", "seed")} | figures | {"preempted": trace.preempted}
+        )
 
 
 def served(policy: Policy, arriving: Sequence[Arrival], workers: int, engine: str) -> Trace:
@@ -95,25 +88,17 @@ def saturation(lengths: WorkloadLengths | None, workers: int, engine: str) -> fl
 
 
 def compared(rows: Sequence[Json]) -> Iterator[Json]:
-    """Yield a row for each cell: each policy's means over the seeds, and `fusion` against the best rival."""
+    """Yield a row for each cell: the policies' means over the seeds, by figure the best rival and `fusion`'s ratio."""
     for kind in dict.fromkeys(tuple(row[key] for key in KINDS) for row in rows):
         of_cell = [row for row in rows if tuple(row[key] for key in KINDS) == kind]
-        figures = {
+        policies = {
             name: {figure: mean(row[figure] for row in of_cell if row["policy"] == name) for figure in AIMS}
             for name in dict.fromkeys(row["policy"] for row in of_cell)
         }
-        yield dict(zip(KINDS, kind, strict=True)) | {"policies": figures} | against_the_best(figures)
-
-
-def against_the_best(figures: Json) -> Json:
-    """Return, by figure, the best rival, `fusion`'s ratio to it, and whether the ratio keeps its aim."""
-    found: Json = {}
-    for figure, aim in AIMS.items() if "fusion" in figures else []:
-        better = max if aim < 1 else min
-        rivals = [name for name in figures if name != "fusion"]
-        if not rivals:
-            continue
-        best = better(rivals, key=lambda name: figures[name][figure])
-        ratio = figures["fusion"][figure] / max(figures[best][figure], 1e-9)
-        found[figure] = {"best": best, "ratio": ratio, "kept": ratio >= aim if aim < 1 else ratio <= aim}
-    return found
+        cell: Json = {**dict(zip(KINDS, kind, strict=True)), "policies": policies}
+        rivals = [name for name in policies if name != "fusion"]
+        for figure, aim in AIMS.items() if rivals and "fusion" in policies else []:
+            best = (max if aim < 1 else min)(rivals, key=lambda name: policies[name][figure])
+            ratio = policies["fusion"][figure] / max(policies[best][figure], 1e-9)
+            cell[figure] = {"best": best, "ratio": ratio, "kept": ratio >= aim if aim < 1 else ratio <= aim}
+        yield cell

@@ -15,16 +15,12 @@ from scheduling.policy import Assignment, Mode, Policy, RunningRow, WaitingBatch
 from scheduling.request import Request
 
 WATERMARK = 0.01  # vLLM admits a request only if this share of the memory stays free
-# Rivals that preempt decide at these intervals while requests wait, some iterations of a published machine. Until then
-# each row grows by so many tokens, for which the rows that rank last make way; a joiner must leave room for some more,
-# or it would soon leave again. None is tuned.
+# Rivals that preempt decide at these intervals while requests wait. Until then a row grows by about 4 tokens, for which
+# the rows that rank last make way; a joiner must leave room for more, or it would soon leave again. Not tuned.
 DECIDES_EVERY_S, GROWTH_TOKENS, GROWTH_AT_JOIN_TOKENS = 0.5, 4, 8
-
-# A request that has waited so long goes first, under the rivals that guard against starvation. Their papers count
+# A request that has waited so long goes first under the rivals that guard against starvation. Their papers count
 # iterations or leave the value open; this is some times the time alone of a mean answer. Not tuned.
 GUARD_S = 60.0
-ANSWER_WEIGHT = 2  # a token of an answer counts as so many of a prompt (VTC)
-
 Rank = tuple[float, float, str]
 
 
@@ -37,7 +33,7 @@ class Row(NamedTuple):
 
     @property
     def cached(self) -> int:
-        """Return the tokens that the row has, or will have, in the memory."""
+        """Return the tokens of the row in the memory."""
         return self.request.length + self.generated
 
 
@@ -48,16 +44,12 @@ class PlannedRows:
         self.worker = worker
         self.rows = [Row(row.request, row.generated, True) for row in worker.rows]
         self.leaving: list[str] = []
-        self.last_rows: list[tuple[Rank, Row]] | None = None  # the running rows with their ranks, the last first
+        self.last_first: list[tuple[Rank, Row]] = []  # of a rival that preempts: the running rows with their ranks
 
     def leave(self, row: Row) -> None:
         """Let a running row leave."""
         self.rows.remove(row)
         self.leaving.append(row.request.id)
-
-    def free_share(self) -> float:
-        """Return the share of the memory that the rows leave."""
-        return 1 - sum(row.cached for row in self.rows) / self.worker.memory.capacity_tokens
 
 
 @dataclass(slots=True)
@@ -66,10 +58,9 @@ class Seen:
 
     now: float = 0.0
     waits_since: dict[str, float] = field(default_factory=dict)  # when a waiting request arrived or left its worker
-    rejoined_at: dict[str, int] = field(
-        default_factory=dict
-    )  # the tokens that a request had when it joined after GUARD_S
+    rejoined_at: dict[str, int] = field(default_factory=dict)  # the tokens of a request that had starved when it joined
     past: list[int] = field(default_factory=list)  # the lengths of answers, sorted; each lacks its last few tokens
+    worker_of: dict[str, str] = field(default_factory=dict)  # the worker of a request, where arrivals are routed
     served: dict[str, float] = field(default_factory=dict)  # what each client has been served, by VTC's weights
 
     def starves(self, row: Row) -> bool:
@@ -77,13 +68,8 @@ class Seen:
         return not row.runs and self.now - self.waits_since[row.request.id] > GUARD_S
 
 
-def always(row: Row, first: Row, seen: Seen) -> bool:
-    """Let any running row that ranks behind the first waiting request make way for it."""
-    return True
-
-
 def prompts_fit(rows: Sequence[Row], worker: Worker, seen: Seen) -> bool:
-    """Return whether the memory holds the rows and the joiner, the last one, as they are: vLLM looks no further."""
+    """Return whether the memory holds the rows as they are, the joiner's prompt among them: vLLM looks no further."""
     return holds(rows, worker, ROW_GROWTH_TOKENS)
 
 
@@ -94,7 +80,7 @@ class Rule:
     rank: Callable[[Row, Seen], float]
     admits: Callable[[Sequence[Row], Worker, Seen], bool] = prompts_fit  # the last row is the joiner
     preempts: bool = False
-    may_leave: Callable[[Row, Row, Seen], bool] = always  # whether the first row makes way for the second
+    may_leave: Callable[[Row, Row, Seen], bool] | None = None  # whether a row makes way for the first waiting request
     ranks_change: bool = False  # whether a join changes the ranks of waiting requests
     segment_ends: tuple[int, ...] = ()  # the generated tokens at which a row leaves and waits again
 
@@ -103,7 +89,6 @@ class IterationLevel(Policy):
     """Schedules continuous batches by a rule."""
 
     mode: Mode = "continuous"
-    why_first = "The rule of its paper puts it first."
 
     def __init__(self, rule: Rule) -> None:
         self.rule, self.seen = rule, Seen()
@@ -114,7 +99,8 @@ class IterationLevel(Policy):
         """Let rows leave that the memory will not hold, and the first waiting requests join while they are admitted."""
         planned = self.observe(workers, now)
         for rows in planned if self.rule.preempts and self._waiting else []:
-            for _, row in self._last_rows(rows):
+            rows.last_first = self._last_first(rows.rows)
+            for _, row in rows.last_first:
                 if holds(rows.rows, rows.worker, GROWTH_TOKENS):
                     break
                 rows.leave(row)
@@ -128,7 +114,7 @@ class IterationLevel(Policy):
         for request_id, row in running.items():
             before = self._running.get(request_id)
             grew = row.generated - (before.generated if before else row.request.generated)
-            self.seen.served[row.request.application] += ANSWER_WEIGHT * grew
+            self.seen.served[row.request.application] += 2 * grew
         for request_id, row in self._running.items():
             if request_id not in running and request_id not in self._waiting:
                 insort(self.seen.past, row.generated)
@@ -137,7 +123,7 @@ class IterationLevel(Policy):
 
     def fill(self, planned: Sequence[PlannedRows], requests: Iterable[Request]) -> None:
         """Let the first of these waiting requests join until one is not admitted."""
-        queue = self._last_first(map(_waiting_row, requests))
+        queue = self._last_first(Row(one, one.generated, False) for one in requests)
         while queue:
             _, first = queue.pop()
             place = self._place(planned, first)
@@ -156,8 +142,7 @@ class IterationLevel(Policy):
         made = []
         for rows in planned:
             leaving, joiners = tuple(rows.leaving), [row.request for row in rows.rows if not row.runs]
-            limits = dict.fromkeys(map(self.iteration_limit, joiners)) or ([None] if leaving else [])
-            for limit in limits:
+            for limit in dict.fromkeys(map(self.iteration_limit, joiners)) or ([None] if leaving else []):
                 own = tuple(one for one in joiners if self.iteration_limit(one) == limit)
                 made.append(Assignment(rows.worker.name, own, limit, joins=True, preempts=leaving))
                 leaving = ()
@@ -169,24 +154,23 @@ class IterationLevel(Policy):
 
     def _place(self, planned: Sequence[PlannedRows], first: Row) -> PlannedRows | None:
         """Return the rows that a request joins, after those that make way for it have left; None if it is to wait."""
-        admitting = [rows for rows in planned if self._admits(rows.rows, first, rows.worker)]
-        if admitting or not self.rule.preempts:
-            return max(admitting, key=PlannedRows.free_share, default=None)
-        choices = [(rows, last) for rows in planned if (last := self._behind(rows, first))]
-        if not choices:
-            return None
-        place, last = min(choices, key=lambda choice: sum(row.cached for row in choice[1]))
-        for row in last:
+        admitting = [one for one in planned if self._admits(one.rows, first, one.worker)]
+        used = {one: sum(row.cached for row in one.rows) / one.worker.memory.capacity_tokens for one in admitting}
+        if used or not self.rule.preempts:
+            return min(used, key=used.__getitem__, default=None)
+        behind = {rows: last for rows in planned if (last := self._behind(rows, first))}
+        place = min(behind, key=lambda rows: sum(row.cached for row in behind[rows]), default=None)
+        for row in behind[place] if place else []:
             place.leave(row)
         return place
 
     def _behind(self, planned: PlannedRows, first: Row) -> list[Row]:
         """Return the fewest rows, the last ones, without which a worker admits the request; none if it never does."""
         key, left, behind = self._key(first), list(planned.rows), list[Row]()
-        for other, row in self._last_rows(planned):
+        for other, row in planned.last_first:
             if other <= key:
                 break
-            if row in left and self.rule.may_leave(row, first, self.seen):
+            if row in left and (self.rule.may_leave is None or self.rule.may_leave(row, first, self.seen)):
                 left.remove(row)
                 behind.append(row)
                 if self._admits(left, first, planned.worker):
@@ -196,11 +180,6 @@ class IterationLevel(Policy):
     def _admits(self, rows: Sequence[Row], row: Row, worker: Worker) -> bool:
         room = not self.rule.preempts or holds([*rows, row], worker, GROWTH_AT_JOIN_TOKENS)
         return room and self.rule.admits([*rows, row], worker, self.seen)
-
-    def _last_rows(self, planned: PlannedRows) -> list[tuple[Rank, Row]]:
-        if planned.last_rows is None:
-            planned.last_rows = self._last_first(row for row in planned.rows if row.runs)
-        return planned.last_rows
 
     def _last_first(self, rows: Iterable[Row]) -> list[tuple[Rank, Row]]:
         """Return rows with their ranks, the first one last."""
@@ -234,12 +213,8 @@ class IterationLevel(Policy):
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """Yield the waiting requests in their order."""
         self.seen.now = now
-        rows = self._last_first(map(_waiting_row, self._waiting.values()))
+        rows = self._last_first(Row(one, one.generated, False) for one in self._waiting.values())
         return (waiting_batch((row.request,), None, now) for _, row in reversed(rows))
-
-
-def _waiting_row(request: Request) -> Row:
-    return Row(request, request.generated, False)
 
 
 def holds(rows: Sequence[Row], worker: Worker, growth: int) -> bool:

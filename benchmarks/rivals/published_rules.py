@@ -6,7 +6,7 @@ Rivals see what `fusion` sees: arrivals, prompts, the predicted median and upper
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -21,13 +21,13 @@ from scheduling.policies.fusion.priority_key import FleetLoad
 from scheduling.policy import Assignment, Policy, Worker
 from scheduling.request import Request
 
-QUANTUM_TOKENS = 16  # the first quantum of rivals that go by what a request has got so far; not tuned
-PROMOTED_TOKENS = 64  # the quantum of a request that LTR promotes; the paper leaves it open
-RESERVED = 0.05  # the share of memory that Past-Future leaves free, one of the values that the paper compares
-KEPT_FROM = 0.8  # TRAIL keeps a row that has this share of its predicted answer, the paper's c
+# The first quantum of rivals that go by tokens so far, and the quantum of a request that LTR promotes. Not tuned.
+QUANTUM_TOKENS, PROMOTED_TOKENS = 16, 64
+RESERVED = 0.05  # the share of memory that Past-Future leaves free, not tuned
+KEPT_FROM = 0.8  # TRAIL keeps a row that has this share of its predicted answer (the paper's c, which it varies)
 SKIPPED_TOKENS = 256  # a prompt of so many tokens skips MLFQ's first queue; not tuned
-# UniBoost's 1/γ: between first come, first served (0) and the least attained first; and about an iteration and the
-# prefill of a token of the machine that is simulated, in seconds. Not tuned.
+# UniBoost's 1/γ, between first come, first served (0) and the least attained first, an iteration of the simulated
+# machine and the prefill of a token there, in seconds. Not tuned.
 BOOST_S, ITERATION_S, PREFILL_TOKEN_S = 20.0, 0.1, 2e-4
 # Nested WAIT's segments, the first one's threshold in requests, and the share of memory that stays free. The paper
 # derives them from rates that it knows. Not tuned.
@@ -44,13 +44,13 @@ def past_peak_fits(rows: Sequence[Row], worker: Worker, seen: Seen) -> bool:
 
     A row's length is drawn from those of past answers that are longer than what the row has.
     """
-    past, totals = seen.past, list[int]()
+    past, left = seen.past, list[int]()
     for number, row in enumerate(rows, 1):
         shorter = bisect_right(past, row.generated)
         drawn = shorter + int(van_der_corput(number) * (len(past) - shorter))
-        totals.append(past[drawn] if drawn < len(past) else row.request.limit)
-    cached, generated = (np.array([getattr(row, name) for row in rows], np.float64) for name in ("cached", "generated"))
-    peak = peak_tokens(cached, np.array(totals) - generated, worker.memory)
+        left.append((past[drawn] if drawn < len(past) else row.request.limit) - row.generated)
+    cached = np.array([row.cached for row in rows], np.float64)
+    peak = peak_tokens(cached, np.array(left, np.float64), worker.memory)
     return len(rows) == 1 or (peak <= (1 - RESERVED) * worker.memory.capacity_tokens)
 
 
@@ -162,28 +162,23 @@ class LMetric(IterationLevel):
     Each worker serves its own queue in order of arrival. No prompts share a beginning here.
     """
 
-    def __init__(self, rule: Rule) -> None:
-        super().__init__(rule)
-        self._worker_of: dict[str, str] = {}
-
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """Route what has arrived, and fill each worker from its own queue."""
         planned = self.observe(workers, now)
         queues: Mapping[str, list[Request]] = {worker.name: [] for worker in workers}
         for request in sorted(self._waiting.values(), key=lambda one: (one.arrived_at, one.id)):
-            if request.id not in self._worker_of:
+            if request.id not in self.seen.worker_of:
                 best = min(planned, key=lambda rows: lmetric(request, rows, queues[rows.worker.name]))
-                self._worker_of[request.id] = best.worker.name
-            queues[self._worker_of[request.id]].append(request)
+                self.seen.worker_of[request.id] = best.worker.name
+            queues[self.seen.worker_of[request.id]].append(request)
         for rows in planned:
             self.fill([rows], queues[rows.worker.name])
         return self.assignments(planned)
 
 
-def lmetric(request: Request, rows: PlannedRows, queue: Iterable[Request]) -> float:
+def lmetric(request: Request, rows: PlannedRows, queue: Sequence[Request]) -> float:
     """Return a worker's score for a request."""
-    lengths = [one.prefill for one in queue]
-    return (request.prefill + sum(lengths)) * (len(rows.rows) + len(lengths) + 1)
+    return (request.prefill + sum(one.prefill for one in queue)) * (len(rows.rows) + len(queue) + 1)
 
 
 class ShortestFirst(Fusion):
@@ -191,7 +186,6 @@ class ShortestFirst(Fusion):
 
     def add(self, request: Request, now: float) -> None:
         """Let a request wait that is never due."""
-        self._in_background = request.background
         self._queues.add(WaitingRequest(request, (1e12,) * 4))
 
     def set_rank_correlation(self, tau: float | None) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from benchmarks.inputs.simulated_workloads import Limits, WorkloadLengths, arrivals, noisy, read_requests, upper_of
 from scheduling.simulation.simulator import Arrival
 
+WORKLOADS = ("mixed", "hard", "chat")
 TAUS = {"useless": 0.0, "tau 0.4": 0.4, "perfect": 1.0}  # Kendall's tau of predicted and true lengths
 LIMITS = Limits(1024, 2048)
 # Chats: the logarithms of prompts and answers are normal; 1 % of the answers have ten times the median's tokens. Gaps
@@ -44,7 +45,6 @@ def chats(count: int, seed: int) -> WorkloadLengths:
 
 def draw(lengths: WorkloadLengths | None, prediction: str, rate: float, count: int, seed: int) -> Sequence[Arrival]:
     """Draw requests at a mean rate a second; without lengths they are chats."""
-    lengths = chats(count, seed) if lengths is None else lengths
-    return arrivals(
-        lengths, prediction, rate, 2 * count / rate if lengths.arrival_s is not None else count / rate, seed, LIMITS
-    )
+    lengths = lengths or chats(count, seed)
+    seconds = count / rate * (1 if lengths.arrival_s is None else 2)  # all instants of chats lie well within twice that
+    return arrivals(lengths, prediction, rate, seconds, seed, LIMITS)
