@@ -92,13 +92,18 @@ def draw_ratios(cells: Sequence[Json], path: Path) -> None:
     """Draw a panel for each figure: a line for each workload and quality over the load, and the aim."""
     with panels(path, 1, len(AIMS), (16, 4.5)) as made:
         for panel, (figure, aim) in zip(made[0], AIMS.items(), strict=True):
-            for line in dict.fromkeys((cell["workload"], cell["prediction"]) for cell in cells):
-                own = [cell for cell in cells if (cell["workload"], cell["prediction"]) == line]
-                ratios = [cell[figure]["ratio"] for cell in own]
-                panel.plot([cell["load"] for cell in own], ratios, marker="o", label=", ".join(line))
-            panel.axhline(aim, color="black", linestyle="dashed")
+            for (colour, workload), (style, quality) in product(
+                enumerate(WORKLOADS), zip((":", "--", "-"), TAUS, strict=True)
+            ):
+                own = [
+                    one
+                    for one in cells
+                    if (one["workload"], one["prediction"]) == (workload, quality) and figure in one
+                ]
+                line = [one["load"] for one in own], [one[figure]["ratio"] for one in own]
+                panel.plot(*line, style, marker="o", color=f"C{colour}", label=f"{workload}, {quality}")
+            panel.axhline(aim, color="black", linewidth=0.8)
             panel.set(title=f"{figure}: fusion over the best rival", xlabel="load over saturation")
-            panel.grid(alpha=0.3)
         made[0][0].legend(fontsize="small")
 
 
