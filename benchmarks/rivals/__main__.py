@@ -90,18 +90,15 @@ def report(cells: Sequence[Json]) -> None:
 
 def draw_ratios(cells: Sequence[Json], path: Path) -> None:
     """Draw a panel for each figure: a line for each workload and quality over the load, and the aim."""
+    kinds = [*product(enumerate(WORKLOADS), zip((":", "--", "-"), TAUS, strict=True))]
     with panels(path, 1, len(AIMS), (16, 4.5)) as made:
         for panel, (figure, aim) in zip(made[0], AIMS.items(), strict=True):
-            for (colour, workload), (style, quality) in product(
-                enumerate(WORKLOADS), zip((":", "--", "-"), TAUS, strict=True)
-            ):
+            for (colour, name), (style, quality) in kinds:
                 own = [
-                    one
-                    for one in cells
-                    if (one["workload"], one["prediction"]) == (workload, quality) and figure in one
+                    one for one in cells if (one["workload"], one["prediction"]) == (name, quality) and figure in one
                 ]
                 line = [one["load"] for one in own], [one[figure]["ratio"] for one in own]
-                panel.plot(*line, style, marker="o", color=f"C{colour}", label=f"{workload}, {quality}")
+                panel.plot(*line, style, marker="o", color=f"C{colour}", label=f"{name}, {quality}")
             panel.axhline(aim, color="black", linewidth=0.8)
             panel.set(title=f"{figure}: fusion over the best rival", xlabel="load over saturation")
         made[0][0].legend(fontsize="small")

@@ -115,9 +115,8 @@ class IterationLevel(Policy):
             before = self._running.get(request_id)
             grew = row.generated - (before.generated if before else row.request.generated)
             self.seen.served[row.request.application] += 2 * grew
-        for request_id, row in self._running.items():
-            if request_id not in running and request_id not in self._waiting:
-                insort(self.seen.past, row.generated)
+        for request_id in self._running.keys() - running.keys() - self._waiting.keys():
+            insort(self.seen.past, self._running[request_id].generated)
         self._running = running
         return [PlannedRows(worker) for worker in workers]
 

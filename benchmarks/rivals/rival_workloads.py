@@ -44,6 +44,6 @@ def chats(count: int, seed: int) -> WorkloadLengths:
 
 
 def draw(lengths: WorkloadLengths | None, prediction: str, rate: float, count: int, seed: int) -> Sequence[Arrival]:
-    """Draw requests at a mean rate a second; without lengths they are chats, all of which come within twice the time."""
+    """Draw requests at a mean rate a second; without lengths they are chats, which all come within twice the time."""
     lengths = lengths or chats(count, seed)
     return arrivals(lengths, prediction, rate, (1 if lengths.arrival_s is None else 2) * count / rate, seed, LIMITS)
