@@ -60,8 +60,8 @@ class Run:
             policy.seen.past = sorted(one.generation_length for one in before)
         trace = served(policy, drawn, self.workers, self.engine)
         response_s = np.array([trace.answers[one.request.id].response_s for one in drawn])
-        curves = ENGINES[self.engine].curves
-        alone_s = np.array([curves.serve_s(1, one.request.length, one.generation_length) for one in drawn])
+        alone = ENGINES[self.engine].curves.serve_s
+        alone_s = np.array([alone(1, one.request.length, one.generation_length) for one in drawn])
         values = response_s.mean(), *np.percentile(response_s, [50, 99]), np.mean(response_s <= SLOWEST * alone_s)
         figures = dict(zip(AIMS, map(float, values), strict=True))
         return (
@@ -83,8 +83,7 @@ def saturation(lengths: WorkloadLengths | None, workers: int, engine: str) -> fl
     requests = SATURATING * workers
     trace = served(RIVALS["fcfs"](), draw(lengths, "perfect", 1e6, requests, 0), workers, engine)
     ends = sorted(answer.finished_at for answer in trace.answers.values())
-    first, last = round(0.2 * requests), round(0.7 * requests)
-    return (last - first) / (ends[last] - ends[first])
+    return 0.5 * requests / (ends[round(0.7 * requests)] - ends[round(0.2 * requests)])
 
 
 def compared(rows: Sequence[Json]) -> Iterator[Json]:

@@ -159,8 +159,9 @@ class IterationLevel(Policy):
             return min(used, key=used.__getitem__, default=None)
         behind = {rows: last for rows in planned if (last := self._behind(rows, first))}
         place = min(behind, key=lambda rows: sum(row.cached for row in behind[rows]), default=None)
-        for row in behind[place] if place else []:
-            place.leave(row)
+        if place is not None:
+            for row in behind[place]:
+                place.leave(row)
         return place
 
     def _behind(self, planned: PlannedRows, first: Row) -> list[Row]:
