@@ -64,7 +64,8 @@ LINES = {
     "models": 9254,
     "cli": 6878,  # a start says what it waits for; the removal of a tenant; the audit of commands
     "migrations": 275,
-    "benchmarks": 10_565,  # 10,500 and the papers' round robin, which was in `scheduling`
+    # 10,500, the papers' round robin, which was in `scheduling`, and the twelve rivals of `fusion`
+    "benchmarks": 11_264,
 }
 # Modules of the product that know a feature by its name: a new option of one should not touch all of them.
 FILES_THAT_NAME = {

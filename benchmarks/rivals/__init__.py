@@ -1,0 +1,1 @@
+"""Published schedulers as small policies, none in the product, simulated beside `fusion`."""
