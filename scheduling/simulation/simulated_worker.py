@@ -240,7 +240,9 @@ class SimulatedWorker:
         for request_id in assignment.preempts:
             if request_id in batch.rows:
                 outcomes.append(Requeued(batch.leave(request_id), preempted=True))
-            outcomes += [Requeued(row.request, preempted=True) for row in self._preempted if row.request.id == request_id]
+            outcomes += [
+                Requeued(row.request, preempted=True) for row in self._preempted if row.request.id == request_id
+            ]
             self._preempted = [row for row in self._preempted if row.request.id != request_id]
         if assignment.requests:
             waiting = [row.request for row in self._preempted]

@@ -1,9 +1,9 @@
 """Matches one tenant's requests with workers, in one round of a decision.
 
 Admission: a request may join a worker that accepts another row if all rows fit its memory at the join, and if the
-predicted peak of their memory (see `FutureMemory`) stays within the worker's limit (`peak_limits`). Matching: of the admitted pairs
-of worker and request, the pair with the smallest key joins first. Reservation: a request that is due and fits nowhere
-reserves a worker that no other request may join, so that shorter requests cannot overtake it for ever.
+predicted peak of their memory (see `FutureMemory`) stays within the worker's limit (`peak_limits`). Matching: of the
+admitted pairs of worker and request, the pair with the smallest key joins first. Reservation: a request that is due and
+fits nowhere reserves a worker that no other request may join, so that shorter requests cannot overtake it for ever.
 """
 
 from collections.abc import Callable
@@ -182,9 +182,9 @@ def fits_now(fleet: FleetArrays, heads: BucketHeads, workers: Ints) -> Booleans:
 
 
 def fits_to_the_end(fleet: FleetArrays, heads: BucketHeads, workers: Ints, candidates: Ints, columns: Ints) -> Booleans:
-    """Return whether memory holds the request alone and the predicted peak stays within its limit, for pairs that fit now.
+    """Return whether memory holds the request alone, and the predicted peak stays within its limit, (pairs,).
 
-    A pair is an index into `workers` and a column of `heads`; an empty worker always holds a request that fits now.
+    A pair is an index into `workers` and a column of `heads` and fits now; an empty worker always holds such a request.
     """
     joined = workers[candidates]
     prefill, remaining = heads.prefill[columns], heads.remaining[columns]

@@ -188,8 +188,8 @@ def test_when_rows_outgrow_the_memory_the_last_one_waits_there_until_it_fits(mem
     policy = Scripted("continuous", [joins(0.0, "a"), joins(0.001, "b", length=11), joins(1.0)])
     arrivals = [an_arrival("a", total=15), an_arrival("b", length=11, total=15), an_arrival("asks", at=1.0)]
     trace = simulate(policy, arrivals, [Instance("w0", memory)], EngineCosts(FLAT), seed=0)
-    # prefills until 0.021; b leaves after nine iterations, at 0.921; a runs on until 1.521; b is prefilled with its nine
-    # tokens for 0.02 s, and has its six further tokens 0.6 s later
+    # prefills until 0.021; b leaves after nine iterations, at 0.921; a runs on until 1.521; b is prefilled for 0.02 s,
+    # with its nine tokens, and has its six further tokens 0.6 s later
     assert finished(trace) == {"a": 1.521, "b": 2.141}
     assert trace.preempted == 1
     _, (worker,) = policy.offered[2]

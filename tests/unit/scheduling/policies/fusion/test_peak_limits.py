@@ -11,7 +11,15 @@ from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.fusion_policy import Fusion
 from scheduling.policies.fusion.peak_limits import FREE_SHARE, FULL_SHARE, GAIN, MOST_FACTOR, PeakLimits, used_share
 from scheduling.policy import Worker
-from tests.unit.scheduling.scheduling_builders import SLOPED, a_paged_worker, a_request, a_row, a_worker, add_all, examples, ids
+from tests.unit.scheduling.scheduling_builders import (
+    SLOPED,
+    a_paged_worker,
+    a_request,
+    a_row,
+    a_worker,
+    add_all,
+    examples,
+)
 
 TOKENS = 1000
 
