@@ -106,6 +106,7 @@ class Fusion(Policy):
         offered = [worker for worker in workers if not worker.queued]
         self._join_buffer.wake_at = None
         if not offered or not len(self):
+            self._peak_limits.after_decision(waits=False)
             return []
         self._fleet = fleet = FleetArrays(offered)
         if not self._in_background:  # background requests need only throughput, so their rows are not limited

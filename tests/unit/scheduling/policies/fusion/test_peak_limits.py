@@ -104,6 +104,15 @@ def test_more_rows_join_while_requests_wait_beside_empty_memory() -> None:
     assert len(assignment.requests) == 3
 
 
+def test_empty_memory_lets_no_more_rows_join_once_nobody_has_waited_for_it() -> None:
+    policy, worker = Fusion(), a_paged_worker(TOKENS, [a_row(length=100, generated=1, predicted=600)])
+    for name, at in (("cancelled", 0.0), ("new", 60.0)):
+        policy.add(a_request(name, at, length=100, predicted=900), at)
+        assert policy.assign([worker], at) == []
+        policy.discard(name)
+        assert policy.assign([worker], at + 0.1) == []
+
+
 @examples(50)
 @given(
     st.lists(st.tuples(st.integers(1, 1500), st.integers(1, 1500)), min_size=1, max_size=12),
