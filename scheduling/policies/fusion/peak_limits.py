@@ -17,11 +17,15 @@ import numpy as np
 from scheduling.costs import Floats
 from scheduling.policies.fusion.fleet_arrays import TINY_S, FleetArrays
 
+# Ratios below are means of simulated response times at 1.3 times saturation over those with a factor of 1.
+# Bounds what one decision may let in. With 0.88 of the memory wanted, nine of ten factors are below 1.6.
 MOST_FACTOR = 3.0
-GAIN = 5.0
-# The share of the memory that should be in use while requests wait, if predictions tell nothing.
+GAIN = 5.0  # useless predictions on `hard`: 0.96 with 1, 0.81 with 5, 0.83 with 10
+# The share of the memory that should be in use while requests wait, if predictions tell nothing: 0.88 gives 0.88 on
+# `hard` and 0.86 on bursts of chats, 0.95 gives 0.84 and 0.82.
 FULL_SHARE = 0.95
-# The part of it that stays free if predictions are exact.
+# The part of it that stays free if predictions are exact. At a tau of 0.4 this leaves 0.12 of the memory free; 0.08 gave
+# a mean of 1.06 in a simulation where 0.12 gave 1.01.
 FREE_SHARE = 0.12
 
 
