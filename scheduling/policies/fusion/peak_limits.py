@@ -24,7 +24,7 @@ GAIN = 5.0  # useless predictions on `hard`: 0.96 with 1, 0.81 with 5, 0.83 with
 # The share of the memory that should be in use while requests wait, if predictions tell nothing: 0.88 gives 0.88 on
 # `hard` and 0.86 on bursts of chats, 0.95 gives 0.84 and 0.82.
 FULL_SHARE = 0.95
-# The part of it that stays free if predictions are exact. At a tau of 0.4 this leaves 0.12 of the memory free; 0.08 gave
+# The part of it that stays free if predictions are exact. At a tau of 0.4 this leaves 0.12 of memory free; 0.08 gave
 # a mean of 1.06 in a simulation where 0.12 gave 1.01.
 FREE_SHARE = 0.12
 
