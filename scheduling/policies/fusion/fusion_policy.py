@@ -111,8 +111,9 @@ class Fusion(Policy):
         self._fleet = fleet = FleetArrays(offered)
         if not self._in_background:  # background requests need only throughput, so their rows are not limited
             fleet.limit_rows()
-        fleet.let_peak_reach(self._peak_limits.factors(fleet, self._prediction_weight, now))
         self._join_buffered(fleet)
+        if not self._in_background:  # background requests keep within the part of the memory that is theirs
+            fleet.let_peak_reach(self._peak_limits.factors(fleet, self._prediction_weight, now))
         load = self._load(fleet)
         delayed = DelayedRequests(
             (len(self._queues) + int(fleet.size.sum())) / len(fleet),
