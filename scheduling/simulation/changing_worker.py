@@ -47,6 +47,8 @@ class ChangingWorker(SimulatedWorker):
         self._rows_leave = now >= self._rows_leave_at
         if self._rows_leave:
             outcomes += [Requeued(self._batch.leave(one), preempted=True) for one in list(self._batch.rows)]
+            outcomes += [Requeued(row.request, preempted=True) for row in self._preempted]
+            self._preempted = []
         if super().next_at() == math.inf:
             self._began_at, self._loaded_at = now, now + self.instance.loadable[self._wanted].change_s
         return outcomes

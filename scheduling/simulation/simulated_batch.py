@@ -75,15 +75,15 @@ class ContinuousBatch:
         """Return whether the next group's prefill can begin now."""
         return not self.prefilling
 
-    def fits(self, requests: Sequence[Request]) -> bool:
-        """Return whether memory holds these requests beside the rows, each row with one more token."""
+    def fits(self, requests: Sequence[Request], growth: int = 1) -> bool:
+        """Return whether memory holds these requests beside the rows, each row with `growth` more tokens."""
         size = self.size + len(requests)
         longest = max([request.prefill for request in requests], default=0)
         if self.size:
             longest = max(longest, self.length)
         total = self._cached() + self.shared_tokens + sum(request.prefill for request in requests)
         total -= self._shared([*(row.request for row in self.rows_in_memory()), *requests])
-        tokens = self.memory.rows_tokens(size, longest + 1, total + size)
+        tokens = self.memory.rows_tokens(size, longest + growth, total + growth * size)
         return tokens <= self.memory.capacity_tokens and size <= self.memory.most_rows
 
     def join(self, requests: Sequence[Request], stops_at: Sequence[int], now: float) -> None:
@@ -220,9 +220,10 @@ class ContinuousBatch:
         """Return whether memory is too full for another iteration."""
         return bool(self.rows) and self._last_that_fits() <= self.iteration
 
-    def newest(self) -> str:
-        """Return the id of the decoding row that joined last."""
-        return next(reversed(self.rows))
+    def preempt(self) -> SimulatedRow:
+        """Remove and return the decoding row that joined last, with its generated tokens."""
+        row = self.rows[next(reversed(self.rows))]
+        return replace(row, request=self.leave(row.request.id))
 
     def rows_in_memory(self) -> list[SimulatedRow]:
         """Return every row, rows in chunked prefill included."""

@@ -13,9 +13,10 @@ from scheduling.policy import Assignment, RunningRow, Worker
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts, Tokens, run_static
 from scheduling.simulation.event_queue import ROUNDING_S
-from scheduling.simulation.simulated_batch import ContinuousBatch
+from scheduling.simulation.simulated_batch import ContinuousBatch, SimulatedRow
 from scheduling.simulation.worker_outcomes import (
     Outcome,
+    Preempted,
     RanOutOfMemory,
     RequestDone,
     Requeued,
@@ -23,6 +24,10 @@ from scheduling.simulation.worker_outcomes import (
     StaticBatchDone,
 )
 from scheduling.worker_facts import Loadable
+
+# A preempted row rejoins once memory holds so many more tokens of every row, so that no row is preempted again at once.
+# It is the block of our engine (`inference/local/joiners.py`).
+REJOIN_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,7 @@ class SimulatedWorker:
         self._use_memory(instance.memory)
         self._joining: deque[Assignment] = deque()
         self._join_iteration = 0  # the continuous batch's iteration after which `_joining` may join
+        self._preempted: list[SimulatedRow] = []  # rows that wait here for memory, in the order in which they rejoin
         self._tokens = Tokens()
         self._busy_s = 0.0
         self._description: Worker | None = None
@@ -176,7 +182,8 @@ class SimulatedWorker:
         waiting = [*self._joining, *self._queue, *([self._running.assignment] if self._running else [])]
         requests = [(request, request.generated) for assignment in waiting for request in assignment.requests]
         requests += [(row.request, row.generated_offset + self._batch.iteration) for row in self._batch.rows.values()]
-        return requests + [(row.request, row.request.generated) for row in self._batch.prefilling.values()]
+        computing = [*self._batch.prefilling.values(), *self._preempted]
+        return requests + [(row.request, row.request.generated) for row in computing]
 
     def _start_batch(self, assignment: Assignment, now: float) -> None:
         totals = self._totals(assignment)
@@ -200,14 +207,25 @@ class SimulatedWorker:
         self._catch_up(now)
         outcomes += [self._row_left(row.request, row.stops_at) for row in batch.pop_done()]
         while batch.is_full():
-            request = batch.leave(batch.newest())
+            row = batch.preempt()
             if batch.size:
-                outcomes.append(Requeued(request, preempted=True))
+                self._preempted.insert(0, row)
+                outcomes.append(Preempted(row.request))
             else:
-                outcomes.append(RanOutOfMemory(Assignment(self.instance.name, (request,), joins=True), alone=True))
+                outcomes.append(RanOutOfMemory(Assignment(self.instance.name, (row.request,), joins=True), alone=True))
+        self._rejoin(now)
         while self._next_may_join() and batch.iteration >= self._join_iteration:
             outcomes += self._join(self._joining.popleft(), now)
         return outcomes
+
+    def _rejoin(self, now: float) -> None:
+        """Let preempted rows join again, as soon as memory holds them and REJOIN_TOKENS more of each row."""
+        while self._preempted and self._batch.accepts_joiners:
+            row = self._preempted[0]
+            if self._batch.size and not self._batch.fits([row.request], growth=REJOIN_TOKENS):
+                return
+            del self._preempted[0]
+            self._batch.join([row.request], [row.stops_at], now)
 
     def _next_may_join(self) -> bool:
         """Return whether the next joiners may join without waiting for rows to leave or for a chunked prefill."""
@@ -222,9 +240,14 @@ class SimulatedWorker:
         for request_id in assignment.preempts:
             if request_id in batch.rows:
                 outcomes.append(Requeued(batch.leave(request_id), preempted=True))
-        if not batch.fits(assignment.requests):
-            return [*outcomes, RanOutOfMemory(assignment, alone=len(assignment.requests) == 1 and not batch.size)]
+            outcomes += [
+                Requeued(row.request, preempted=True) for row in self._preempted if row.request.id == request_id
+            ]
+            self._preempted = [row for row in self._preempted if row.request.id != request_id]
         if assignment.requests:
+            waiting = [row.request for row in self._preempted]
+            if not batch.fits([*waiting, *assignment.requests]):
+                return [*outcomes, RanOutOfMemory(assignment, alone=len(assignment.requests) == 1 and not batch.size)]
             batch.slowdown = self._draw_slowdown()
             totals = self._totals(assignment)
             limit = assignment.iteration_limit or max(totals)
@@ -259,7 +282,8 @@ class SimulatedWorker:
     def _describe_rows(self, iteration: int, now: float) -> tuple[RunningRow, ...]:
         batch = self._batch
         rows = [RunningRow(row.request, row.generated_offset + iteration, row.joined_at) for row in batch.rows.values()]
-        rows += [RunningRow(row.request, row.request.generated, row.joined_at) for row in batch.prefilling.values()]
+        computing = [*batch.prefilling.values(), *self._preempted]
+        rows += [RunningRow(row.request, row.request.generated, row.joined_at) for row in computing]
         for assignment in self._joining:
             rows = [row for row in rows if row.request.id not in assignment.preempts]
             rows += [RunningRow(request, request.generated, now) for request in assignment.requests]

@@ -23,6 +23,7 @@ from scheduling.simulation.trace import SimulatedAnswer, Trace, TraceRecorder
 from scheduling.simulation.worker_outcomes import (
     ModelLoaded,
     Outcome,
+    Preempted,
     RequestDone,
     Requeued,
     RowsJoined,
@@ -207,6 +208,8 @@ class Simulation:
                 self._recorder.requeued(outcome)
                 self._policy.add(request, now)
                 self._decision.request(now)
+            case Preempted():
+                self._recorder.row_preempted()
             case StaticBatchDone():
                 self._recorder.static_batch_done(outcome, worker, now)
                 self._decision.request(now)

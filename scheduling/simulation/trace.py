@@ -178,6 +178,10 @@ class TraceRecorder:
         self._trace.preempted += requeued.preempted
         self._generated[requeued.request.id] = requeued.request.generated
 
+    def row_preempted(self) -> None:
+        """Record that a row had to leave a batch and waits at its worker."""
+        self._trace.preempted += 1
+
     def static_batch_done(self, done: StaticBatchDone, worker: str, now: float) -> None:
         """Record that a run-to-completion batch has ended or run out of memory."""
         run, ids, estimated_s = done.run, _ids(done.assignment), done.assignment.estimated_s

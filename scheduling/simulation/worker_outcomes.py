@@ -24,6 +24,13 @@ class Requeued:
 
 
 @dataclass(frozen=True, slots=True)
+class Preempted:
+    """A row waits at its worker until memory holds it again; it keeps its tokens, and is then prefilled again."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
 class StaticBatchDone:
     """A run-to-completion batch has ended or run out of memory."""
 
@@ -60,4 +67,4 @@ class ModelLoaded:
     began_at: float
 
 
-Outcome = RequestDone | Requeued | StaticBatchDone | RowsJoined | RanOutOfMemory | ModelLoaded
+Outcome = RequestDone | Requeued | Preempted | StaticBatchDone | RowsJoined | RanOutOfMemory | ModelLoaded

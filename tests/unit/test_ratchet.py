@@ -53,8 +53,8 @@ LINES = {
     "tasks": 5592,
     "processes": 1556,  # the script that starts a child lies here: the trainer lowers its priority with it
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
-    # only worker
-    "scheduling": 8716,
+    # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker
+    "scheduling": 8849,
     "learning": 3560,
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer

@@ -130,6 +130,7 @@ class FleetArrays:
         self.workers = workers
         self.names = [worker.name for worker in workers]
         self.capacity = np.array([worker.memory.capacity_tokens for worker in workers], np.float64)
+        self.most_peak = self.capacity  # the tokens that the predicted peak may reach
         self.most_rows = np.array([worker.memory.most_rows for worker in workers], np.float64)
         self.rules = MemoryRules.of([worker.memory for worker in workers])
         curves = [linearized(worker.costs) for worker in workers]
@@ -178,10 +179,24 @@ class FleetArrays:
         enough = BUSY_SHARE / (1 - BUSY_SHARE) * fixed_s / np.maximum(row_s, TINY_S)
         self.most_rows = np.minimum(self.most_rows, np.maximum(LEAST_ROWS, enough))
 
+    def let_peak_reach(self, factors: Floats) -> None:
+        """Let the predicted peak of each worker reach this multiple of its memory."""
+        self.most_peak = factors * self.capacity
+
     def step_s(self) -> Floats:
         """Return the seconds of each worker's next iteration, as if it had at least one row."""
         size, length = np.maximum(self.size, 1), self.read_length
         return np.asarray(self.d4 + self.d3 * length + size * (self.d2 + self.d1 * length), np.float64)
+
+    def turnover_s(self) -> Floats:
+        """Return the seconds in which each worker's rows are predicted to end, on average; 0 without rows."""
+        remaining = np.where(self.remaining > 0, self.remaining, 0.0).sum(axis=1)
+        return np.asarray(self.step_s() * remaining / np.maximum(self.size, 1), np.float64)
+
+    def used_tokens(self) -> Floats:
+        """Return the tokens of memory that each worker's rows need, preempted rows that wait there included."""
+        own = self.total + self.size * self.rules.overhead
+        return self.rules.held(np.where(self.rules.paged, own, self.size * self.longest), self.size)
 
     def join_s(self) -> Floats:
         """Return the seconds that the running rows of each worker lose to one join, summed over the rows.

@@ -2,7 +2,7 @@
 
 - Order: by arrival plus the logarithm of the delay that a request causes, priorities and deadlines (`priority_key`).
 - Admission: as many rows as keep a worker busy and fit their predicted future (`matching`), predicted again for rows
-  that outlive their prediction (`fleet_arrays`).
+  that outlive their prediction (`fleet_arrays`), and more of them while memory stands empty (`peak_limits`).
 - Placement: where a row delays all requests least, rows of similar length together (`delay_cost`).
 - Joins: in groups, once they are worth the stop of the running rows (`join_buffer`), prefilled by similar length.
 - Fairness: the tenant served least for its weight goes first (`length_buckets`); while none of this tenant's requests
@@ -27,6 +27,7 @@ from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.join_buffer import JoinBuffer
 from scheduling.policies.fusion.length_buckets import LengthBuckets, TenantQueues, WaitingRequest
 from scheduling.policies.fusion.matching import WorkerReservation, candidate_workers, join_best_pairs
+from scheduling.policies.fusion.peak_limits import PeakLimits
 from scheduling.policies.fusion.priority_key import (
     FleetLoad,
     due_or_urgent_keys,
@@ -67,6 +68,7 @@ class Fusion(Policy):
         self._queues = TenantQueues()
         self._join_buffer = JoinBuffer()
         self._reservation = WorkerReservation()
+        self._peak_limits = PeakLimits()
         self._prediction_weight = 1.0
         self._fleet: FleetArrays | None = None  # the fleet of the last decision
         self._in_background = False  # whether the latest request is a background request
@@ -104,11 +106,14 @@ class Fusion(Policy):
         offered = [worker for worker in workers if not worker.queued]
         self._join_buffer.wake_at = None
         if not offered or not len(self):
+            self._peak_limits.after_decision(waits=False)
             return []
         self._fleet = fleet = FleetArrays(offered)
         if not self._in_background:  # background requests need only throughput, so their rows are not limited
             fleet.limit_rows()
         self._join_buffered(fleet)
+        if not self._in_background:  # background requests keep within the part of the memory that is theirs
+            fleet.let_peak_reach(self._peak_limits.factors(fleet, self._prediction_weight, now))
         load = self._load(fleet)
         delayed = DelayedRequests(
             (len(self._queues) + int(fleet.size.sum())) / len(fleet),
@@ -118,6 +123,7 @@ class Fusion(Policy):
             buckets.demote_missed_deadlines(now, load.step_s)
         while self._join_some(DecisionState(fleet, load, delayed, now)):
             pass
+        self._peak_limits.after_decision(len(self._queues) > 0)
         released = self._join_buffer.release(dict(zip(fleet.names, fleet.join_s().tolist(), strict=True)), now)
         joining = [(worker, released[name]) for worker, name in enumerate(fleet.names) if name in released]
         return [_assignment(fleet, worker, joiners) for worker, joiners in joining]

@@ -1,9 +1,9 @@
 """Matches one tenant's requests with workers, in one round of a decision.
 
 Admission: a request may join a worker that accepts another row if all rows fit its memory at the join, and if the
-predicted peak of their memory (see `FutureMemory`) stays within the worker's capacity. Matching: of the admitted pairs
-of worker and request, the pair with the smallest key joins first. Reservation: a request that is due and fits nowhere
-reserves a worker that no other request may join, so that shorter requests cannot overtake it for ever.
+predicted peak of their memory (see `FutureMemory`) stays within the worker's limit (`peak_limits`). Matching: of the
+admitted pairs of worker and request, the pair with the smallest key joins first. Reservation: a request that is due and
+fits nowhere reserves a worker that no other request may join, so that shorter requests cannot overtake it for ever.
 """
 
 from collections.abc import Callable
@@ -97,7 +97,7 @@ def candidate_workers(fleet: FleetArrays, heads: BucketHeads) -> Ints:
     prefill, remaining = (np.full(count, float(column.min())) for column in (heads.prefill, heads.remaining))
     peaks = fleet.future.peaks_with(np.arange(count), prefill, remaining)
     fits_at_once = fleet.fits_beside(np.arange(count), prefill[:, None])[:, 0]
-    return np.flatnonzero(fits_at_once & ((fleet.size == 0) | (peaks <= fleet.capacity)))
+    return np.flatnonzero(fits_at_once & ((fleet.size == 0) | (peaks <= fleet.most_peak)))
 
 
 def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, key: Floats, join: Join) -> bool:
@@ -182,14 +182,15 @@ def fits_now(fleet: FleetArrays, heads: BucketHeads, workers: Ints) -> Booleans:
 
 
 def fits_to_the_end(fleet: FleetArrays, heads: BucketHeads, workers: Ints, candidates: Ints, columns: Ints) -> Booleans:
-    """Return whether the predicted peak stays within memory, (pairs,), for pairs that fit now.
+    """Return whether memory holds the request alone, and the predicted peak stays within its limit, (pairs,).
 
-    A pair is an index into `workers` and a column of `heads`; an empty worker always holds a request that fits now.
+    A pair is an index into `workers` and a column of `heads` and fits now; an empty worker always holds such a request.
     """
-    size, capacity = fleet.size[workers][candidates], fleet.capacity[workers][candidates]
-    future, prefill = fleet.future_memory(workers), heads.prefill[columns]
-    peaks = future.peaks_with(candidates, prefill, heads.remaining[columns])
-    return np.asarray((peaks <= capacity) | (size == 0), np.bool_)
+    joined = workers[candidates]
+    prefill, remaining = heads.prefill[columns], heads.remaining[columns]
+    alone = fleet.rules[joined].held(prefill + remaining) <= fleet.capacity[joined]
+    peaks = fleet.future_memory(workers).peaks_with(candidates, prefill, remaining)
+    return np.asarray((alone & (peaks <= fleet.most_peak[joined])) | (fleet.size[joined] == 0), np.bool_)
 
 
 def admits(fleet: FleetArrays, worker: int, request: Request) -> bool:
@@ -200,4 +201,6 @@ def admits(fleet: FleetArrays, worker: int, request: Request) -> bool:
     if not size:
         held = fleet.workers[worker].memory.held(request.prefill + request.remaining_upper)
         return bool(held <= capacity or capacity == fleet.capacity.max())
-    return fleet.peak_with(worker, request.prefill, request.remaining) <= float(capacity)
+    if fleet.workers[worker].memory.held(request.prefill + request.remaining) > capacity:
+        return False
+    return fleet.peak_with(worker, request.prefill, request.remaining) <= float(fleet.most_peak[worker])

@@ -54,6 +54,20 @@ def test_rows_that_outlast_the_seconds_of_the_change_come_back_with_their_tokens
     assert changes(trace) == [("b", 3.0, 6.0)]
 
 
+def test_rows_that_wait_for_memory_come_back_at_a_change() -> None:
+    first, second = an_arrival("first", "a", total=15), an_arrival("second", "a", total=15)
+    loadable = {name: replace(one, change_s=0.2) for name, one in LOADABLE.items()}
+    fleet = [replace(FLEET[0], memory=a_memory(40), loadable=loadable)]
+    both = Assignment("w0", (first.request, second.request), joins=True)
+    policy = Scripted("continuous", [(0.0, both), (1.1, Assignment("w0", (), loads="b"))])
+    simulate(policy, [first, second], fleet, COSTS, seed=0)
+    # two rows of 10 + 10 tokens fill the memory, and the second waits; at 1.3 s the first has two more tokens
+    assert [(at, request.id, request.generated) for at, request in policy.came[2:]] == [
+        (1.3, "first", 12),
+        (1.3, "second", 10),
+    ]
+
+
 def test_a_batch_that_runs_to_completion_ends_before_the_change() -> None:
     one = an_arrival("one", "a", total=50)
     script = [(0.0, Assignment("w0", (one.request,))), (0.0, Assignment("w0", (), loads="b"))]

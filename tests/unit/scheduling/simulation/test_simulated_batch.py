@@ -182,15 +182,41 @@ def test_joiners_that_do_not_fit_are_handed_back() -> None:
 @pytest.mark.parametrize(
     "memory", [KvMemory(40, 1), KvMemory(40, 1, paged=True), KvMemory(42, 1, paged=True, block_tokens=3)]
 )
-def test_when_rows_outgrow_the_memory_the_last_one_leaves(memory: KvMemory) -> None:
+def test_when_rows_outgrow_the_memory_the_last_one_waits_there_until_it_fits(memory: KvMemory) -> None:
     # 40 tokens, a of 10 and b of 11. Rectangular: two rows of 11 + 9 fill it. Paged: 10 + 11 + 2·9 = 39 do; in blocks
     # of 3 each row takes one token more.
+    policy = Scripted("continuous", [joins(0.0, "a"), joins(0.001, "b", length=11), joins(1.0)])
+    arrivals = [an_arrival("a", total=15), an_arrival("b", length=11, total=15), an_arrival("asks", at=1.0)]
+    trace = simulate(policy, arrivals, [Instance("w0", memory)], EngineCosts(FLAT), seed=0)
+    # prefills until 0.021; b leaves after nine iterations, at 0.921; a runs on until 1.521; b is prefilled for 0.02 s,
+    # with its nine tokens, and has its six further tokens 0.6 s later
+    assert finished(trace) == {"a": 1.521, "b": 2.141}
+    assert trace.preempted == 1
+    _, (worker,) = policy.offered[2]
+    assert [(row.request.id, row.generated) for row in worker.rows] == [("a", 9), ("b", 9)]
+
+
+OUTGROWN = [an_arrival("a", total=15), an_arrival("b", length=11, total=15), an_arrival("c")]
+
+
+def test_joiners_that_do_not_fit_beside_preempted_rows_are_handed_back() -> None:
+    policy = Scripted("continuous", [joins(0.0, "a"), joins(0.001, "b", length=11), joins(1.0, "c")])
+    simulate(policy, [*OUTGROWN[:2], an_arrival("c", at=1.0)], a_fleet(40), EngineCosts(FLAT), seed=0)
+    assert [[request.id for request in assignment.requests] for assignment in policy.beyond] == [["c"]]
+
+
+def test_a_preempted_row_that_waits_at_its_worker_can_be_called_back() -> None:
+    back = joins(1.0, preempts=("b",))
+    policy = Scripted("continuous", [joins(0.0, "a"), joins(0.001, "b", length=11), back])
+    simulate(policy, [*OUTGROWN[:2], an_arrival("asks", at=1.0)], a_fleet(40), EngineCosts(FLAT), seed=0)
+    assert [request for _, request in policy.came[3:]] == [a_request("b", length=11, generated=9)]
+
+
+def test_a_preempted_row_comes_back_when_its_worker_leaves() -> None:
     policy = Scripted("continuous", [joins(0.0, "a"), joins(0.001, "b", length=11)])
-    arrivals = [an_arrival("a", total=15), an_arrival("b", length=11, total=15)]
-    simulate(policy, arrivals, [Instance("w0", memory)], EngineCosts(FLAT), seed=0)
-    came_at, request = policy.came[2]
-    assert request == a_request("b", length=11, generated=9)
-    assert came_at == pytest.approx(0.01 + 0.011 + 0.9)
+    fleet = [Instance("w0", a_memory(40), leaves_at=1.0)]
+    simulate(policy, OUTGROWN[:2], fleet, EngineCosts(FLAT), seed=0)
+    assert sorted(request.id for at, request in policy.came if at == 1.0) == ["a", "b"]
 
 
 def test_a_row_that_outgrows_the_memory_alone_is_handed_back_or_fails() -> None:
