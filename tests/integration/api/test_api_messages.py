@@ -192,6 +192,7 @@ def test_thinking_is_what_the_chat_template_is_told(thinking: Api, told: dict[st
         (PATH, {"messages": [{"role": "user", "content": "a " * 300_000}]}, 400, "invalid_request_error"),
         (PATH, {"model": "claude"}, 404, "not_found_error"),
         (f"{PATH}/no/thing", {}, 404, "not_found_error"),
+        (f"{PATH}/batches", {}, 404, "not_found_error"),
         (PATH, {"messages": [{"role": "user", "content": "a" * 40_000_000}]}, 413, "request_too_large"),
     ],
 )
@@ -201,7 +202,7 @@ def test_errors_have_the_form_of_these_calls(
     answer = thinking.call("POST", path, json=ASKED | fields)
     assert (answer.status_code, answer.json["type"], answer.json["error"]["type"]) == (status, "error", kind)
     assert answer.json["error"]["message"]
-    assert answer.json["request_id"] == answer.headers["x-request-id"]
+    assert answer.json["request_id"] == answer.headers["x-request-id"] == answer.headers["request-id"]
     other = thinking.call("POST", "/v1/chat/completions", json={}).json
     assert other["error"]["type"] == "invalid_request_error"
     assert other["status"] == 400  # elsewhere errors stay as they are
