@@ -159,6 +159,15 @@ def test_a_stream_has_a_block_for_thinking_for_the_text_and_for_each_call(thinki
     assert seen[-1] == {"type": "message_stop"}
 
 
+def test_an_answer_of_nothing_is_an_empty_text_which_may_be_sent_back(claude: Anthropic, thinking: Api) -> None:
+    with answering(thinking, ""):
+        answer = claude.messages.create(**ASKED)
+        with claude.messages.stream(**ASKED | {"messages": [QUESTION, answer.to_param(), QUESTION]}) as stream:
+            streamed = stream.get_final_message()
+    assert [block.to_dict() for block in answer.content] == [{"type": "text", "text": ""}]
+    assert ([block.text for block in streamed.content], streamed.stop_reason) == ([""], "end_turn")
+
+
 def test_a_failed_answer_is_an_error_and_in_a_stream_its_last_event(thinking: Api) -> None:
     with answering(thinking, status="failed"):
         answer = thinking.call("POST", PATH, json=ASKED)
