@@ -45,9 +45,9 @@ PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
     # turns of tenants
-    "webapp": 7584,
+    "webapp": 7590,  # the id that clients of /v1/messages read
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
-    "protocol": 5608,
+    "protocol": 5626,  # lines of batches that are messages; an empty answer there
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses
     "tasks": 5592,
@@ -62,7 +62,7 @@ LINES = {
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
     "models": 9254,
-    "cli": 6878,  # a start says what it waits for; the removal of a tenant; the audit of commands
+    "cli": 6883,  # lines that are messages or vectors, as an agent reads them; a start says what it waits for; the removal of a tenant; the audit of commands
     "migrations": 275,
     "benchmarks": 10_565,  # 10,500 and the papers' round robin, which was in `scheduling`
 }
