@@ -62,7 +62,8 @@ LINES = {
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
     "models": 9254,
-    "cli": 6883,  # lines that are messages or vectors, as an agent reads them; a start says what it waits for; the removal of a tenant; the audit of commands
+    # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads lines of any kind
+    "cli": 6883,
     "migrations": 275,
     "benchmarks": 10_565,  # 10,500 and the papers' round robin, which was in `scheduling`
 }
