@@ -45,7 +45,7 @@ PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
     # turns of tenants
-    "webapp": 7590,  # the id that clients of /v1/messages read
+    "webapp": 7591,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
     "protocol": 5626,  # lines of batches that are messages; an empty answer there
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
