@@ -246,9 +246,14 @@ def line_answer(line: Json) -> LineAnswer:
     if error:
         return LineAnswer(custom_id=line["custom_id"], error=error["message"])
     if "output" in body:
-        return LineAnswer(custom_id=line["custom_id"], answer=output_text(body))
-    choice = body["choices"][0]
-    answer = choice["text"] if "text" in choice else choice["message"]["content"]
+        answer = output_text(body)
+    elif body.get("type") == "message":
+        answer = "".join(block["text"] for block in body["content"] if block["type"] == "text")
+    elif "choices" in body:
+        choice = body["choices"][0]
+        answer = choice["text"] if "text" in choice else choice["message"]["content"]
+    else:  # vectors or scores
+        answer = json.dumps(body.get("data") or body.get("results"))
     return LineAnswer(custom_id=line["custom_id"], answer=answer)
 
 

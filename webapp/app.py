@@ -57,6 +57,7 @@ from webapp.routes import (
     webhooks_api,
 )
 from webapp.transport import clients_addresses, cross_origin, error_answers, request_bodies
+from webapp.transport.error_answers import speaks_anthropic
 from webapp.transport.request_bodies import ApiRequest, StrictJson
 from webapp.waiting.grouped_inserts import GroupedInserts
 from webapp.waiting.notices import Announcer, EndedNotices
@@ -270,7 +271,7 @@ def connect_once(sessions: sessionmaker[Session]) -> None:
 
 
 def name_request() -> None:
-    """Draws the id of this HTTP request for the log; clients read it in the header x-request-id."""
+    """Draws the id of this HTTP request for the log; clients read it in a header of the answer."""
     g.request_name = f"req_{uuid.uuid4().hex}"
     structlog.contextvars.bind_contextvars(http_request=g.request_name)
 
@@ -281,8 +282,10 @@ def forget_request_name(error: BaseException | None) -> None:
 
 
 def add_headers(response: Response) -> Response:
-    """Adds x-request-id, and each of SECURITY_HEADERS that the answer lacks."""
+    """Adds the id of this HTTP request, and each of SECURITY_HEADERS that the answer lacks."""
     response.headers.add("x-request-id", g.request_name)
+    if speaks_anthropic():
+        response.headers.add("request-id", g.request_name)
     given = {name.lower() for name, _ in response.headers}  # once: `setdefault` would read all headers each time
     for name, value in SECURITY_HEADERS.items():
         if name.lower() not in given:

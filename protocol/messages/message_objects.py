@@ -114,12 +114,12 @@ def error_type(status: int) -> str:
 
 
 def message_of(view: RequestView) -> AnsweredMessage:
-    """Returns a stored request as a message, whose answer may be unfinished."""
+    """Returns a stored request as a message, whose answer may be unfinished; an empty one is an empty text."""
     request, body = view.request, readable_body(view.request.body)
     parts = parts_of(view, body)
     thought = [ShownThinking(thinking=parts.reasoning)] if parts.reasoning else []
-    said = [ShownText(text=parts.text)] if parts.text else []
     reason = stop_reason(view, body, parts)
+    said = [ShownText(text=parts.text)] if parts.text or (reason and not (thought or parts.calls)) else []
     return AnsweredMessage(
         id=request.id.replace("resp_", "msg_", 1),
         model=request.model,

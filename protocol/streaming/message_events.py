@@ -57,7 +57,11 @@ def _blocks(stream: AnswerStream) -> Iterator[bytes]:
     if shown:
         yield _event("content_block_stop", index=index)
     require_answer(stream.view)
-    for number, (call_id, call) in enumerate(answer_parts(stream.view).calls, index + 1):
+    calls = answer_parts(stream.view).calls
+    if not shown and not calls:
+        yield _event("content_block_start", index=0, content_block=BEGUN["text"])
+        yield _event("content_block_stop", index=0)
+    for number, (call_id, call) in enumerate(calls, index + 1):
         block = {"type": "tool_use", "id": call_id, "name": call.name, "input": {}}
         delta = {"type": "input_json_delta", "partial_json": call.arguments}
         yield _event("content_block_start", index=number, content_block=block)

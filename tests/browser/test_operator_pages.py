@@ -46,7 +46,7 @@ def queue_of(site: Site, policy: str, number: int) -> None:
             "ids": ids[n : n + 5],
             "size": len(ids[n : n + 5]),
             "starts_in_s": n / 5,
-            "estimated_s": 1.0,
+            "estimated_s": 0.0 if policy == "vs" else 1.0,  # as that policy has it
             "response_ratio": 2.5,
         }
         for n in range(0, len(ids), 5)
@@ -76,7 +76,9 @@ def test_under_a_policy_that_lets_requests_join_singly_the_next_ones_and_groups_
     assert page.locator("td:has-text('–')").count() == 0
 
 
-@pytest.mark.parametrize(("policy", "own"), [("vs", []), ("magnus", ["Response ratio", "Wasted reads"])])
+@pytest.mark.parametrize(
+    ("policy", "own"), [("vs", []), ("magnus", ["Takes", "Starts in", "Response ratio", "Wasted reads"])]
+)
 def test_under_a_policy_with_batches_only_the_figures_that_it_uses_are_shown(
     visitor: Visitor, site: Site, policy: str, own: list[str]
 ) -> None:
@@ -84,7 +86,8 @@ def test_under_a_policy_with_batches_only_the_figures_that_it_uses_are_shown(
     page = visitor.go("/queue")
     expect(page.get_by_role("region", name="Waiting batches").locator("tbody tr")).to_have_count(20)
     names = column_names(visitor, "Waiting batches")
-    assert [name for name in names if name in ("Response ratio", "Wasted reads")] == own
+    assert [name for name in names if name in ("Takes", "Starts in", "Response ratio", "Wasted reads")] == own
+    assert page.locator("svg.timeline").count() == len(own[:1])
     expect(page.get_by_text("and 10 batches more")).to_be_visible()
 
 

@@ -45,9 +45,9 @@ PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
     # turns of tenants
-    "webapp": 7584,
+    "webapp": 7591,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
-    "protocol": 5608,
+    "protocol": 5626,  # lines of batches that are messages; an empty answer there
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses
     "tasks": 5592,
@@ -58,11 +58,12 @@ LINES = {
     "learning": 3560,
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
-    "inference": 12_453,
+    "inference": 12_457,  # decoders saved alone; distances counted from the longest row
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
     "models": 9254,
-    "cli": 6878,  # a start says what it waits for; the removal of a tenant; the audit of commands
+    # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads lines of any kind
+    "cli": 6883,
     "migrations": 275,
     # 10,500, the papers' round robin, which was in `scheduling`, and the twelve rivals of `fusion`
     "benchmarks": 11_264,

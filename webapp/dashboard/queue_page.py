@@ -48,6 +48,7 @@ def queue() -> str:
         },
         names=names_for_operator(one.application for one in waiting.values()),
         joins_singly=policy.mode == "continuous",
+        timed=policy.mode == "continuous" or any(row.batch.estimated_s for row in rows),  # `vs` estimates no times
         by_ratio="{ratio}" in policy.why_first,
         wastes=isinstance(policy, MagnusPolicy),
         memory_known=any(row.batch.memory_share is not None for row in rows[:NEXT]),

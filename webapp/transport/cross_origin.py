@@ -20,7 +20,7 @@ ALLOWED = {
     "Anthropic-Dangerous-Direct-Browser-Access",
     "Access-Control-Max-Age": str(PREFLIGHT_FOR_S),
 }
-SHOWN = "Retry-After, x-request-id, Preference-Applied"  # the headers of an answer that scripts may read
+SHOWN = "Retry-After, x-request-id, request-id, Preference-Applied"  # the headers of an answer that scripts may read
 
 
 def register(app: Flask, origins: Collection[str]) -> None:

@@ -68,6 +68,7 @@ HTTP_MESSAGES = {
 INSTEAD = {
     "/v1/webhook_endpoints": "Endpoints of webhooks are at /v1/magnus/webhooks.",
     "/v1/responses/compact": "Conversations are not compacted here: `truncation: auto` leaves out their oldest turns.",
+    "/v1/messages/batches": "Bulk jobs are at /v1/batches, whose lines may have the url /v1/messages.",
     "/v1/embed": "Vectors are at /v1/embeddings, in OpenAI's form.",
     "/v2/embed": "Vectors are at /v1/embeddings, in OpenAI's form.",
 }
@@ -131,7 +132,7 @@ def error_response(
     """Returns the answer to an error: to Anthropic's clients in its form, to others as OpenAI's error and a problem."""
     body: MessageError | Problem
     error = ErrorObject(message=message, type=type_, param=param, code=code)
-    if request.path.startswith("/v1/messages") or _lists_models_for_anthropic():
+    if speaks_anthropic():
         body, content_type = MessageError.of(status, error, g.request_name), "application/json"
     else:
         title = HTTPStatus(status).phrase
@@ -145,5 +146,7 @@ def error_response(
     return answer
 
 
-def _lists_models_for_anthropic() -> bool:
-    return request.path.startswith("/v1/models") and "anthropic-version" in request.headers
+def speaks_anthropic() -> bool:
+    """Tells whether this call is one of Anthropic's API, whose answers have its errors and the header request-id."""
+    asks_for_models = request.path.startswith("/v1/models") and "anthropic-version" in request.headers
+    return asks_for_models or request.path.startswith("/v1/messages")

@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
@@ -81,7 +82,8 @@ def read_config(model: str) -> Any:
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     if auto_class(config) is None:
         raise UnsupportedModel(model, f"transformers has no causal language model of the type {config.model_type}")
-    if config.is_encoder_decoder:
+    # a decoder saved alone counts its positions from the longest row of a batch
+    if config.is_encoder_decoder or config.get_text_config().model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
         raise UnsupportedModel(model, f"it is an encoder with a decoder ({config.model_type}), and continues no prompt")
     return config
 

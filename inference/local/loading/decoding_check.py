@@ -34,6 +34,8 @@ def row_dependence(config: Any, max_positions: int) -> str:
     window = getattr(config, "window_size", max_positions)
     if "local" in getattr(config, "attention_layers", ()) and window < max_positions:  # GPT-Neo
         return f"its window of {window} tokens is counted from the end of the batch's longest row; {ELSEWHERE}"
+    if getattr(config, "rel_extent", 0):  # Inkling
+        return f"its distances between tokens are counted from the batch's longest row; {ELSEWHERE}"
     kept = getattr(config, "keep_window_size", None)
     if kept is not None and kept < max_positions:  # Doge
         return f"beyond {kept} tokens a row attends by the length of the batch's longest row; {ELSEWHERE}"

@@ -159,6 +159,15 @@ def test_a_stream_has_a_block_for_thinking_for_the_text_and_for_each_call(thinki
     assert seen[-1] == {"type": "message_stop"}
 
 
+def test_an_answer_of_nothing_is_an_empty_text_which_may_be_sent_back(claude: Anthropic, thinking: Api) -> None:
+    with answering(thinking, ""):
+        answer = claude.messages.create(**ASKED)
+        with claude.messages.stream(**ASKED | {"messages": [QUESTION, answer.to_param(), QUESTION]}) as stream:
+            streamed = stream.get_final_message()
+    assert [block.to_dict() for block in answer.content] == [{"type": "text", "text": ""}]
+    assert ([block.text for block in streamed.content], streamed.stop_reason) == ([""], "end_turn")
+
+
 def test_a_failed_answer_is_an_error_and_in_a_stream_its_last_event(thinking: Api) -> None:
     with answering(thinking, status="failed"):
         answer = thinking.call("POST", PATH, json=ASKED)
@@ -192,6 +201,7 @@ def test_thinking_is_what_the_chat_template_is_told(thinking: Api, told: dict[st
         (PATH, {"messages": [{"role": "user", "content": "a " * 300_000}]}, 400, "invalid_request_error"),
         (PATH, {"model": "claude"}, 404, "not_found_error"),
         (f"{PATH}/no/thing", {}, 404, "not_found_error"),
+        (f"{PATH}/batches", {}, 404, "not_found_error"),
         (PATH, {"messages": [{"role": "user", "content": "a" * 40_000_000}]}, 413, "request_too_large"),
     ],
 )
@@ -201,7 +211,7 @@ def test_errors_have_the_form_of_these_calls(
     answer = thinking.call("POST", path, json=ASKED | fields)
     assert (answer.status_code, answer.json["type"], answer.json["error"]["type"]) == (status, "error", kind)
     assert answer.json["error"]["message"]
-    assert answer.json["request_id"] == answer.headers["x-request-id"]
+    assert answer.json["request_id"] == answer.headers["x-request-id"] == answer.headers["request-id"]
     other = thinking.call("POST", "/v1/chat/completions", json={}).json
     assert other["error"]["type"] == "invalid_request_error"
     assert other["status"] == 400  # elsewhere errors stay as they are

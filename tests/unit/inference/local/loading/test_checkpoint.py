@@ -134,6 +134,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
         setting("config.json", model_type="bart"),
         r"it is an encoder with a decoder \(bart\), and continues no prompt",
     ),
+    "a decoder that was saved alone": (
+        setting("config.json", model_type="bart", is_encoder_decoder=False),
+        r"it is an encoder with a decoder \(bart\), and continues no prompt",
+    ),
     "code of its own": (
         setting("config.json", model_type="chatglm", auto_map={"AutoConfig": "code.Config"}),
         "it needs Python code of its own",

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import GPTNeoConfig, GPTNeoForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, GPTNeoConfig, GPTNeoForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from inference.engine_errors import UnsupportedModel
 from inference.local.loading.decoding_check import PAST, SHORT, checked_batches, row_dependence, unless_memory_lacks
@@ -36,6 +36,7 @@ def test_rows_that_depend_on_their_neighbours_are_refused():
     with pytest.raises(UnsupportedModel, match="counted from the end of the batch's longest row; another server"):
         prepare_model(neo(16), Letters(), "neo")
     assert row_dependence(neo(128).config, 128) == ""
+    assert "distances between tokens" in row_dependence(AutoConfig.for_model("inkling_text"), 128)
 
 
 def test_a_dependence_that_no_rule_knows_is_found_by_the_check():
