@@ -165,7 +165,7 @@ def test_an_answer_of_nothing_is_an_empty_text_which_may_be_sent_back(claude: An
         with claude.messages.stream(**ASKED | {"messages": [QUESTION, answer.to_param(), QUESTION]}) as stream:
             streamed = stream.get_final_message()
     assert [block.to_dict() for block in answer.content] == [{"type": "text", "text": ""}]
-    assert ([block.text for block in streamed.content], streamed.stop_reason) == ([""], "end_turn")
+    assert ([block.to_dict()["text"] for block in streamed.content], streamed.stop_reason) == ([""], "end_turn")
 
 
 def test_a_failed_answer_is_an_error_and_in_a_stream_its_last_event(thinking: Api) -> None:
