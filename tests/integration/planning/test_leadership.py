@@ -111,7 +111,7 @@ def test_a_request_that_breaks_the_policy_is_found_behind_the_first_part_of_a_lo
     for name in ("a", "b", "c", "d"):
         stage.request(name)
     stage.request("bad", input="abcdefgh", predicted_upper_tokens=None)  # longer: not hidden behind the others
-    stage.worker("w1", kv_tokens=24)  # one row at a time
+    stage.worker("w1", kv_tokens=12)  # less than one row needs to its end, so that no other joins it
     leader = Leader(stage.database, replace(RULES, policy="fusion", fetched_at_once=2))
     failed = 0
     for _ in range(8):
