@@ -247,8 +247,6 @@ def line_answer(line: Json) -> LineAnswer:
         return LineAnswer(custom_id=line["custom_id"], error=error["message"])
     if "output" in body:
         answer = output_text(body)
-    elif body.get("type") == "message":
-        answer = "".join(block["text"] for block in body["content"] if block["type"] == "text")
     elif "choices" in body:
         choice = body["choices"][0]
         answer = choice["text"] if "text" in choice else choice["message"]["content"]

@@ -24,7 +24,7 @@ GUARD_S = 60.0
 Rank = tuple[float, float, str]
 
 
-class Row(NamedTuple):
+class RivalRow(NamedTuple):
     """A request that waits or runs, with all its generated tokens."""
 
     request: Request
@@ -42,11 +42,11 @@ class PlannedRows:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self.rows = [Row(row.request, row.generated, True) for row in worker.rows]
+        self.rows = [RivalRow(row.request, row.generated, True) for row in worker.rows]
         self.leaving: list[str] = []
-        self.last_first: list[tuple[Rank, Row]] = []  # of a rival that preempts: the running rows with their ranks
+        self.last_first: list[tuple[Rank, RivalRow]] = []  # of a rival that preempts: the running rows with their ranks
 
-    def leave(self, row: Row) -> None:
+    def leave(self, row: RivalRow) -> None:
         """Let a running row leave."""
         self.rows.remove(row)
         self.leaving.append(row.request.id)
@@ -63,12 +63,12 @@ class Seen:
     worker_of: dict[str, str] = field(default_factory=dict)  # the worker of a request, where arrivals are routed
     served: dict[str, float] = field(default_factory=dict)  # what each client has been served, by VTC's weights
 
-    def starves(self, row: Row) -> bool:
+    def starves(self, row: RivalRow) -> bool:
         """Return whether the request waits for longer than GUARD_S."""
         return not row.runs and self.now - self.waits_since[row.request.id] > GUARD_S
 
 
-def prompts_fit(rows: Sequence[Row], worker: Worker, seen: Seen) -> bool:
+def prompts_fit(rows: Sequence[RivalRow], worker: Worker, seen: Seen) -> bool:
     """Return whether the memory holds the rows as they are, the joiner's prompt among them: vLLM looks no further."""
     return holds(rows, worker, ROW_GROWTH_TOKENS)
 
@@ -77,10 +77,10 @@ def prompts_fit(rows: Sequence[Row], worker: Worker, seen: Seen) -> bool:
 class Rule:
     """A paper's rule: the order of all requests, the least rank first, who may join, and who may have to leave."""
 
-    rank: Callable[[Row, Seen], float]
-    admits: Callable[[Sequence[Row], Worker, Seen], bool] = prompts_fit  # the last row is the joiner
+    rank: Callable[[RivalRow, Seen], float]
+    admits: Callable[[Sequence[RivalRow], Worker, Seen], bool] = prompts_fit  # the last row is the joiner
     preempts: bool = False
-    may_leave: Callable[[Row, Row, Seen], bool] | None = None  # whether a row makes way for the first waiting request
+    may_leave: Callable[[RivalRow, RivalRow, Seen], bool] | None = None  # whether a row makes way for the first request
     ranks_change: bool = False  # whether a join changes the ranks of waiting requests
     segment_ends: tuple[int, ...] = ()  # the generated tokens at which a row leaves and waits again
 
@@ -122,7 +122,7 @@ class IterationLevel(Policy):
 
     def fill(self, planned: Sequence[PlannedRows], requests: Iterable[Request]) -> None:
         """Let the first of these waiting requests join until one is not admitted."""
-        queue = self._last_first(Row(one, one.generated, False) for one in requests)
+        queue = self._last_first(RivalRow(one, one.generated, False) for one in requests)
         while queue:
             _, first = queue.pop()
             place = self._place(planned, first)
@@ -151,7 +151,7 @@ class IterationLevel(Policy):
         """Return the iterations after which a joiner leaves again; None: it stays to its end."""
         return next((end - request.generated for end in self.rule.segment_ends if request.generated < end), None)
 
-    def _place(self, planned: Sequence[PlannedRows], first: Row) -> PlannedRows | None:
+    def _place(self, planned: Sequence[PlannedRows], first: RivalRow) -> PlannedRows | None:
         """Return the rows that a request joins, after those that make way for it have left; None if it is to wait."""
         admitting = [one for one in planned if self._admits(one.rows, first, one.worker)]
         used = {one: sum(row.cached for row in one.rows) / one.worker.memory.capacity_tokens for one in admitting}
@@ -164,9 +164,9 @@ class IterationLevel(Policy):
                 place.leave(row)
         return place
 
-    def _behind(self, planned: PlannedRows, first: Row) -> list[Row]:
+    def _behind(self, planned: PlannedRows, first: RivalRow) -> list[RivalRow]:
         """Return the fewest rows, the last ones, without which a worker admits the request; none if it never does."""
-        key, left, behind = self._key(first), list(planned.rows), list[Row]()
+        key, left, behind = self._key(first), list(planned.rows), list[RivalRow]()
         for other, row in planned.last_first:
             if other <= key:
                 break
@@ -177,15 +177,15 @@ class IterationLevel(Policy):
                     return behind
         return []
 
-    def _admits(self, rows: Sequence[Row], row: Row, worker: Worker) -> bool:
+    def _admits(self, rows: Sequence[RivalRow], row: RivalRow, worker: Worker) -> bool:
         room = not self.rule.preempts or holds([*rows, row], worker, GROWTH_AT_JOIN_TOKENS)
         return room and self.rule.admits([*rows, row], worker, self.seen)
 
-    def _last_first(self, rows: Iterable[Row]) -> list[tuple[Rank, Row]]:
+    def _last_first(self, rows: Iterable[RivalRow]) -> list[tuple[Rank, RivalRow]]:
         """Return rows with their ranks, the first one last."""
         return sorted(((self._key(row), row) for row in rows), reverse=True)
 
-    def _key(self, row: Row) -> Rank:
+    def _key(self, row: RivalRow) -> Rank:
         return self.rule.rank(row, self.seen), row.request.arrived_at, row.request.id
 
     def __len__(self) -> int:
@@ -213,11 +213,11 @@ class IterationLevel(Policy):
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """Yield the waiting requests in their order."""
         self.seen.now = now
-        rows = self._last_first(Row(one, one.generated, False) for one in self._waiting.values())
+        rows = self._last_first(RivalRow(one, one.generated, False) for one in self._waiting.values())
         return (waiting_batch((row.request,), None, now) for _, row in reversed(rows))
 
 
-def holds(rows: Sequence[Row], worker: Worker, growth: int) -> bool:
+def holds(rows: Sequence[RivalRow], worker: Worker, growth: int) -> bool:
     """Return whether a worker's memory holds these rows, each grown by some tokens; it always holds a single row."""
     memory = worker.memory
     longest, total = max((row.cached for row in rows), default=0), sum(row.cached for row in rows)

@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from benchmarks.rivals.iteration_level import IterationLevel, PlannedRows, Row, Rule, Seen, holds
+from benchmarks.rivals.iteration_level import IterationLevel, PlannedRows, RivalRow, Rule, Seen, holds
 from scheduling.length_distributions import drawn_length, van_der_corput
 from scheduling.policies.fusion.fleet_arrays import FleetArrays, peak_tokens
 from scheduling.policies.fusion.fusion_policy import Fusion
@@ -34,12 +34,12 @@ BOOST_S, ITERATION_S, PREFILL_TOKEN_S = 20.0, 0.1, 2e-4
 SEGMENT_ENDS, FIRST_GROUP, BUFFER = (128, 512), 8, 0.1
 
 
-def arrival(row: Row, seen: Seen) -> float:
+def arrival(row: RivalRow, seen: Seen) -> float:
     """vLLM (Kwon et al., SOSP 2023): first come, first served, while the memory holds the prompts as they are."""
     return row.request.arrived_at
 
 
-def past_peak_fits(rows: Sequence[Row], worker: Worker, seen: Seen) -> bool:
+def past_peak_fits(rows: Sequence[RivalRow], worker: Worker, seen: Seen) -> bool:
     """Past-Future (Gong et al., ASPLOS 2025): admits in order of arrival if the peak of future memory fits.
 
     A row's length is drawn from those of past answers that are longer than what the row has.
@@ -54,13 +54,13 @@ def past_peak_fits(rows: Sequence[Row], worker: Worker, seen: Seen) -> bool:
     return len(rows) == 1 or (peak <= (1 - RESERVED) * worker.memory.capacity_tokens)
 
 
-def predicted_length(row: Row, seen: Seen) -> float:
+def predicted_length(row: RivalRow, seen: Seen) -> float:
     """LTR (Fu et al., NeurIPS 2024): the shortest predicted answers run; who starves goes first for a quantum."""
     promoted = row.generated < seen.rejoined_at.get(row.request.id, -PROMOTED_TOKENS) + PROMOTED_TOKENS
     return 0.0 if promoted or seen.starves(row) else row.request.predicted
 
 
-def predicted_remainder(row: Row, seen: Seen) -> float:
+def predicted_remainder(row: RivalRow, seen: Seen) -> float:
     """TRAIL (Shahout et al., ICLR 2025): the shortest predicted remainder, predicted again while a row runs.
 
     The paper predicts from the model's states; here it is the median of what is left, given what was generated.
@@ -68,12 +68,12 @@ def predicted_remainder(row: Row, seen: Seen) -> float:
     return drawn_length(row.request, 0.5, row.generated)
 
 
-def lacks_much(row: Row, first: Row, seen: Seen) -> bool:
+def lacks_much(row: RivalRow, first: RivalRow, seen: Seen) -> bool:
     """TRAIL: a row that has most of its predicted answer is not preempted."""
     return row.generated < KEPT_FROM * row.request.predicted
 
 
-def gittins(row: Row, seen: Seen) -> float:
+def gittins(row: RivalRow, seen: Seen) -> float:
     """Gittins' index (Scully and Harchol-Balter, WiOpt 2021) of the answer's predicted distribution, negative.
 
     It changes when a row's tokens reach a power of two, so that equal requests do not take turns at each decision.
@@ -95,7 +95,7 @@ def gittins_index(predicted: int, upper: int, limit: int, age: int) -> float:
     return float(np.max(ended / (np.cumsum(left) + (16 - ended) * left)))
 
 
-def boosted_arrival(row: Row, seen: Seen) -> float:
+def boosted_arrival(row: RivalRow, seen: Seen) -> float:
     """UniBoost-like (Li et al., ICML 2026): the arrival minus a boost that the tokens generated so far use up.
 
     The boost is γ-Boost's ln(1 / (1 - exp(-γ·a))) / γ of the age a, which grows in powers of two; nothing is predicted.
@@ -104,12 +104,12 @@ def boosted_arrival(row: Row, seen: Seen) -> float:
     return row.request.arrived_at + BOOST_S * math.log(-math.expm1(-age_s / BOOST_S))
 
 
-def worth_its_cache(row: Row, first: Row, seen: Seen) -> bool:
+def worth_its_cache(row: RivalRow, first: RivalRow, seen: Seen) -> bool:
     """UniBoost: a row leaves if its rank is worse by more than the seconds of its next prefill."""
     return boosted_arrival(row, seen) - boosted_arrival(first, seen) > row.cached * PREFILL_TOKEN_S
 
 
-def queue_number(row: Row, seen: Seen) -> float:
+def queue_number(row: RivalRow, seen: Seen) -> float:
     """FastServe's skip-join MLFQ (Wu et al., 2023): a quantum used up takes a request to the next of the queues.
 
     Long prompts skip the first queues, quanta double, and who starves returns to the first. The paper swaps a preempted
@@ -119,7 +119,7 @@ def queue_number(row: Row, seen: Seen) -> float:
     return 0 if seen.starves(row) else max(skipped, (row.generated // QUANTUM_TOKENS + 1).bit_length() - 1)
 
 
-def clients_service(row: Row, seen: Seen) -> float:
+def clients_service(row: RivalRow, seen: Seen) -> float:
     """VTC (Sheng et al., OSDI 2024): the client served least goes first; an answer's token counts as two of a prompt.
 
     The clients are the workload's applications. All are active from the start: none of them pauses for long here.
@@ -127,12 +127,12 @@ def clients_service(row: Row, seen: Seen) -> float:
     return seen.served[row.request.application]
 
 
-def response_ratio(row: Row, seen: Seen) -> float:
+def response_ratio(row: RivalRow, seen: Seen) -> float:
     """SGLang's HRRN (2026): the highest ratio of waiting to the tokens to prefill, which stand for the service."""
     return -(seen.now - row.request.arrived_at) / row.cached
 
 
-def leaves_buffer(rows: Sequence[Row], worker: Worker, seen: Seen) -> bool:
+def leaves_buffer(rows: Sequence[RivalRow], worker: Worker, seen: Seen) -> bool:
     """Nested WAIT: a share of the memory stays free for the rows' growth."""
     return holds(rows, worker, round(BUFFER * worker.memory.capacity_tokens / len(rows)))
 

@@ -32,13 +32,7 @@ def _readable(window: str) -> str:
 
 Window = Annotated[str, AfterValidator(_readable), Field(json_schema_extra={"pattern": f"^{WINDOW.pattern}$"})]
 Endpoint = Literal[
-    "/v1/chat/completions",
-    "/v1/responses",
-    "/v1/completions",
-    "/v1/messages",
-    "/v1/embeddings",
-    "/v1/rerank",
-    "/v1/score",
+    "/v1/chat/completions", "/v1/responses", "/v1/completions", "/v1/embeddings", "/v1/rerank", "/v1/score"
 ]
 
 

@@ -27,9 +27,6 @@ from protocol.client_errors import (
 from protocol.field_types import Body, Text
 from protocol.json_bytes import bounded_json
 from protocol.limits.prompt_limits import PromptLimits
-from protocol.messages.message_objects import message_of
-from protocol.messages.message_schemas import CreateMessage
-from protocol.messages.message_submissions import message_submission
 from protocol.requests.several_answers import accepted_requests, several
 from protocol.requests.submission import Submission, accepted_request
 from protocol.responses.response_objects import response_of
@@ -98,7 +95,6 @@ ENDPOINTS: Mapping[str, LineEndpoint] = {
     "/v1/completions": LineEndpoint(
         CreateCompletion, completion_submissions, lambda views: completion_of(views, answers_a_prompt=len(views))
     ),
-    "/v1/messages": LineEndpoint(CreateMessage, _one(message_submission), lambda views: message_of(views[0])),
     "/v1/embeddings": LineEndpoint(CreateEmbeddings, _one(embeddings_submission), embeddings_of),
     "/v1/rerank": LineEndpoint(CreateRerank, _one(rerank_submission), ranking_of),
     "/v1/score": LineEndpoint(CreateScore, _one(score_submission), scores_of),

@@ -33,9 +33,8 @@ def table_rows(result: dict[str, Any]) -> Iterator[Row]:
     body = response.get("body") or {}
     error = result["error"] or body.get("error") or {}
     usage = body.get("usage") or {}
-    read = usage.get("prompt_tokens", usage.get("input_tokens"))
     tokens = [
-        read + usage["cache_read_input_tokens"] if "cache_read_input_tokens" in usage else read,
+        usage.get("prompt_tokens", usage.get("input_tokens")),
         usage.get("completion_tokens", usage.get("output_tokens")),
     ]
     ending = (response.get("status_code"), error.get("code"), error.get("message"), response.get("request_id"))
@@ -44,7 +43,7 @@ def table_rows(result: dict[str, Any]) -> Iterator[Row]:
 
 
 def _answers(body: dict[str, Any]) -> list[tuple[str | None, str | None]]:
-    """Returns text and finish reason of each choice, vector, score or document; or a message's; or text and state."""
+    """Returns text and finish reason of each choice, vector, score or document; or a response's text and state."""
     if "choices" in body:
         return [
             (choice["message"].get("content") if "message" in choice else choice["text"], choice["finish_reason"])
@@ -52,9 +51,6 @@ def _answers(body: dict[str, Any]) -> list[tuple[str | None, str | None]]:
         ]
     if "data" in body or "results" in body:
         return [(to_json(one).decode(), None) for one in body.get("data") or body["results"]]
-    if body.get("type") == "message":
-        text = "".join(block["text"] for block in body["content"] if block["type"] == "text")
-        return [(text, body["stop_reason"])]
     parts = [part for item in body.get("output") or () for part in item.get("content") or ()]
     text = "".join(part["text"] for part in parts if part.get("type") == "output_text")
     return [(text, body["status"])] if "output" in body else [(None, None)]

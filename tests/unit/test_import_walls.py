@@ -23,8 +23,7 @@ PROCESSES = (
     "tasks.training.trainer_process",
     "tasks.serving.remote_worker",
 )
-# modules of ours, with those of messages, which lines may be; each costs a starting process some milliseconds
-MOST_OF_CHORES = 123
+MOST_OF_CHORES = 120  # modules of ours; each costs a starting process some milliseconds
 
 
 @cache

@@ -68,7 +68,7 @@ HTTP_MESSAGES = {
 INSTEAD = {
     "/v1/webhook_endpoints": "Endpoints of webhooks are at /v1/magnus/webhooks.",
     "/v1/responses/compact": "Conversations are not compacted here: `truncation: auto` leaves out their oldest turns.",
-    "/v1/messages/batches": "Bulk jobs are at /v1/batches, whose lines may have the url /v1/messages.",
+    "/v1/messages/batches": "Bulk jobs are at /v1/batches, whose lines have the urls of OpenAI's API.",
     "/v1/embed": "Vectors are at /v1/embeddings, in OpenAI's form.",
     "/v2/embed": "Vectors are at /v1/embeddings, in OpenAI's form.",
 }

@@ -74,23 +74,18 @@ def test_a_batch_is_created_served_and_read(client: OpenAI, bulk: BulkStage) -> 
 @pytest.mark.parametrize(
     ("endpoint", "body", "kind"),
     [
-        ("/v1/responses", {"input": "hello", "instructions": "Shout."}, {"object": "response"}),
-        ("/v1/completions", {"prompt": "hello"}, {"object": "text_completion"}),
-        (
-            "/v1/messages",
-            {"max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]},
-            {"type": "message", "stop_reason": "end_turn"},
-        ),
+        ("/v1/responses", {"input": "hello", "instructions": "Shout."}, "response"),
+        ("/v1/completions", {"prompt": "hello"}, "text_completion"),
     ],
 )
 def test_every_endpoint_answers_with_its_own_object(
-    client: OpenAI, bulk: BulkStage, endpoint: str, body: dict[str, Any], kind: dict[str, str]
+    client: OpenAI, bulk: BulkStage, endpoint: str, body: dict[str, Any], kind: str
 ) -> None:
     line = {"custom_id": "a", "method": "POST", "url": endpoint, "body": {"model": MODEL, **body}}
     batch = create(client, [line], endpoint)
     bulk.finish()
     answer = results(client, client.batches.retrieve(batch.id).output_file_id)["a"]["response"]["body"]
-    assert kind.items() <= answer.items()
+    assert answer["object"] == kind
     assert "HELLO" in str(answer)
 
 

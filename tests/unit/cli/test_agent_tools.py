@@ -113,7 +113,6 @@ MESSAGE = {"output": [{"type": "message", "content": [{"text": "uno"}]}]}
         ({"body": MESSAGE}, None, {"answer": "uno"}),
         ({"body": {"choices": [{"message": {"content": "uno"}}]}}, None, {"answer": "uno"}),
         ({"body": {"choices": [{"text": ""}]}}, None, {"answer": ""}),
-        ({"body": {"type": "message", "content": [{"type": "text", "text": "uno"}]}}, None, {"answer": "uno"}),
         ({"body": {"data": [{"score": 0.5}]}}, None, {"answer": '[{"score": 0.5}]'}),
         ({"body": {"error": {"message": "too long"}}}, None, {"error": "too long"}),
         (None, {"message": "expired"}, {"error": "expired"}),

@@ -26,7 +26,7 @@ def test_each_choice_has_a_row_and_the_first_has_the_tokens_of_all() -> None:
     assert (second["custom_id"], second["request_id"], second["status_code"]) == ("a", "resp_1", 200)
 
 
-def test_completions_responses_and_messages_have_their_texts() -> None:
+def test_completions_and_responses_have_their_texts() -> None:
     (completion,) = rows(answered({"choices": [{"text": "x", "finish_reason": "length"}], "usage": {}}))
     assert (completion["text"], completion["finish_reason"]) == ("x", "length")
     parts = [{"type": "output_text", "text": "x"}, {"type": "output_text", "text": "y"}]
@@ -34,11 +34,6 @@ def test_completions_responses_and_messages_have_their_texts() -> None:
     usage = {"input_tokens": 1, "output_tokens": 2}
     (response,) = rows(answered({"output": output, "status": "completed", "usage": usage}))
     assert (response["text"], response["prompt_tokens"], response["completion_tokens"]) == ("xy", 1, 2)
-    content = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "x"}, {"type": "tool_use", "input": {}}]
-    usage = {"input_tokens": 1, "cache_read_input_tokens": 4, "output_tokens": 2}
-    (message,) = rows(answered({"type": "message", "content": content, "stop_reason": "tool_use", "usage": usage}))
-    assert (message["text"], message["finish_reason"]) == ("x", "tool_use")
-    assert (message["prompt_tokens"], message["completion_tokens"]) == (5, 2)
 
 
 def test_vectors_and_ranked_documents_have_a_row_each_as_json() -> None:
