@@ -1,0 +1,56 @@
+"""The field's own shapes: what vLLM and nano-vllm publish for Qwen3-0.6B, with random weights in bfloat16."""
+
+import random
+from collections.abc import Iterator
+from functools import cache
+from time import perf_counter
+
+from benchmarks.engines.bandwidth_floor import synchronized
+from benchmarks.engines.compared_engines import Continuous
+from benchmarks.engines.engine_workload import sequences
+from benchmarks.gpu.phase_plan import Part, Terms
+from benchmarks.gpu.step_times import free_memory, random_loaded
+from benchmarks.harness import Json
+from inference.local.kv.kv_budget import COLUMN_STEP, GPU_SHARE
+from inference.local.loading.model_loading import LoadedModel
+
+MODEL, SMALL_MODEL = "qwen3-0.6b", "tiny"
+MOST_ROWS = 256  # rows at once, which vLLM and nano-vllm have, too
+Lengths = list[tuple[int, int]]
+# vLLM's throughput benchmark, 500 prompts of 512 tokens with 128 out: 94.9 requests and 12,150 tokens a second, H100.
+PUBLISHED = {"requests_per_s": 94.9, "tokens_per_s": 12150}
+
+
+def parts(terms: Terms) -> Iterator[Part]:
+    """Serve both workloads, after one that warms up."""
+    loaded = cache(lambda: random_loaded(SMALL_MODEL if terms.small else MODEL, terms.device))
+    vllm, nano = lengths(terms.small)
+    yield "warm-up", lambda: measured(loaded(), nano[: len(nano) // 4])
+    yield "vLLM's 500 prompts", lambda: measured(loaded(), vllm) | {"published": PUBLISHED}
+    yield "nano-vllm's 256 sequences", lambda: measured(loaded(), nano)
+
+
+def lengths(small: bool) -> tuple[Lengths, Lengths]:
+    """Return prompt and answer lengths of vLLM's and of nano-vllm's benchmark; small ones are a sixteenth as long."""
+    rng, part = random.Random(0), 16 if small else 1
+    nano = [(rng.randint(100, 1024) // part, rng.randint(100, 1024) // part) for _ in range(256 // part)]
+    return [(512 // part, 128 // part)] * (500 // part), nano
+
+
+def measured(loaded: LoadedModel, asked: Lengths) -> Json:
+    """Serve random prompts of these lengths, as many at once as MOST_ROWS and the memory allow."""
+    rows, longest = min(MOST_ROWS, len(asked)), max(prompt + answer for prompt, answer in asked)
+    needed = rows * (longest + COLUMN_STEP) * loaded.delta_bytes
+    engine = Continuous(loaded, min(needed, int(GPU_SHARE * free_memory(loaded.device))))
+    given = sequences(asked, loaded.model.config.vocab_size, seed=1)
+    now = synchronized(perf_counter)
+    began = now()
+    run = engine.serve(given, rows)
+    seconds, tokens = now() - began, sum(map(len, run.answers.values()))
+    return {
+        "requests": len(asked),
+        "seconds": seconds,
+        "requests_per_s": len(asked) / seconds,
+        "answer_tokens_per_s": tokens / seconds,
+        "tokens_per_s": (tokens + sum(prompt for prompt, _ in asked)) / seconds,
+    }
