@@ -2,8 +2,8 @@
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
 from typing import Any
@@ -30,28 +30,15 @@ def parts(terms: Terms) -> Iterator[Part]:
 
 def names(device: str) -> Json:
     """Return the names and versions that figures depend on."""
-    return {
-        "name": device_name(device),
-        "driver": _driver(),
-        "python": sys.version.split()[0],
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        **{package: _version(package) for package in ("triton", "transformers", "peft", "sentence-transformers")},
-    }
-
-
-def _driver() -> str | None:
-    if not shutil.which("nvidia-smi"):
-        return None
-    asked = ["nvidia-smi", "--query-gpu=driver_version,memory.total", "--format=csv,noheader"]
-    return subprocess.run(asked, capture_output=True, text=True).stdout.strip()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    driver = None
+    if shutil.which("nvidia-smi"):
+        asked = ["nvidia-smi", "--query-gpu=driver_version,memory.total", "--format=csv,noheader"]
+        driver = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    found: Json = {"name": device_name(device), "driver": driver, "torch": torch.__version__}
+    for package in ("triton", "transformers", "sentence-transformers"):
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def copied_bytes_per_s(device: str) -> float:

@@ -24,18 +24,7 @@ from inference.local.loading.model_loading import LoadedModel, load_model
 from inference.prompts.prompt_format import load_prompt_format
 from inference.toy.toy_applications import toy_requests
 from settings import BUNDLED_MODEL
-from tests.models.ways_of_serving import (
-    AMPLE,
-    Alone,
-    Answers,
-    Way,
-    answers_alone,
-    continuous,
-    in_pieces,
-    in_scarce_memory,
-    preempted,
-    to_completion,
-)
+from tests.models.ways_of_serving import AMPLE, WAYS, Alone, Answers, Way, answers_alone, continuous
 from tests.unit.inference.tiny_models import drain
 
 PROMPTS, ANSWER = 8, 32  # eight is the most rows that get guesses; longer answers would find no other fault
@@ -59,15 +48,7 @@ def with_guesses(loaded: LoadedModel, sequences: list[DecodingRequest]) -> Answe
     return {name: row.generated_ids for name, row in drain(engine).items()}
 
 
-PLAIN_WAYS: tuple[Way, ...] = (
-    to_completion,
-    continuous,
-    in_pieces,
-    preempted,
-    in_scarce_memory,
-    with_shared_prefixes,
-    with_guesses,
-)
+EVERY_WAY: tuple[Way, ...] = (*WAYS, with_shared_prefixes, with_guesses)
 
 
 def parts(terms: Terms) -> Iterator[Part]:
@@ -75,7 +56,7 @@ def parts(terms: Terms) -> Iterator[Part]:
     tried = _Tried(terms)
     for dtype in DTYPES:
         yield f"{dtype}: model", partial(tried.facts, dtype)
-        for way in PLAIN_WAYS:
+        for way in EVERY_WAY:
             yield f"{dtype}: {way.__name__}", partial(tried.served_by, dtype, way)
         yield f"{dtype}: two_adapters", partial(tried.with_adapters, dtype)
     yield "the bundled model's answers", tried.beside_bundled
@@ -136,11 +117,8 @@ class _Tried:
     def with_adapters(self, dtype: str) -> Json:
         """Serve rows of both adapters and of none together."""
         of_adapters = [(name, one) for name in ADAPTERS for one in self.alone_adapted[name]]
-        changed = sum(
-            one.answer != base.answer
-            for those in self.alone_adapted.values()
-            for one, base in zip(those, self.alone, strict=False)
-        )
+        beside = [*self.alone[: PROMPTS // 2]] * len(ADAPTERS)
+        changed = sum(one.answer != base.answer for (_, one), base in zip(of_adapters, beside, strict=True))
         found = self.served_by(dtype, continuous, [*of_adapters, *(("", one) for one in self.alone)])
         return found | {"changed_by_adapters": changed}
 

@@ -23,7 +23,7 @@ def test_each_phase_measures_all_its_parts_and_all_answers_are_right(tmp_path: P
         assert not kept["figures"]["left_out"]
         found[phase.name] = {name: part["figures"] for name, part in kept["figures"]["parts"].items()}
     in_float32 = {name: part for name, part in found["right-1b"].items() if "float32: " in name and "equal" in part}
-    assert len(in_float32) == 8
+    assert len(in_float32) == 9
     assert all(part["equal"] == part["of"] for part in in_float32.values())
     assert found["right-1b"]["float32: two_adapters"]["changed_by_adapters"]
     assert all(part["as_the_page"] for part in found["families"].values())
