@@ -98,5 +98,5 @@ def prefill_operations(model: Any, tokens: int) -> float:
     config, output = model.config, model.get_output_embeddings()
     linears = [module for module in model.modules() if isinstance(module, torch.nn.Linear) and module is not output]
     heads = config.num_attention_heads * config.head_dim
-    attention = config.num_hidden_layers * 2 * heads * tokens**2  # two products, of which causality needs half
+    attention: float = config.num_hidden_layers * 2 * heads * tokens**2  # two products, of which causality needs half
     return 2.0 * tokens * sum(one.in_features * one.out_features for one in linears) + attention

@@ -43,7 +43,9 @@ def adapted(model: Any, adapter: Path) -> Iterator[None]:
         for path in {name.removeprefix(PREFIX).removesuffix(DOWN) for name in stored if name.endswith(DOWN)}:
             down, up = stored[PREFIX + path + DOWN], stored[PREFIX + path + UP]
 
-            def add(module: Any, inputs: Any, outputs: Tensor, down: Tensor = down, up: Tensor = up) -> Tensor:
+            def add(
+                module: Any, inputs: tuple[Tensor], outputs: Tensor, down: Tensor = down, up: Tensor = up
+            ) -> Tensor:
                 return outputs + scaling * (inputs[0] @ down.t()) @ up.t()
 
             stack.callback(model.get_submodule(path).register_forward_hook(add).remove)

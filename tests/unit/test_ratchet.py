@@ -62,9 +62,11 @@ LINES = {
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
     "models": 9254,
-    "cli": 6878,  # a start says what it waits for; the removal of a tenant; the audit of commands
+    # a start says what it waits for; the removal of a tenant; the audit of commands; examples of longer toy texts
+    "cli": 6880,
     "migrations": 275,
-    "benchmarks": 10_565,  # 10,500 and the papers' round robin, which was in `scheduling`
+    # 10,500 and the papers' round robin, which was in `scheduling`; the phases of a GPU that can be had for minutes
+    "benchmarks": 11_605,
 }
 # Modules of the product that know a feature by its name: a new option of one should not touch all of them.
 FILES_THAT_NAME = {

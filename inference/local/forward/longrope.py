@@ -37,10 +37,8 @@ class Longrope:
         original = self.original_positions
 
         def rotate(x: Tensor, position_ids: Tensor, **options: Any) -> Rotation:
-            if self.prompt_lengths is None:  # these lengths are on the device already
-                lengths = position_ids.max(-1, keepdim=True).values + 1
-            else:
-                lengths = copied_to(self.prompt_lengths, x.device)
+            given = self.prompt_lengths  # on the host; those of a step are on the device already, and cannot be pinned
+            lengths = position_ids.max(-1, keepdim=True).values + 1 if given is None else copied_to(given, x.device)
             is_long = ((lengths > original) | (position_ids >= original))[..., None]
             beyond = position_ids.new_full((len(position_ids), 1), original)
             short = rotation(x, position_ids=position_ids.clamp(max=original - 1), **options)
