@@ -1,6 +1,7 @@
 """The bundled model at a size that a GPU is for, made once in the work folder, and its prompts."""
 
 from pathlib import Path
+from tempfile import mkdtemp
 
 from benchmarks.engines.guessed_copies import encoded_prompts
 from benchmarks.gpu.phase_plan import Terms
@@ -16,9 +17,7 @@ def made_model(size: ModelSize, terms: Terms) -> Path:
     size = SMALL if terms.small else size
     directory = terms.work / f"bundled-{size}"
     if not directory.exists():  # a directory that was not finished has another name
-        making = terms.work / "making"
-        making.mkdir(exist_ok=True)
-        enlarged_model(size, making, terms.device, "bfloat16").rename(directory)
+        enlarged_model(size, Path(mkdtemp(dir=terms.work)), terms.device, "bfloat16").rename(directory)
     return directory
 
 

@@ -17,17 +17,17 @@ from inference.local.loading.model_loading import LoadedModel
 MODEL, SMALL_MODEL = "qwen3-0.6b", "tiny"
 MOST_ROWS = 256  # rows at once, which vLLM and nano-vllm have, too
 Lengths = list[tuple[int, int]]
-# vLLM's throughput benchmark, 500 prompts of 512 tokens with 128 out: 94.9 requests and 12,150 tokens a second, H100.
-PUBLISHED = {"requests_per_s": 94.9, "tokens_per_s": 12150}
+VLLM = "vLLM's 500 prompts"  # of 512 tokens with 128 out: vLLM publishes 94.9 requests and 12,150 tokens/s on an H100
 
 
 def parts(terms: Terms) -> Iterator[Part]:
-    """Serve both workloads, after one that warms up."""
+    """Serve both workloads on one engine, which has recorded its graphs before."""
     loaded = cache(lambda: random_loaded(SMALL_MODEL if terms.small else MODEL, terms.device))
     vllm, nano = lengths(terms.small)
-    yield "warm-up", lambda: measured(loaded(), nano[: len(nano) // 4])
-    yield "vLLM's 500 prompts", lambda: measured(loaded(), vllm) | {"published": PUBLISHED}
-    yield "nano-vllm's 256 sequences", lambda: measured(loaded(), nano)
+    engine = cache(lambda: engine_for(loaded(), nano))
+    every_number_of_rows = [(16, 1 + number) for number in range(len(nano))]
+    for name, asked in (("warm-up", every_number_of_rows), (VLLM, vllm), ("nano-vllm's 256 sequences", nano)):
+        yield name, lambda asked=asked: measured(engine(), loaded().model.config.vocab_size, asked)  # type: ignore[misc]
 
 
 def lengths(small: bool) -> tuple[Lengths, Lengths]:
@@ -37,15 +37,17 @@ def lengths(small: bool) -> tuple[Lengths, Lengths]:
     return [(512 // part, 128 // part)] * (500 // part), nano
 
 
-def measured(loaded: LoadedModel, asked: Lengths) -> Json:
-    """Serve random prompts of these lengths, as many at once as MOST_ROWS and the memory allow."""
-    rows, longest = min(MOST_ROWS, len(asked)), max(prompt + answer for prompt, answer in asked)
-    needed = rows * (longest + COLUMN_STEP) * loaded.delta_bytes
-    engine = Continuous(loaded, min(needed, int(GPU_SHARE * free_memory(loaded.device))))
-    given = sequences(asked, loaded.model.config.vocab_size, seed=1)
-    now = synchronized(perf_counter)
+def engine_for(loaded: LoadedModel, asked: Lengths) -> Continuous:
+    """Return an engine with memory for MOST_ROWS of the longest of these lengths, as far as the device has it."""
+    needed = MOST_ROWS * (max(map(sum, asked)) + COLUMN_STEP) * loaded.delta_bytes
+    return Continuous(loaded, min(needed, int(GPU_SHARE * free_memory(loaded.device))))
+
+
+def measured(engine: Continuous, vocabulary: int, asked: Lengths) -> Json:
+    """Serve random prompts of these lengths, at most MOST_ROWS at once."""
+    given, now = sequences(asked, vocabulary, seed=1), synchronized(perf_counter)
     began = now()
-    run = engine.serve(given, rows)
+    run = engine.serve(given, MOST_ROWS)
     seconds, tokens = now() - began, sum(map(len, run.answers.values()))
     return {
         "requests": len(asked),

@@ -1,5 +1,6 @@
 """Decoding steps beside the time to read weights and cache, and prefills beside a matrix product of the device."""
 
+import gc
 from collections.abc import Iterator
 from functools import cache, partial
 from statistics import median
@@ -74,7 +75,8 @@ def step(loaded: LoadedModel, rows: int, context: int, bytes_per_s: float) -> Js
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the free bytes of a device; of the host, all."""
+    """Return the free bytes of a device, without what earlier engines had; of the host, all."""
+    gc.collect()
     return free_bytes(device) if has_own_memory(device) else host_memory_bytes()
 
 
