@@ -45,6 +45,7 @@ def served(terms: Terms, directory: Path) -> Any:
     policy, rate = "fusion" if terms.variant == "all" else terms.variant, arrival_rate(terms)
     budget = "auto" if terms.variant == "all" else f"{ROWS * 2 * MOST_TOKENS * token_bytes(directory) // 1024}KiB"
     file = terms.work / f"live-{terms.variant}.json"
+    file.unlink(missing_ok=True)
     options: dict[str, Any] = {
         "--policies": policy,
         "--model": directory,

@@ -66,7 +66,7 @@ LINES = {
     "cli": 6880,
     "migrations": 275,
     # 10,500 and the papers' round robin, which was in `scheduling`; the phases of a GPU that can be had for minutes
-    "benchmarks": 11_608,
+    "benchmarks": 11_609,
 }
 # Modules of the product that know a feature by its name: a new option of one should not touch all of them.
 FILES_THAT_NAME = {
