@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -82,7 +83,10 @@ def json_option(command: Command) -> Command:
 def origin() -> Json:
     """Return commit, date, machine and the command, from which keys, addresses and folders of paths are removed."""
     root = Path(__file__).parents[1]
-    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)
+    commit = "unknown"
+    if shutil.which("git"):
+        git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)
+        commit = git.stdout.strip() or commit
     program = getattr(sys.modules["__main__"], "__spec__", None)
     name = program.name.removesuffix(".__main__") if program else Path(sys.argv[0]).stem
     arguments = list(sys.argv[1:])
@@ -94,7 +98,7 @@ def origin() -> Json:
     # Absolute folders mean nothing on another machine.
     arguments = [FOLDERS.sub("", argument) for argument in arguments]
     return {
-        "commit": git.stdout.strip() or "unknown",
+        "commit": commit,
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{os.cpu_count()} cores, {processor()}",
         "command": shlex.join(["python", "-m", name, *arguments]),

@@ -1,6 +1,7 @@
 """Compares a decoding step with the time to read weights and cache at the device's full bandwidth."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from statistics import median
 
 import torch
@@ -8,6 +9,7 @@ import torch
 from benchmarks.engines.compared_engines import kv_budget_bytes
 from inference.engine_requests import DecodingRequest
 from inference.local.engine import Engine
+from inference.local.joiners import PIECE_TOKENS
 from inference.local.loading.model_loading import LoadedModel
 
 # Tokens of each prompt, timed decoding steps, and steps before the timed ones: enough for a stable median, not tuned.
@@ -37,28 +39,41 @@ def bandwidth(device: torch.device, clock: Callable[[], float]) -> float:
     return numbers.nbytes / min(seconds)
 
 
-def floor_s(loaded: LoadedModel, batch: int, bytes_per_s: float) -> float:
-    """Compute the seconds in which a decoding step's weights and cache are read at full bandwidth."""
+def floor_s(loaded: LoadedModel, batch: int, bytes_per_s: float, tokens: int = FLOOR_TOKENS) -> float:
+    """Compute the seconds in which a step's weights, and its rows' cache of `tokens`, are read at full bandwidth."""
     looked_up = loaded.model.get_input_embeddings().weight
     tied = looked_up is loaded.model.get_output_embeddings().weight
     weights = loaded.weight_bytes - (0 if tied else looked_up.nbytes)
-    cached = batch * (FLOOR_TOKENS + FLOOR_WARM_UP + FLOOR_STEPS // 2) * loaded.delta_bytes
+    cached = batch * (tokens + FLOOR_WARM_UP + FLOOR_STEPS // 2) * loaded.delta_bytes
     return (weights + cached) / bytes_per_s
 
 
 @torch.inference_mode()
-def step_s(loaded: LoadedModel, batch: int, clock: Callable[[], float]) -> float:
-    """Return the median seconds of FLOOR_STEPS decoding steps with `batch` rows."""
-    longest = FLOOR_TOKENS + FLOOR_WARM_UP + FLOOR_STEPS + 2
-    now, engine = synchronized(clock), Engine(loaded, kv_budget_bytes(loaded, batch, longest))
-    engine.insert(
-        [DecodingRequest(str(row), (1 + row,) * FLOOR_TOKENS, longest - FLOOR_TOKENS) for row in range(batch)]
-    )
-    for _ in range(FLOOR_WARM_UP):
-        engine.step()
-    seconds = []
-    for _ in range(FLOOR_STEPS):
-        started = now()
-        engine.step()
-        seconds.append(now() - started)
-    return median(seconds)
+def step_s(
+    loaded: LoadedModel,
+    batch: int,
+    clock: Callable[[], float],
+    tokens: int = FLOOR_TOKENS,
+    budget_bytes: int | None = None,
+    adapters: Sequence[str] = ("",),
+) -> float:
+    """Return the median seconds of FLOOR_STEPS decoding steps with `batch` rows of `tokens`, which share the adapters.
+
+    The engine gets `budget_bytes` of memory; if None, more than its rows can take. Rows so long that they would join in
+    pieces, beside which the first of them generate already, are a static batch.
+    """
+    longest = tokens + FLOOR_WARM_UP + FLOOR_STEPS + 2
+    now, engine = synchronized(clock), Engine(loaded, budget_bytes or kv_budget_bytes(loaded, batch, longest))
+    rows = [
+        DecodingRequest(str(row), (1 + row,) * tokens, longest - tokens, adapter=adapters[row % len(adapters)])
+        for row in range(batch)
+    ]
+    ended: list[float] = []
+    if tokens > PIECE_TOKENS:
+        engine.run(rows, FLOOR_WARM_UP + FLOOR_STEPS + 1, lambda _: ended.append(now()))
+    else:
+        engine.insert(rows)
+        for _ in range(FLOOR_WARM_UP + FLOOR_STEPS + 1):
+            engine.step()
+            ended.append(now())
+    return median(after - before for before, after in pairwise(ended[FLOOR_WARM_UP:]))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from inference.engine_requests import DecodingRequest
 from inference.local.loading.model_loading import LoadedModel, prepare_model
@@ -21,26 +21,33 @@ SHAPES = {
     "smollm2": (49152, 576, 1536, 30, 9, 3),
     "1b": (32000, 2048, 5632, 22, 32, 4),
     "7b": (32000, 4096, 11008, 32, 32, 32),
+    "qwen3-0.6b": (151936, 1024, 3072, 28, 16, 8),
 }
+QWEN3_HEAD_DIM = 128  # of every Qwen3, whatever its hidden size
 
 
-def random_model(size: str, device: str, dtype: torch.dtype) -> LlamaForCausalLM:
-    """Make a Llama of this size with seeded weights and no EOS, so that answers end at their limits."""
+def random_model(
+    size: str, device: str, dtype: torch.dtype, positions: int = 4096
+) -> LlamaForCausalLM | Qwen3ForCausalLM:
+    """Make a Llama or Qwen3 of this size with seeded weights and no EOS, so that answers end at their limits."""
     vocabulary, hidden, intermediate, layers, heads, kv_heads = SHAPES[size]
-    config = LlamaConfig(
+    is_qwen3 = size.startswith("qwen3")
+    config = (Qwen3Config if is_qwen3 else LlamaConfig)(
         vocab_size=vocabulary,
         hidden_size=hidden,
         intermediate_size=intermediate,
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
-        max_position_embeddings=4096,
+        head_dim=QWEN3_HEAD_DIM if is_qwen3 else hidden // heads,
+        tie_word_embeddings=is_qwen3,
+        max_position_embeddings=positions,
         eos_token_id=None,
         pad_token_id=0,
     )
     torch.manual_seed(0)
     with torch.device(device):
-        return LlamaForCausalLM(config).to(dtype).eval()
+        return (Qwen3ForCausalLM if is_qwen3 else LlamaForCausalLM)(config).to(dtype).eval()
 
 
 def model_of(directory: Path, device: str, dtype: str) -> Any:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from settings import BUNDLED_MODEL
 
-ModelSize = Literal["1x", "8x", "20x", "35x"]  # the parameters as a multiple of the bundled model's 0.73 million
+ModelSize = Literal["1x", "8x", "20x", "35x", "1b", "7b"]  # times the bundled model's 0.73 million parameters, or all
 MODEL_SIZES: tuple[ModelSize, ...] = get_args(ModelSize)
 UNUSED_STD = 0.02  # the standard deviation of weights without effect, which must be neither zero nor denormal
 
@@ -29,7 +29,13 @@ class _Shape:
     layers: int
 
 
-SHAPES: dict[str, _Shape] = {"8x": _Shape(2, 704, 7), "20x": _Shape(3, 1056, 8), "35x": _Shape(4, 1408, 8)}
+SHAPES: dict[str, _Shape] = {
+    "8x": _Shape(2, 704, 7),
+    "20x": _Shape(3, 1056, 8),
+    "35x": _Shape(4, 1408, 8),
+    "1b": _Shape(16, 5632, 22),  # 1.1 billion parameters
+    "7b": _Shape(32, 11008, 32),  # the layers of Llama 2 7B, with heads of 32 dimensions
+}
 
 
 def kv_growth(size: ModelSize) -> float:
@@ -40,18 +46,24 @@ def kv_growth(size: ModelSize) -> float:
     return SHAPES[size].width_factor * SHAPES[size].layers / layers
 
 
-def enlarged_model(size: ModelSize, target: Path) -> Path:
-    """Write the bundled model at this size into a new directory below `target`; returns the directory."""
+def enlarged_model(
+    size: ModelSize, target: Path, device: str = "cpu", dtype: Literal["float32", "bfloat16"] = "float32"
+) -> Path:
+    """Write the bundled model at this size into a new directory below `target`; returns the directory.
+
+    The device computes the weights, which takes a CPU minutes for the sizes of billions.
+    """
     if size == "1x":
         return BUNDLED_MODEL
     shape, directory = SHAPES[size], target / f"bundled-{size}"
     directory.mkdir()
     config = json.loads((BUNDLED_MODEL / "config.json").read_text())
-    weights = _Enlarger(config, shape).weights(load_file(BUNDLED_MODEL / "model.safetensors"))
+    old = load_file(BUNDLED_MODEL / "model.safetensors", device)
+    weights = _Enlarger(config, shape, torch.device(device), getattr(torch, dtype)).weights(old)
     config["rms_norm_eps"] /= shape.width_factor
     for name in ("hidden_size", "num_attention_heads", "num_key_value_heads"):
         config[name] *= shape.width_factor
-    config |= {"intermediate_size": shape.intermediate, "num_hidden_layers": shape.layers}
+    config |= {"intermediate_size": shape.intermediate, "num_hidden_layers": shape.layers, "dtype": dtype}
     save_file(weights, directory / "model.safetensors", {"format": "pt"})
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json"):
@@ -60,13 +72,13 @@ def enlarged_model(size: ModelSize, target: Path) -> Path:
 
 
 class _Enlarger:
-    def __init__(self, config: dict[str, Any], shape: _Shape) -> None:
-        self._shape = shape
+    def __init__(self, config: dict[str, Any], shape: _Shape, device: torch.device, dtype: torch.dtype) -> None:
+        self._shape, self._device, self._dtype = shape, device, dtype
         self._hidden = config["hidden_size"] * shape.width_factor
         self._heads = config["num_attention_heads"] * config["head_dim"] * shape.width_factor
         self._key_heads = config["num_key_value_heads"] * config["head_dim"] * shape.width_factor
         self._old_layers = config["num_hidden_layers"]
-        self._random = torch.Generator().manual_seed(0)
+        self._random = torch.Generator(device).manual_seed(0)
 
     def weights(self, old: dict[str, Tensor]) -> dict[str, Tensor]:
         """Compute all weights of the enlarged model, by name."""
@@ -80,13 +92,13 @@ class _Enlarger:
 
     def _enlarged(self, name: str, old: Tensor) -> Tensor:
         if old.ndim == 1:  # the weight of a norm
-            new = torch.ones(self._hidden)
+            new = torch.ones(self._hidden, device=self._device, dtype=self._dtype)
             new[: len(old)] = old / self._shape.width_factor**0.5
             return new
         if "embed_tokens" in name or "lm_head" in name:
-            new = torch.zeros(len(old), self._hidden)
+            new = self._zeros(len(old), self._hidden)
         elif _is_output(name):
-            new = torch.zeros(self._hidden, self._heads if "o_proj" in name else self._shape.intermediate)
+            new = self._zeros(self._hidden, self._heads if "o_proj" in name else self._shape.intermediate)
         elif "q_proj" in name:
             new = self._unused(self._heads, self._hidden)
         elif "k_proj" in name or "v_proj" in name:
@@ -96,8 +108,11 @@ class _Enlarger:
         new[: old.shape[0], : old.shape[1]] = old
         return new
 
+    def _zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, device=self._device, dtype=self._dtype)
+
     def _unused(self, *shape: int) -> Tensor:
-        return torch.empty(shape).normal_(0.0, UNUSED_STD, generator=self._random)
+        return self._zeros(*shape).normal_(0.0, UNUSED_STD, generator=self._random)
 
 
 def _is_output(name: str) -> bool:

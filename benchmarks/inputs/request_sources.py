@@ -126,7 +126,8 @@ def _application(row: Json) -> str:
 # The words of a median toy input. The demo's inputs have 10; with so few, HTTP and the database are half of the work on
 # a small machine under any policy.
 MEDIAN_WORDS = 30.0
-Workload = Literal["toy", "instructions", "tasks"]
+Workload = Literal["toy", "long_toy", "instructions", "tasks"]
+TOY_WORDS: dict[Workload, float] = {"toy": MEDIAN_WORDS, "long_toy": OWN_MEDIAN_WORDS}
 
 
 def arrivals_of(workload: Workload, requests: int, rate: float, seed: int) -> list[DemoArrival]:
@@ -134,8 +135,8 @@ def arrivals_of(workload: Workload, requests: int, rate: float, seed: int) -> li
 
     The instructions have no limits of their own, so that answers end where the model ends them.
     """
-    if workload == "toy":
-        return poisson_arrivals(requests, rate, seed, MEDIAN_WORDS)
+    if workload in TOY_WORDS:
+        return poisson_arrivals(requests, rate, seed, TOY_WORDS[workload])
     return [
         replace(arrival, request=replace(arrival.request, max_output_tokens=None))
         if isinstance(arrival.request, RealRequest)

@@ -72,10 +72,12 @@ def spaced(requests: Iterable[DemoRequest], rate: float, generator: random.Rando
     return [DemoArrival(request, at_s) for request, at_s in zip(requests, times, strict=True)]
 
 
-def training_examples(examples: int, arrivals: list[DemoArrival], seed: int) -> Iterator[dict[str, str]]:
+def training_examples(
+    examples: int, arrivals: list[DemoArrival], seed: int, median_words: float = 10.0
+) -> Iterator[dict[str, str]]:
     """Yield toy requests with their answers for `magnus train`, except requests that are among `arrivals`."""
     submitted = {(arrival.request.instruction, arrival.request.input) for arrival in arrivals}
-    for toy in toy_requests(examples, seed + TRAINING_SEED_OFFSET):
+    for toy in toy_requests(examples, seed + TRAINING_SEED_OFFSET, median_words=median_words):
         if (toy.instruction, toy.input) not in submitted:
             texts = {"instructions": toy.instruction, "input": toy.input, "output": toy.output}
             yield {"application": toy.application, **texts}

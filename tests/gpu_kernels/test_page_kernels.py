@@ -65,6 +65,40 @@ def test_kernels_write_and_read_what_torch_does(positions, size, heads, of_key_h
         torch.testing.assert_close(one, expected, equal_nan=True, rtol=1e-5, atol=1e-5)
 
 
+def test_a_row_of_one_token_beside_one_of_four_thousand_and_one_that_is_masked():
+    kernels, longest = TritonKernels(), 4000
+    case = Case([0, longest, -1], size=256, heads=1, of_key_head=2, seed=3)
+    for one, expected in zip(case.computed(kernels), case.computed(TorchKernels()), strict=True):
+        torch.testing.assert_close(one, expected, equal_nan=True, rtol=1e-5, atol=1e-5)
+    assert not case.computed(kernels)[2][2].any()  # a token without a position gets 0
+
+
+def test_pages_beyond_2_to_the_31_values_are_written_and_read():
+    """The cache is memory that is never touched but at its end, so that its size is on paper alone."""
+    size, heads, positions = 32, 1, torch.tensor([40])
+    pages = -(-(2**31 + 2**20) // (heads * size * DIM))
+    table = torch.tensor([[pages - 2, pages - 1]], dtype=torch.int32)
+    far = Pages(table, torch.tensor([size], dtype=torch.int32), heads)
+    near = Pages(table - (pages - 2), far.sizes, heads)
+    keys, values = (torch.empty(pages * heads * size, DIM, dtype=torch.bfloat16) for _ in range(2))
+    random = torch.Generator().manual_seed(1)
+    last = slice((pages - 2) * heads * size, None)
+    for memory in (keys, values):
+        memory[last] = torch.randn(2 * heads * size, DIM, generator=random).bfloat16()
+    states = torch.randn(1, 4, DIM, generator=random).bfloat16()
+    cos, sin = (torch.randn(1, 1, DIM, generator=random).bfloat16() for _ in range(2))
+    expected_keys, expected_values = keys[last].clone(), values[last].clone()
+    kernels = TritonKernels()
+    expected = kernels.write(states, cos, sin, expected_keys, expected_values, near, positions)
+    queries = kernels.write(states, cos, sin, keys, values, far, positions)
+    assert torch.equal(queries, expected)
+    assert torch.equal(keys[last], expected_keys)
+    assert torch.equal(values[last], expected_values)
+    attended = kernels.attend(queries, keys, values, far, positions)
+    assert torch.equal(attended, kernels.attend(expected, expected_keys, expected_values, near, positions))
+    assert attended.any()
+
+
 def test_rows_in_pages_answer_as_alone():
     here = known("llama")
     here.loaded.decoder.kernels = TritonKernels()

@@ -1,7 +1,9 @@
 """The families of the zoo. `python -m tests.models.served_families` writes the table in docs/models.md from a run."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from inference.engine_errors import UnsupportedModel
 from inference.engine_requests import DecodingRequest
@@ -9,7 +11,7 @@ from inference.local.kv.attention_windows import described
 from inference.local.loading.decoding_check import ELSEWHERE
 from inference.local.loading.model_loading import prepare_model
 from tests.models.tiny_families import ORIGINAL, POSITIONS, Family, longrope, prompts, scaled, tiny_model
-from tests.models.ways_of_serving import ANSWER, WAYS, answers_alone
+from tests.models.ways_of_serving import ANSWER, WAYS, Way, answers_alone
 from tests.unit.inference.tiny_models import Letters
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
@@ -112,21 +114,29 @@ def shown(family: Family) -> str:
     return f"{family.name} (`{family.model_type}`)"
 
 
-def served(family: Family) -> tuple[str, str]:
-    """Serves a family in every way; its layers, or why not, and its answers. AssertionError if an answer is wrong."""
-    model = tiny_model(family)
+class Served(NamedTuple):
+    """What became of a family: its layers, or why it is refused, its answers, and why a GPU's kernels are not used."""
+
+    layers: str
+    answers: str
+    slowed_by: str = ""
+
+
+def served(family: Family, device: str = "cpu", ways: Sequence[Way] = WAYS) -> Served:
+    """Serves a family in each way; AssertionError if an answer is wrong."""
+    model = tiny_model(family).to(device)
     alone = answers_alone(model, prompts())
     assert len({token for each in alone for token in each.answer}) > 10, "its answers are too alike to tell an error"
     try:
         loaded = prepare_model(model, Letters(), family.name)
     except UnsupportedModel as refused:
-        return refused.reason.removesuffix(f"; {ELSEWHERE}"), "refused"
+        return Served(refused.reason.removesuffix(f"; {ELSEWHERE}"), "refused")
     sequences = [DecodingRequest(str(row), each.prompt_ids, ANSWER) for row, each in enumerate(alone)]
-    for way in WAYS:
+    for way in ways:
         answers = way(replace(loaded, eos_ids=frozenset()), sequences)
         together = [answers[str(row)][: len(each.answer)] for row, each in enumerate(alone)]
         assert together == [each.answer for each in alone], f"{family.name} {way.__name__}"
-    return described(loaded.layout.kinds, loaded.layout.windows), "equal"
+    return Served(described(loaded.layout.kinds, loaded.layout.windows), "equal", loaded.slowed_by)
 
 
 def table_of_page() -> str:
@@ -143,6 +153,6 @@ def families_of_page() -> dict[str, tuple[str, str]]:
 if __name__ == "__main__":
     made: dict[tuple[str, str], list[str]] = {}
     for one in FAMILIES:
-        made.setdefault(served(one), []).append(shown(one))
+        made.setdefault(served(one)[:2], []).append(shown(one))
     lines = [f"| {layers} | {answers} | {'; '.join(families)} |" for (layers, answers), families in made.items()]
     PAGE.write_text(PAGE.read_text().replace(table_of_page(), "\n".join(lines)))

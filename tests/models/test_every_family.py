@@ -10,7 +10,7 @@ OF_EACH = [pytest.param(family, id=family.name, marks=() if family.fast else pyt
 
 @pytest.mark.parametrize("family", OF_EACH)
 def test_the_answers_of_rows_together_are_those_of_each_alone_as_the_table_says(family: Family):
-    assert families_of_page()[shown(family)] == served(family)
+    assert families_of_page()[shown(family)] == served(family)[:2]
 
 
 def test_the_table_has_no_other_family():

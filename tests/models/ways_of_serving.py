@@ -19,6 +19,7 @@ AMPLE, SCARCE = 3000, 2.8  # tokens of KV cache; rows as long as the longest
 LONGEST = max(LENGTHS) + ANSWER
 
 Answers = dict[str, tuple[int, ...]]
+Way = Callable[[LoadedModel, list[DecodingRequest]], Answers]
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,13 @@ class Alone:
     answer: tuple[int, ...]
 
 
-def answers_alone(model: Any, prompts: list[tuple[int, ...]]) -> list[Alone]:
-    """What `generate` answers."""
+def answers_alone(model: Any, prompts: list[tuple[int, ...]], tokens: int = ANSWER) -> list[Alone]:
+    """What `generate` answers in this number of tokens; it ends no answer."""
     alone = []
     for prompt in prompts:
-        answer, leads = answered_alone(model, prompt, ANSWER, eos_token_id=None, pad_token_id=0)
+        answer, leads = answered_alone(model, prompt, tokens, eos_token_id=None, pad_token_id=0)
         unclear = leads < MARGIN
-        sure = int(unclear.nonzero()[0]) if unclear.any() else ANSWER
+        sure = int(unclear.nonzero()[0]) if unclear.any() else tokens
         alone.append(Alone(prompt, answer[:sure]))
     return alone
 
@@ -94,7 +95,7 @@ def in_slices(loaded: LoadedModel, sequences: list[DecodingRequest]) -> Answers:
     return answers
 
 
-WAYS: tuple[Callable[[LoadedModel, list[DecodingRequest]], Answers], ...] = (
+WAYS: tuple[Way, ...] = (
     to_completion,
     continuous,
     in_pieces,

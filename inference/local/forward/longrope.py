@@ -37,10 +37,9 @@ class Longrope:
         original = self.original_positions
 
         def rotate(x: Tensor, position_ids: Tensor, **options: Any) -> Rotation:
-            prompt_lengths = self.prompt_lengths
-            if prompt_lengths is None:
-                prompt_lengths = position_ids.max(-1, keepdim=True).values + 1
-            is_long = ((copied_to(prompt_lengths, x.device) > original) | (position_ids >= original))[..., None]
+            given = self.prompt_lengths  # on the host; those of a step are on the device already, and cannot be pinned
+            lengths = position_ids.max(-1, keepdim=True).values + 1 if given is None else copied_to(given, x.device)
+            is_long = ((lengths > original) | (position_ids >= original))[..., None]
             beyond = position_ids.new_full((len(position_ids), 1), original)
             short = rotation(x, position_ids=position_ids.clamp(max=original - 1), **options)
             long = rotation(x, position_ids=torch.cat([position_ids, beyond], -1), **options)

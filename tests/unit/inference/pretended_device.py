@@ -1,18 +1,21 @@
 """A device that computes on the CPU but keeps its tensors apart from those of the host, as a GPU does.
 
 While it is entered, tensors made for the device `meta` belong to it. An operation on tensors of both the host and the
-device fails, and every copy between the two and every wait of the host for the device is counted.
+device fails, as does pinning a tensor of the device; every copy between the two and every wait of the host for the
+device is counted.
 """
 
 import copy
 from collections import Counter
 from dataclasses import fields, replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from inference import accelerator
 from inference.local.forward.fused_model import FusedModel
 from inference.local.forward.linear_weights import PlainWeight
 from inference.local.loading.model_loading import LoadedModel
@@ -55,6 +58,15 @@ class PretendedDevice(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.moved: Counter[str] = Counter()
+        self._pinning = patch.object(accelerator, "_pinned", _pinned)
+
+    def __enter__(self) -> Any:
+        self._pinning.start()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._pinning.stop()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = dict(kwargs or {})
@@ -83,6 +95,13 @@ class PretendedDevice(TorchDispatchMode):
             self.moved["to device" if non_blocking else "to device, waiting"] += 1
         elif of_device and not goes_to_device:
             self.moved["to host"] += 1
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """As torch does with a GPU: only memory of the host can be pinned."""
+    if isinstance(tensor, OnDevice):
+        raise RuntimeError("only tensors of the host can be pinned")
+    return tensor
 
 
 def _is_device(leaf: Any) -> bool:

@@ -128,8 +128,8 @@ def answered_alone(
 ) -> tuple[tuple[int, ...], torch.Tensor]:
     """What `generate` answers to a prompt alone, and by how much the likeliest token leads at each step."""
     output = model.generate(
-        torch.tensor([prompt]),
-        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+        torch.tensor([prompt], device=model.device),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.long, device=model.device),
         max_new_tokens=limit,
         do_sample=False,
         output_logits=True,

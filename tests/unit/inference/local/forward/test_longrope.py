@@ -12,6 +12,7 @@ from inference.local.engine import Engine
 from inference.local.engine_options import EngineOptions
 from inference.local.forward.longrope import Longrope
 from inference.local.loading.model_loading import prepare_model
+from tests.unit.inference.pretended_device import DEVICE, PretendedDevice
 from tests.unit.inference.tiny_models import AMPLE, SHAPE, Letters, answers, drain
 
 ORIGINAL = 24
@@ -67,6 +68,19 @@ def test_a_row_is_computed_again_only_when_it_passes_the_original_context_of_suc
     assert not again.passes_now(3, ORIGINAL + 1)
     assert not again.passes_now(ORIGINAL + 1, ORIGINAL + 1)
     assert not Longrope(ORIGINAL, computes_again=False).passes_now(3, ORIGINAL)
+
+
+def test_a_step_on_a_device_chooses_by_the_lengths_that_are_there():
+    def rotation(x, position_ids):  # the long frequencies, if some row of the batch is long
+        chosen = torch.full_like(position_ids, 2) if position_ids.max() >= ORIGINAL else torch.ones_like(position_ids)
+        return chosen[..., None], chosen[..., None]
+
+    rotate = Longrope(ORIGINAL, computes_again=False).per_row(rotation)
+    with PretendedDevice() as device:
+        of_rows = torch.tensor([[3], [ORIGINAL], [ORIGINAL - 1]]).to(DEVICE, non_blocking=True)
+        cos, sin = rotate(of_rows, of_rows)
+        device.moved.clear()
+        assert cos.cpu().flatten().tolist() == sin.cpu().flatten().tolist() == [1, 2, 1]
 
 
 def test_prompts_that_ask_for_log_probabilities_are_prefilled_by_their_own_length():
