@@ -1,0 +1,87 @@
+"""What a seed simulates: how many of whom, and how often which fault; a smaller scenario of the same seed tells more."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+
+POLICIES = ("magnus", "fusion", "vs", "scls", "baton", "ccb", "sequence")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """The numbers of actors, the probabilities of faults (by statement, message or request), the length in seconds."""
+
+    seed: int
+    policy: str = "magnus"
+    planners: int = 2
+    workers: int = 2
+    predictor: bool = True
+    clients: int = 3
+    requests: int = 6  # of each client
+    kv_tokens: int = 400
+    arrive_within_s: float = 40.0
+    until_s: float = 60.0  # when the faults end
+    calm_s: float = 240.0  # nobody waits longer than this without faults
+    kills: float = 0.0
+    freezes: float = 0.0
+    errors: float = 0.0
+    lost_messages: float = 0.0
+    repeated_messages: float = 0.0
+    late_messages: float = 0.0
+    engine_failures: float = 0.0
+    poison: float = 0.0
+    too_large: float = 0.0
+    deadlines: float = 0.0
+    cancels: float = 0.0
+    drains: bool = False
+
+
+def drawn(seed: int) -> Scenario:
+    """Returns a seed's scenario: each kind of fault is absent, rare or frequent."""
+    draw = random.Random(seed)
+
+    def often(rare: float, frequent: float) -> float:
+        return draw.choice((0.0, rare, frequent))
+
+    return Scenario(
+        seed,
+        policy=draw.choice(POLICIES),
+        planners=draw.choice((1, 2, 2)),
+        workers=draw.choice((1, 2, 3)),
+        predictor=draw.random() < 0.7,
+        clients=draw.choice((1, 2, 4)),
+        requests=draw.choice((2, 5, 8)),
+        kv_tokens=draw.choice((150, 400, 1500)),
+        arrive_within_s=draw.choice((0.5, 15.0, 40.0)),
+        kills=often(0.0005, 0.003),
+        freezes=often(0.0005, 0.002),
+        errors=often(0.002, 0.02),
+        lost_messages=often(0.02, 0.3),
+        repeated_messages=often(0.02, 0.3),
+        late_messages=often(0.02, 0.3),
+        engine_failures=often(0.001, 0.01),
+        poison=often(0.0, 0.1),
+        too_large=often(0.0, 0.05),
+        deadlines=often(0.1, 0.5),
+        cancels=often(0.1, 0.5),
+        drains=draw.random() < 0.3,
+    )
+
+
+FAULTS = tuple(field.name for field in fields(Scenario) if field.default == 0.0 and field.name != "seed")
+
+
+def smaller(scenario: Scenario) -> Iterator[Scenario]:
+    """Yields scenarios with fewer actors, fewer requests or one kind of fault less."""
+    for name in FAULTS:
+        if getattr(scenario, name):
+            yield replace(scenario, **{name: 0.0})
+    if scenario.drains:
+        yield replace(scenario, drains=False)
+    if scenario.predictor:
+        yield replace(scenario, predictor=False)
+    for name in ("planners", "workers", "clients", "requests"):
+        if getattr(scenario, name) > 1:
+            yield replace(scenario, **{name: getattr(scenario, name) - 1})
+    if scenario.policy != "vs":
+        yield replace(scenario, policy="vs")
