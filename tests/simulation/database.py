@@ -11,7 +11,6 @@ from sqlalchemy import make_url
 from cli.hosting.embedded_servers import create_database, embedded_postgres, running_server
 from models.request_life import LIFE
 from models.schema_upgrade import upgrade
-from models.tables import Base
 
 NAME = "simulated"
 CLOCK = """
@@ -83,6 +82,10 @@ def prepare(url: str) -> str:
     return url
 
 
-EMPTY = (
-    f"truncate broken, {', '.join(Base.metadata.tables)} restart identity; alter sequence planner_epochs restart"
-)
+EMPTY = """
+    do $$ begin execute (
+        select 'truncate ' || string_agg(quote_ident(tablename), ', ') || ' restart identity' from pg_tables
+        where schemaname = 'public' and tablename <> 'alembic_version'
+    ); end $$;
+    alter sequence planner_epochs restart
+"""

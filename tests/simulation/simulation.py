@@ -117,6 +117,7 @@ def prepare(url: str) -> Server:
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), processors=[_told_to_nobody]
     )
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)  # what a killed connection cannot do any more
     server = Server(url)
     connections.install(server)
     primitives.install()
