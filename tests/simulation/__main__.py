@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import fields
 
+from tests.simulation import actors
 from tests.simulation.connections import Server
 from tests.simulation.database import own_server, prepare
 from tests.simulation.scenario import Scenario, drawn, smaller
@@ -38,6 +39,7 @@ def main() -> int:
 def run(given: argparse.Namespace, url: str) -> int:
     """Runs the seeds, and prints what came of them."""
     server = prepare_simulation(url)
+    actors.TOLD = 10**6 if given.twice else actors.TOLD
     until, failed = time.monotonic() + 60 * given.minutes, 0
     outcomes = []
     for outcome in simulated(range(given.first, given.first + given.seeds), server, url, until):

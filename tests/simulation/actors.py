@@ -44,7 +44,7 @@ class Process:
 
     name: str
     weight: float
-    connections: set[Connection] = field(default_factory=set)
+    connections: dict[Connection, None] = field(default_factory=dict)  # in the order of their opening
     frozen_until: float = 0.0
     alive: bool = True
     kills: int = 0  # actors of the same name, so that each has another one

@@ -1,12 +1,10 @@
 """What must hold in every simulation: at each look, and once nothing fails any more."""
 
-from sqlalchemy import create_engine
-
-from models.upkeep.invariants import INVARIANTS
 from tests.simulation.actors import World
 from tests.simulation.connections import Server
 from tests.simulation.scripted_engine import POISON, true_answer
 from tests.simulation.service import PRIORITY_REQUESTS, Asked, Service
+from tests.simulation.side_work import TENANT
 
 ALWAYS = {
     "invariants of the batches": """
@@ -42,9 +40,25 @@ AT_THE_END = {
             <> (coalesce(u.prompt, 0), coalesce(u.answer, 0), coalesce(u.requests, 0))""",
     "attempts are counted": "select id from requests where attempts < 0",
 }
-# Invariants of `magnus doctor` that a service without beat, chores and dashboards cannot keep, or that faults break
-# for a while by design.
-NOT_SIMULATED = {"planning goes on", "a worker takes batches", "every engine works", "no worker is stale"}
+OF_JOBS = {
+    "a completed job has all its lines": """
+        select j.id || ' has ' || count(l.line) || ' of ' || j.lines || ' lines' from bulk_jobs j
+        left join bulk_lines l on l.job_id = j.id where j.status = 'completed' group by j.id having count(l.line) <> j.lines""",
+    "each line has a request of its own": """
+        select job_id || ' line ' || line from bulk_lines where request_id is null or request_id in (
+            select request_id from bulk_lines group by request_id having count(*) > 1)""",
+    "a job's counts equal its lines": """
+        select j.id || ' counts ' || j.completed || ' and ' || j.failed from bulk_jobs j where status = 'completed'
+            and (completed, failed) <> (select count(*) filter (where r.status in ('completed', 'incomplete')),
+                count(*) filter (where r.status not in ('completed', 'incomplete'))
+                from bulk_lines l join requests r on r.id = l.request_id where l.job_id = j.id)""",
+    "no line outlives its job": """
+        select r.id from requests r join bulk_jobs j on j.id = r.job_id where r.status in ('queued', 'in_progress')
+            and j.status in ('completed', 'failed', 'cancelled', 'expired')""",
+    "every request of a job is a line": """
+        select id from requests where job_id is not null and id not in (
+            select request_id from bulk_lines where request_id is not null)""",
+}
 
 
 def check_now(world: World, server: Server) -> None:
@@ -69,10 +83,28 @@ def check_at_the_end(world: World, server: Server, service: Service) -> None:
     }
     for asked in service.asked:
         _check_request(world, asked, stored)
-    keys = [row[1] for row in stored.values()]
+    keys = [str(row[1]) for row in stored.values() if row[1]]
     world.failures += [f"{key} is stored {keys.count(key)} times" for key in set(keys) if keys.count(key) > 1]
+    for job in service.chores.jobs:
+        if job.ended is None:
+            world.fail(f"job {job.id} waits for ever")
+        elif job.cancelled and job.ended != "cancelled":
+            world.fail(f"job {job.id} was cancelled and is {job.ended}")
     if not world.failures:
         _check(world, server, AT_THE_END)
+    if service.scenario.jobs and not world.failures:
+        _check(world, server, OF_JOBS)
+        _check_webhooks(world, server, service)
+
+
+def _check_webhooks(world: World, server: Server, service: Service) -> None:
+    """Fails unless each event arrived, and no other one."""
+    due = {row[0] for row in server.sql("select 'evt_' || substr(id, 6) from requests where tenant = %s", (TENANT,))}
+    lines = {row[0] for row in server.sql("select 'evt_' || substr(id, 6) from requests where job_id is not null")}
+    due = (due - lines) | {f"evt_{job.id[6:]}" for job in service.chores.jobs if job.id}
+    received = set(service.chores.received)
+    for event in sorted(due ^ received):
+        world.fail(f"event {event} {'did not arrive' if event in due else 'has no object'}")
 
 
 def _check_request(world: World, asked: Asked, stored: dict[str, tuple[object, ...]]) -> None:

@@ -113,7 +113,7 @@ class SimulatedConnection(BoundedConnection):
         self._lost_after = self._lost_meanwhile = False
         if world().current is not None:
             self.process = world().current.process  # type: ignore[union-attr]
-            self.process.connections.add(self)
+            self.process.connections[self] = None
 
     def take_turn(self, words: str) -> None:
         """Waits for the turn of the actor, and gives the server the time."""

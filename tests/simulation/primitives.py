@@ -9,9 +9,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
-from typing import Any, Generic, Literal, TypeVar
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any, Generic, TypeVar
 
 from tests.simulation.actors import BEGINS_AT, Actor, World
 
@@ -185,15 +184,21 @@ def _replace_in(module: ModuleType) -> None:
     for attribute, value in list(vars(module).items()):
         if (replacement := REPLACED.get(id(value))) is not None:
             setattr(module, attribute, replacement)
-        elif isinstance(value, type) and hasattr(value, "__dataclass_fields__"):
-            for cell in value.__init__.__closure__ or ():  # type: ignore[misc]  # default factories
-                _replace_cell(cell)
+        elif isinstance(value, type) and value.__module__ == module.__name__:
+            for method in vars(value).values():
+                _replace_defaults(method)
+        else:
+            _replace_defaults(value)
 
 
-def _replace_cell(cell: Any) -> Literal[None]:
-    try:
-        found: Callable[..., Any] | None = REPLACED.get(id(cell.cell_contents))
-    except ValueError:  # an empty cell
+def _replace_defaults(function: Any) -> None:
+    """Replaces what a function has as default values, or, of a dataclass, as default factories."""
+    if not isinstance(function, FunctionType):
         return
-    if found is not None:
-        cell.cell_contents = found
+    if function.__defaults__:
+        function.__defaults__ = tuple(REPLACED.get(id(one), one) for one in function.__defaults__)
+    if function.__kwdefaults__:
+        function.__kwdefaults__ = {name: REPLACED.get(id(one), one) for name, one in function.__kwdefaults__.items()}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if name.startswith(("_dflt_", "__dataclass_dflt_")):
+            cell.cell_contents = REPLACED.get(id(cell.cell_contents), cell.cell_contents)

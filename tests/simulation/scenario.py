@@ -34,6 +34,8 @@ class Scenario:
     deadlines: float = 0.0
     cancels: float = 0.0
     drains: bool = False
+    jobs: int = 0  # bulk jobs; with them, webhooks and sums of usage
+    job_lines: int = 12
 
 
 def drawn(seed: int) -> Scenario:
@@ -65,9 +67,12 @@ def drawn(seed: int) -> Scenario:
         deadlines=often(0.1, 0.5),
         cancels=often(0.1, 0.5),
         drains=draw.random() < 0.3,
+        jobs=draw.choice((0, 0, 1, 2)),
+        job_lines=draw.choice((3, 12, 30)),
     )
 
 
+LEAST = {"jobs": 0, "clients": 0}
 FAULTS = tuple(field.name for field in fields(Scenario) if field.default == 0.0 and field.name != "seed")
 
 
@@ -80,8 +85,8 @@ def smaller(scenario: Scenario) -> Iterator[Scenario]:
         yield replace(scenario, drains=False)
     if scenario.predictor:
         yield replace(scenario, predictor=False)
-    for name in ("planners", "workers", "clients", "requests"):
-        if getattr(scenario, name) > 1:
+    for name in ("planners", "workers", "clients", "requests", "jobs", "job_lines"):
+        if getattr(scenario, name) > LEAST.get(name, 1):
             yield replace(scenario, **{name: getattr(scenario, name) - 1})
     if scenario.policy != "vs":
         yield replace(scenario, policy="vs")

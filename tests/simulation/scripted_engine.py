@@ -11,6 +11,7 @@ from inference.prompts.request_tokens import NEXT_TURN, ChatEnding, Turn
 from request_body import PLAIN, AnswerForm
 from tests.simulation.primitives import world
 
+MODEL = "scripted"
 EOS = 0
 POISON = "poison"  # a prompt with this word ends its engine
 LONGEST = 40
@@ -30,6 +31,14 @@ class ScriptedTokens:
     ) -> list[int]:
         """Returns the letters' numbers."""
         return [ord(letter) for letter in input]
+
+    name = MODEL
+    context_tokens = vocabulary_size = template_variables = long_prompts = None
+    takes_tools = reads_clock = thinks = False
+
+    def encode_raw(self, text: str) -> list[int]:
+        """Returns the letters' numbers."""
+        return [ord(letter) for letter in text]
 
     def answer_form(self, prompt_ids: Sequence[int], begun: str = "") -> AnswerForm:
         """Returns plain text."""

@@ -1,6 +1,6 @@
 """The simulated service: planners, workers, a predictor and clients, made of the product's own objects, and a broker."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -27,10 +27,11 @@ from tasks.serving.batches.lease_heartbeat import LeaseTerms
 from tasks.serving.batches.served_model import ServedModel
 from tasks.serving.results.live_tokens import LiveRows
 from tests.simulation.actors import Process, World
+from tests.simulation.connections import Server
 from tests.simulation.scenario import Scenario
-from tests.simulation.scripted_engine import POISON, ScriptedEngine, ScriptedTokens, true_answer
+from tests.simulation.scripted_engine import MODEL, POISON, ScriptedEngine, ScriptedTokens, true_answer
+from tests.simulation.side_work import Chores, Job
 
-MODEL = "scripted"
 STEP_S = 0.05  # a step of the scripted engine: slow, so that an hour has few steps
 CURVES = ServingCurves((1e-5, 0.0, 0.0, 0.01), (1e-7, 1e-4, 0.0, STEP_S))
 PRIORITY_REQUESTS = 2  # unfinished ones that a tenant may have
@@ -113,6 +114,7 @@ class Service:
     world: World
     url: str
     scenario: Scenario
+    server: Server
     asked: list[Asked] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -127,8 +129,15 @@ class Service:
             self._add(f"w{number}", self._worker)
         if self.scenario.predictor:
             self._add("predictor", self._predictor)
+        self.chores = Chores(self.world, self.url, self.scenario, self.server)
+        if self.scenario.jobs:
+            self._add("chores", self.chores.start)
         for number in range(self.scenario.clients):
             self._client(number)
+        for number in range(self.scenario.jobs):
+            process, engine = self.world.process(f"uploader-{number}"), make_engine(self.url, pool_size=1, name="web")
+            job = partial(self.chores.send_job, engine, Job(self.scenario.job_lines), self._again, f"job{number}")
+            self.world.spawn("job", job, process)
 
     def _add(self, name: str, start: Callable[[Process], None]) -> None:
         self._starts[name] = start
@@ -158,6 +167,11 @@ class Service:
 
         process.frozen_until = float("inf")  # it does nothing more
         self.world.spawn(f"supervises {process.name}", supervise, self._outside)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a client still waits for the end of anything."""
+        return any(one.ended is None for one in (*self.asked, *self.chores.jobs))
 
     # the processes, each as its `main` function makes it
 
@@ -290,8 +304,3 @@ class Service:
         elif view.request.status.final:
             asked.ended = view.request.status.value
             self.world.tell(f"{asked.key} ended {asked.ended}")
-
-
-def ids(asked: Collection[Asked]) -> list[str]:
-    """Returns the ids of accepted requests."""
-    return [one.id for one in asked if one.id is not None]

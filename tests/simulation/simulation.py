@@ -4,7 +4,7 @@ import gc
 import logging
 import random
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import process_time
 from types import SimpleNamespace
 
@@ -20,9 +20,9 @@ from tests.simulation.database import EMPTY
 from tests.simulation.scenario import Scenario
 from tests.simulation.service import Service
 
-CHECK_EVERY = 300  # steps between two checks of the whole database
 FREEZES_S = (0.5, 5.0, 9.0, 20.0)
 LOOK_EVERY_S = 1.0
+AFTERWARDS_S = 90.0  # within which the last batches end, and the last events arrive
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
 
     server.draw_error = draw_error
     world.settle = server.settle
-    service = Service(world, url, scenario)
+    service = Service(world, url, scenario, server)
 
     def fault(actor: Actor) -> None:
         process = actor.process
@@ -76,10 +76,11 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
         faulty, world.faults = False, lambda actor: None
         scripted_faults_end(service)
         calm_until = world.now + scenario.calm_s
-        while not world.failures and world.now < calm_until and any(one.ended is None for one in service.asked):
+        while not world.failures and world.now < calm_until and service.waiting:
             world.run(world.now + LOOK_EVERY_S)
             check_now(world, server)
         if not world.failures:
+            world.run(world.now + AFTERWARDS_S)
             check_at_the_end(world, server, service)
     finally:
         world.end()
@@ -99,13 +100,12 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
 
 def scripted_faults_end(service: Service) -> None:
     """Lets messages arrive and engines work from now on."""
-    from dataclasses import replace
-
     calm = replace(
         service.scenario, lost_messages=0.0, repeated_messages=0.0, late_messages=0.0, engine_failures=0.0, drains=False
     )
     service.scenario = calm
     service.broker.calm(calm)
+    service.chores.receiver_fails = False
 
 
 def _told_to_nobody(logger: object, method: str, event: object) -> str:
