@@ -24,7 +24,8 @@ def main() -> int:
     asked.add_argument("--seeds", type=int, default=50, help="how many seeds")
     asked.add_argument("--first", type=int, default=0, help="the first seed")
     asked.add_argument("--minutes", type=float, default=10.0, help="begin no further seed after this long")
-    asked.add_argument("--postgres-url", help="an empty Postgres of its own; one is started if it is not given")
+    asked.add_argument("--postgres-url", help="a Postgres without a database `simulated`; by default, one is started")
+    asked.add_argument("--prepared-url", help="a database that an earlier run has prepared")
     asked.add_argument("--most-failures", type=int, default=1, help="end after this many failing seeds")
     asked.add_argument("--no-shrinking", action="store_true")
     asked.add_argument("--twice", action="store_true", help="run each seed twice, and compare the schedules")
@@ -32,6 +33,8 @@ def main() -> int:
     given = asked.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets of texts is part of a schedule
         os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]], os.environ | {"PYTHONHASHSEED": "0"})
+    if given.prepared_url is not None:
+        return run(given, given.prepared_url)
     with own_server() if given.postgres_url is None else nullcontext(prepare(given.postgres_url)) as url:
         return run(given, url)
 

@@ -4,6 +4,7 @@ An actor is a greenlet that runs until its next statement, its next wait or its 
 seed alone decides the schedule. A process is a group of actors and connections that is killed or frozen as a whole.
 """
 
+import math
 import random
 import traceback
 import zlib
@@ -46,8 +47,6 @@ class Process:
     weight: float
     connections: dict[Connection, None] = field(default_factory=dict)  # in the order of their opening
     frozen_until: float = 0.0
-    alive: bool = True
-    kills: int = 0  # actors of the same name, so that each has another one
 
 
 @dataclass(eq=False)
@@ -80,6 +79,7 @@ class World:
         self.faults: Callable[[Actor], None] = lambda actor: None  # may kill or freeze the chosen actor's process
         self.settle: Callable[[list[Actor]], None] = lambda blocked: None
         self.dying = False
+        self._condemned: list[tuple[Process, str]] = []
 
     # what actors call
 
@@ -158,9 +158,13 @@ class World:
 
     # the scheduler
 
-    def kill(self, process: Process, words: str) -> None:
+    def condemn(self, process: Process, words: str) -> None:
+        """Lets the scheduler end a process before anybody goes on."""
+        process.frozen_until = math.inf
+        self._condemned.append((process, words))
+
+    def _kill(self, process: Process, words: str) -> None:
         """Ends a process: drops its connections, and its actors where they are; a commit under way is a coin."""
-        process.alive = False
         mine = [actor for actor in self.actors if actor.process is process and not actor.done]
         committing = {actor.committing for actor in mine if actor.committing and self.random.random() < 0.5}
         self.tell(f"{process.name} {words}" + (", its commit took place" if committing else ""))
@@ -194,9 +198,11 @@ class World:
             actor.done = True
         self.dying, self.current = False, before
 
-    def run(self, until: float, most_steps: int = 10**9) -> None:
+    def run(self, until: float) -> None:
         """Lets actors go on until the simulated time `until`, or until an invariant is broken."""
-        while not self.failures and self.steps < most_steps:
+        while not self.failures:
+            while self._condemned:
+                self._kill(*self._condemned.pop())
             blocked = [actor for actor in self.actors if actor.blocked]
             if blocked:
                 self.settle(blocked)

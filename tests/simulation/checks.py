@@ -82,7 +82,7 @@ def check_at_the_end(world: World, server: Server, service: Service) -> None:
         )
     }
     for asked in service.asked:
-        _check_request(world, asked, stored)
+        _check_request(world, server, asked, stored)
     keys = [str(row[1]) for row in stored.values() if row[1]]
     world.failures += [f"{key} is stored {keys.count(key)} times" for key in set(keys) if keys.count(key) > 1]
     for job in service.chores.jobs:
@@ -107,11 +107,12 @@ def _check_webhooks(world: World, server: Server, service: Service) -> None:
         world.fail(f"event {event} {'did not arrive' if event in due else 'has no object'}")
 
 
-def _check_request(world: World, asked: Asked, stored: dict[str, tuple[object, ...]]) -> None:
+def _check_request(world: World, server: Server, asked: Asked, stored: dict[str, tuple[object, ...]]) -> None:
     name = f"{asked.key} ({asked.id})"
     if asked.id is None or asked.ended is None:
-        row = stored.get(asked.id or "")
-        return world.fail(f"{name} waits for ever; it is {row and row[2]}")
+        found = server.sql("select to_jsonb(r) - 'body' - 'eta' from requests r where id = %s", (asked.id,))
+        told = {key: value for key, value in found[0][0].items() if value} if found else "not stored"
+        return world.fail(f"{name} waits for ever: {told}")
     _, _, status, text, reason, code, attempts, suspected = stored[asked.id]
     if status != asked.ended:
         return world.fail(f"{name} changed after its end: {asked.ended}, {status}")

@@ -161,11 +161,10 @@ class Service:
         self.living.pop(process.name, None)
 
         def supervise() -> None:
-            self.world.kill(process, why)
             self.world.wait(None, pause_s)
             self._start(process.name)
 
-        process.frozen_until = float("inf")  # it does nothing more
+        self.world.condemn(process, why)
         self.world.spawn(f"supervises {process.name}", supervise, self._outside)
 
     @property
