@@ -1,1 +1,1 @@
-"""The control plane under a seeded scheduler: the product's own objects, a real Postgres, one thread, a simulated clock."""
+"""The control plane under a seeded scheduler: the product's objects, a real Postgres, one thread, a simulated clock."""

@@ -32,7 +32,11 @@ def main() -> int:
     asked.add_argument("--tell", action="store_true", help="print the end of each schedule")
     given = asked.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets of texts is part of a schedule
-        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]], os.environ | {"PYTHONHASHSEED": "0"})
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
+            os.environ | {"PYTHONHASHSEED": "0"},
+        )
     if given.prepared_url is not None:
         return run(given, given.prepared_url)
     with own_server() if given.postgres_url is None else nullcontext(prepare(given.postgres_url)) as url:

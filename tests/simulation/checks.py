@@ -23,7 +23,7 @@ ALWAYS = {
         select id from requests where (finished_at is null) <> (status in ('queued', 'in_progress'))""",
 }
 AT_THE_END = {
-    "every batch ends": "select 'batch ' || id || ' is ' || status from batches where status in ('assigned', 'running')",
+    "every batch ends": "select id || ' is ' || status from batches where status in ('assigned', 'running')",
     "usage equals what was served": """
         with served as (
             select tenant, sum(prompt_tokens) as prompt, sum(output_tokens) as answer, count(*) as requests
@@ -43,7 +43,8 @@ AT_THE_END = {
 OF_JOBS = {
     "a completed job has all its lines": """
         select j.id || ' has ' || count(l.line) || ' of ' || j.lines || ' lines' from bulk_jobs j
-        left join bulk_lines l on l.job_id = j.id where j.status = 'completed' group by j.id having count(l.line) <> j.lines""",
+        left join bulk_lines l on l.job_id = j.id where j.status = 'completed' group by j.id
+        having count(l.line) <> j.lines""",
     "each line has a request of its own": """
         select job_id || ' line ' || line from bulk_lines where request_id is null or request_id in (
             select request_id from bulk_lines group by request_id having count(*) > 1)""",

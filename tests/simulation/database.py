@@ -48,7 +48,7 @@ WATCH = f"""
         return null;
     end $$;
     create trigger watch_requests after update on requests for each row execute function watch_requests();
-"""  # noqa: S608  # constants
+"""
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 `python -m tests.simulation.mutants --minutes 2` works on a copy of the repository, and gives each mutant that long.
 """
 
+# ruff: noqa: E501  # a line for each mutant
+
 import argparse
 import os
 import shutil
@@ -28,7 +30,11 @@ class Mutant(NamedTuple):
 
 
 LEASES, RESULTS, REQUEUE = "models/leasing/leases.py", "models/leasing/batch_results.py", "models/leasing/requeue.py"
-CLAIMS, LEAD, RECONCILER = "models/planning/batch_claims.py", "models/planning/leadership.py", "models/upkeep/reconciler.py"
+CLAIMS, LEAD, RECONCILER = (
+    "models/planning/batch_claims.py",
+    "models/planning/leadership.py",
+    "models/upkeep/reconciler.py",
+)
 PROGRESS, FEED, JOBS = "models/bulk/bulk_progress.py", "models/bulk/bulk_feed.py", "tasks/chores/job_progress.py"
 RECOVERY, WRITER = "tasks/planning/recovery.py", "tasks/serving/results/result_writer.py"
 HEARTBEAT, RUNNER = "tasks/serving/batches/lease_heartbeat.py", "tasks/serving/batches/batch_runner.py"
@@ -118,7 +124,10 @@ def _told(mutant: Mutant, copy: Path, url: str, minutes: float) -> float | None:
         path.write_text(before)
     took_s = time.monotonic() - began
     lines = (ended.stdout + ended.stderr).strip().splitlines()
-    print(f"{'killed' if ended.returncode else 'LIVES '} {took_s:5.0f} s  {mutant.name}: {lines[-2:][0][:150]}", flush=True)
+    print(
+        f"{'killed' if ended.returncode else 'LIVES '} {took_s:5.0f} s  {mutant.name}: {lines[-2:][0][:150]}",
+        flush=True,
+    )
     return took_s if ended.returncode else None
 
 

@@ -1,4 +1,4 @@
-"""What a seed simulates: how many of whom, and how often which fault; a smaller scenario of the same seed tells more."""
+"""What a seed simulates: how many of whom, and how often which fault; smaller scenarios of the same seed tell more."""
 
 import random
 from collections.abc import Iterator

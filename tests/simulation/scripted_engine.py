@@ -92,7 +92,7 @@ class ScriptedEngine:
     @property
     def rows(self) -> dict[str, int]:
         """The generated tokens of the running rows."""
-        return {id: len(row.ids) for id, row in self._rows.items()}
+        return {name: len(row.ids) for name, row in self._rows.items()}
 
     @property
     def kv_bytes(self) -> int:
@@ -143,14 +143,14 @@ class ScriptedEngine:
             ended = self.step()
             results.update((row.id, row) for row in ended)
             on_progress(ended)
-        results.update((id, row.finished("unfinished")) for id, row in self._rows.items())
+        results.update((name, row.finished("unfinished")) for name, row in self._rows.items())
         self._rows.clear()
         return [results[one.id] for one in sequences], self.figures
 
     def generated(self, since: Mapping[str, int]) -> dict[str, Generated]:
         """Returns the newest tokens of running rows."""
-        running = {id: self._rows[id] for id in since if id in self._rows}
-        return {id: Generated(tuple(row.ids[since[id] :]), None, ()) for id, row in running.items()}
+        running = {name: self._rows[name] for name in since if name in self._rows}
+        return {name: Generated(tuple(row.ids[since[name] :]), None, ()) for name, row in running.items()}
 
     def remove(self, sequence_id: str) -> FinishedRow | None:
         """Ends a row."""

@@ -1,4 +1,4 @@
-"""The simulated service: planners, workers, a predictor and clients, made of the product's own objects, and a broker."""
+"""The simulated service: planners, workers, a predictor and clients, made of the product's own objects; a broker."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -86,7 +86,6 @@ class Broker:
                     self._world.spawn(f"serve {batch_id}", task, process)
                 else:
                     self._waiting.append((self._world.now + 1.0, worker, batch_id))  # its queue keeps it
-
 
     def _task(self, serve: Callable[[int], None], batch_id: int) -> None:
         try:
@@ -185,9 +184,7 @@ class Service:
         budget = self.scenario.kv_tokens
         name = process.name
         database = make_engine(self.url, pool_size=300, name=name, generic_plans=True)
-        renewals = make_engine(
-            self.url, pool_size=1, name=name, autocommit=True, generic_plans=True, durable=False
-        )
+        renewals = make_engine(self.url, pool_size=1, name=name, autocommit=True, generic_plans=True, durable=False)
         memory, curves = KvMemory(budget, 1), ProfiledCurves(CURVES)
         served = ServedModel(
             lambda: ScriptedEngine(budget, STEP_S, lambda: self.world.chance(self.scenario.engine_failures)),

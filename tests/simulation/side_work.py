@@ -1,4 +1,4 @@
-"""The simulated service's chores: bulk jobs, webhooks with a scripted receiver, sums of usage; and clients with jobs."""
+"""The simulated service's chores: bulk jobs, webhooks with a scripted receiver, usage; and clients with jobs."""
 
 import json
 from collections import Counter
