@@ -22,7 +22,7 @@ from tests.simulation.service import Service
 
 FREEZES_S = (0.5, 5.0, 9.0, 20.0)
 LOOK_EVERY_S = 1.0
-AFTERWARDS_S = 90.0  # within which the last batches end, and the last events arrive
+AFTERWARDS_S, EVENTS_WITHIN_S = 5.0, 90.0  # within which the last batches end, and the last events arrive
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
             world.run(world.now + LOOK_EVERY_S)
             check_now(world, server)
         if not world.failures:
-            world.run(world.now + AFTERWARDS_S)
+            world.run(world.now + (EVENTS_WITHIN_S if scenario.jobs else AFTERWARDS_S))
             check_at_the_end(world, server, service)
     finally:
         world.end()
