@@ -60,6 +60,7 @@ class Actor:
     wake_at: float | None = 0.0
     blocked: Connection | None = None  # waits for a lock that another actor holds
     committing: Connection | None = None
+    not_before: float = 0.0  # a delay of this actor alone
     done: bool = False
 
 
@@ -85,7 +86,7 @@ class World:
 
     def spawn(self, name: str, work: Callable[[], Any], process: Process) -> Actor:
         """Makes an actor that is ready at once."""
-        actor = Actor(f"{process.name}/{name}", process, greenlet(lambda: self._live(actor, work), self.hub))
+        actor: Actor = Actor(f"{process.name}/{name}", process, greenlet(lambda: self._live(actor, work), self.hub))
         self.actors.append(actor)
         return actor
 
@@ -230,7 +231,7 @@ class World:
                 self.actors = [actor for actor in self.actors if not actor.done]
 
     def _is_ready(self, actor: Actor) -> bool:
-        if actor.done or actor.process.frozen_until > self.now:
+        if actor.done or max(actor.process.frozen_until, actor.not_before) > self.now:
             return False
         if actor.blocked is not None:
             return actor.blocked.answered()
@@ -241,6 +242,5 @@ class World:
     def _wakes_at(self, actor: Actor) -> float | None:
         if actor.done or actor.blocked is not None:
             return None
-        if actor.process.frozen_until > self.now:
-            return actor.process.frozen_until
-        return actor.wake_at
+        held_until = max(actor.process.frozen_until, actor.not_before)
+        return held_until if held_until > self.now else actor.wake_at

@@ -136,8 +136,16 @@ class SimulatedConnection(BoundedConnection):
             if STATES[error][1] and error != IDLE and world().chance(0.5):
                 world().tell("the commit took place, its answer was lost")
                 super().commit()
-            self.execute_now(self.failing(error))
+            self._fail_commit(error)
         return super().commit()
+
+    def _fail_commit(self, error: str) -> None:
+        """Raises the error; as on a real server, no transaction is left."""
+        try:
+            psycopg.Cursor(self).execute(self.failing(error))
+        finally:
+            if not self.closed:
+                self.pgconn.exec_(b"rollback")
 
     def error_of(self, words: str) -> str | None:
         """Returns the error that this statement meets, or None."""
@@ -148,10 +156,6 @@ class SimulatedConnection(BoundedConnection):
         sqlstate, self._lost_after = STATES[error]
         world().tell(f"fails: {error}")
         return f"do $$ begin raise exception using errcode = '{sqlstate}', message = 'simulated: {error}'; end $$"
-
-    def execute_now(self, statement: str) -> None:
-        """Runs a statement without waiting for a turn."""
-        psycopg.Cursor(self).execute(statement)
 
     def wait(self, gen: Generator[Any, Any, T], interval: float = 0.1, timeout: float | None = None) -> T:
         """Waits for the server's answer; while the statement waits for a lock, other actors go on."""
@@ -219,7 +223,7 @@ def install(of: Server) -> None:
     """Makes the connections of the product's pools simulated ones of this server."""
     global _server
     _server = of
-    session.BoundedConnection = SimulatedConnection  # type: ignore[misc]
+    setattr(session, "BoundedConnection", SimulatedConnection)  # noqa: B010  # the one seam of the product's pools
     if not event.contains(Pool, "checkout", _checked_out):
         event.listen(Pool, "checkout", _checked_out)
 

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 POLICIES = ("magnus", "fusion", "vs", "scls", "baton", "ccb", "sequence")
 
@@ -24,6 +25,7 @@ class Scenario:
     calm_s: float = 240.0  # nobody waits longer than this without faults
     kills: float = 0.0
     freezes: float = 0.0
+    delays: float = 0.0  # of one actor, as the system does that gives a thread no time
     errors: float = 0.0
     lost_messages: float = 0.0
     repeated_messages: float = 0.0
@@ -57,6 +59,7 @@ def drawn(seed: int) -> Scenario:
         arrive_within_s=draw.choice((0.5, 15.0, 40.0)),
         kills=often(0.0005, 0.003),
         freezes=often(0.0005, 0.002),
+        delays=often(0.002, 0.02),
         errors=often(0.002, 0.02),
         lost_messages=often(0.02, 0.3),
         repeated_messages=often(0.02, 0.3),
@@ -76,17 +79,23 @@ LEAST = {"jobs": 0, "clients": 0}
 FAULTS = tuple(field.name for field in fields(Scenario) if field.default == 0.0 and field.name != "seed")
 
 
+def without(fault: str) -> dict[str, Any]:
+    """Returns the field of a fault that does not happen."""
+    return {fault: 0.0}
+
+
 def smaller(scenario: Scenario) -> Iterator[Scenario]:
     """Yields scenarios with fewer actors, fewer requests or one kind of fault less."""
     for name in FAULTS:
         if getattr(scenario, name):
-            yield replace(scenario, **{name: 0.0})
+            yield replace(scenario, **without(name))
     if scenario.drains:
         yield replace(scenario, drains=False)
     if scenario.predictor:
         yield replace(scenario, predictor=False)
     for name in ("planners", "workers", "clients", "requests", "jobs", "job_lines"):
         if getattr(scenario, name) > LEAST.get(name, 1):
-            yield replace(scenario, **{name: getattr(scenario, name) - 1})
+            fewer: dict[str, Any] = {name: getattr(scenario, name) - 1}
+            yield replace(scenario, **fewer)
     if scenario.policy != "vs":
         yield replace(scenario, policy="vs")

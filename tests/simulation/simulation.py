@@ -20,6 +20,7 @@ from tests.simulation.database import EMPTY
 from tests.simulation.scenario import Scenario
 from tests.simulation.service import Service
 
+DELAYS_S = (0.05, 0.5, 3.0, 7.0)
 FREEZES_S = (0.5, 5.0, 9.0, 20.0)
 LOOK_EVERY_S = 1.0
 AFTERWARDS_S, EVENTS_WITHIN_S = 5.0, 90.0  # within which the last batches end, and the last events arrive
@@ -67,6 +68,9 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
             service.end(process, "is killed")
         elif world.chance(scenario.freezes):
             world.freeze(process, world.random.choice(FREEZES_S), session.IDLE_IN_TRANSACTION_S)
+        elif world.chance(scenario.delays):
+            actor.not_before = world.now + world.random.choice(DELAYS_S)
+            world.tell(f"{actor.name} is delayed for {actor.not_before - world.now:g} s")
 
     world.faults = fault
     try:
