@@ -21,7 +21,7 @@ class Scenario:
     requests: int = 6  # of each client
     kv_tokens: int = 400
     arrive_within_s: float = 40.0
-    until_s: float = 60.0  # when the faults end
+    until_s: float = 40.0  # when the faults end
     calm_s: float = 240.0  # nobody waits longer than this without faults
     kills: float = 0.0
     freezes: float = 0.0
@@ -53,10 +53,10 @@ def drawn(seed: int) -> Scenario:
         planners=draw.choice((1, 2, 2)),
         workers=draw.choice((1, 2, 3)),
         predictor=draw.random() < 0.7,
-        clients=draw.choice((1, 2, 4)),
-        requests=draw.choice((2, 5, 8)),
+        clients=draw.choice((2, 4)),
+        requests=draw.choice((3, 6)),
         kv_tokens=draw.choice((150, 400, 1500)),
-        arrive_within_s=draw.choice((0.5, 15.0, 40.0)),
+        arrive_within_s=draw.choice((0.5, 5.0, 20.0)),
         kills=often(0.0005, 0.003),
         freezes=often(0.0005, 0.002),
         delays=often(0.002, 0.02),

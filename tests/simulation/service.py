@@ -222,7 +222,7 @@ class Service:
                     request_predictions.write_predictor_heartbeat(connection, "v1", bool(claimed))
             except SQLAlchemyError:
                 self.world.tell("predicts nothing now")
-            self.world.wait(None, 0.5)
+            self.world.wait(None, 1.0)
 
     def _length(self, prompt: str, limit: int) -> tuple[int, int]:
         median = max(1, len(true_answer(prompt)) + self.world.random.randint(-8, 8))
@@ -264,7 +264,7 @@ class Service:
             self.world.wait(None, draw.choice((0.0, 0.3, 3.0, 10.0)) * draw.random())
             self._again(partial(self._cancel, engine, asked))
         while asked.ended is None:
-            self.world.wait(None, draw.choice((0.5, 2.0, 8.0)))
+            self.world.wait(None, draw.choice((1.0, 3.0, 8.0)))
             self._again(partial(self._poll, engine, asked))
 
     def _again(self, call: Callable[[], Any]) -> Any:

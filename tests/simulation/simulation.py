@@ -23,7 +23,11 @@ from tests.simulation.service import Service
 DELAYS_S = (0.05, 0.5, 3.0, 7.0)
 FREEZES_S = (0.5, 5.0, 9.0, 20.0)
 LOOK_EVERY_S = 1.0
-AFTERWARDS_S, EVENTS_WITHIN_S = 5.0, 90.0  # within which the last batches end, and the last events arrive
+EVENTS_WITHIN_S = 120.0  # after the last end of a request, the last batch ends and the last event arrives
+UNSETTLED = """
+    select exists (select from batches where status in ('assigned', 'running'))
+        or exists (select from webhook_deliveries where next_attempt_at is not null)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,11 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
     service = Service(world, url, scenario, server)
 
     def fault(actor: Actor) -> None:
-        process = actor.process
-        if service.living.get(process.name) is not process:
+        # half of the faults meet any process, because a planner has most of the statements
+        process = (
+            actor.process if world.steps % 2 else world.random.choice(list(service.living.values()) or [actor.process])
+        )
+        if service.living.get(process.name) is not process or process.frozen_until > world.now:
             return
         if world.chance(scenario.kills):
             service.end(process, "is killed")
@@ -74,7 +81,7 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
 
     world.faults = fault
     try:
-        while not world.failures and world.now < scenario.until_s:
+        while not world.failures and world.now < scenario.until_s and service.waiting:
             world.run(min(world.now + LOOK_EVERY_S, scenario.until_s))
             check_now(world, server)
         faulty, world.faults = False, lambda actor: None
@@ -83,8 +90,10 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
         while not world.failures and world.now < calm_until and service.waiting:
             world.run(world.now + LOOK_EVERY_S)
             check_now(world, server)
+        settled_until = world.now + EVENTS_WITHIN_S
+        while not world.failures and world.now < settled_until and server.sql(UNSETTLED)[0][0]:
+            world.run(world.now + LOOK_EVERY_S)
         if not world.failures:
-            world.run(world.now + (EVENTS_WITHIN_S if scenario.jobs else AFTERWARDS_S))
             check_at_the_end(world, server, service)
     finally:
         world.end()
