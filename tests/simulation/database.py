@@ -75,10 +75,10 @@ def prepare(url: str) -> str:
             "alter system set max_connections = 200",
             "select pg_reload_conf()",
         ):
-            connection.execute(setting)  # type: ignore[call-overload]
+            connection.execute(setting)
     upgrade(url)
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(WATCH)  # type: ignore[call-overload]
+        connection.execute(WATCH)
     return url
 
 

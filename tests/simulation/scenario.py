@@ -22,7 +22,7 @@ class Scenario:
     kv_tokens: int = 400
     arrive_within_s: float = 40.0
     until_s: float = 40.0  # when the faults end
-    calm_s: float = 240.0  # nobody waits longer than this without faults
+    calm_s: float = 400.0  # nobody waits longer than this without faults
     kills: float = 0.0
     freezes: float = 0.0
     delays: float = 0.0  # of one actor, as the system does that gives a thread no time
@@ -57,8 +57,8 @@ def drawn(seed: int) -> Scenario:
         requests=draw.choice((3, 6)),
         kv_tokens=draw.choice((150, 400, 1500)),
         arrive_within_s=draw.choice((0.5, 5.0, 20.0)),
-        kills=often(0.0005, 0.003),
-        freezes=often(0.0005, 0.002),
+        kills=often(0.001, 0.005),
+        freezes=often(0.001, 0.004),
         delays=often(0.002, 0.02),
         errors=often(0.002, 0.02),
         lost_messages=often(0.02, 0.3),
@@ -68,8 +68,8 @@ def drawn(seed: int) -> Scenario:
         poison=often(0.0, 0.1),
         too_large=often(0.0, 0.05),
         deadlines=often(0.1, 0.5),
-        cancels=often(0.1, 0.5),
-        drains=draw.random() < 0.3,
+        cancels=often(0.2, 0.6),
+        drains=draw.random() < 0.5,
         jobs=draw.choice((0, 0, 1, 2)),
         job_lines=draw.choice((3, 12, 30)),
     )

@@ -32,7 +32,7 @@ from tests.simulation.scenario import Scenario
 from tests.simulation.scripted_engine import MODEL, POISON, ScriptedEngine, ScriptedTokens, true_answer
 from tests.simulation.side_work import Chores, Job
 
-STEP_S = 0.05  # a step of the scripted engine: slow, so that an hour has few steps
+STEP_S = 0.1  # a step of the scripted engine: slow, so that much is in flight at each statement
 CURVES = ServingCurves((1e-5, 0.0, 0.0, 0.01), (1e-7, 1e-4, 0.0, STEP_S))
 PRIORITY_REQUESTS = 2  # unfinished ones that a tenant may have
 RETRY_S = 0.7  # a client's pause after an error of a call
@@ -169,7 +169,8 @@ class Service:
     @property
     def waiting(self) -> bool:
         """Whether a client still waits for the end of anything."""
-        return any(one.ended is None for one in (*self.asked, *self.chores.jobs))
+        ends = [one.ended for one in self.asked] + [one.ended for one in self.chores.jobs]
+        return None in ends
 
     # the processes, each as its `main` function makes it
 
@@ -248,7 +249,7 @@ class Service:
             prompt += "y" * scenario.kv_tokens
         tier: Any = draw.choice(("default", "default", "flex", "priority"))
         deadline_s = draw.choice((5.0, 20.0)) if self.world.chance(scenario.deadlines) else None
-        limit = draw.choice((4, 20, 60))
+        limit = draw.choice((4, 30, 80))
         size = len(prompt)
         new = NewRequest(tenant, MODEL, draw.choice(("a", "b")), "", prompt, {}, size, size, limit, tier=tier)
         return replace(new, deadline_s=deadline_s, priority=draw.choice((0, 0, 1)))

@@ -52,7 +52,7 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
     primitives.enter(world)
     server.set_clock(primitives.unix_time())
     digits = random.Random(scenario.seed)
-    request_ids.uuid = SimpleNamespace(uuid4=lambda: uuid.UUID(int=digits.getrandbits(128)))  # type: ignore[assignment]
+    setattr(request_ids, "uuid", SimpleNamespace(uuid4=lambda: uuid.UUID(int=digits.getrandbits(128))))  # noqa: B010
     faulty = True
 
     def draw_error(words: str) -> str | None:
