@@ -45,6 +45,7 @@ def main() -> int:
 
 def run(given: argparse.Namespace, url: str) -> int:
     """Runs the seeds, and prints what came of them."""
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     server = prepare_simulation(url)
     actors.TOLD = 10**6 if given.twice else actors.TOLD
     until, failed = time.monotonic() + 60 * given.minutes, 0

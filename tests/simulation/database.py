@@ -45,8 +45,22 @@ WATCH = f"""
         if new.status in ('completed', 'incomplete') and new.cancel_requested_at is not null then
             insert into broken values (new.id || ' was answered although it was cancelled');
         end if;
+        if new.status = 'queued' and new.cancel_requested_at is not null then
+            insert into broken values (new.id || ' waits although it was cancelled');
+        end if;
         return null;
     end $$;
+    create function watch_batches() returns trigger language plpgsql as $$
+    begin
+        if old.status not in ('assigned', 'running') and (old.status <> new.status or new.lease_until is not null) then
+            insert into broken values ('batch ' || new.id || ' had ended as ' || old.status || ', is ' || new.status);
+        end if;
+        if old.status = 'running' and (new.status = 'assigned' or new.fence > old.fence) then
+            insert into broken values ('batch ' || new.id || ' was taken twice');
+        end if;
+        return null;
+    end $$;
+    create trigger watch_batches after update on batches for each row execute function watch_batches();
     create trigger watch_requests after update on requests for each row execute function watch_requests();
 """
 
@@ -72,7 +86,6 @@ def prepare(url: str) -> str:
             f"alter database {NAME} set search_path = public, pg_catalog",
             f"alter database {NAME} set deadlock_timeout = '1ms'",
             "alter system set autovacuum = off",
-            "alter system set max_connections = 200",
             "select pg_reload_conf()",
         ):
             connection.execute(setting)

@@ -234,7 +234,7 @@ class Service:
     def _client(self, number: int) -> None:
         process = self.world.process(f"client-{number}")
         tenant = f"tenant-{number % 2}"
-        engine = make_engine(self.url, pool_size=2, name="web")
+        engine = make_engine(self.url, pool_size=20, name="web")  # none of its calls waits for a connection
         for place in range(self.scenario.requests):
             asked = Asked(self._new(tenant, f"{number}.{place}"), f"{number}.{place}")
             self.asked.append(asked)
