@@ -68,7 +68,7 @@ class World:
     """The actors, the clock, the seed's choices, and what happened so far."""
 
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
+        self.random, self.digits = random.Random(seed), random.Random(seed)
         self.now = 0.0
         self.actors: list[Actor] = []
         self.current: Actor | None = None

@@ -8,6 +8,7 @@ import queue
 import sys
 import threading
 import time
+import uuid
 from collections import deque
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, Generic, TypeVar
@@ -136,6 +137,11 @@ def sleep(seconds: float) -> None:
     world().wait(None, seconds)
 
 
+def uuid4() -> uuid.UUID:
+    """Returns an id that the seed decides: where instants are equal, ids decide who goes first."""
+    return uuid.UUID(int=world().digits.getrandbits(128), version=4)
+
+
 REPLACED: dict[int, Any] = {
     id(threading.Lock): Lock,
     id(threading.Event): Event,
@@ -146,10 +152,11 @@ REPLACED: dict[int, Any] = {
     id(time.thread_time): lambda: 0.0,
     id(time.time): unix_time,
     id(time.sleep): sleep,
+    id(uuid.uuid4): uuid4,
 }
 REPLACED |= {
     id(module): SimpleNamespace(**{name: REPLACED.get(id(value), value) for name, value in vars(module).items()})
-    for module in (time, threading, queue)
+    for module in (time, threading, queue, uuid)
 }
 
 

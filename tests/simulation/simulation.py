@@ -2,15 +2,11 @@
 
 import gc
 import logging
-import random
-import uuid
 from dataclasses import dataclass, replace
 from time import process_time
-from types import SimpleNamespace
 
 import structlog
 
-from models import request_ids
 from models.connections import session
 from tests.simulation import connections, primitives
 from tests.simulation.actors import Actor, World
@@ -51,8 +47,6 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
     world = World(scenario.seed)
     primitives.enter(world)
     server.set_clock(primitives.unix_time())
-    digits = random.Random(scenario.seed)
-    setattr(request_ids, "uuid", SimpleNamespace(uuid4=lambda: uuid.UUID(int=digits.getrandbits(128))))  # noqa: B010
     faulty = True
 
     def draw_error(words: str) -> str | None:
