@@ -1,0 +1,139 @@
+"""What must hold in every simulation: at each look, and once nothing fails any more."""
+
+from tests.simulation.actors import World
+from tests.simulation.connections import Server
+from tests.simulation.scripted_engine import POISON, true_answer
+from tests.simulation.service import PRIORITY_REQUESTS, Asked, Service
+from tests.simulation.side_work import TENANT
+
+ALWAYS = {
+    "invariants of the batches": """
+        select 'batch ' || b.id || ' has more requests than its size' from batches b where b.status in
+            ('assigned', 'running') and (select count(*) from requests r where r.batch_id = b.id
+            and r.status = 'in_progress') > b.size""",
+    "no request runs outside of an open batch": """
+        select r.id from requests r left join batches b on b.id = r.batch_id where r.status = 'in_progress'
+            and (b.id is null or b.status not in ('assigned', 'running'))""",
+    "quota": f"""
+        select tenant || ' has ' || count(*) || ' priority requests' from requests
+        where status in ('queued', 'in_progress') and tier = 'priority' group by tenant
+        having count(*) > {PRIORITY_REQUESTS}""",
+    "watched": "select what from broken",
+    "ends have instants": """
+        select id from requests where (finished_at is null) <> (status in ('queued', 'in_progress'))""",
+}
+AT_THE_END = {
+    "every batch ends": "select id || ' is ' || status from batches where status in ('assigned', 'running')",
+    "usage equals what was served": """
+        with served as (
+            select tenant, sum(prompt_tokens) as prompt, sum(output_tokens) as answer, count(*) as requests
+            from requests where output_tokens is not null and status <> 'failed' group by tenant
+        ), used as (
+            select tenant, sum(prompt_tokens) as prompt, sum(answer_tokens) as answer, sum(requests) as requests
+            from (select tenant, prompt_tokens, answer_tokens, requests from usage_entries
+                union all select tenant, prompt_tokens, answer_tokens, requests from usage_days) every group by tenant
+        )
+        select coalesce(s.tenant, u.tenant) || ': served ' || coalesce(s.answer, 0) || ', counted '
+            || coalesce(u.answer, 0)
+        from served s full join used u using (tenant)
+        where (coalesce(s.prompt, 0), coalesce(s.answer, 0), coalesce(s.requests, 0))
+            <> (coalesce(u.prompt, 0), coalesce(u.answer, 0), coalesce(u.requests, 0))""",
+    "attempts are counted": "select id from requests where attempts < 0",
+}
+OF_JOBS = {
+    "a completed job has all its lines": """
+        select j.id || ' has ' || count(l.line) || ' of ' || j.lines || ' lines' from bulk_jobs j
+        left join bulk_lines l on l.job_id = j.id where j.status = 'completed' group by j.id
+        having count(l.line) <> j.lines""",
+    "each line has a request of its own": """
+        select job_id || ' line ' || line from bulk_lines where request_id is null or request_id in (
+            select request_id from bulk_lines group by request_id having count(*) > 1)""",
+    "a job's counts equal its lines": """
+        select j.id || ' counts ' || j.completed || ' and ' || j.failed from bulk_jobs j where status = 'completed'
+            and (completed, failed) <> (select count(*) filter (where r.status in ('completed', 'incomplete')),
+                count(*) filter (where r.status not in ('completed', 'incomplete'))
+                from bulk_lines l join requests r on r.id = l.request_id where l.job_id = j.id)""",
+    "no line outlives its job": """
+        select r.id from requests r join bulk_jobs j on j.id = r.job_id where r.status in ('queued', 'in_progress')
+            and j.status in ('completed', 'failed', 'cancelled', 'expired')""",
+    "every request of a job is a line": """
+        select id from requests where job_id is not null and id not in (
+            select request_id from bulk_lines where request_id is not null)""",
+}
+
+
+def check_now(world: World, server: Server) -> None:
+    """Fails if an invariant that holds at every instant is broken."""
+    _check(world, server, ALWAYS)
+
+
+def _check(world: World, server: Server, queries: dict[str, str]) -> None:
+    for name, query in queries.items():
+        for (found,) in server.sql(query):
+            world.fail(f"{name}: {found}")
+
+
+def check_at_the_end(world: World, server: Server, service: Service) -> None:
+    """Fails unless every accepted request has ended once, with its true answer, and the books agree."""
+    stored = {
+        row[0]: row
+        for row in server.sql(
+            """select id, idempotency_key, status, output_text, finish_reason, error->>'code', attempts, suspected
+            from requests"""
+        )
+    }
+    for asked in service.asked:
+        _check_request(world, server, asked, stored)
+    keys = [str(row[1]) for row in stored.values() if row[1]]
+    world.failures += [f"{key} is stored {keys.count(key)} times" for key in set(keys) if keys.count(key) > 1]
+    for job in service.chores.jobs:
+        if job.ended is None:
+            world.fail(f"job {job.id} waits for ever")
+        elif job.cancelled and job.ended != "cancelled":
+            world.fail(f"job {job.id} was cancelled and is {job.ended}")
+    if not world.failures:
+        _check(world, server, AT_THE_END)
+    if service.scenario.jobs and not world.failures:
+        _check(world, server, OF_JOBS)
+        _check_webhooks(world, server, service)
+
+
+def _check_webhooks(world: World, server: Server, service: Service) -> None:
+    """Fails unless each event arrived, and no other one."""
+    due = {row[0] for row in server.sql("select 'evt_' || substr(id, 6) from requests where tenant = %s", (TENANT,))}
+    lines = {row[0] for row in server.sql("select 'evt_' || substr(id, 6) from requests where job_id is not null")}
+    due = (due - lines) | {f"evt_{job.id[6:]}" for job in service.chores.jobs if job.id}
+    received = set(service.chores.received)
+    for event in sorted(due ^ received):
+        world.fail(f"event {event} {'did not arrive' if event in due else 'has no object'}")
+
+
+def _check_request(world: World, server: Server, asked: Asked, stored: dict[str, tuple[object, ...]]) -> None:
+    name = f"{asked.key} ({asked.id})"
+    if asked.id is None or asked.ended is None:
+        found = server.sql("select to_jsonb(r) - 'body' - 'eta' from requests r where id = %s", (asked.id,))
+        told = {key: value for key, value in found[0][0].items() if value} if found else "not stored"
+        return world.fail(f"{name} waits for ever: {told}")
+    _, _, status, text, reason, code, attempts, suspected = stored[asked.id]
+    if status != asked.ended:
+        return world.fail(f"{name} changed after its end: {asked.ended}, {status}")
+    if asked.cancelled and status != "cancelled":
+        return world.fail(f"{name} was cancelled and is {status}")
+    answer, limit = true_answer(asked.new.input), asked.new.limit_tokens
+    if status == "completed" and (text != answer or reason != "eos"):
+        return world.fail(f"{name} has the answer {text}, not {answer}")
+    if status == "incomplete" and (text != answer[:limit] or reason != "limit"):
+        return world.fail(f"{name} was cut off as {text}, not {answer[:limit]}")
+    if status == "cancelled" and not asked.cancel_sent:
+        return world.fail(f"{name} is cancelled, and nobody cancelled it")
+    if status == "failed" and not _may_fail(asked, code, service_breaks=bool(suspected)):
+        return world.fail(f"{name} failed with {code} after {attempts} attempts")
+    return None
+
+
+def _may_fail(asked: Asked, code: object, service_breaks: bool) -> bool:
+    if code == "deadline_exceeded":
+        return asked.new.deadline_s is not None
+    if code == "server_error":
+        return POISON in asked.new.input or service_breaks
+    return code in ("context_length_exceeded", "out_of_memory") and len(asked.new.input) > 100

@@ -1,0 +1,233 @@
+"""Connections of simulated processes: each statement waits for its turn, and may fail with an error of the server.
+
+A statement that waits for a lock lets other actors go on. After each transaction that ends, the statements that have
+got their locks run to their answer before anybody goes on, so that the server's own timing decides nothing.
+"""
+
+import select
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from sqlalchemy import Pool, event
+
+from models.connections import session
+from models.connections.bounded_connection import BoundedConnection
+from tests.simulation.actors import Actor
+from tests.simulation.primitives import unix_time, world
+
+T = TypeVar("T")
+# An answer that does not come within this long may be waiting for a lock; longer than the server's deadlock_timeout.
+SUSPECTED_AFTER_MS = 4
+IN_TRANSACTION = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+# The errors that a statement may meet, by class: SQLSTATE, and whether the connection is lost with it.
+ERRORS = {
+    "connection lost": ("08006", True),
+    "serialization failure": ("40001", False),
+    "out of memory": ("53200", False),
+    "disk full": ("53100", False),
+    "server ends": ("57P01", True),
+    "read only": ("25006", False),
+    "file system": ("58030", False),
+}
+IDLE = "idle in transaction for too long"
+STATES = {**ERRORS, IDLE: ("25P03", True)}
+Draw = Callable[[str], str | None]  # draws the error that this statement meets, if any
+
+
+class Server:
+    """The simulation's own connection: it moves the clock, and asks who waits for whom."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = psycopg.connect(url, autocommit=True)
+        self._clock_us = -1
+        self.draw_error: Draw = lambda words: None
+
+    def sql(self, statement: Any, values: Any = None) -> list[Any]:
+        """Runs a statement of the simulation itself, and returns its rows."""
+        found = self._connection.execute(statement, values)
+        return found.fetchall() if found.description else []
+
+    def set_clock(self, unix_time: float) -> None:
+        """Moves the server's clock; no statement reads another one."""
+        now_us = round(unix_time * 1_000_000)
+        if now_us != self._clock_us:
+            self.sql("select setval('simulated_clock', %s)", (now_us,))
+            self._clock_us = now_us
+
+    def blocked(self, pid: int) -> bool:
+        """Returns whether a statement of this server process waits for a lock."""
+        return bool(self.sql("select 1 from unnest(pg_blocking_pids(%s)) limit 1", (pid,)))
+
+    def settle(self, blocked: list[Actor]) -> None:
+        """Returns once each of these actors' statements has its answer or waits for a lock."""
+        for actor in blocked:
+            connection = actor.blocked
+            assert isinstance(connection, SimulatedConnection)
+            while not connection.readable(0) and not self.blocked(connection.info.backend_pid):
+                connection.readable(1)
+
+
+_server: Server | None = None
+
+
+def server() -> Server:
+    """Returns the server of this simulation."""
+    assert _server is not None
+    return _server
+
+
+class SimulatedCursor(psycopg.Cursor[Any]):
+    """A cursor whose statements wait for their turn."""
+
+    def execute(self, query: Any, *args: Any, **kwargs: Any) -> "SimulatedCursor":
+        """Executes a statement once the scheduler lets its actor go on, or raises the error that was drawn."""
+        connection = self.connection
+        assert isinstance(connection, SimulatedConnection)
+        if connection.in_use and world().current is not None:
+            words = words_of(query)
+            connection.take_turn(words)
+            if (error := connection.error_of(words)) is not None:
+                if connection.autocommit and error != IDLE and STATES[error][1] and world().chance(0.5):
+                    world().tell("the statement took place, its answer was lost")
+                    super().execute(query, *args, **kwargs)
+                query, args, kwargs = connection.failing(error), (), {}
+        super().execute(query, *args, **kwargs)
+        return self
+
+
+def words_of(query: Any) -> str:
+    """Returns the beginning of a statement, as a schedule shows it."""
+    text = query.decode() if isinstance(query, bytes) else str(query)
+    return " ".join(text.split())[:110]
+
+
+class SimulatedConnection(BoundedConnection):
+    """A connection of an actor."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.cursor_factory = SimulatedCursor
+        self.in_use = False  # after its set-up, which is no part of the schedule
+        self._lost_after = self._lost_meanwhile = False
+        if world().current is not None:
+            self.process = world().current.process  # type: ignore[union-attr]
+            self.process.connections[self] = None
+
+    def take_turn(self, words: str) -> None:
+        """Waits for the turn of the actor, and gives the server the time."""
+        world().statement(words)
+        if not self.closed:
+            server().set_clock(unix_time())
+
+    def commit(self) -> None:
+        """Commits in its turn; the commit may fail, or succeed without an answer."""
+        if not self.in_use or world().current is None or self.pgconn.transaction_status not in IN_TRANSACTION:
+            return super().commit()
+        actor = world().current
+        assert actor is not None
+        actor.committing = self
+        try:
+            self.take_turn("commit")
+        finally:
+            actor.committing = None
+        if (error := self.error_of("commit")) is not None:
+            if STATES[error][1] and error != IDLE and world().chance(0.5):
+                world().tell("the commit took place, its answer was lost")
+                super().commit()
+            self._fail_commit(error)
+        return super().commit()
+
+    def _fail_commit(self, error: str) -> None:
+        """Raises the error; as on a real server, no transaction is left."""
+        try:
+            psycopg.Cursor(self).execute(self.failing(error))
+        finally:
+            if not self.closed:
+                self.pgconn.exec_(b"rollback")
+
+    def error_of(self, words: str) -> str | None:
+        """Returns the error that this statement meets, or None."""
+        return IDLE if self._lost_meanwhile else server().draw_error(words)
+
+    def failing(self, error: str) -> str:
+        """Returns a statement that fails with this error."""
+        sqlstate, self._lost_after = STATES[error]
+        world().tell(f"fails: {error}")
+        return f"do $$ begin raise exception using errcode = '{sqlstate}', message = 'simulated: {error}'; end $$"
+
+    def wait(self, gen: Generator[Any, Any, T], interval: float = 0.1, timeout: float | None = None) -> T:
+        """Waits for the server's answer; while the statement waits for a lock, other actors go on."""
+        try:
+            state = next(gen)
+            while True:
+                ready = self._ready(state)
+                if not ready:
+                    if world().current is not None and server().blocked(self.info.backend_pid):
+                        world().block(self)
+                    continue
+                state = gen.send(ready)
+        except StopIteration as ended:
+            result: T = ended.value
+            return result
+        except psycopg.errors.DeadlockDetected as error:
+            world().fail(f"deadlock: {error}".partition("\n")[0])
+            raise
+        finally:
+            if self._lost_after:
+                self._lost_after = False
+                self.close()
+
+    def _ready(self, state: int) -> int:
+        poll = select.poll()
+        poll.register(self.pgconn.socket, (select.POLLIN if state & 1 else 0) | (select.POLLOUT if state & 2 else 0))
+        found = poll.poll(SUSPECTED_AFTER_MS)
+        if not found:
+            return 0
+        events = found[0][1]
+        return (1 if events & ~select.POLLOUT else 0) | (2 if events & select.POLLOUT and state & 2 else 0)
+
+    def readable(self, within_ms: int) -> bool:
+        """Returns whether the server has sent something."""
+        if self.closed:
+            return True
+        poll = select.poll()
+        poll.register(self.pgconn.socket, select.POLLIN)
+        return bool(poll.poll(within_ms))
+
+    def answered(self) -> bool:
+        """Returns whether the statement that waited for a lock has its answer."""
+        return self.readable(0)
+
+    def drop(self, committed: bool) -> None:
+        """Ends the connection as the server ends that of a killed client."""
+        if self.closed:
+            return
+        if self.pgconn.transaction_status == TransactionStatus.ACTIVE:  # it waits for a lock
+            self.cancel()
+            while self.pgconn.get_result() is not None:
+                pass
+        if self.pgconn.transaction_status in IN_TRANSACTION:
+            self.pgconn.exec_(b"commit" if committed else b"rollback")
+        self.pgconn.finish()
+
+    def end_idle(self) -> None:
+        """Ends the transaction if it runs no statement; the next one learns that the connection is lost."""
+        if not self.closed and self.pgconn.transaction_status in IN_TRANSACTION:
+            self.pgconn.exec_(b"rollback")
+            self._lost_meanwhile = True
+
+
+def install(of: Server) -> None:
+    """Makes the connections of the product's pools simulated ones of this server."""
+    global _server
+    _server = of
+    setattr(session, "BoundedConnection", SimulatedConnection)  # noqa: B010  # the one seam of the product's pools
+    if not event.contains(Pool, "checkout", _checked_out):
+        event.listen(Pool, "checkout", _checked_out)
+
+
+def _checked_out(connection: Any, record: Any, proxy: Any) -> None:
+    if isinstance(connection, SimulatedConnection):
+        connection.in_use = True

@@ -1,0 +1,303 @@
+"""The simulated service: planners, workers, a predictor and clients, made of the product's own objects; a broker."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from celery_config import TICK_S
+from models import client_requests, new_requests, request_predictions
+from models.client_requests import RequestView
+from models.connections.session import make_engine, make_sessions
+from models.new_requests import NewRequest
+from models.tenants import tenant_limits
+from processes.planner_rules import PlannerRules
+from scheduling.costs import ProfiledCurves, ServingCurves
+from scheduling.kv_memory import KvMemory
+from scheduling.sharing.policy_factory import PolicySettings
+from scheduling.worker_facts import WorkerFacts
+from tasks.planning.leader import Leader
+from tasks.planning.planner_loop import PlannerLoop, PlanQueue
+from tasks.planning.planner_process import planner_database
+from tasks.serving.batches.batch_runner import BatchRunner
+from tasks.serving.batches.lease_heartbeat import LeaseTerms
+from tasks.serving.batches.served_model import ServedModel
+from tasks.serving.results.live_tokens import LiveRows
+from tests.simulation.actors import Process, World
+from tests.simulation.connections import Server
+from tests.simulation.scenario import Scenario
+from tests.simulation.scripted_engine import MODEL, POISON, ScriptedEngine, ScriptedTokens, true_answer
+from tests.simulation.side_work import Chores, Job
+
+STEP_S = 0.1  # a step of the scripted engine: slow, so that much is in flight at each statement
+CURVES = ServingCurves((1e-5, 0.0, 0.0, 0.01), (1e-7, 1e-4, 0.0, STEP_S))
+PRIORITY_REQUESTS = 2  # unfinished ones that a tenant may have
+RETRY_S = 0.7  # a client's pause after an error of a call
+
+
+class Broker:
+    """What the product needs of `processes.celery.messages`; messages may be late, lost or come twice."""
+
+    def __init__(self, world: World, scenario: Scenario) -> None:
+        self._world, self._scenario = world, scenario
+        self.broker_error: str | None = None
+        self.kicks: dict[str, Callable[[], None]] = {}  # by the name of a planner's process
+        self.workers: dict[str, tuple[Process, Callable[[int], None]]] = {}
+        self._waiting: list[tuple[float, str, int]] = []
+
+    def calm(self, scenario: Scenario) -> None:
+        """From now on, messages are as reliable as this scenario says."""
+        self._scenario = scenario
+
+    def clear_kick(self) -> None:
+        """Does nothing: every kick arrives."""
+
+    def kick_planner(self) -> None:
+        """Lets the planners step, unless the kick is lost."""
+        if not self._world.chance(self._scenario.lost_messages):
+            for kick in list(self.kicks.values()):
+                kick()
+
+    def send_batches(self, batches: Sequence[tuple[int, str]]) -> None:
+        """Sends batches to the queues of their workers."""
+        draw = self._world.random
+        for batch_id, worker in batches:
+            copies = 1 if not self._world.chance(self._scenario.repeated_messages) else 2
+            for _ in range(0 if self._world.chance(self._scenario.lost_messages) else copies):
+                late_s = draw.random() * (6.0 if self._world.chance(self._scenario.late_messages) else 0.02)
+                self._waiting.append((self._world.now + late_s, worker, batch_id))
+
+    def run(self) -> None:
+        """Delivers what is due, each message to an actor of its worker's process, as a thread of Celery's pool."""
+        while True:
+            due_at = min((at for at, _, _ in self._waiting), default=None)
+            waiting = len(self._waiting)
+            timeout_s = None if due_at is None else max(0.0, due_at - self._world.now)
+            self._world.wait(lambda seen=waiting: len(self._waiting) != seen, timeout_s)  # type: ignore[misc]
+            for message in [one for one in self._waiting if one[0] <= self._world.now]:
+                self._waiting.remove(message)
+                _, worker, batch_id = message
+                if worker in self.workers:
+                    process, serve = self.workers[worker]
+                    task = partial(self._task, serve, batch_id)
+                    self._world.spawn(f"serve {batch_id}", task, process)
+                else:
+                    self._waiting.append((self._world.now + 1.0, worker, batch_id))  # its queue keeps it
+
+    def _task(self, serve: Callable[[int], None], batch_id: int) -> None:
+        try:
+            serve(batch_id)
+        except SQLAlchemyError as error:  # Celery logs it, and the message is gone
+            self._world.tell(f"task failed: {type(error).__name__}")
+
+
+@dataclass
+class Asked:
+    """A request as its client knows it."""
+
+    new: NewRequest
+    key: str
+    id: str | None = None
+    cancel_sent: bool = False
+    cancelled: bool = False  # the service has confirmed the cancel
+    ended: str | None = None
+
+
+@dataclass
+class Service:
+    """The processes of one simulation."""
+
+    world: World
+    url: str
+    scenario: Scenario
+    server: Server
+    asked: list[Asked] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.broker = Broker(self.world, self.scenario)
+        self._starts: dict[str, Callable[[Process], None]] = {}
+        self.living: dict[str, Process] = {}
+        self._outside = self.world.process("outside")  # the broker and the supervisor, which nobody kills
+        self.world.spawn("broker", self.broker.run, self._outside)
+        for number in range(self.scenario.planners):
+            self._add(f"planner-{number}", self._planner)
+        for number in range(self.scenario.workers):
+            self._add(f"w{number}", self._worker)
+        if self.scenario.predictor:
+            self._add("predictor", self._predictor)
+        self.chores = Chores(self.world, self.url, self.scenario, self.server)
+        if self.scenario.jobs:
+            self._add("chores", self.chores.start)
+        for number in range(self.scenario.clients):
+            self._client(number)
+        for number in range(self.scenario.jobs):
+            process, engine = self.world.process(f"uploader-{number}"), make_engine(self.url, pool_size=1, name="web")
+            job = partial(self.chores.send_job, engine, Job(self.scenario.job_lines), self._again, f"job{number}")
+            self.world.spawn("job", job, process)
+
+    def _add(self, name: str, start: Callable[[Process], None]) -> None:
+        self._starts[name] = start
+        self._start(name)
+
+    def _start(self, name: str) -> None:
+        process = self.living[name] = self.world.process(name)
+        self.world.spawn("main", partial(self._try, name, process), process)
+
+    def _try(self, name: str, process: Process) -> None:
+        try:
+            self._starts[name](process)
+        except SQLAlchemyError:  # it cannot start without the database; its supervisor starts it again
+            self.end(process, "does not start")
+
+    def end(self, process: Process, why: str) -> None:
+        """Ends a process, and starts it again after a while."""
+        pause_s = self.world.random.choice((0.1, 1.0, 12.0)) * (0.5 + self.world.random.random())
+        self.broker.workers.pop(process.name, None)
+        self.broker.kicks.pop(process.name, None)
+        self.living.pop(process.name, None)
+
+        def supervise() -> None:
+            self.world.wait(None, pause_s)
+            self._start(process.name)
+
+        self.world.condemn(process, why)
+        self.world.spawn(f"supervises {process.name}", supervise, self._outside)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a client still waits for the end of anything."""
+        ends = [one.ended for one in self.asked] + [one.ended for one in self.chores.jobs]
+        return None in ends
+
+    # the processes, each as its `main` function makes it
+
+    def _planner(self, process: Process) -> None:
+        rules = PlannerRules(self.scenario.policy, PolicySettings(), predictor_grace_s=2 * TICK_S)
+        leader = Leader(planner_database(self.url), rules)
+        steps = PlannerLoop(leader, self.broker, PlanQueue(), TICK_S)  # type: ignore[arg-type]
+        self.broker.kicks[process.name] = steps.on_kick
+        steps.loop.start()
+
+    def _worker(self, process: Process) -> None:
+        budget = self.scenario.kv_tokens
+        name = process.name
+        database = make_engine(self.url, pool_size=300, name=name, generic_plans=True)
+        renewals = make_engine(self.url, pool_size=1, name=name, autocommit=True, generic_plans=True, durable=False)
+        memory, curves = KvMemory(budget, 1), ProfiledCurves(CURVES)
+        served = ServedModel(
+            lambda: ScriptedEngine(budget, STEP_S, lambda: self.world.chance(self.scenario.engine_failures)),
+            ScriptedTokens(),  # type: ignore[arg-type]
+            WorkerFacts(name, MODEL, "cpu", memory, curves, instance=f"{name}-{self.world.steps}"),
+        )
+        runner = BatchRunner(
+            database,
+            served,
+            LeaseTerms(),
+            renewals,
+            self.broker.kick_planner,
+            on_broken=lambda reason: self.end(process, reason),
+            live_rows=LiveRows(lambda tokens: None),
+        )
+        runner.start()
+        self.broker.workers[name] = process, runner.serve
+        if self.scenario.drains:
+            self.world.wait(None, 5.0 + 60.0 * self.world.random.random())
+            self.world.tell(f"{name} drains")
+            del self.broker.workers[name]
+            runner.stop()
+            self.end(process, "has drained")
+
+    def _predictor(self, process: Process) -> None:
+        engine = make_engine(self.url, pool_size=1, name="predictor", durable=False)
+        while True:
+            try:
+                with engine.begin() as connection:
+                    claimed = request_predictions.claim_unpredicted(connection, 8)
+                lengths = {one.id: self._length(one.input, one.limit_tokens) for one in claimed}
+                with engine.begin() as connection:
+                    if claimed:
+                        request_predictions.write_predictions(connection, claimed, lengths, "v1")
+                    request_predictions.write_predictor_heartbeat(connection, "v1", bool(claimed))
+            except SQLAlchemyError:
+                self.world.tell("predicts nothing now")
+            self.world.wait(None, 1.0)
+
+    def _length(self, prompt: str, limit: int) -> tuple[int, int]:
+        median = max(1, len(true_answer(prompt)) + self.world.random.randint(-8, 8))
+        return min(median, limit), min(median + 6, limit)
+
+    # the clients
+
+    def _client(self, number: int) -> None:
+        process = self.world.process(f"client-{number}")
+        tenant = f"tenant-{number % 2}"
+        engine = make_engine(self.url, pool_size=20, name="web")  # none of its calls waits for a connection
+        for place in range(self.scenario.requests):
+            asked = Asked(self._new(tenant, f"{number}.{place}"), f"{number}.{place}")
+            self.asked.append(asked)
+            self.world.spawn(f"call {place}", partial(self._ask, engine, asked), process)
+
+    def _new(self, tenant: str, name: str) -> NewRequest:
+        draw, scenario = self.world.random, self.scenario
+        prompt = f"{name}:" + "x" * draw.randint(1, 30)
+        if self.world.chance(scenario.poison):
+            prompt += POISON
+        if self.world.chance(scenario.too_large):
+            prompt += "y" * scenario.kv_tokens
+        tier: Any = draw.choice(("default", "default", "flex", "priority"))
+        deadline_s = draw.choice((5.0, 20.0)) if self.world.chance(scenario.deadlines) else None
+        limit = draw.choice((4, 30, 80))
+        size = len(prompt)
+        new = NewRequest(tenant, MODEL, draw.choice(("a", "b")), "", prompt, {}, size, size, limit, tier=tier)
+        return replace(new, deadline_s=deadline_s, priority=draw.choice((0, 0, 1)))
+
+    def _ask(self, engine: Engine, asked: Asked) -> None:
+        """Submits until the request is accepted, perhaps cancels it, and polls until its end."""
+        draw = self.world.random
+        self.world.wait(None, draw.random() * self.scenario.arrive_within_s)
+        view = self._again(partial(self._submit, engine, asked))
+        asked.id = view.request.id
+        self.broker.kick_planner()
+        if self.world.chance(self.scenario.cancels):
+            self.world.wait(None, draw.choice((0.0, 0.3, 3.0, 10.0)) * draw.random())
+            self._again(partial(self._cancel, engine, asked))
+        while asked.ended is None:
+            self.world.wait(None, draw.choice((1.0, 3.0, 8.0)))
+            self._again(partial(self._poll, engine, asked))
+
+    def _again(self, call: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                return call()
+            except SQLAlchemyError:
+                self.world.wait(None, RETRY_S)
+
+    def _submit(self, engine: Engine, asked: Asked) -> RequestView:
+        new = asked.new
+        with make_sessions(engine)() as session:
+            if new.tier == "priority" and not tenant_limits.may_prefer(session, new.tenant, PRIORITY_REQUESTS):
+                new = replace(new, tier="default")
+            view = new_requests.submit(session.connection(), new, idempotency_key=asked.key, digest=b"digest")
+            session.commit()
+        return view
+
+    def _cancel(self, engine: Engine, asked: Asked) -> None:
+        asked.cancel_sent = True
+        assert asked.id is not None
+        with make_sessions(engine)() as session:
+            asked.cancelled = bool(client_requests.cancel(session, asked.new.tenant, [asked.id])) or asked.cancelled
+
+    def _poll(self, engine: Engine, asked: Asked) -> None:
+        assert asked.id is not None
+        with make_sessions(engine)() as session:
+            if client_requests.fetch(session, "a stranger", asked.id) is not None:
+                self.world.fail(f"{asked.key} is shown to another tenant")
+            view = client_requests.fetch(session, asked.new.tenant, asked.id)
+        if view is None:
+            self.world.fail(f"{asked.key} was accepted and is gone")
+        elif view.request.status.final:
+            asked.ended = view.request.status.value
+            self.world.tell(f"{asked.key} ended {asked.ended}")

@@ -1,0 +1,162 @@
+"""The simulated service's chores: bulk jobs, webhooks with a scripted receiver, usage; and clients with jobs."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from models.bulk import bulk_jobs, stored_files
+from models.bulk.bulk_jobs import NewBulkJob
+from models.bulk.bulk_tables import BulkStatus
+from models.connections.session import make_engine, make_sessions
+from models.tenants import usage
+from models.webhooks import webhook_deliveries
+from models.webhooks.webhook_deliveries import DeliveryResult
+from protocol.limits.prompt_limits import PromptLimits
+from tasks.chores.job_progress import update_jobs
+from tasks.chores.line_feeder import LineFeeder
+from tasks.chores.webhook_delivery import retry_in_s
+from tasks.chores.webhook_sender import CLAIM_S, EACH, EACH_FAILING, EACH_TENANT, GIVE_UP_AFTER_S, MOST_AT_ONCE
+from tests.simulation.actors import Process, World
+from tests.simulation.connections import Server
+from tests.simulation.scenario import Scenario
+from tests.simulation.scripted_engine import MODEL, ScriptedTokens
+
+TENANT = "tenant-0"  # has the jobs and the webhook endpoint
+EVENTS = [f"response.{end}" for end in ("completed", "incomplete", "failed", "cancelled")]
+EVENTS += [f"batch.{end}" for end in ("completed", "failed", "expired", "cancelled")]
+ENDPOINT = """
+    insert into webhook_endpoints (id, tenant, url, events, secret)
+    values ('we_1', %s, 'https://receiver.example', %s, 'whsec_c2VjcmV0')
+"""
+# With this few places, a job's lines come in several steps, beside the tenant's own requests.
+MOST_REQUESTS = 8
+
+
+@dataclass(eq=False)
+class Job:
+    """A bulk job as its client knows it."""
+
+    lines: int
+    id: str | None = None
+    cancelled: bool = False
+    ended: str | None = None
+
+
+class Chores:
+    """The parts of the process `chores`, and the world outside that they serve."""
+
+    def __init__(self, world: World, url: str, scenario: Scenario, server: Server) -> None:
+        self._world, self._url, self._scenario = world, url, scenario
+        self.received: Counter[str] = Counter()  # events by their id
+        self.jobs: list[Job] = []
+        self.receiver_fails = scenario.errors > 0
+        server.sql(ENDPOINT, (TENANT, EVENTS))
+
+    def start(self, process: Process) -> None:
+        """Starts the process's loops."""
+        bulk = make_engine(self._url, pool_size=1, name="bulk")
+        limits = PromptLimits(MODEL, ScriptedTokens(), 5000, 60)  # type: ignore[arg-type]
+        feeder = LineFeeder(bulk, lambda: limits, max_requests=MOST_REQUESTS, max_tokens=10**6, max_bytes=10**8)
+
+        def work_on_bulk_jobs() -> None:
+            feeder.feed(10.0)
+            update_jobs(bulk, 5.0)
+
+        upkeep = make_engine(self._url, pool_size=1, name="upkeep")
+        webhooks = make_engine(self._url, pool_size=1, name="webhooks", autocommit=True)
+        for name, work, every_s in (
+            ("bulk", work_on_bulk_jobs, 1.0),
+            ("usage", partial(self._fold, upkeep), 10.0),
+            ("webhooks", partial(self._deliver, webhooks), 1.0),
+        ):
+            self._world.spawn(name, partial(self._repeat, work, every_s), process)
+
+    def _repeat(self, work: Callable[[], object], every_s: float) -> None:
+        while True:
+            try:
+                work()
+            except SQLAlchemyError as error:
+                self._world.tell(f"step failed: {type(error).__name__}")
+            self._world.wait(None, every_s)
+
+    def _fold(self, engine: Engine) -> None:
+        with make_sessions(engine)() as session:
+            usage.fold(session, 10_000)
+
+    def _deliver(self, engine: Engine) -> None:
+        """Sends due events as `WebhookSender` does; the receiver may not answer, or answer with an error."""
+        terms = {"each": EACH, "each_failing": EACH_FAILING, "each_tenant": EACH_TENANT}
+        with engine.begin() as connection:
+            claimed = webhook_deliveries.claim(connection, MOST_AT_ONCE, {}, **terms, claim_s=CLAIM_S)
+        results = []
+        for one in claimed:
+            self._world.wait(None, 0.1)
+            fails = self.receiver_fails and self._world.chance(0.3)
+            if not fails or self._world.chance(0.5):  # a receiver may take an event and fail to say so
+                self.received[one.event_id] += 1
+            retry_s = retry_in_s(one.attempts) if fails else None
+            status = 500 if fails else 200
+            results.append(DeliveryResult(one.id, one.endpoint_id, one.attempts, status, None, retry_s))
+        if results:
+            with engine.begin() as connection:
+                webhook_deliveries.write_results(connection, results, GIVE_UP_AFTER_S)
+
+    # the clients with jobs
+
+    def send_job(self, engine: Engine, job: Job, again: Callable[[Callable[[], object]], object], name: str) -> None:
+        """Uploads a file, makes a job of it, perhaps pauses or cancels it, and looks at it until it has ended."""
+        draw = self._world.random
+        self.jobs.append(job)
+        self._world.wait(None, draw.random() * 10.0)
+        again(partial(self._create, engine, job, name))
+        if draw.random() < 0.3:
+            self._world.wait(None, 5.0 * draw.random())
+            again(partial(self._change, engine, job, bulk_jobs.pause_job))
+            self._world.wait(None, 10.0 * draw.random())
+            again(partial(self._change, engine, job, bulk_jobs.resume_job))
+        if self._world.chance(self._scenario.cancels):
+            self._world.wait(None, 20.0 * draw.random())
+            job.cancelled = bool(again(partial(self._change, engine, job, bulk_jobs.cancel_job)))
+        while job.ended is None:
+            self._world.wait(None, 2.0)
+            again(partial(self._look, engine, job))
+
+    def _create(self, engine: Engine, job: Job, name: str) -> None:
+        lines = [
+            {"custom_id": f"{place}", "method": "POST", "url": "/v1/completions", "body": self._body(f"{name}.{place}")}
+            for place in range(job.lines)
+        ]
+        data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+        with make_sessions(engine)() as session:
+            file_id = stored_files.begin_upload(session, TENANT, name)
+            stored_files.add_chunk(session, TENANT, file_id, 1, data, 10**9)
+            file = stored_files.finish_upload(session, file_id, len(data), job.lines, job.lines, None)
+            new = NewBulkJob(TENANT, "/v1/completions", file, "24h", 86_400.0, None, name, b"digest")
+            job.id = bulk_jobs.create_job(session, new, 10).id
+
+    def _body(self, prompt: str) -> dict[str, object]:
+        return {"model": MODEL, "prompt": prompt, "max_tokens": self._world.random.choice((4, 60)), "temperature": 0}
+
+    def _change(self, engine: Engine, job: Job, change: Callable[..., bool]) -> bool:
+        assert job.id is not None
+        with make_sessions(engine)() as session:
+            return change(session, TENANT, job.id)
+
+    def _look(self, engine: Engine, job: Job) -> None:
+        assert job.id is not None
+        with make_sessions(engine)() as session:
+            stored = bulk_jobs.fetch_job(session, TENANT, job.id)
+        if stored is None:
+            return self._world.fail(f"job {job.id} is gone")
+        if stored.completed + stored.failed > job.lines:
+            self._world.fail(f"job {job.id} counts {stored.completed} + {stored.failed} of {job.lines} lines")
+        if stored.status in ("completed", "cancelled", "failed", "expired"):
+            job.ended = str(stored.status)
+            if stored.status is BulkStatus.completed and stored.completed + stored.failed != job.lines:
+                self._world.fail(f"job {job.id} ended with {stored.completed} + {stored.failed} of {job.lines} lines")
+        return None

@@ -1,0 +1,131 @@
+"""Simulates one scenario: makes the service, lets the faults happen, lets it calm down, and checks what has become."""
+
+import gc
+import logging
+from dataclasses import dataclass, replace
+from time import process_time
+
+import structlog
+
+from models.connections import session
+from tests.simulation import connections, primitives
+from tests.simulation.actors import Actor, World
+from tests.simulation.checks import check_at_the_end, check_now
+from tests.simulation.connections import ERRORS, Server
+from tests.simulation.database import EMPTY
+from tests.simulation.scenario import Scenario
+from tests.simulation.service import Service
+
+DELAYS_S = (0.05, 0.5, 3.0, 7.0)
+FREEZES_S = (0.5, 5.0, 9.0, 20.0)
+LOOK_EVERY_S = 1.0
+EVENTS_WITHIN_S = 120.0  # after the last end of a request, the last batch ends and the last event arrives
+UNSETTLED = """
+    select exists (select from batches where status in ('assigned', 'running'))
+        or exists (select from webhook_deliveries where next_attempt_at is not null)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a scenario; `told` are the newest steps of its schedule."""
+
+    scenario: Scenario
+    failures: tuple[str, ...]
+    told: tuple[str, ...]
+    fingerprint: int
+    steps: int
+    statements: int
+    simulated_s: float
+    cpu_s: float
+
+
+def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
+    """Simulates a scenario from an empty database; the same scenario gives the same schedule."""
+    began = process_time()
+    server.sql(EMPTY)
+    world = World(scenario.seed)
+    primitives.enter(world)
+    server.set_clock(primitives.unix_time())
+    faulty = True
+
+    def draw_error(words: str) -> str | None:
+        if not (faulty and world.chance(scenario.errors)):
+            return None
+        return world.random.choice(tuple(ERRORS))
+
+    server.draw_error = draw_error
+    world.settle = server.settle
+    service = Service(world, url, scenario, server)
+
+    def fault(actor: Actor) -> None:
+        # half of the faults meet any process, because a planner has most of the statements
+        process = (
+            actor.process if world.steps % 2 else world.random.choice(list(service.living.values()) or [actor.process])
+        )
+        if service.living.get(process.name) is not process or process.frozen_until > world.now:
+            return
+        if world.chance(scenario.kills):
+            service.end(process, "is killed")
+        elif world.chance(scenario.freezes):
+            world.freeze(process, world.random.choice(FREEZES_S), session.IDLE_IN_TRANSACTION_S)
+        elif world.chance(scenario.delays):
+            actor.not_before = world.now + world.random.choice(DELAYS_S)
+            world.tell(f"{actor.name} is delayed for {actor.not_before - world.now:g} s")
+
+    world.faults = fault
+    try:
+        while not world.failures and world.now < scenario.until_s and service.waiting:
+            world.run(min(world.now + LOOK_EVERY_S, scenario.until_s))
+            check_now(world, server)
+        faulty, world.faults = False, lambda actor: None
+        scripted_faults_end(service)
+        calm_until = world.now + scenario.calm_s
+        while not world.failures and world.now < calm_until and service.waiting:
+            world.run(world.now + LOOK_EVERY_S)
+            check_now(world, server)
+        settled_until = world.now + EVENTS_WITHIN_S
+        while not world.failures and world.now < settled_until and server.sql(UNSETTLED)[0][0]:
+            world.run(world.now + LOOK_EVERY_S)
+        if not world.failures:
+            check_at_the_end(world, server, service)
+    finally:
+        world.end()
+        primitives.enter(None)
+        gc.collect(0)
+    return Outcome(
+        scenario,
+        tuple(world.failures),
+        tuple(world.told),
+        world.fingerprint,
+        world.steps,
+        world.statements,
+        world.now,
+        process_time() - began,
+    )
+
+
+def scripted_faults_end(service: Service) -> None:
+    """Lets messages arrive and engines work from now on."""
+    calm = replace(
+        service.scenario, lost_messages=0.0, repeated_messages=0.0, late_messages=0.0, engine_failures=0.0, drains=False
+    )
+    service.scenario = calm
+    service.broker.calm(calm)
+    service.chores.receiver_fails = False
+
+
+def _told_to_nobody(logger: object, method: str, event: object) -> str:
+    raise structlog.DropEvent
+
+
+def prepare(url: str) -> Server:
+    """Connects the simulation to its database, and makes the product's modules simulated ones."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), processors=[_told_to_nobody]
+    )
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)  # what a killed connection cannot do any more
+    server = Server(url)
+    connections.install(server)
+    primitives.install()
+    return server
