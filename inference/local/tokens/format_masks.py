@@ -1,9 +1,14 @@
-"""Holds rows to their formats: tells which tokens may come next, within a budget of CPU time for each row."""
+"""Holds rows to their formats: tells which tokens may come next, within a budget of CPU time for each row.
+
+A row's answer is also led to a valid end within its limit. Once the row's limit is near, the format knows tokens behind
+which the answer is complete, and a token that the model chooses counts only if such an ending fits behind it as well.
+Otherwise the row gets the next token of the ending that it knows.
+"""
 
 from collections import deque
 from collections.abc import Sequence
 from time import thread_time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,26 +16,58 @@ from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from inference.answer_endings import AnswerEndings
 from inference.engine_requests import JsonFormat
 from inference.json_grammar import FormatChecks, compiled
+from request_body import PLAIN, AnswerForm
 
 # CPU time that a row's format may take at once, and for each token. Ordinary formats take 0.06 ms a token, and 2 ms for
 # the first. A row that takes more is refused, so that no format slows down others for long. Not tuned otherwise.
 ROW_BURST_S = 0.3
 ROW_TOKEN_S = 0.002
+# CPU time of a search for an ending: of the answer so far, behind a token, and of all searches at once and for each
+# token. Most searches take 0.1 to 0.5 ms, and most tokens need none. Not tuned otherwise.
+PRESENT_SEARCH_S, SEARCH_S = 0.01, 0.003
+SEARCH_BURST_S, SEARCH_TOKEN_S = 0.1, 0.0005
+# A row with this many more tokens left than its ending needs looks for one at every 64th token only. So an answer is not
+# led to its end if 64 tokens open objects whose endings need 256 tokens more; no schema that we know does. Not tuned.
+FAR_TOKENS, FAR_EVERY = 256, 64
 MOST_PREPARED = 64  # this many compiled formats wait for their rows; older ones are compiled again. Not tuned
+
+
+class _Step(NamedTuple):
+    """A token that a row is about to get, the matcher behind it, and a known ending of the answer there."""
+
+    token: int
+    matcher: LLMatcher
+    ending: list[int]
 
 
 class RowFormat:
     """One row's matcher; `error` is why the row cannot be held to its format any longer, "" while it can."""
 
-    __slots__ = ("_matcher", "_spent_s", "_tokens", "error")
+    __slots__ = (
+        *("_distance", "_ending", "_endings", "_leads", "_matcher", "_searched_s", "_spent_s", "_step", "_tokens"),
+        *("error", "led"),
+    )
 
-    def __init__(self, matcher: LLMatcher, generated_ids: Sequence[int] = ()) -> None:
+    def __init__(
+        self, matcher: LLMatcher, endings: AnswerEndings, form: AnswerForm = PLAIN, generated_ids: Sequence[int] = ()
+    ) -> None:
         """`generated_ids` are the answer's first tokens, which were generated before."""
         self._matcher, self._spent_s, self._tokens, self.error = matcher, 0.0, 0, ""
+        self._endings, self._leads, self._searched_s = endings, endings.leads(form), 0.0
+        self._ending: list[int] | None = None  # an ending of the answer behind its present tokens, if one is known
+        self._distance = 0  # the length of the ending that was known last
+        self._step: _Step | None = None
+        self.led = False  # whether the row got a token that the model had not chosen
         matcher.consume_tokens(list(generated_ids))
         self._check()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer so far is one that the format allows."""
+        return not self.error and bool(self._matcher.is_accepting())
 
     def allowed_tokens(self, vocabulary_size: int) -> Tensor:
         """Returns a mask of the tokens that may come next, [vocabulary] of bool on the CPU; sets `error`.
@@ -42,12 +79,73 @@ class RowFormat:
         self._spend(thread_time() - began)
         return torch.from_numpy(np.unpackbits(bits, bitorder="little")[:vocabulary_size].view(np.bool_))
 
+    def fitting(self, token: int, left: int) -> int:
+        """Returns the next token of a row that gets at most `left` more: `token`, unless no ending fits behind it."""
+        far = left > self._distance + FAR_TOKENS
+        if self.error or (far and self._tokens % FAR_EVERY):
+            return token
+        ending = self._present_ending(left)
+        if ending is None or len(ending) > left:
+            return token
+        step = self._behind(token, ending, left - 1)
+        if step is None and not far:
+            self.led, step = True, self._first_of(ending)
+        self._step = step
+        return token if step is None else step.token
+
     def consume(self, token: int) -> None:
         """Adds the next token of the answer; sets `error`."""
+        step, self._step, self._ending = self._step, None, None
+        self._tokens += 1
+        if step is not None and step.token == token:
+            self._matcher, self._ending, self._distance = step.matcher, step.ending, len(step.ending)
+            return
         began = thread_time()
         self._matcher.consume_token(token)
-        self._tokens += 1
         self._spend(thread_time() - began)
+
+    def _present_ending(self, left: int) -> list[int] | None:
+        """Returns an ending of the answer so far, the shortest that it finds if others need more than `left` tokens."""
+        if self._ending is None:
+            self._ending = self._search(self._matcher, PRESENT_SEARCH_S, left)
+            self._distance = len(self._ending or ())
+        return self._ending
+
+    def _behind(self, token: int, ending: list[int], left: int) -> _Step | None:
+        """Returns the row behind a token with an ending of at most `left` tokens, None if it finds none."""
+        began = thread_time()
+        matcher = self._matcher.deep_copy()
+        matcher.consume_token(token)
+        self._spend(thread_time() - began)
+        if matcher.is_error():
+            return None
+        if ending and token == ending[0]:
+            return _Step(token, matcher, ending[1:])
+        if len(ending) > left or not self._endings.completes(matcher, ending):
+            found = self._search(matcher, SEARCH_S)
+            if found is None or len(found) > left:
+                return None
+            ending = found
+        return _Step(token, matcher, ending)
+
+    def _first_of(self, ending: list[int]) -> _Step:
+        """Returns the row behind the first token of an ending, or the end of sequence, which no matcher consumes."""
+        if not ending:
+            return _Step(self._endings.eos_id, self._matcher, [])
+        matcher = self._matcher.deep_copy()
+        matcher.consume_token(ending[0])
+        return _Step(ending[0], matcher, ending[1:])
+
+    def _search(self, matcher: LLMatcher, most_s: float, fitting: int | None = None) -> list[int] | None:
+        """Returns an ending, None if it finds none in time; searches thoroughly for one of `fitting` tokens, if given."""
+        began = thread_time()
+        if self._searched_s > SEARCH_BURST_S + SEARCH_TOKEN_S * self._tokens:
+            return None
+        found = self._endings.short(matcher, began + most_s, self._leads)
+        if fitting is not None and (found is None or len(found) > fitting):
+            found = self._endings.shortest(matcher, began + most_s, self._leads)
+        self._searched_s += thread_time() - began
+        return found
 
     def _spend(self, seconds: float) -> None:
         self._spent_s += seconds
@@ -65,7 +163,7 @@ class FormatMasks:
 
     def __init__(self, vocabulary: LLTokenizer, checks: FormatChecks) -> None:
         """`checks` knows the same vocabulary."""
-        self._vocabulary, self._checks = vocabulary, checks
+        self._vocabulary, self._checks, self._endings = vocabulary, checks, AnswerEndings(vocabulary)
         self._prepared: deque[tuple[JsonFormat, LLMatcher]] = deque(maxlen=MOST_PREPARED)
 
     def prepare(self, format: JsonFormat, caller: str = "") -> str | None:
@@ -80,9 +178,11 @@ class FormatMasks:
         found = next((one for one in tuple(self._prepared) if one[0] == format), None)
         if found is not None:
             self._prepared.remove(found)
-            return RowFormat(found[1], generated_ids)
+            return RowFormat(found[1], self._endings, format.answer_form, generated_ids)
         problem = self._checks.problem_of(format)
-        return problem or RowFormat(compiled(format, self._vocabulary), generated_ids)
+        if problem is not None:
+            return problem
+        return RowFormat(compiled(format, self._vocabulary), self._endings, format.answer_form, generated_ids)
 
 
 def load_format_masks(tokenizer: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> FormatMasks | None:
