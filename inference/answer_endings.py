@@ -18,7 +18,7 @@ from request_body import AnswerForm
 ORDER = b'0123456789aA,"ntf{[-:. bcdeghijklmopqrsuvwxyzBCDEFGHIJKLMNOPQRSTUVWXYZ_/@+#()<>*=?!$%&\';^`|~}]\n\t\r\\'
 EVERY = ORDER + bytes(byte for byte in range(256) if byte not in ORDER)
 MOST_BYTES = 4096  # of an ending that is looked for; not tuned otherwise
-MOST_CHOICES = 512  # bytes of an ending that the grammar does not force; a text that never ends has no more. Not tuned
+MOST_CHOICES = 128  # bytes that the grammar leaves free at one place; a text that never ends has no more. Not tuned
 CONTEXT_BYTES = 8  # choices behind the same bytes count as choices at the same place of the grammar; not tuned
 MOST_BRANCHES = 8  # the bytes that are tried at one place of a thorough search; not tuned
 
@@ -79,9 +79,12 @@ class AnswerEndings:
             return bool(matcher.is_accepting())
         return bool(matcher.validate_tokens([*ending, self.eos_id]) == len(ending) + 1)
 
-    def short(self, matcher: LLMatcher, until_s: float, leads: Iterable[Sequence[int]] = ((),)) -> list[int] | None:
-        """Returns a short ending, or None if the walk finds none before this `thread_time`."""
-        for lead in leads:
+    def short(self, matcher: LLMatcher, until_s: float, leads: Sequence[Sequence[int]] = ((),)) -> list[int] | None:
+        """Returns a short ending, or None if the walk finds none before this `thread_time`.
+
+        Where a line break is possible, which JSON nowhere has here, the model may still be thinking.
+        """
+        for lead in leads if not self._allows(matcher, b"\n") else leads[::-1]:
             behind = matcher.deep_copy()
             if behind.try_consume_tokens([*lead]) == len(lead):
                 ending = self._walk(behind.deep_copy(), until_s)
@@ -90,7 +93,7 @@ class AnswerEndings:
         return None
 
     def shortest(
-        self, matcher: LLMatcher, until_s: float, leads: Iterable[Sequence[int]] = ((),)
+        self, matcher: LLMatcher, until_s: float, leads: Sequence[Sequence[int]] = ((),)
     ) -> list[int] | None:
         """Returns the shortest ending that it finds before this `thread_time`.
 
@@ -98,7 +101,7 @@ class AnswerEndings:
         """
         best = self.short(matcher, until_s, leads)
         at, begun = matcher.deep_copy(), list[int]()
-        while not at.is_accepting() and len(begun) < MOST_CHOICES and thread_time() < until_s:
+        while not at.is_accepting() and len(begun) < MOST_BYTES and thread_time() < until_s:
             tried = [[*self._ids(at.compute_ff_bytes())]]
             if not tried[0]:
                 tried = [[self._token_of[byte]] for byte in self._branches(at)]
@@ -106,10 +109,10 @@ class AnswerEndings:
             for ids in tried:
                 behind = at.deep_copy()
                 if behind.try_consume_tokens(ids) == len(ids) and (rest := self._walk(behind, until_s)) is not None:
-                    endings.append((len(self._tokens(at, self._bytes(ids) + rest)), ids, rest))
+                    endings.append((len(self._tokens(at, self._bytes(ids) + rest)), len(rest), ids, rest))
             if not endings:
                 return best
-            _, ids, rest = min(endings)
+            _, _, ids, rest = min(endings)
             whole = self._tokens(matcher, self._bytes([*begun, *ids]) + rest)
             best = whole if best is None else min(best, whole, key=len)
             begun += ids
@@ -122,6 +125,7 @@ class AnswerEndings:
         while not matcher.is_accepting():
             following = bytes(matcher.compute_ff_bytes())
             if following:
+                choices = 0
                 taken.lately.clear()
             else:
                 following = self._chosen(matcher, taken, ending[-CONTEXT_BYTES:])
@@ -151,9 +155,9 @@ class AnswerEndings:
     def _branches(self, matcher: LLMatcher) -> list[int]:
         if self._allows(matcher, b'"') and self._inside_text(matcher):
             return [*b'"']
-        return self._allowed(matcher, EVERY)[:MOST_BRANCHES]
+        return self._allowed(matcher, [*dict.fromkeys(b'}],"' + EVERY)])[:MOST_BRANCHES]
 
-    def _allowed(self, matcher: LLMatcher, order: bytes) -> list[int]:
+    def _allowed(self, matcher: LLMatcher, order: Iterable[int]) -> list[int]:
         return [byte for byte in order if self._allows(matcher, bytes([byte]))]
 
     def _allows(self, matcher: LLMatcher, byte: bytes) -> bool:

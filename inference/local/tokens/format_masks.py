@@ -8,7 +8,7 @@ Otherwise the row gets the next token of the ending that it knows.
 from collections import deque
 from collections.abc import Sequence
 from time import thread_time
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,19 +35,11 @@ FAR_TOKENS, FAR_EVERY = 256, 64
 MOST_PREPARED = 64  # this many compiled formats wait for their rows; older ones are compiled again. Not tuned
 
 
-class _Step(NamedTuple):
-    """A token that a row is about to get, the matcher behind it, and a known ending of the answer there."""
-
-    token: int
-    matcher: LLMatcher
-    ending: list[int]
-
-
 class RowFormat:
     """One row's matcher; `error` is why the row cannot be held to its format any longer, "" while it can."""
 
     __slots__ = (
-        *("_distance", "_ending", "_endings", "_leads", "_matcher", "_searched_s", "_spent_s", "_step", "_tokens"),
+        *("_ahead", "_distance", "_ending", "_endings", "_leads", "_matcher", "_searched_s", "_spent_s", "_tokens"),
         *("error", "led"),
     )
 
@@ -59,7 +51,7 @@ class RowFormat:
         self._endings, self._leads, self._searched_s = endings, endings.leads(form), 0.0
         self._ending: list[int] | None = None  # an ending of the answer behind its present tokens, if one is known
         self._distance = 0  # the length of the ending that was known last
-        self._step: _Step | None = None
+        self._ahead = False  # whether the matcher has consumed a token that the row gets only now
         self.led = False  # whether the row got a token that the model had not chosen
         matcher.consume_tokens(list(generated_ids))
         self._check()
@@ -87,19 +79,22 @@ class RowFormat:
         ending = self._present_ending(left)
         if ending is None or len(ending) > left:
             return token
-        step = self._behind(token, ending, left - 1)
-        if step is None and not far:
-            self.led, step = True, self._first_of(ending)
-        self._step = step
-        return token if step is None else step.token
+        self._ending = self._behind(token, ending, left - 1)
+        if self._ending is not None or far or self.error:
+            return token
+        self.led = True
+        return self._take_first(ending)
 
     def consume(self, token: int) -> None:
         """Adds the next token of the answer; sets `error`."""
-        step, self._step, self._ending = self._step, None, None
         self._tokens += 1
-        if step is not None and step.token == token:
-            self._matcher, self._ending, self._distance = step.matcher, step.ending, len(step.ending)
+        if self._ahead:
+            self._ahead = False
             return
+        self._ending = None
+        self._advance(token)
+
+    def _advance(self, token: int) -> None:
         began = thread_time()
         self._matcher.consume_token(token)
         self._spend(thread_time() - began)
@@ -111,30 +106,30 @@ class RowFormat:
             self._distance = len(self._ending or ())
         return self._ending
 
-    def _behind(self, token: int, ending: list[int], left: int) -> _Step | None:
-        """Returns the row behind a token with an ending of at most `left` tokens, None if it finds none."""
-        began = thread_time()
-        matcher = self._matcher.deep_copy()
-        matcher.consume_token(token)
-        self._spend(thread_time() - began)
-        if matcher.is_error():
+    def _behind(self, token: int, ending: list[int], left: int) -> list[int] | None:
+        """Lets the matcher consume a token if it finds an ending of at most `left` tokens behind it, which it returns."""
+        self._advance(token)
+        self._ahead = not self.error
+        if self.error:
             return None
         if ending and token == ending[0]:
-            return _Step(token, matcher, ending[1:])
-        if len(ending) > left or not self._endings.completes(matcher, ending):
-            found = self._search(matcher, SEARCH_S)
-            if found is None or len(found) > left:
-                return None
-            ending = found
-        return _Step(token, matcher, ending)
+            return ending[1:]
+        if len(ending) <= left and self._endings.completes(self._matcher, ending):
+            return ending
+        found = self._search(self._matcher, SEARCH_S)
+        if found is not None and len(found) <= left:
+            return found
+        self._matcher.rollback(1)
+        self._ahead = False
+        return None
 
-    def _first_of(self, ending: list[int]) -> _Step:
-        """Returns the row behind the first token of an ending, or the end of sequence, which no matcher consumes."""
+    def _take_first(self, ending: list[int]) -> int:
+        """Lets the matcher consume the first token of an ending; behind the last one comes the end of sequence."""
         if not ending:
-            return _Step(self._endings.eos_id, self._matcher, [])
-        matcher = self._matcher.deep_copy()
-        matcher.consume_token(ending[0])
-        return _Step(ending[0], matcher, ending[1:])
+            return self._endings.eos_id
+        self._advance(ending[0])
+        self._ending, self._ahead = ending[1:], True
+        return ending[0]
 
     def _search(self, matcher: LLMatcher, most_s: float, fitting: int | None = None) -> list[int] | None:
         """Returns an ending, None if it finds none in time; searches thoroughly for one of `fitting` tokens, if given."""
