@@ -62,7 +62,7 @@ def _lead_to_endings(tokens: Tensor, held: Sequence[tuple[int, BatchRow]], eos_i
     """Replaces the tokens of `held` rows, by index, behind which the limit leaves no space for a valid ending."""
     if not held:
         return
-    chosen = to_host(of_rows(tokens, [index for index, _ in held]))
+    chosen = to_host(tokens if len(held) == len(tokens) else of_rows(tokens, [index for index, _ in held]))
     fitting = [
         row.matcher.fitting(token, row.limit - len(row.generated))
         if row.matcher is not None and token not in row.ends(eos_ids)

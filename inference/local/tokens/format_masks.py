@@ -29,9 +29,14 @@ ROW_TOKEN_S = 0.002
 # token. Most searches take 0.1 to 0.5 ms, and most tokens need none. Not tuned otherwise.
 PRESENT_SEARCH_S, SEARCH_S = 0.01, 0.003
 SEARCH_BURST_S, SEARCH_TOKEN_S = 0.1, 0.0005
-# A row with this many more tokens left than its ending needs looks for one at every 64th token only. So an answer is not
-# led to its end if 64 tokens open objects whose endings need 256 tokens more; no schema that we know does. Not tuned.
-FAR_TOKENS, FAR_EVERY = 256, 64
+# A row whose limit leaves it `spare` tokens more than its ending needs is looked at again after spare / 32 tokens. So an
+# answer is not led to its end only if these tokens open objects whose endings need nearly all that was spare; with less
+# than 64 spare tokens each token is looked at. Not tuned otherwise.
+LOOK_EVERY = 32
+# With this many spare tokens, a token behind which no ending is found in time is not replaced: later searches may find
+# one. Not tuned.
+FAR_TOKENS = 256
+MOST_ENDINGS = 256  # the endings of this many formats' empty answers are remembered; not tuned
 MOST_PREPARED = 64  # this many compiled formats wait for their rows; older ones are compiled again. Not tuned
 
 
@@ -39,18 +44,24 @@ class RowFormat:
     """One row's matcher; `error` is why the row cannot be held to its format any longer, "" while it can."""
 
     __slots__ = (
-        *("_ahead", "_distance", "_ending", "_endings", "_leads", "_matcher", "_searched_s", "_spent_s", "_tokens"),
+        *("_ahead", "_ending", "_endings", "_leads", "_look_at", "_matcher", "_searched_s", "_spent_s", "_tokens"),
         *("error", "led"),
     )
 
     def __init__(
-        self, matcher: LLMatcher, endings: AnswerEndings, form: AnswerForm = PLAIN, generated_ids: Sequence[int] = ()
+        self,
+        matcher: LLMatcher,
+        endings: AnswerEndings,
+        form: AnswerForm = PLAIN,
+        generated_ids: Sequence[int] = (),
+        ending: list[int] | None = None,
     ) -> None:
-        """`generated_ids` are the answer's first tokens, which were generated before."""
+        """`generated_ids` are the answer's first tokens, generated before; `ending` is a known one without any."""
         self._matcher, self._spent_s, self._tokens, self.error = matcher, 0.0, 0, ""
         self._endings, self._leads, self._searched_s = endings, endings.leads(form), 0.0
-        self._ending: list[int] | None = None  # an ending of the answer behind its present tokens, if one is known
-        self._distance = 0  # the length of the ending that was known last
+        # an ending of the answer behind its present tokens, if one is known
+        self._ending = None if generated_ids else ending
+        self._look_at = 0  # the number of tokens of this row from which on its ending is looked for again
         self._ahead = False  # whether the matcher has consumed a token that the row gets only now
         self.led = False  # whether the row got a token that the model had not chosen
         matcher.consume_tokens(list(generated_ids))
@@ -73,14 +84,15 @@ class RowFormat:
 
     def fitting(self, token: int, left: int) -> int:
         """Returns the next token of a row that gets at most `left` more: `token`, unless no ending fits behind it."""
-        far = left > self._distance + FAR_TOKENS
-        if self.error or (far and self._tokens % FAR_EVERY):
+        if self.error or self._tokens < self._look_at:
             return token
         ending = self._present_ending(left)
-        if ending is None or len(ending) > left:
+        spare = left if ending is None else left - len(ending)
+        self._look_at = self._tokens + max(1, spare // LOOK_EVERY)
+        if ending is None or spare < 0:
             return token
         self._ending = self._behind(token, ending, left - 1)
-        if self._ending is not None or far or self.error:
+        if self._ending is not None or spare > FAR_TOKENS or self.error:
             return token
         self.led = True
         return self._take_first(ending)
@@ -103,7 +115,6 @@ class RowFormat:
         """Returns an ending of the answer so far, the shortest that it finds if others need more than `left` tokens."""
         if self._ending is None:
             self._ending = self._search(self._matcher, PRESENT_SEARCH_S, left)
-            self._distance = len(self._ending or ())
         return self._ending
 
     def _behind(self, token: int, ending: list[int], left: int) -> list[int] | None:
@@ -160,12 +171,14 @@ class FormatMasks:
         """`checks` knows the same vocabulary."""
         self._vocabulary, self._checks, self._endings = vocabulary, checks, AnswerEndings(vocabulary)
         self._prepared: deque[tuple[JsonFormat, LLMatcher]] = deque(maxlen=MOST_PREPARED)
+        self._first_endings: dict[JsonFormat, list[int] | None] = {}
 
     def prepare(self, format: JsonFormat, caller: str = "") -> str | None:
         """Compiles a format for one row that will come, in any thread; returns why that is impossible, or None."""
         problem = self._checks.problem_of(format, caller)
         if problem is None:
             self._prepared.append((format, compiled(format, self._vocabulary)))
+            self._remember_ending(*self._prepared[-1])
         return problem
 
     def matcher(self, format: JsonFormat, generated_ids: Sequence[int]) -> RowFormat | str:
@@ -173,11 +186,21 @@ class FormatMasks:
         found = next((one for one in tuple(self._prepared) if one[0] == format), None)
         if found is not None:
             self._prepared.remove(found)
-            return RowFormat(found[1], self._endings, format.answer_form, generated_ids)
+            return self._row(format, found[1], generated_ids)
         problem = self._checks.problem_of(format)
-        if problem is not None:
-            return problem
-        return RowFormat(compiled(format, self._vocabulary), self._endings, format.answer_form, generated_ids)
+        return problem or self._row(format, compiled(format, self._vocabulary), generated_ids)
+
+    def _row(self, format: JsonFormat, matcher: LLMatcher, generated_ids: Sequence[int]) -> RowFormat:
+        ending = self._first_endings.get(format)
+        return RowFormat(matcher, self._endings, format.answer_form, generated_ids, ending)
+
+    def _remember_ending(self, format: JsonFormat, matcher: LLMatcher) -> None:
+        """Looks for the ending of an empty answer, which takes long because the matcher is new."""
+        if format not in self._first_endings:
+            leads, until_s = self._endings.leads(format.answer_form), thread_time() + PRESENT_SEARCH_S
+            while len(self._first_endings) >= MOST_ENDINGS:
+                self._first_endings.pop(next(iter(self._first_endings)), None)
+            self._first_endings[format] = self._endings.short(matcher, until_s, leads)
 
 
 def load_format_masks(tokenizer: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> FormatMasks | None:

@@ -6,7 +6,7 @@ import pytest
 from llguidance import LLTokenizer
 
 from inference.engine_requests import JsonFormat
-from inference.json_grammar import FormatChecks, compiled
+from inference.json_grammar import FormatChecks, FormatVerdict, compiled
 from request_body import AnswerForm
 from settings import BUNDLED_MODEL
 
@@ -83,7 +83,7 @@ def test_an_object_with_more_keys_than_a_grammar_can_hold_is_told_so():
 
 def test_a_verdict_is_remembered():
     checks = FormatChecks()
-    checks._verdicts[JsonFormat("{}")] = "known"
+    checks._verdicts[JsonFormat("{}")] = FormatVerdict("known")
     assert checks.problem_of(JsonFormat("{}")) == "known"
 
 

@@ -96,3 +96,81 @@ def test_each_limit_from_the_shortest_answer_on_gives_a_valid_answer(schema, tem
     done = drain(engine)
     for id, limit in limits.items():
         assert_whole(done[id], schema, limit)
+
+
+@pytest.mark.parametrize("cut", [1, 7, 20, 33, 39])
+@pytest.mark.parametrize("schema", HARD, ids=range(len(HARD)))
+def test_a_row_that_was_preempted_near_its_limit_still_ends_validly(schema, cut):
+    bundled = known("bundled")
+    limit = shortest(JsonFormat(json.dumps(schema)), masks_of_bundled()) + 25
+    engine = Engine(bundled.loaded, AMPLE)
+    engine.insert([asked(schema, limit, 1.0, seed=cut)])
+    for _ in range(cut):
+        if ended := engine.step():
+            assert_whole(ended[0], schema, limit)
+            return
+    other = Engine(bundled.loaded, AMPLE)
+    other.insert([engine.preempt("a")])
+    assert_whole(drain(other)["a"], schema, limit)
+
+
+@pytest.mark.parametrize("schema", HARD, ids=range(len(HARD)))
+def test_guesses_change_no_token_of_an_answer_that_is_led_to_its_end(schema):
+    bundled = known("bundled")
+    limit = shortest(JsonFormat(json.dumps(schema)), masks_of_bundled()) + 30
+    done = []
+    for options in (EngineOptions(), EngineOptions(guessing=Guessing(8))):
+        engine = Engine(bundled.loaded, AMPLE, options)
+        engine.insert([asked(schema, limit)])
+        done.append(drain(engine)["a"])
+        assert_whole(done[-1], schema, limit)
+    assert done[0].generated_ids == done[1].generated_ids
+
+
+def test_an_answer_is_told_apart_from_one_that_ends_by_itself():
+    free, led = (drained(asked(TABLE, limit)) for limit in (1000, 60))
+    assert (free.reason, led.reason) == ("eos", "landed")
+
+
+def drained(sequence: DecodingRequest) -> FinishedRow:
+    engine = Engine(known("bundled").loaded, AMPLE)
+    engine.insert([sequence])
+    return drain(engine)[sequence.id]
+
+
+@pytest.mark.parametrize("limit", [3, 4, 5])
+def test_an_answer_that_is_complete_at_its_limit_needs_no_end_of_sequence(limit):
+    [row] = [drained(replace(asked({}, limit), format=JsonFormat(pattern="(a|b)+")))]
+    assert (row.reason, len(row.generated_ids) <= limit) in {("landed", True), ("eos", True)}
+    text = known("bundled").loaded.tokenizer.decode(row.generated_ids, skip_special_tokens=True)
+    assert re.fullmatch("(a|b)+", text)
+
+
+def test_logprobs_of_a_token_that_was_replaced_are_its_own():
+    row = drained(replace(asked(TABLE, 40), top_logprobs=2))
+    assert row.reason == "landed"
+    assert tuple(one.id for one in row.logprobs) == row.generated_ids
+
+
+def test_thinking_leaves_room_for_the_answer():
+    form = AnswerForm(opening="<user>", closing="<assistant>", opened=True)
+    format = JsonFormat(json.dumps(TABLE), answer_form=form)
+    limit = shortest(format, masks_of_bundled()) + 10
+    row = drained(replace(asked(TABLE, limit, 2.0, seed=3), format=format))
+    text = known("bundled").loaded.tokenizer.decode(row.generated_ids, skip_special_tokens=False)
+    assert row.reason == "landed"
+    jsonschema_rs.validator_for(TABLE).validate(json.loads(text.partition("<assistant>")[2].partition("<eos>")[0]))
+
+
+def test_a_limit_that_holds_no_answer_ends_the_row_as_before():
+    least = shortest(JsonFormat(json.dumps(TABLE)), masks_of_bundled())
+    assert drained(asked(TABLE, least - 1)).reason == "limit"
+
+
+def test_one_row_that_is_led_beside_a_plain_one_leaves_the_plain_tokens_unchanged():
+    bundled = known("bundled")
+    engine = Engine(bundled.loaded, AMPLE)
+    engine.insert([bundled.pool[1].sequence("plain"), asked(TABLE, 40), bundled.pool[2].sequence("other")])
+    done = drain(engine)
+    assert done["a"].reason == "landed"
+    assert (done["plain"].generated_ids, done["other"].generated_ids) == (bundled.pool[1].answer, bundled.pool[2].answer)
