@@ -15,7 +15,7 @@ from llguidance import LLMatcher, LLTokenizer
 from request_body import AnswerForm
 
 # The bytes in the order in which a walk tries them: what ends a value, the shortest values, then others.
-ORDER = b'0123456789aA,"ntf{[-:. bcdeghijklmopqrsuvwxyzBCDEFGHIJKLMNOPQRSTUVWXYZ_/@+#()<>*=?!$%&\';^`|~}]\n\t\r\\'
+ORDER = b"0123456789aA@-.:,\"ntf{[ bcdeghijklmopqrsuvwxyzBCDEFGHIJKLMNOPQRSTUVWXYZ_/+#()<>*=?!$%&';^`|~}]\n\t\r\\"
 EVERY = ORDER + bytes(byte for byte in range(256) if byte not in ORDER)
 MOST_BYTES = 4096  # of an ending that is looked for; not tuned otherwise
 MOST_CHOICES = 128  # bytes that the grammar leaves free at one place; a text that never ends has no more. Not tuned
@@ -92,9 +92,7 @@ class AnswerEndings:
                     return [*lead, *self._tokens(behind, ending)]
         return None
 
-    def shortest(
-        self, matcher: LLMatcher, until_s: float, leads: Sequence[Sequence[int]] = ((),)
-    ) -> list[int] | None:
+    def shortest(self, matcher: LLMatcher, until_s: float, leads: Sequence[Sequence[int]] = ((),)) -> list[int] | None:
         """Returns the shortest ending that it finds before this `thread_time`.
 
         At each place where the grammar leaves a choice, it compares the endings behind each next byte.
@@ -155,7 +153,10 @@ class AnswerEndings:
     def _branches(self, matcher: LLMatcher) -> list[int]:
         if self._allows(matcher, b'"') and self._inside_text(matcher):
             return [*b'"']
-        return self._allowed(matcher, [*dict.fromkeys(b'}],"' + EVERY)])[:MOST_BRANCHES]
+        allowed = self._allowed(matcher, [*dict.fromkeys(b'}],"' + EVERY)])
+        if len(allowed) > MOST_BRANCHES:  # one of each kind
+            allowed = [*{KIND[byte]: byte for byte in reversed(allowed)}.values()][::-1]
+        return allowed[:MOST_BRANCHES]
 
     def _allowed(self, matcher: LLMatcher, order: Iterable[int]) -> list[int]:
         return [byte for byte in order if self._allows(matcher, bytes([byte]))]
@@ -175,5 +176,3 @@ class AnswerEndings:
         """Returns the ending in few tokens, or in single bytes if the matcher does not take these."""
         ids = self._vocabulary.tokenize_bytes(ending)
         return ids if self.completes(matcher, ids) else self._ids(ending)
-
-

@@ -25,10 +25,10 @@ from request_body import PLAIN, AnswerForm
 # the first. A row that takes more is refused, so that no format slows down others for long. Not tuned otherwise.
 ROW_BURST_S = 0.3
 ROW_TOKEN_S = 0.002
-# CPU time of a search for an ending: of the answer so far, behind a token, and of all searches at once and for each
-# token. Most searches take 0.1 to 0.5 ms, and most tokens need none. Not tuned otherwise.
-PRESENT_SEARCH_S, SEARCH_S = 0.01, 0.003
-SEARCH_BURST_S, SEARCH_TOKEN_S = 0.1, 0.0005
+# CPU time of a search for an ending, and of all of a row's searches: at once and for each token. Most searches take 0.1
+# to 0.5 ms, those in patterns 4 ms, and most tokens need none. Not tuned otherwise.
+SEARCH_S = 0.02
+SEARCH_BURST_S, SEARCH_TOKEN_S = 0.2, 0.001
 # A row whose limit leaves it `spare` tokens more than its ending needs is looked at again after spare / 32 tokens. So an
 # answer is not led to its end only if these tokens open objects whose endings need nearly all that was spare; with less
 # than 64 spare tokens each token is looked at. Not tuned otherwise.
@@ -114,7 +114,7 @@ class RowFormat:
     def _present_ending(self, left: int) -> list[int] | None:
         """Returns an ending of the answer so far, the shortest that it finds if others need more than `left` tokens."""
         if self._ending is None:
-            self._ending = self._search(self._matcher, PRESENT_SEARCH_S, left)
+            self._ending = self._search(left, thorough=True)
         return self._ending
 
     def _behind(self, token: int, ending: list[int], left: int) -> list[int] | None:
@@ -123,11 +123,11 @@ class RowFormat:
         self._ahead = not self.error
         if self.error:
             return None
-        if ending and token == ending[0]:
-            return ending[1:]
-        if len(ending) <= left and self._endings.completes(self._matcher, ending):
-            return ending
-        found = self._search(self._matcher, SEARCH_S)
+        # inside a text, the same ending fits behind most tokens; in a pattern, often the ending without its first token
+        for known in (ending[1:], ending) if ending else (ending,):
+            if len(known) <= left and self._endings.completes(self._matcher, known):
+                return known
+        found = self._search(left)
         if found is not None and len(found) <= left:
             return found
         self._matcher.rollback(1)
@@ -142,14 +142,14 @@ class RowFormat:
         self._ending, self._ahead = ending[1:], True
         return ending[0]
 
-    def _search(self, matcher: LLMatcher, most_s: float, fitting: int | None = None) -> list[int] | None:
-        """Returns an ending, None if it finds none in time; searches thoroughly for one of `fitting` tokens, if given."""
+    def _search(self, most: int, *, thorough: bool = False) -> list[int] | None:
+        """Returns an ending, None if none is found in time; a thorough search goes on until it has at most `most` tokens."""
         began = thread_time()
         if self._searched_s > SEARCH_BURST_S + SEARCH_TOKEN_S * self._tokens:
             return None
-        found = self._endings.short(matcher, began + most_s, self._leads)
-        if fitting is not None and (found is None or len(found) > fitting):
-            found = self._endings.shortest(matcher, began + most_s, self._leads)
+        found = self._endings.short(self._matcher, began + SEARCH_S, self._leads)
+        if thorough and (found is None or len(found) > most):
+            found = self._endings.shortest(self._matcher, began + SEARCH_S, self._leads)
         self._searched_s += thread_time() - began
         return found
 
@@ -197,7 +197,7 @@ class FormatMasks:
     def _remember_ending(self, format: JsonFormat, matcher: LLMatcher) -> None:
         """Looks for the ending of an empty answer, which takes long because the matcher is new."""
         if format not in self._first_endings:
-            leads, until_s = self._endings.leads(format.answer_form), thread_time() + PRESENT_SEARCH_S
+            leads, until_s = self._endings.leads(format.answer_form), thread_time() + SEARCH_S
             while len(self._first_endings) >= MOST_ENDINGS:
                 self._first_endings.pop(next(iter(self._first_endings)), None)
             self._first_endings[format] = self._endings.short(matcher, until_s, leads)
