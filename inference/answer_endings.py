@@ -14,7 +14,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from request_body import AnswerForm
 
-# The bytes in the order in which a walk tries them: what ends a value, the shortest values, then others.
+# The bytes in the order in which a walk tries them: the shortest values, then others; what closes is tried before them.
 ORDER = b"0123456789aA@-.:,\"ntf{[ bcdeghijklmopqrsuvwxyzBCDEFGHIJKLMNOPQRSTUVWXYZ_/+#()<>*=?!$%&';^`|~}]\n\t\r\\"
 EVERY = ORDER + bytes(byte for byte in range(256) if byte not in ORDER)
 MOST_BYTES = 4096  # of an ending that is looked for; not tuned otherwise
@@ -43,7 +43,7 @@ class Taken:
         """Returns the byte that is chosen next.
 
         Behind the same bytes, the first one of those chosen least lately is chosen twice, the second one eight times,
-        the third one 32 times: a recursion that takes the wrong way twice has more turns of the right one than it needs.
+        the third one 32 times: a recursion that takes the wrong way twice has enough turns of the right one.
         """
         least = min(map(self._times, allowed))
         least_taken = [byte for byte in allowed if self._times(byte) == least]

@@ -35,8 +35,8 @@ LIMITS = LLParserLimits(
     verbose_errors=False,
 )
 COMPILED_WITHIN_S = 0.3  # CPU time; ordinary schemas take 1 to 13 ms, 60 KB of required names 50. Not tuned otherwise
-# A check looks for the shortest answer in this CPU time, if it has taken less until then: a search takes 1 to 30 ms, and
-# where a pattern leaves many choices, all of it. Not tuned otherwise.
+# A check that has taken less than this CPU time looks for the shortest answer, for as long: a search takes 1 to 30 ms,
+# and all of this time where a pattern leaves many choices. Not tuned otherwise.
 SHORTEST_WITHIN_S = 0.05
 TRIED_TOKENS = 64  # a check generates this many tokens: enough for a schema's first values. Not tuned otherwise
 MOST_VERDICTS = 256  # this many verdicts are remembered, each with a format of at most 64 KiB; not tuned
@@ -114,7 +114,7 @@ class FormatChecks:
         return self._verdict(format, caller).problem
 
     def shortest_tokens(self, format: JsonFormat, caller: str = "") -> int | None:
-        """Returns the tokens of the shortest answer that a check found, None if it found none or lacks the tokens."""
+        """Returns the tokens of the shortest answer that was found, None without one or without the tokens."""
         return self._verdict(format, caller).shortest_tokens
 
     def _verdict(self, format: JsonFormat, caller: str) -> FormatVerdict:
@@ -143,7 +143,7 @@ def _exceeded_bound(format: JsonFormat) -> str | None:
 
 
 def checker(given: str) -> Callable[[str], str]:
-    """Returns the function that FormatChecks calls in separate processes: from a format to its verdict, both as JSON."""
+    """Returns the function that FormatChecks calls in separate processes: from a format to its verdict, as JSON."""
     tokenizer, vocabulary_size, eos_id = json.loads(given)
     try:
         vocabulary = LLTokenizer(tokenizer or "byte", n_vocab=vocabulary_size, eos_token=eos_id)

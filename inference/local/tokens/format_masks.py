@@ -29,9 +29,9 @@ ROW_TOKEN_S = 0.002
 # to 0.5 ms, those in patterns 4 ms, and most tokens need none. Not tuned otherwise.
 SEARCH_S = 0.02
 SEARCH_BURST_S, SEARCH_TOKEN_S = 0.2, 0.001
-# A row whose limit leaves it `spare` tokens more than its ending needs is looked at again after spare / 32 tokens. So an
-# answer is not led to its end only if these tokens open objects whose endings need nearly all that was spare; with less
-# than 64 spare tokens each token is looked at. Not tuned otherwise.
+# A row whose limit leaves it `spare` tokens more than its ending needs is looked at again after spare / 32 tokens, and at
+# each token below 64. So an answer is not led to its end only if these few tokens open objects whose endings need nearly
+# all that was spare. Not tuned otherwise.
 LOOK_EVERY = 32
 # With this many spare tokens, a token behind which no ending is found in time is not replaced: later searches may find
 # one. Not tuned.
@@ -118,7 +118,7 @@ class RowFormat:
         return self._ending
 
     def _behind(self, token: int, ending: list[int], left: int) -> list[int] | None:
-        """Lets the matcher consume a token if it finds an ending of at most `left` tokens behind it, which it returns."""
+        """Returns an ending of at most `left` tokens behind a token, which the matcher then has consumed, or None."""
         self._advance(token)
         self._ahead = not self.error
         if self.error:
@@ -143,7 +143,7 @@ class RowFormat:
         return ending[0]
 
     def _search(self, most: int, *, thorough: bool = False) -> list[int] | None:
-        """Returns an ending, None if none is found in time; a thorough search goes on until it has at most `most` tokens."""
+        """Returns an ending or None; a `thorough` search looks for a shorter one if it has above `most` tokens."""
         began = thread_time()
         if self._searched_s > SEARCH_BURST_S + SEARCH_TOKEN_S * self._tokens:
             return None
@@ -177,8 +177,9 @@ class FormatMasks:
         """Compiles a format for one row that will come, in any thread; returns why that is impossible, or None."""
         problem = self._checks.problem_of(format, caller)
         if problem is None:
-            self._prepared.append((format, compiled(format, self._vocabulary)))
-            self._remember_ending(*self._prepared[-1])
+            matcher = compiled(format, self._vocabulary)
+            self._remember_ending(format, matcher)  # before the engine's thread can take the matcher
+            self._prepared.append((format, matcher))
         return problem
 
     def matcher(self, format: JsonFormat, generated_ids: Sequence[int]) -> RowFormat | str:

@@ -87,6 +87,28 @@ def test_a_verdict_is_remembered():
     assert checks.problem_of(JsonFormat("{}")) == "known"
 
 
+BY_TOKENS = FormatChecks((BUNDLED_MODEL / "tokenizer.json").read_text(), 1280, 1)
+
+
+@pytest.mark.parametrize(
+    ("format", "tokens"),
+    [
+        (JsonFormat(), 2),
+        (JsonFormat(pattern="yes|no"), 1),
+        (JsonFormat('{"enum": ["a long value", "b"]}'), 3),
+        (JsonFormat('{"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 2}'), 9),
+        (JsonFormat(pattern="(.*a){20}b"), None),  # a walk does not find its way through it
+        (JsonFormat('{"type": "foo"}'), None),
+    ],
+)
+def test_the_shortest_answer_of_a_format_is_counted_in_the_models_tokens(format, tokens):
+    assert BY_TOKENS.shortest_tokens(format) == tokens
+
+
+def test_a_servers_tokens_are_unknown_so_that_its_shortest_answer_is_too():
+    assert CHECKS.shortest_tokens(JsonFormat()) is None
+
+
 SCHEMA = (
     '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false}'
 )

@@ -94,10 +94,10 @@ def test_each_limit_from_the_shortest_answer_on_gives_a_valid_answer(schema, tem
     least = shortest(JsonFormat(json.dumps(schema)))
     engine = Engine(bundled.loaded, AMPLE)
     limits = {f"{limit}": limit for limit in range(least, least + 60, 4)}
-    engine.insert([replace(asked(schema, limit, temperature, limit), id=id) for id, limit in limits.items()])
+    engine.insert([replace(asked(schema, limit, temperature, limit), id=name) for name, limit in limits.items()])
     done = drain(engine)
-    for id, limit in limits.items():
-        assert_whole(done[id], schema, limit)
+    for name, limit in limits.items():
+        assert_whole(done[name], schema, limit)
 
 
 @pytest.mark.parametrize("cut", [1, 7, 20, 33, 39])
@@ -156,9 +156,9 @@ def test_logprobs_of_a_token_that_was_replaced_are_its_own():
 
 def test_thinking_leaves_room_for_the_answer():
     form = AnswerForm(opening="<user>", closing="<assistant>", opened=True)
-    format = JsonFormat(json.dumps(TABLE), answer_form=form)
-    limit = shortest(format) + 10
-    row = drained(replace(asked(TABLE, limit, 2.0, seed=3), format=format))
+    behind = JsonFormat(json.dumps(TABLE), answer_form=form)
+    limit = shortest(behind) + 10
+    row = drained(replace(asked(TABLE, limit, 2.0, seed=3), format=behind))
     text = known("bundled").loaded.tokenizer.decode(row.generated_ids, skip_special_tokens=False)
     assert row.reason == "landed"
     jsonschema_rs.validator_for(TABLE).validate(json.loads(text.partition("<assistant>")[2].partition("<eos>")[0]))
