@@ -46,22 +46,24 @@ LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
     # turns of tenants
     "webapp": 7584,
-    # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
-    "protocol": 5608,
+    # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages; limits
+    # below the shortest answer of a format
+    "protocol": 5629,
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
-    # which stop string ended an answer; kicks end long pauses
-    "tasks": 5592,
+    # which stop string ended an answer; kicks end long pauses; answers that were led to their end
+    "tasks": 5596,
     "processes": 1556,  # the script that starts a child lies here: the trainer lowers its priority with it
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker
     "scheduling": 8716,
     "learning": 3560,
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
-    # a server's tokenizer is tried for its ids; which stop string ended an answer
-    "inference": 12_453,
+    # a server's tokenizer is tried for its ids; which stop string ended an answer; answers in a format are led to their
+    # end, whose shortest way is looked for
+    "inference": 12_795,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
-    # the removal of a tenant; which stop string ended an answer
-    "models": 9254,
+    # the removal of a tenant; which stop string ended an answer; an answer led to its end has no length of its own
+    "models": 9255,
     "cli": 6878,  # a start says what it waits for; the removal of a tenant; the audit of commands
     "migrations": 275,
     "benchmarks": 10_565,  # 10,500 and the papers' round robin, which was in `scheduling`

@@ -29,9 +29,9 @@ ROW_TOKEN_S = 0.002
 # to 0.5 ms, those in patterns 4 ms, and most tokens need none. Not tuned otherwise.
 SEARCH_S = 0.02
 SEARCH_BURST_S, SEARCH_TOKEN_S = 0.2, 0.001
-# A row whose limit leaves it `spare` tokens more than its ending needs is looked at again after spare / 32 tokens, and at
-# each token below 64. So an answer is not led to its end only if these few tokens open objects whose endings need nearly
-# all that was spare. Not tuned otherwise.
+# A row whose limit leaves it `spare` tokens more than its ending needs is looked at again after spare / 32 tokens, and
+# at each token below 64. So an answer is not led to its end only if these few tokens open objects whose endings need
+# nearly all that was spare. Not tuned otherwise.
 LOOK_EVERY = 32
 # With this many spare tokens, a token behind which no ending is found in time is not replaced: later searches may find
 # one. Not tuned.

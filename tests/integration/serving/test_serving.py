@@ -1,5 +1,6 @@
 """A worker's threads on a real engine and a real Postgres: leases, answers, memory, cancels, slices, joins."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,6 +62,26 @@ def test_an_answer_is_stored_with_the_tokens_of_its_prompt_that_its_tenant_had_c
     assert (cached["first"], cached["others"]) == (0, 0)
     assert cached["second"] >= 32
     assert stage.requests("output_text")["second"] == serving.alone(words + "second", 4)
+
+
+@pytest.mark.parametrize("joins", [False, True], ids=["static", "continuous"])
+def test_an_answer_in_json_is_whole_at_its_limit_and_no_stop_string_cuts_it(
+    stage: Stage, serving: Serving, joins: bool
+):
+    schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]}
+    body = {
+        "format": {"type": "json_schema", "name": "n", "schema": schema},
+        "stop": ["a", ":"],
+        "sampling": {"temperature": 1.0, "seed": 1, "stop_token_ids": [*range(3, 200)]},
+    }
+    stage.request("r1", body=body, limit_tokens=30)
+    serving.serve("r1", joins=joins)
+    [(status, reason, tokens, text)] = stage.requests(
+        "status", "finish_reason", "output_tokens", "output_text"
+    ).values()
+    assert (status, reason) == ("completed", "landed")
+    assert tokens <= 30
+    assert isinstance(json.loads(text)["a"], str)
 
 
 def test_a_batch_delivered_twice_runs_once(stage: Stage, serving: Serving):
