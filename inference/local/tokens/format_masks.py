@@ -44,7 +44,7 @@ class RowFormat:
     """One row's matcher; `error` is why the row cannot be held to its format any longer, "" while it can."""
 
     __slots__ = (
-        *("_ahead", "_ending", "_endings", "_leads", "_look_at", "_matcher", "_searched_s", "_spent_s", "_tokens"),
+        *("_ahead", "_ending", "_endings", "_fits", "_leads", "_look_at", "_matcher", "_searched_s", "_spent_s", "_tokens"),
         *("error", "led"),
     )
 
@@ -59,8 +59,8 @@ class RowFormat:
         """`generated_ids` are the answer's first tokens, generated before; `ending` is a known one without any."""
         self._matcher, self._spent_s, self._tokens, self.error = matcher, 0.0, 0, ""
         self._endings, self._leads, self._searched_s = endings, endings.leads(form), 0.0
-        # an ending of the answer behind its present tokens, if one is known
-        self._ending = None if generated_ids else ending
+        self._ending = None if generated_ids else ending  # the ending of the answer that was found last
+        self._fits = self._ending is not None  # whether it is known to be one behind the present tokens
         self._look_at = 0  # the number of tokens of this row from which on its ending is looked for again
         self._ahead = False  # whether the matcher has consumed a token that the row gets only now
         self.led = False  # whether the row got a token that the model had not chosen
@@ -91,11 +91,13 @@ class RowFormat:
         self._look_at = self._tokens + max(1, spare // LOOK_EVERY)
         if ending is None or spare < 0:
             return token
-        self._ending = self._behind(token, ending, left - 1)
-        if self._ending is not None or spare > FAR_TOKENS or self.error:
-            return token
-        self.led = True
-        return self._take_first(ending)
+        found = self._behind(token, ending, left - 1)
+        if found is not None:
+            self._ending = found
+        elif spare <= FAR_TOKENS and not self.error:
+            self.led = True
+            return self._take_first(ending)
+        return token
 
     def consume(self, token: int) -> None:
         """Adds the next token of the answer; sets `error`."""
@@ -103,7 +105,7 @@ class RowFormat:
         if self._ahead:
             self._ahead = False
             return
-        self._ending = None
+        self._fits = False
         self._advance(token)
 
     def _advance(self, token: int) -> None:
@@ -113,8 +115,9 @@ class RowFormat:
 
     def _present_ending(self, left: int) -> list[int] | None:
         """Returns an ending of the answer so far, the shortest that it finds if others need more than `left` tokens."""
-        if self._ending is None:
+        if not self._fits and (self._ending is None or not self._endings.completes(self._matcher, self._ending)):
             self._ending = self._search(left, thorough=True)
+        self._fits = self._ending is not None
         return self._ending
 
     def _behind(self, token: int, ending: list[int], left: int) -> list[int] | None:
@@ -139,7 +142,7 @@ class RowFormat:
         if not ending:
             return self._endings.eos_id
         self._advance(ending[0])
-        self._ending, self._ahead = ending[1:], True
+        self._ending, self._fits, self._ahead = ending[1:], True, True
         return ending[0]
 
     def _search(self, most: int, *, thorough: bool = False) -> list[int] | None:
