@@ -79,6 +79,13 @@ class AnswerEndings:
             return bool(matcher.is_accepting())
         return bool(matcher.validate_tokens([*ending, self.eos_id]) == len(ending) + 1)
 
+    def rests(self, ending: Sequence[int], token: int) -> Iterable[list[int]]:
+        """Yields what may remain of an ending behind a token: without its first token, or without the token's bytes."""
+        yield [*ending[1:]]
+        text, begun = self._bytes(ending), self._bytes([token])
+        if text.startswith(begun):
+            yield [*self._vocabulary.tokenize_bytes(text[len(begun) :])]
+
     def short(self, matcher: LLMatcher, until_s: float, leads: Sequence[Sequence[int]] = ((),)) -> list[int] | None:
         """Returns a short ending, or None if the walk finds none before this `thread_time`.
 

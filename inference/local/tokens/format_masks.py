@@ -19,7 +19,6 @@ from torch import Tensor
 from inference.answer_endings import AnswerEndings
 from inference.engine_requests import JsonFormat
 from inference.json_grammar import FormatChecks, compiled
-from request_body import PLAIN, AnswerForm
 
 # CPU time that a row's format may take at once, and for each token. Ordinary formats take 0.06 ms a token, and 2 ms for
 # the first. A row that takes more is refused, so that no format slows down others for long. Not tuned otherwise.
@@ -29,13 +28,15 @@ ROW_TOKEN_S = 0.002
 # to 0.5 ms, those in patterns 4 ms, and most tokens need none. Not tuned otherwise.
 SEARCH_S = 0.02
 SEARCH_BURST_S, SEARCH_TOKEN_S = 0.2, 0.001
-# A row whose limit leaves it `spare` tokens more than its ending needs is looked at again after spare / 32 tokens, and
-# at each token below 64. So an answer is not led to its end only if these few tokens open objects whose endings need
-# nearly all that was spare. Not tuned otherwise.
-LOOK_EVERY = 32
+# A row is looked at after each token once its limit leaves it fewer spare tokens, beyond its ending, than a quarter of
+# its schema's characters, and before that after a 16th of the spare tokens above them. An object's keys stand in its
+# schema, with types around them, so that no token asks for much more by opening one. Not tuned otherwise.
+LEAST_JUMP, MOST_JUMP, CHARACTERS_PER_TOKEN = 64, 256, 4
+LOOK_EVERY = 16
 # With this many spare tokens, a token behind which no ending is found in time is not replaced: later searches may find
 # one. Not tuned.
 FAR_TOKENS = 256
+JSON_OBJECT = JsonFormat()
 MOST_ENDINGS = 256  # the endings of this many formats' empty answers are remembered; not tuned
 MOST_PREPARED = 64  # this many compiled formats wait for their rows; older ones are compiled again. Not tuned
 
@@ -44,7 +45,19 @@ class RowFormat:
     """One row's matcher; `error` is why the row cannot be held to its format any longer, "" while it can."""
 
     __slots__ = (
-        *("_ahead", "_ending", "_endings", "_fits", "_leads", "_look_at", "_matcher", "_searched_s", "_spent_s", "_tokens"),
+        *(
+            "_ahead",
+            "_ending",
+            "_endings",
+            "_fits",
+            "_jump",
+            "_leads",
+            "_look_at",
+            "_matcher",
+            "_searched_s",
+            "_spent_s",
+            "_tokens",
+        ),
         *("error", "led"),
     )
 
@@ -52,15 +65,17 @@ class RowFormat:
         self,
         matcher: LLMatcher,
         endings: AnswerEndings,
-        form: AnswerForm = PLAIN,
+        format: JsonFormat = JSON_OBJECT,
         generated_ids: Sequence[int] = (),
         ending: list[int] | None = None,
     ) -> None:
         """`generated_ids` are the answer's first tokens, generated before; `ending` is a known one without any."""
         self._matcher, self._spent_s, self._tokens, self.error = matcher, 0.0, 0, ""
-        self._endings, self._leads, self._searched_s = endings, endings.leads(form), 0.0
+        self._endings, self._leads, self._searched_s = endings, endings.leads(format.answer_form), 0.0
         self._ending = None if generated_ids else ending  # the ending of the answer that was found last
         self._fits = self._ending is not None  # whether it is known to be one behind the present tokens
+        characters = len(format.schema or format.pattern or format.grammar or "")
+        self._jump = min(max(LEAST_JUMP, characters // CHARACTERS_PER_TOKEN), MOST_JUMP)
         self._look_at = 0  # the number of tokens of this row from which on its ending is looked for again
         self._ahead = False  # whether the matcher has consumed a token that the row gets only now
         self.led = False  # whether the row got a token that the model had not chosen
@@ -86,18 +101,22 @@ class RowFormat:
         """Returns the next token of a row that gets at most `left` more: `token`, unless no ending fits behind it."""
         if self.error or self._tokens < self._look_at:
             return token
-        ending = self._present_ending(left)
-        spare = left if ending is None else left - len(ending)
-        self._look_at = self._tokens + max(1, spare // LOOK_EVERY)
-        if ending is None or spare < 0:
+        self._advance(token)
+        if self.error:
+            self._ahead = True
             return token
-        found = self._behind(token, ending, left - 1)
+        found = self._found_behind(token, left - 1)
+        spare = left if found is None else left - len(found)
+        self._look_at = self._tokens + max(1, (spare - self._jump) // LOOK_EVERY)
         if found is not None:
-            self._ending = found
-        elif spare <= FAR_TOKENS and not self.error:
-            self.led = True
-            return self._take_first(ending)
-        return token
+            self._ending, self._fits, self._ahead = found, True, True
+            return token
+        self._matcher.rollback(1)
+        ending = self._present_ending(left)
+        if ending is None or not 0 <= left - len(ending) <= FAR_TOKENS:
+            return token
+        self.led = True
+        return self._take_first(ending)
 
     def consume(self, token: int) -> None:
         """Adds the next token of the answer; sets `error`."""
@@ -120,22 +139,16 @@ class RowFormat:
         self._fits = self._ending is not None
         return self._ending
 
-    def _behind(self, token: int, ending: list[int], left: int) -> list[int] | None:
-        """Returns an ending of at most `left` tokens behind a token, which the matcher then has consumed, or None."""
-        self._advance(token)
-        self._ahead = not self.error
-        if self.error:
-            return None
-        # inside a text, the same ending fits behind most tokens; in a pattern, often the ending without its first token
-        for known in (ending[1:], ending) if ending else (ending,):
-            if len(known) <= left and self._endings.completes(self._matcher, known):
-                return known
-        found = self._search(left)
-        if found is not None and len(found) <= left:
-            return found
-        self._matcher.rollback(1)
-        self._ahead = False
-        return None
+    def _found_behind(self, token: int, most: int) -> list[int] | None:
+        """Returns an ending of at most `most` tokens behind a token that the matcher has just consumed, or None.
+
+        Inside a text, the ending from before fits behind most tokens; elsewhere, often the rest of it.
+        """
+        for ending in () if self._ending is None else (self._ending, *self._endings.rests(self._ending, token)):
+            if len(ending) <= most and self._endings.completes(self._matcher, ending):
+                return ending
+        found = self._search(most)
+        return found if found is not None and len(found) <= most else None
 
     def _take_first(self, ending: list[int]) -> int:
         """Lets the matcher consume the first token of an ending; behind the last one comes the end of sequence."""
@@ -196,7 +209,7 @@ class FormatMasks:
 
     def _row(self, format: JsonFormat, matcher: LLMatcher, generated_ids: Sequence[int]) -> RowFormat:
         ending = self._first_endings.get(format)
-        return RowFormat(matcher, self._endings, format.answer_form, generated_ids, ending)
+        return RowFormat(matcher, self._endings, format, generated_ids, ending)
 
     def _remember_ending(self, format: JsonFormat, matcher: LLMatcher) -> None:
         """Looks for the ending of an empty answer, which takes long because the matcher is new."""
