@@ -23,7 +23,8 @@ PROCESSES = (
     "tasks.training.trainer_process",
     "tasks.serving.remote_worker",
 )
-# modules of ours; each costs a starting process some milliseconds. The last one came with the shortest answers of formats
+# modules of ours, each of which costs a starting process some milliseconds; the last one came with the shortest answers
+# of formats
 MOST_OF_CHORES = 121
 
 

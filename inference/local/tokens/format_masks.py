@@ -101,17 +101,17 @@ class RowFormat:
         """Returns the next token of a row that gets at most `left` more: `token`, unless no ending fits behind it."""
         if self.error or self._tokens < self._look_at:
             return token
-        self._advance(token)
-        if self.error:
-            self._ahead = True
+        self._ahead = True
+        if not self._advance(token):
             return token
         found = self._found_behind(token, left - 1)
         spare = left if found is None else left - len(found)
         self._look_at = self._tokens + max(1, (spare - self._jump) // LOOK_EVERY)
         if found is not None:
-            self._ending, self._fits, self._ahead = found, True, True
+            self._ending, self._fits = found, True
             return token
         self._matcher.rollback(1)
+        self._ahead = False
         ending = self._present_ending(left)
         if ending is None or not 0 <= left - len(ending) <= FAR_TOKENS:
             return token
@@ -127,10 +127,12 @@ class RowFormat:
         self._fits = False
         self._advance(token)
 
-    def _advance(self, token: int) -> None:
+    def _advance(self, token: int) -> bool:
+        """Lets the matcher consume a token; returns whether it could, and otherwise sets `error`."""
         began = thread_time()
         self._matcher.consume_token(token)
         self._spend(thread_time() - began)
+        return not self.error
 
     def _present_ending(self, left: int) -> list[int] | None:
         """Returns an ending of the answer so far, the shortest that it finds if others need more than `left` tokens."""
