@@ -60,7 +60,7 @@ LINES = {
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer; answers in a format are led to their
     # end, whose shortest way is looked for
-    "inference": 12_820,
+    "inference": 12_822,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer; an answer led to its end has no length of its own
     "models": 9255,

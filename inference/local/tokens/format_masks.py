@@ -7,6 +7,7 @@ Otherwise the row gets the next token of the ending that it knows.
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import chain
 from time import thread_time
 from typing import Any
 
@@ -146,7 +147,8 @@ class RowFormat:
 
         Inside a text, the ending from before fits behind most tokens; elsewhere, often the rest of it.
         """
-        for ending in () if self._ending is None else (self._ending, *self._endings.rests(self._ending, token)):
+        known = self._ending
+        for ending in () if known is None else chain((known,), self._endings.rests(known, token)):
             if len(ending) <= most and self._endings.completes(self._matcher, ending):
                 return ending
         found = self._search(most)
