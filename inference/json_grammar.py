@@ -8,10 +8,13 @@ token. Imports no torch.
 import json
 import random
 from collections.abc import Callable
+from time import process_time, thread_time
+from typing import NamedTuple
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
+from inference.answer_endings import AnswerEndings
 from inference.client_schemas import exceeded_bound
 from inference.engine_errors import TooExpensive
 from inference.engine_requests import JsonFormat
@@ -32,6 +35,9 @@ LIMITS = LLParserLimits(
     verbose_errors=False,
 )
 COMPILED_WITHIN_S = 0.3  # CPU time; ordinary schemas take 1 to 13 ms, 60 KB of required names 50. Not tuned otherwise
+# A check that has taken less than this CPU time looks for the shortest answer, for as long: a search takes 1 to 30 ms,
+# and all of this time where a pattern leaves many choices. Not tuned otherwise.
+SHORTEST_WITHIN_S = 0.05
 TRIED_TOKENS = 64  # a check generates this many tokens: enough for a schema's first values. Not tuned otherwise
 MOST_VERDICTS = 256  # this many verdicts are remembered, each with a format of at most 64 KiB; not tuned
 
@@ -86,6 +92,13 @@ def thinking_grammar(form: AnswerForm, vocabulary: LLTokenizer) -> str:
     return f"start: {thinking} @answer\nGAP: /\\n{{0,2}}/\n{until(form.closing)}"
 
 
+class FormatVerdict(NamedTuple):
+    """The result of a format's check."""
+
+    problem: str | None = None  # why answers cannot be held to the format
+    shortest_tokens: int | None = None  # the tokens of the shortest answer that was found
+
+
 class FormatChecks:
     """Checks whether answers can be held to a format, each time in a separate process, and remembers the verdicts.
 
@@ -94,23 +107,31 @@ class FormatChecks:
 
     def __init__(self, tokenizer: str = "", vocabulary_size: int | None = None, eos_id: int | None = None) -> None:
         self._calls = IsolatedCalls(f"{__name__}:checker", json.dumps([tokenizer, vocabulary_size, eos_id]))
-        self._verdicts: dict[JsonFormat, str | None] = {}
+        self._verdicts: dict[JsonFormat, FormatVerdict] = {}
 
     def problem_of(self, format: JsonFormat, caller: str = "") -> str | None:
         """Returns why answers cannot be held to this format, None if they can; each caller has one check at a time."""
+        return self._verdict(format, caller).problem
+
+    def shortest_tokens(self, format: JsonFormat, caller: str = "") -> int | None:
+        """Returns the tokens of the shortest answer that was found, None without one or without the tokens."""
+        return self._verdict(format, caller).shortest_tokens
+
+    def _verdict(self, format: JsonFormat, caller: str) -> FormatVerdict:
         if format not in self._verdicts:
             try:
-                verdict = _exceeded_bound(format) or self._compiled_elsewhere(format, caller)
+                bound = _exceeded_bound(format)
+                verdict = FormatVerdict(bound) if bound else self._compiled_elsewhere(format, caller)
             except TooExpensive as error:
-                verdict = str(error)
+                verdict = FormatVerdict(str(error))
             while len(self._verdicts) >= MOST_VERDICTS:
                 self._verdicts.pop(next(iter(self._verdicts)), None)
             self._verdicts[format] = verdict
         return self._verdicts[format]
 
-    def _compiled_elsewhere(self, format: JsonFormat, caller: str) -> str | None:
+    def _compiled_elsewhere(self, format: JsonFormat, caller: str) -> FormatVerdict:
         given = json.dumps({"schema": format.schema, "pattern": format.pattern, "grammar": format.grammar})
-        return self._calls.call(given, COMPILED_WITHIN_S, caller) or None
+        return FormatVerdict(*json.loads(self._calls.call(given, COMPILED_WITHIN_S, caller)))
 
 
 def _exceeded_bound(format: JsonFormat) -> str | None:
@@ -122,22 +143,29 @@ def _exceeded_bound(format: JsonFormat) -> str | None:
 
 
 def checker(given: str) -> Callable[[str], str]:
-    """Returns the function that FormatChecks calls in separate processes: from a format to its problem, or to ""."""
+    """Returns the function that FormatChecks calls in separate processes: from a format to its verdict, as JSON."""
     tokenizer, vocabulary_size, eos_id = json.loads(given)
     try:
         vocabulary = LLTokenizer(tokenizer or "byte", n_vocab=vocabulary_size, eos_token=eos_id)
     except ValueError:  # our engine takes no formats with it, but a server may
-        vocabulary = LLTokenizer("byte")
+        tokenizer, vocabulary = "", LLTokenizer("byte")
+    endings = AnswerEndings(vocabulary) if tokenizer else None
 
-    def problem(format: str) -> str:
+    def verdict(format: str) -> str:
+        began = process_time()
         try:
             matcher = compiled(JsonFormat(**json.loads(format)), vocabulary)
         except ValueError as error:
-            return str(error)
-        generate_some(matcher)
-        return matcher.get_error().partition("\n")[0]
+            return json.dumps([str(error)])
+        tried = matcher.deep_copy()
+        generate_some(tried)
+        problem = tried.get_error().partition("\n")[0]
+        if problem or endings is None or process_time() - began > SHORTEST_WITHIN_S:
+            return json.dumps([problem or None])
+        ending = endings.shortest(matcher, thread_time() + SHORTEST_WITHIN_S)
+        return json.dumps([None, None if ending is None else len(ending)])
 
-    return problem
+    return verdict
 
 
 def generate_some(matcher: LLMatcher) -> None:

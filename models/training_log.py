@@ -67,7 +67,8 @@ def finished_requests(
         """
             select * from (
                 select id, tenant || '/' || application, instructions, input, input_tokens, prompt_tokens, limit_tokens,
-                    predicted_tokens, predicted_upper_tokens, output_tokens, status <> 'completed' as cut_off,
+                    predicted_tokens, predicted_upper_tokens, output_tokens,
+                    status <> 'completed' or finish_reason is not distinct from 'landed' as cut_off,
                     extract(epoch from finished_at)::float8 as at
                 from requests
                 where finished_at > greatest(

@@ -137,13 +137,13 @@ class BatchRow:
         if self.matcher is not None and not ends:
             self.matcher.consume(token)
         if ends:
-            self.finish_reason = "eos"
+            self.finish_reason = "landed" if self.matcher is not None and self.matcher.led else "eos"
         elif self.matcher is not None and self.matcher.error:
             self.refuse(format_refusal(self.sequence.format, self.matcher.error))
         elif self.sequence.stop and ends_in_stop_string(detokenizer, self.generated, self.sequence.stop):
             self.finish_reason = "stop"
         elif len(self.generated) >= self.limit:
-            self.finish_reason = "limit"
+            self.finish_reason = "landed" if self.matcher is not None and self.matcher.complete else "limit"
         return self.finish_reason is not None
 
     def result(self) -> FinishedRow:

@@ -44,6 +44,7 @@ def next_tokens(
         at = to_device(sampled, logits.device)
         found = sample(logits.index_select(0, at), [row.sequence.sampling for row in those], uniforms)
         tokens.index_copy_(0, at, found)
+    _lead_to_endings(tokens, [(index, rows[index]) for index in changed if rows[index].matcher], eos_ids)
     if with_logprobs:
         chosen = to_host(of_rows(tokens, with_logprobs))
         wanted = [rows[index].sequence.top_logprobs or 0 for index in with_logprobs]
@@ -55,6 +56,22 @@ def next_tokens(
 def _changes_logits(row: BatchRow) -> bool:
     asked = row.sequence.sampling
     return row.matcher is not None or asked.changes_every_token or len(row.generated) < asked.min_tokens
+
+
+def _lead_to_endings(tokens: Tensor, held: Sequence[tuple[int, BatchRow]], eos_ids: frozenset[int]) -> None:
+    """Replaces the tokens of `held` rows, by index, behind which the limit leaves no space for a valid ending."""
+    if not held:
+        return
+    chosen = to_host(tokens if len(held) == len(tokens) else of_rows(tokens, [index for index, _ in held]))
+    fitting = [
+        row.matcher.fitting(token, row.limit - len(row.generated))
+        if row.matcher is not None and token not in row.ends(eos_ids)
+        else token
+        for (_, row), token in zip(held, chosen, strict=True)
+    ]
+    if fitting != chosen:
+        at = to_device([index for index, _ in held], tokens.device)
+        tokens.index_copy_(0, at, to_device(fitting, tokens.device, tokens.dtype))
 
 
 def adjusted(logits: Tensor, rows: Sequence[BatchRow], eos_ids: frozenset[int]) -> Tensor:

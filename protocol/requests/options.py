@@ -250,6 +250,22 @@ def check_options(body: RequestBody, limit_tokens: int, format_param: str, tenan
     _check_format(held_to, "tools" if required else format_param, tenant, tokens.formats)
 
 
+def check_limit(body: RequestBody, limit_tokens: int, param: str, tenant: str, tokens: RequestTokens) -> None:
+    """Raises InvalidRequest, naming `param`, for a limit below the shortest answer that was found for the format."""
+    held_to = required_format(body)
+    if held_to is None:
+        return
+    with others_turn():
+        shortest = tokens.formats.shortest_tokens(held_to, tenant)
+    if shortest is not None and limit_tokens < shortest:
+        raise InvalidRequest(
+            f"Invalid '{param}': the shortest answer in this format has {shortest:,} tokens, but at most "
+            f"{limit_tokens:,} may be generated.",
+            param=param,
+            code="integer_below_min_value",
+        )
+
+
 def _check_choice(body: RequestBody) -> None:
     names, wanted = [tool.name for tool in body.tools], body.tool_choice.function
     if not names:

@@ -18,7 +18,7 @@ from models.tables import RequestKind
 from protocol.client_errors import InvalidRequest
 from protocol.limits.prompt_limits import PromptLimits, TokenCounts
 from protocol.requests.client_prompt import application_name
-from protocol.requests.options import check_options
+from protocol.requests.options import check_limit, check_options
 from request_body import RequestBody, stored_form
 from scheduling.request import TIER_LEVELS, ServiceTier
 
@@ -109,6 +109,7 @@ def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submi
     prompt = replace(submission.prompt, body=submission.prompt.body.model_copy(update=at))
     counts = limits.count_tokens(prompt, param=names.prompt, tenant=submission.tenant)
     limit_tokens = limits.fitting_limit(limit_tokens, counts.prompt_tokens)
+    check_limit(body, limit_tokens, names.limit, submission.tenant, limits.prompt_format)
     workers = snapshot.of(limits.model_name) if snapshot else NO_MODEL
     lacks = workers.lacking
     form = counts.answer_form

@@ -42,6 +42,9 @@ class Magnus(ApiObject):
     batch: int | None = Field(description="The batch it is in, or was in last")
     worker: str | None
     attempts: int
+    landed: bool = Field(
+        default=False, description="Whether the engine led the answer, under a grammar, to a valid end within its limit"
+    )
     dropped_tools: list[str] = Field(
         default=[], description="Types of tools that were left out, because only OpenAI runs them"
     )
@@ -230,6 +233,7 @@ def magnus_of(view: RequestView, place: QueuePlace, body: RequestBody, waits_for
         batch=request.batch_id,
         worker=batch.worker if batch else None,
         attempts=request.attempts,
+        landed=request.finish_reason == "landed",
         dropped_tools=list(body.dropped_tools),
     )
 

@@ -44,7 +44,7 @@ def answers_of(engine: Engine) -> Callable[[StubHandler, dict[str, Any]], None]:
             with turn:
                 (ended,), _ = engine.run([row], SLICE_TOKENS)
             new = ended.generated_ids[len(row.generated_ids) :]
-            reason = {"eos": "stop", "stop": "stop", "limit": "length"}.get(ended.reason)
+            reason = {"eos": "stop", "landed": "stop", "stop": "stop", "limit": "length"}.get(ended.reason)
             handler.send_event({"choices": [{"text": "", "token_ids": new, "finish_reason": reason}]})
             row = row if reason else replace(row, generated_ids=ended.generated_ids)
         handler.send_event("[DONE]")

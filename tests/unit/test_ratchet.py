@@ -47,10 +47,10 @@ LINES = {
     # turns of tenants
     "webapp": 7591,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
-    "protocol": 5612,  # an empty answer there
+    "protocol": 5633,  # an empty answer there; limits below the shortest answer of a format
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
-    # which stop string ended an answer; kicks end long pauses
-    "tasks": 5592,
+    # which stop string ended an answer; kicks end long pauses; answers that were led to their end
+    "tasks": 5596,
     "processes": 1556,  # the script that starts a child lies here: the trainer lowers its priority with it
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker
@@ -58,10 +58,12 @@ LINES = {
     "learning": 3556,
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
-    "inference": 12_456,  # decoders saved alone; distances counted from the longest row
+    # decoders saved alone; distances counted from the longest row; answers in a format are led to their end, whose
+    # shortest way is looked for
+    "inference": 12_825,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
-    "models": 9254,
+    "models": 9255,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     "cli": 6883,

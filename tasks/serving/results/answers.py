@@ -20,6 +20,7 @@ Json = dict[str, Any]
 
 STATUS_OF_REASON = {
     "eos": RequestStatus.completed,
+    "landed": RequestStatus.completed,
     "stop": RequestStatus.completed,
     "limit": RequestStatus.incomplete,
     "removed": RequestStatus.cancelled,
@@ -90,11 +91,14 @@ def shown(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes) -> list[Jso
 
 
 def logprobs_of_text(ended: FinishedRow, text: str, decode: Decode) -> tuple[TokenLogprob, ...]:
-    """Returns the log probabilities of the text's tokens, without end of sequence and what a stop string cut off."""
+    """Returns the log probabilities of the text's tokens, without end of sequence and what a stop string cut off.
+
+    A landed answer ends with or without the end of sequence.
+    """
     kept = len(ended.generated_ids)
     if ended.reason == "eos":
         kept -= 1
-    while ended.reason == "stop" and kept and decode(ended.generated_ids[: kept - 1]).startswith(text):
+    while ended.reason in ("stop", "landed") and kept and decode(ended.generated_ids[: kept - 1]).startswith(text):
         kept -= 1
     return ended.logprobs[:kept]
 

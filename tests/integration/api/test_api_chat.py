@@ -20,13 +20,15 @@ PROMPT = {"model": "words", "prompt": "eins zwei"}
 
 def served(api: Api, ask: Callable[[], object], **columns: str) -> None:
     """Makes a call, and ends its request meanwhile as a worker does."""
-    values = {"status": "completed", "output_text": "one", "error": None, "logprobs": None} | columns
+    values = {"status": "completed", "output_text": "one", "error": None, "logprobs": None, "finish_reason": None}
+    values |= columns
 
     def serve() -> None:
         eventually(lambda: api.sql("select id from requests"))
         api.sql(
             """update requests set status = :status, output_text = :output_text, output_tokens = 1,
-            error = cast(:error as jsonb), logprobs = cast(:logprobs as jsonb), finished_at = clock_timestamp()""",
+            error = cast(:error as jsonb), logprobs = cast(:logprobs as jsonb), finished_at = clock_timestamp(),
+            finish_reason = :finish_reason""",
             **values,
         )
 
@@ -116,6 +118,14 @@ def test_a_bad_field_of_a_chat_is_named(refusing_api: Api, path: str, body: dict
     answer = refusing_api.call("POST", path, json=body)
     assert 400 <= answer.status_code < 500
     assert answer.json["error"]["param"] == param
+
+
+@pytest.mark.parametrize(("path", "id_of"), [("/v1/chat/completions", "chatcmpl-"), ("/v1/completions", "cmpl-")])
+def test_an_answer_tells_that_it_was_led_to_its_end(api: Api, path: str, id_of: str) -> None:
+    _, body = ended(api, path, CHAT if "chat" in path else PROMPT, finish_reason="landed")
+    assert (body["choices"][0]["finish_reason"], body["magnus"]["landed"]) == ("stop", True)
+    response = api.call("GET", f"/v1/responses/{body['id'].replace(id_of, 'resp_')}").json
+    assert (response["status"], response["magnus"]["landed"]) == ("completed", True)
 
 
 def test_log_probabilities_and_a_format_are_stored_and_come_back_as_openai_shows_them(api: Api) -> None:

@@ -1,5 +1,6 @@
 """A worker's threads on a real engine and a real Postgres: leases, answers, memory, cancels, slices, joins."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,10 +9,13 @@ import pytest
 
 from inference.local.engine import Engine
 from inference.local.engine_options import EngineOptions
+from inference.local.loading.model_loading import load_model
 from inference.local.row_probe import RowProbe
+from inference.prompts.prompt_format import load_prompt_format
 from models.leasing import worker_registration
 from scheduling.request import RowLength
 from scheduling.worker_facts import WorkerReport
+from settings import BUNDLED_MODEL
 from tests.integration.database_stage import MODEL, Stage, eventually
 from tests.integration.serving_worker import Serving, small_model
 from tests.integration.small_model import UNKNOWN_TO_MODEL
@@ -61,6 +65,29 @@ def test_an_answer_is_stored_with_the_tokens_of_its_prompt_that_its_tenant_had_c
     assert (cached["first"], cached["others"]) == (0, 0)
     assert cached["second"] >= 32
     assert stage.requests("output_text")["second"] == serving.alone(words + "second", 4)
+
+
+@pytest.mark.parametrize("joins", [False, True], ids=["static", "continuous"])
+def test_an_answer_in_json_is_whole_at_its_limit_and_no_stop_string_cuts_it(stage: Stage, joins: bool):
+    bundled = str(BUNDLED_MODEL)
+    serving = Serving(stage, load_model(bundled), load_prompt_format(bundled), 10_000)
+    schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]}
+    body = {
+        "format": {"type": "json_schema", "name": "n", "schema": schema},
+        "stop": ["a", ":"],
+        "sampling": {"temperature": 1.0, "seed": 1, "stop_token_ids": [*range(3, 200)]},
+    }
+    stage.request("r1", body=body, limit_tokens=30)
+    try:
+        serving.serve("r1", joins=joins)
+    finally:
+        serving.close()
+    [(status, reason, tokens, text)] = stage.requests(
+        "status", "finish_reason", "output_tokens", "output_text"
+    ).values()
+    assert (status, reason) == ("completed", "landed")
+    assert tokens <= 30
+    assert isinstance(json.loads(text)["a"], str)
 
 
 def test_a_batch_delivered_twice_runs_once(stage: Stage, serving: Serving):

@@ -6,7 +6,7 @@ import pytest
 from llguidance import LLTokenizer
 
 from inference.engine_requests import JsonFormat
-from inference.json_grammar import FormatChecks, compiled
+from inference.json_grammar import FormatChecks, FormatVerdict, compiled
 from request_body import AnswerForm
 from settings import BUNDLED_MODEL
 
@@ -83,8 +83,30 @@ def test_an_object_with_more_keys_than_a_grammar_can_hold_is_told_so():
 
 def test_a_verdict_is_remembered():
     checks = FormatChecks()
-    checks._verdicts[JsonFormat("{}")] = "known"
+    checks._verdicts[JsonFormat("{}")] = FormatVerdict("known")
     assert checks.problem_of(JsonFormat("{}")) == "known"
+
+
+BY_TOKENS = FormatChecks((BUNDLED_MODEL / "tokenizer.json").read_text(), 1280, 1)
+
+
+@pytest.mark.parametrize(
+    ("format", "tokens"),
+    [
+        (JsonFormat(), 2),
+        (JsonFormat(pattern="yes|no"), 1),
+        (JsonFormat('{"enum": ["a long value", "b"]}'), 3),
+        (JsonFormat('{"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 2}'), 9),
+        (JsonFormat(pattern="(.*a){20}b"), None),  # a walk does not find its way through it
+        (JsonFormat('{"type": "foo"}'), None),
+    ],
+)
+def test_the_shortest_answer_of_a_format_is_counted_in_the_models_tokens(format, tokens):
+    assert BY_TOKENS.shortest_tokens(format) == tokens
+
+
+def test_a_servers_tokens_are_unknown_so_that_its_shortest_answer_is_too():
+    assert CHECKS.shortest_tokens(JsonFormat()) is None
 
 
 SCHEMA = (

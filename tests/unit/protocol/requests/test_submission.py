@@ -114,3 +114,17 @@ def test_how_schemas_are_read_is_stored_for_the_worker(literal: bool) -> None:
     words = PromptFormat("words", VOCABULARY, OPENED)
     limits = PromptLimits("words", words, 100, 100, literal_schemas=literal)
     assert read_body(accepted_request(limits, None, SUBMISSION).body).literal_schemas is literal
+
+
+@pytest.mark.parametrize(("limit", "refused"), [(9, True), (10, False)])
+def test_a_limit_below_the_shortest_answer_of_a_format_is_refused_with_that_number(limit: int, refused: bool) -> None:
+    limits = PromptLimits("words", PromptFormat("words", VOCABULARY, None, {"eos_token": "<eos>"}), 100, 100)
+    schema = {"type": "object", "properties": {"a": {"enum": ["bb", "c"]}}, "required": ["a"]}
+    body = read_body({"format": {"type": "json_schema", "name": "n", "schema": schema}})
+    asked = dataclasses.replace(SUBMISSION, body=body, limit_tokens=limit)
+    if not refused:
+        assert accepted_request(limits, None, asked).limit_tokens == limit
+        return
+    with pytest.raises(InvalidRequest, match="shortest answer in this format has 10 tokens") as caught:
+        accepted_request(limits, None, asked)
+    assert caught.value.param == "max_output_tokens"

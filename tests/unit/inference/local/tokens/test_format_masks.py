@@ -233,7 +233,8 @@ def masks_of_bundled() -> FormatMasks:
 
 
 def row_format(schema: str | None) -> RowFormat:
-    return RowFormat(compiled(JsonFormat(schema), masks_of_bundled()._vocabulary))
+    masks = masks_of_bundled()
+    return RowFormat(compiled(JsonFormat(schema), masks._vocabulary), masks._endings)
 
 
 def test_a_matcher_that_fails_while_it_computes_a_mask_refuses_its_row():

@@ -6,6 +6,7 @@ from inference.answer_text import cut_at_stop
 from inference.engine_requests import FinishedRow, FinishReason, TokenLogprob
 from inference.prompts.prompt_format import load_prompt_format
 from models.leasing.leases import Lease
+from models.tables import RequestStatus
 from request_body import PLAIN, AnswerForm
 from settings import BUNDLED_MODEL
 from tasks.serving.results.answers import logprobs_of_text, packed, shown, stored_answer, unpacked
@@ -26,6 +27,19 @@ def test_of_a_whole_answer_all_but_the_end_of_sequence_are_kept(reason: FinishRe
     assert len(logprobs_of_text(row, "tree river naïve 🙂", PROMPTS.decode)) == len(row.generated_ids) - (
         reason == "eos"
     )
+
+
+@pytest.mark.parametrize("end", [(), (EOS,)])
+def test_an_answer_that_was_led_to_its_end_is_complete_with_or_without_the_end_of_sequence(
+    end: tuple[int, ...],
+) -> None:
+    row = ended("tree", "landed")
+    logprobs = tuple(TokenLogprob(one, -1.0) for one in (*row.generated_ids, *end))
+    led = FinishedRow("a", (*row.generated_ids, *end), "landed", logprobs=logprobs)
+    stored = stored_answer(RowEnded(LEASE, led, (), 0.0, with_logprobs=True), 0.0, PROMPTS)
+    assert (stored.status, stored.text, stored.reason) == (RequestStatus.completed, "tree", "landed")
+    assert stored.logprobs is not None
+    assert len(stored.logprobs) == len(row.generated_ids)
 
 
 @pytest.mark.parametrize("stop", ["river", "ver", "tree", "ee", "🙂", " n", "tree river naïve 🙂"])
