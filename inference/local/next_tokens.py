@@ -44,12 +44,20 @@ def next_tokens(
         at = to_device(sampled, logits.device)
         found = sample(logits.index_select(0, at), [row.sequence.sampling for row in those], uniforms)
         tokens.index_copy_(0, at, found)
+    forced = {index: token for index in asking if (token := _forced_token(rows[index])) is not None}
+    if forced:
+        given = to_device([*forced.values()], logits.device, tokens.dtype)
+        tokens.index_copy_(0, to_device([*forced], logits.device), given)
     if with_logprobs:
         chosen = to_host(of_rows(tokens, with_logprobs))
         wanted = [rows[index].sequence.top_logprobs or 0 for index in with_logprobs]
         for index, logprob in zip(with_logprobs, log_probabilities(unchanged, chosen, wanted), strict=True):
             rows[index].logprobs.append(logprob)
     return tokens
+
+
+def _forced_token(row: BatchRow) -> int | None:
+    return None if row.thinking is None else row.thinking.forced_token(row.generated)
 
 
 def _changes_logits(row: BatchRow) -> bool:
