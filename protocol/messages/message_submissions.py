@@ -15,7 +15,9 @@ from protocol.requests.tools import function_fields
 from request_body import Effort
 
 NO_CHOICE = MessageToolChoice(type="auto")
-NAMES = FieldNames("messages", "max_tokens", "output_config.format", reasoning="thinking", budget="thinking.budget_tokens")
+NAMES = FieldNames(
+    "messages", "max_tokens", "output_config.format", reasoning="thinking", budget="thinking.budget_tokens"
+)
 
 
 def message_prompt(body: PromptFields, limits: PromptLimits) -> ModelPrompt:

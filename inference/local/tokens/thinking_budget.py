@@ -13,6 +13,7 @@ from request_body import PLAIN, AnswerForm
 # An answer that has not begun to think after this many tokens, which may be blanks, does not think. Not tuned
 MOST_LEADING_TOKENS = 32
 # The first message of gpt-oss is its thinking; the last mark begins the message with its text.
+ANCHOR = "."
 CHANNELS = ("<|channel|>analysis<|message|>", "<|end|>", "<|end|><|start|>assistant<|channel|>final<|message|>")
 
 
@@ -26,7 +27,7 @@ class ThinkingBudget:
         self._opening, self._closing, mark = CHANNELS if form.channels else (form.opening, form.closing, form.closing)
         self._most, self._tokenizer = most, tokenizer
         known = tokenizer.token_to_id(mark)  # some tokenizers read even this mark in a text as plain text
-        self._mark = [known] if known is not None else tokenizer.encode(mark, add_special_tokens=False).ids
+        self._mark = _continuing_ids(mark, tokenizer) if known is None else [known]
         # the number of tokens in front of the thinking, None until the opening tag has come
         self._begin: int | None = 0 if form.opened else None
         self._spent = False  # the thinking was still open at the end of its budget
@@ -58,6 +59,14 @@ class ThinkingBudget:
 
     def _text(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False).rstrip(UNDECODED)
+
+
+def _continuing_ids(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Returns the tokens of a text that continues another one: some tokenizers put a blank in front of a first text."""
+    anchor, whole = (tokenizer.encode(one, add_special_tokens=False).ids for one in (ANCHOR, ANCHOR + text))
+    if whole[: len(anchor)] != anchor:
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+    return list(whole[len(anchor) :])
 
 
 def thinking_budget(form: AnswerForm, most: object, tokenizer: object) -> ThinkingBudget | None:
