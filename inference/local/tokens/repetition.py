@@ -1,4 +1,4 @@
-"""Finds out that a row repeats itself: its answer ends with the same tokens over and over, which its prompt does not."""
+"""Finds out that a row repeats itself: its answer ends with the same tokens over and over, its prompt has none such."""
 
 from collections.abc import Sequence
 

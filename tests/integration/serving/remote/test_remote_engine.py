@@ -20,6 +20,7 @@ from tests.integration.stub_engine_server import (
     breaks_off_after,
     falls_silent_after,
     prompt_of,
+    refuses,
     says,
 )
 
@@ -29,6 +30,14 @@ def test_what_the_server_is_and_can_do_is_found_by_asking_it(server: StubServer)
     assert (probed.kind, probed.model, probed.max_positions, probed.capacity_tokens) == ("vllm", "stub", 4096, 1600)
     able = probed.capabilities
     assert (able.resumes, able.block_tokens, able.reports_waiting) == (True, 16, True)
+
+
+def test_a_server_takes_budgets_of_thinking_if_it_refuses_wrong_ones(server: StubServer):
+    assert "thinking_token_budget" in connect(server.url).capabilities.lacks  # it ignores the field
+    server.faults.extend([None, None, refuses(400)])
+    assert "thinking_token_budget" not in connect(server.url).capabilities.lacks
+    server.faults.extend([None, refuses(400), refuses(400)])
+    assert "thinking_token_budget" in connect(server.url).capabilities.lacks
 
 
 def test_rows_of_an_adapter_that_the_server_lists_go_to_it_by_its_name(server: StubServer):
