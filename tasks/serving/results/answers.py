@@ -22,6 +22,7 @@ STATUS_OF_REASON = {
     "eos": RequestStatus.completed,
     "stop": RequestStatus.completed,
     "limit": RequestStatus.incomplete,
+    "loop": RequestStatus.incomplete,
     "removed": RequestStatus.cancelled,
 }
 
