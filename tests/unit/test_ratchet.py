@@ -36,7 +36,8 @@ FIELDS: dict[type, int] = {
     DecodingRequest: 19,
     Worker: 11,
     WorkerFacts: 13,  # what generates a worker's tokens, which only the worker can tell
-    WorkerReport: 8,  # its host's clock, which only the worker can tell
+    # its host's clock, which only the worker can tell; loops that its engine ended, and the tokens that this saved
+    WorkerReport: 10,
 }
 # requests: what generated their tokens, the claim of a predictor, which locks no row while it computes, and the stop
 # string that ended them, which a message must name; jobs: their usage, and when their deletion began
@@ -44,21 +45,22 @@ COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 48, StoredBat
 PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
-    # turns of tenants
-    "webapp": 7584,
-    # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
-    "protocol": 5608,
+    # turns of tenants; figures of ended loops
+    "webapp": 7588,
+    # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages;
+    # budgets of thinking; why an answer is incomplete
+    "protocol": 5692,
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
-    # which stop string ended an answer; kicks end long pauses
-    "tasks": 5592,
+    # which stop string ended an answer; kicks end long pauses; thinking of raw prompts' answers; ended loops
+    "tasks": 5601,
     "processes": 1556,  # the script that starts a child lies here: the trainer lowers its priority with it
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
-    # only worker
-    "scheduling": 8716,
+    # only worker; figures of ended loops
+    "scheduling": 8718,
     "learning": 3560,
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
-    # a server's tokenizer is tried for its ids; which stop string ended an answer
-    "inference": 12_453,
+    # a server's tokenizer is tried for its ids; which stop string ended an answer; budgets of thinking; loops
+    "inference": 12_624,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
     "models": 9254,

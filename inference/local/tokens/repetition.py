@@ -24,13 +24,13 @@ def repeated_period(tokens: Sequence[int]) -> int | None:
 
 def has_twice(tokens: Sequence[int], repeated: Sequence[int]) -> bool:
     """Returns whether tokens have these twice in a row, from any of them on."""
-    period = len(repeated)
-    turns = [[*repeated[n:], *repeated[:n]] for n in range(period)]
-    begins = {tuple(turn) for turn in turns}
-    return any(
-        tokens[at : at + period] == tokens[at + period : at + 2 * period] and tuple(tokens[at : at + period]) in begins
-        for at in range(len(tokens) - 2 * period + 1)
-    )
+    period, run = len(repeated), 0
+    turns = {(*repeated[n:], *repeated[:n]) for n in range(period)}
+    for end, (token, later) in enumerate(zip(tokens, tokens[period:], strict=False), start=1):
+        run = run + 1 if token == later else 0
+        if run >= period and tuple(tokens[end - period : end]) in turns:
+            return True
+    return False
 
 
 class LoopStops:

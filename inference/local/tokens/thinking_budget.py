@@ -1,6 +1,6 @@
 """Ends a row's thinking once it has taken its budget of tokens, with the mark by which the chat template ends it.
 
-A row's place follows from its tokens alone, so that a resumed row, and one whose guesses came true, goes on alike.
+What is forced follows from the row's tokens alone, so that a row goes on alike wherever and however it is resumed.
 """
 
 from collections.abc import Sequence
