@@ -12,8 +12,8 @@ from request_body import PLAIN, AnswerForm
 
 # An answer that has not begun to think after this many tokens, which may be blanks, does not think. Not tuned
 MOST_LEADING_TOKENS = 32
-# The first message of gpt-oss is its thinking; the last mark begins the message with its text.
-ANCHOR = "."
+ANCHOR = "."  # a mark is encoded behind it: some tokenizers put a blank in front of a text
+# of gpt-oss, what begins its thinking, what ends it, and what also begins the message with its text
 CHANNELS = ("<|channel|>analysis<|message|>", "<|end|>", "<|end|><|start|>assistant<|channel|>final<|message|>")
 
 
@@ -62,7 +62,7 @@ class ThinkingBudget:
 
 
 def _continuing_ids(text: str, tokenizer: Tokenizer) -> list[int]:
-    """Returns the tokens of a text that continues another one: some tokenizers put a blank in front of a first text."""
+    """Returns the tokens of a text that continues another one."""
     anchor, whole = (tokenizer.encode(one, add_special_tokens=False).ids for one in (ANCHOR, ANCHOR + text))
     if whole[: len(anchor)] != anchor:
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
