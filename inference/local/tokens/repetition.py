@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 LONGEST_PERIOD = 64  # tokens that are repeated, a sentence or two
-# A row repeats itself once its last LEAST_TOKENS tokens, and LEAST_TIMES times the repeated ones, are periodic. Of 48,907
-# answers of people and models to the papers' tasks and to chats, this stops five with SmolLM2's tokenizer and six with
-# the bundled one; four of them are loops of a model, the others repeat a statement of code or dashes.
+# A row repeats itself once its last LEAST_TOKENS tokens, and LEAST_TIMES times the repeated ones, are periodic. Of
+# 48,907 answers of people and models to the papers' tasks and to chats, this stops five with SmolLM2's tokenizer, six
+# with the bundled one; four of them are loops of a model, the others repeat a statement of code or dashes.
 LEAST_TOKENS = 64
 LEAST_TIMES = 3
 CHECKED_TOKENS = 16  # an answer is looked at whenever it has this many tokens more. Not tuned
