@@ -131,6 +131,26 @@ def test_a_conversation_goes_on_with_what_was_thought(thinking: Api) -> None:
 
 
 MESSAGE = CHAT | {"max_tokens": 100}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("reason", "told"), [("loop", "loop"), ("limit", "max_output_tokens")])
+def test_every_call_says_why_an_answer_is_incomplete(thinking: Api, reason: str, told: str, stream: bool) -> None:
+    with answering(thinking, "It rains. It rains.", status="incomplete", finish_reason=reason):
+        found = [
+            thinking.call("POST", path, json=body | {"stream": stream})
+            for path, body in (("/v1/chat/completions", CHAT), ("/v1/responses", RESPONSE), ("/v1/messages", MESSAGE))
+        ]
+        chat, response, message = [events(one) for one in found] if stream else [[one.json] for one in found]
+    assert chat[-1]["magnus"]["incomplete_reason"] == told
+    assert chat[-1]["choices"][0]["finish_reason"] == "length"
+    last = response[-1]["response"] if stream else response[0]
+    assert (last["status"], last["incomplete_details"]) == ("incomplete", {"reason": told})
+    assert last["magnus"]["incomplete_reason"] == told
+    stops = [one.get("delta", one).get("stop_reason") for one in message]
+    assert "max_tokens" in stops
+
+
 BUDGETS: list[tuple[str, dict[str, Any], int | None]] = [
     ("/v1/chat/completions", CHAT | {"thinking_token_budget": 9}, 9),
     ("/v1/chat/completions", CHAT | {"thinking_token_budget": "auto", "max_tokens": 200}, 150),
