@@ -20,7 +20,6 @@ from tests.integration.stub_engine_server import (
     breaks_off_after,
     falls_silent_after,
     prompt_of,
-    refuses,
     says,
 )
 
@@ -34,9 +33,13 @@ def test_what_the_server_is_and_can_do_is_found_by_asking_it(server: StubServer)
 
 def test_a_server_takes_budgets_of_thinking_if_it_refuses_wrong_ones(server: StubServer):
     assert "thinking_token_budget" in connect(server.url).capabilities.lacks  # it ignores the field
-    server.faults.extend([None, None, refuses(400)])
+    takes, refuses = (200, json.dumps({"choices": [{"token_ids": [1]}]})), (400, "{}")
+    server.posts = {"/v1/completions": takes}
+    server.posts_once = [takes, takes, refuses]
     assert "thinking_token_budget" not in connect(server.url).capabilities.lacks
-    server.faults.extend([None, refuses(400), refuses(400)])
+    asked = [body.get("thinking_token_budget") for body in server.bodies]
+    assert asked[:3] == [None, 1, -2]
+    server.posts_once = [takes, refuses, refuses]  # it has no reasoning parser
     assert "thinking_token_budget" in connect(server.url).capabilities.lacks
 
 
