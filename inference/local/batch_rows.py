@@ -153,9 +153,14 @@ class BatchRow:
         return self.finish_reason is not None
 
     def _loops(self, stops: LoopStops) -> bool:
-        """Whether the answer repeats itself, unless a budget will end the thinking that does."""
-        thinks = self.thinking is not None and not self.thinking.over
-        return not thinks and stops.ends(self.sequence.prompt_ids, self.generated, self.limit)
+        """Whether the answer repeats itself, and no budget will end a thinking that does so; counts the row."""
+        may_end = len(self.generated) >= self.sequence.sampling.min_tokens
+        if not may_end or not stops.loops(self.sequence.prompt_ids, self.generated):
+            return False
+        if self.thinking is not None and self.thinking.will_end(self.generated, self.limit):
+            return False
+        stops.count(self.limit - len(self.generated))
+        return True
 
     def result(self) -> FinishedRow:
         """Returns the row as callers get it; the reason of a running row is `unfinished`."""
@@ -175,7 +180,7 @@ def new_row(
 ) -> BatchRow:
     """Returns the row of a sequence; a row that this model can never answer is finished at once, as `refused`.
 
-    Rows that go on to their limits, and those in a format, are never ended by `loop_stops`.
+    Rows in a format, and those that ignore their end, are never ended by `loop_stops`.
     """
     matcher: RowFormat | None = None
     why = ""

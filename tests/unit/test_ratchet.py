@@ -60,7 +60,7 @@ LINES = {
     "learning": 3560,
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer; budgets of thinking; loops
-    "inference": 12_624,
+    "inference": 12_639,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
     "models": 9254,

@@ -39,14 +39,15 @@ class LoopStops:
     def __init__(self) -> None:
         self.rows = self.saved_tokens = 0
 
-    def ends(self, prompt: Sequence[int], generated: Sequence[int], limit: int) -> bool:
-        """Returns whether a row of at most `limit` tokens is to end, and counts it; looks only now and then."""
+    def loops(self, prompt: Sequence[int], generated: Sequence[int]) -> bool:
+        """Returns whether an answer repeats itself as its prompt does not; looks at it only now and then."""
         if len(generated) % CHECKED_TOKENS:
             return False
         tail = generated[-max(LEAST_TOKENS, LEAST_TIMES * LONGEST_PERIOD) :]
         period = repeated_period(tail)
-        if period is None or has_twice(prompt, tail[-period:]):
-            return False
+        return period is not None and not has_twice(prompt, tail[-period:])
+
+    def count(self, saved_tokens: int) -> None:
+        """Counts a row that was ended with this many tokens left to its limit."""
         self.rows += 1
-        self.saved_tokens += limit - len(generated)
-        return True
+        self.saved_tokens += saved_tokens

@@ -20,7 +20,7 @@ CHANNELS = ("<|channel|>analysis<|message|>", "<|end|>", "<|end|><|start|>assist
 class ThinkingBudget:
     """The budget of one row: its thinking has at most `most` tokens behind its opening tag."""
 
-    __slots__ = ("_begin", "_closing", "_mark", "_most", "_opening", "_spent", "_tokenizer", "over")
+    __slots__ = ("_begin", "_closing", "_looked", "_mark", "_most", "_opening", "_over", "_spent", "_tokenizer")
 
     def __init__(self, form: AnswerForm, most: int, tokenizer: Tokenizer) -> None:
         """`form` is not PLAIN."""
@@ -30,12 +30,13 @@ class ThinkingBudget:
         self._mark = _continuing_ids(mark, tokenizer) if known is None else [known]
         # the number of tokens in front of the thinking, None until the opening tag has come
         self._begin: int | None = 0 if form.opened else None
+        self._looked = 0  # `will_end` found no closing tag in this many tokens of the answer
         self._spent = False  # the thinking was still open at the end of its budget
-        self.over = False  # the thinking has ended, or there is none
+        self._over = False  # the thinking has ended, or there is none
 
     def forced_token(self, generated: Sequence[int]) -> int | None:
         """Returns the next token of an answer whose tokens so far are `generated`, or None if the model chooses it."""
-        if self.over:
+        if self._over:
             return None
         if self._begin is None:
             self._look_for_opening(generated)
@@ -44,9 +45,17 @@ class ThinkingBudget:
         place = len(generated) - self._begin - self._most
         if not self._spent:
             thought = self._text(generated[self._begin : self._begin + self._most])
-            self._spent, self.over = self._closing not in thought, self._closing in thought
-        self.over = self.over or place >= len(self._mark)
-        return None if self.over else self._mark[place]
+            self._spent, self._over = self._closing not in thought, self._closing in thought
+        self._over = self._over or place >= len(self._mark)
+        return None if self._over else self._mark[place]
+
+    def will_end(self, generated: Sequence[int], limit: int) -> bool:
+        """Returns whether an answer that thinks now, and has at most `limit` tokens, will have its thinking ended."""
+        if self._over or self._begin is None or self._begin + self._most >= limit:
+            return False
+        since = max(self._begin, self._looked - MOST_LEADING_TOKENS)  # the tag may have begun before
+        self._looked, self._over = len(generated), self._closing in self._text(generated[since:])
+        return not self._over
 
     def _look_for_opening(self, generated: Sequence[int]) -> None:
         begun = generated[:MOST_LEADING_TOKENS]
@@ -55,7 +64,7 @@ class ThinkingBudget:
             counts = range(len(begun) + 1)
             self._begin = next(n for n in counts if self._text(begun[:n]).lstrip().startswith(self._opening))
         else:
-            self.over = len(begun) == MOST_LEADING_TOKENS or not self._opening.startswith(text)
+            self._over = len(begun) == MOST_LEADING_TOKENS or not self._opening.startswith(text)
 
     def _text(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False).rstrip(UNDECODED)

@@ -122,13 +122,22 @@ def test_rows_that_go_on_to_their_limits_or_have_a_format_are_left_alone(options
     assert stops.rows == 0
 
 
+def test_a_row_does_not_end_before_the_tokens_that_it_must_have() -> None:
+    loaded, rows, _ = looping(sampling=Sampling(min_tokens=200))
+    found, _ = Engine(loaded, AMPLE, EngineOptions(loop_stops=LoopStops())).run(rows)
+    assert {row.reason for row in found} == {"loop", "limit"}
+    assert all(len(row.generated_ids) >= 200 for row in found)
+
+
 def test_a_loop_within_thinking_is_left_to_the_thinkings_budget() -> None:
     form = AnswerForm(opening="<think>", closing="</think>", opened=True)
     loaded = replace(known("bundled").loaded, eos_ids=frozenset())
     asked = known("bundled").pool[0].sequence("a", limit=400)
-    reasons = []
-    for most in (None, 300):
+    lengths = []
+    for most in (None, 300, 400, 0):  # one that is never ended, one that is, one beyond the limit, one that is over
         row = replace(asked, answer_form=form, sampling=Sampling(thinking_token_budget=most))
         [found], _ = Engine(loaded, AMPLE, EngineOptions(loop_stops=LoopStops())).run([row])
-        reasons.append((found.reason, len(found.generated_ids) > 300))
-    assert reasons == [("loop", False), (reasons[1][0], True)]
+        assert found.reason in ("loop", "limit")
+        lengths.append(len(found.generated_ids))
+    assert lengths[0] == lengths[2] < 300 < lengths[1]
+    assert lengths[3] < 300

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from inference.engine_requests import JsonFormat
+from inference.engine_requests import DecodingRequest, JsonFormat
 from inference.local.engine import Engine
 from inference.local.engine_options import EngineOptions
 from inference.local.tokens.thinking_budget import MOST_LEADING_TOKENS, ThinkingBudget, thinking_budget
-from request_body import PLAIN, AnswerForm, Sampling
+from request_body import GREEDY, PLAIN, AnswerForm, Sampling
 from settings import BUNDLED_MODEL
 from tests.unit.inference.foreseen_tokens import Foreseen
 from tests.unit.inference.local.test_engine_guesses import ends
@@ -85,6 +85,19 @@ def test_an_answer_that_does_not_think_longer_is_left_alone(form: AnswerForm, wa
     assert followed(budget, ids(wanted), 1000) == ids(wanted)
 
 
+@pytest.mark.parametrize("looks", [(3, 9, 18), (18,)])
+def test_thinking_that_goes_on_is_ended_within_a_limit_behind_its_budget(looks: tuple[int, ...]) -> None:
+    answer = ids("<think>cat dog hen</think>It rains and rains")
+    budget = ThinkingBudget(THINKS, 20, BYTES)
+    for length in range(len(answer)):
+        budget.forced_token(answer[:length])
+        if length in looks:
+            closed = "</think>" in text_of(answer[:length])
+            assert budget.will_end(answer[:length], 40) is (length > len(ids("<think>")) and not closed)
+    assert not ThinkingBudget(OPENED, 20, BYTES).will_end(ids("cat dog"), 20)
+    assert ThinkingBudget(OPENED, 20, BYTES).will_end(ids("cat dog"), 21)
+
+
 def test_a_row_without_a_budget_or_without_thinking_has_none() -> None:
     assert thinking_budget(PLAIN, 5, BYTES) is None
     assert thinking_budget(THINKS, None, BYTES) is None
@@ -112,19 +125,20 @@ def test_the_forced_token_follows_from_the_tokens_alone(pieces: list[str], most:
 LONG = 40
 
 
-def thinking_rows(count: int, **sampled: float) -> list:
+def thinking_rows(count: int, sampled: Sampling = GREEDY) -> list[DecodingRequest]:
     form, pool = OPENED, known("bundled").pool
-    asked = Sampling(thinking_token_budget=4, ignore_eos=True, **sampled)
     return [
-        answered.sequence(str(n), LONG, sampling=replace(asked, thinking_token_budget=4 + n), answer_form=form)
+        answered.sequence(
+            str(n), LONG, sampling=replace(sampled, ignore_eos=True, thinking_token_budget=4 + n), answer_form=form
+        )
         for n, answered in enumerate(pool[:count])
     ]
 
 
-@pytest.mark.parametrize("sampled", [{}, {"temperature": 1.1, "seed": 4}])
-def test_rows_think_within_their_budgets_however_they_are_computed(sampled) -> None:
+@pytest.mark.parametrize("sampled", [GREEDY, Sampling(1.1, seed=4)])
+def test_rows_think_within_their_budgets_however_they_are_computed(sampled: Sampling) -> None:
     loaded, mark = known("bundled").loaded, ids("</think>")
-    rows = thinking_rows(5, **sampled)
+    rows = thinking_rows(5, sampled)
     plain = Engine(loaded, AMPLE)
     plain.insert(rows)
     expected = drain(plain)
