@@ -40,7 +40,8 @@ class Sampling:
     that the prompt or the answer has. Each occurrence of a token in the answer lowers its logit by `frequency_penalty`,
     the first by `presence_penalty` too. `logit_bias` has token ids, each with what is added to its logit. With
     `ignore_eos` an end of sequence is a token like any other. The first `min_tokens` tokens include neither an end of
-    sequence nor one of the `stop_token_ids`, which end the answer too.
+    sequence nor one of the `stop_token_ids`, which end the answer too. Thinking is ended after `thinking_token_budget`
+    tokens; "auto" is replaced by a number once the answer's limit is known.
     Raises ValueError for a value outside its range; sampling works with every other value.
     """
 
@@ -56,6 +57,7 @@ class Sampling:
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    thinking_token_budget: int | Literal["auto"] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_p <= 1 or not 0 < self.repetition_penalty < math.inf:
@@ -206,7 +208,7 @@ class RequestBody(_Part):
     background: bool = True
     stream: bool = False  # a client reads the answer while it is generated
     sampling: Sampling = GREEDY
-    defaulted: tuple[str, ...] = ()  # fields of `sampling` that the client left out; the model's own config gave them
+    defaulted: tuple[str, ...] = ()  # fields of `sampling` that are dropped where no engine has them: a model's own
     stop: tuple[str, ...] = ()
     messages: tuple[StoredTurn, ...] = ()
     format: StoredFormat | None = None

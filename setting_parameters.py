@@ -38,6 +38,10 @@ class Parameters(BaseModel):
     guess_tokens: int = Field(
         16, ge=0, le=31, description="most tokens guessed at once where an answer copies, while that pays; 0: none"
     )
+    loops: Literal["stop", "off"] = Field(
+        "stop",
+        description="answers that repeat themselves, as their prompts do not, are ended or go on to their limits",
+    )
     schemas: Literal["closed", "literal"] = Field(
         "closed", description="objects that say nothing about additionalProperties have none, or any as it stands"
     )

@@ -21,6 +21,10 @@ HEADER = re.compile(
     r"\s*+(?:<\|start\|>assistant)?(\s*+to=[^<\s]++)?\s*+<\|channel\|>\s*+(\w++)([^<]*+)(?:<\|constrain\|>[^<]*+)?"
     r"<\|message\|>"
 )
+MESSAGE = "<|message|>"  # ends a header
+CUT_HEADER = re.compile(  # the limit ended the answer within a header
+    r"\s*+(?:<\|start\|>(?:assistant)?)?\s*+(?:<\|channel\|>(?:analysis|commentary|final)?\s*+(?:<\|constrain\|>json)?)?"
+)
 RECIPIENT = re.compile(r"to=functions\.(\S+)")
 ENDS = ("<|end|>", "<|call|>", "<|return|>")
 END = re.compile(r"<\|(?:end|call|return)\|>")
@@ -93,7 +97,8 @@ def _messages(answer: str, tools: OfferedTools) -> ReadAnswer:
         at = header.end() + end.end() if end else len(answer)
         if thoughts and not calls:
             thinking_length = at
-    return read(answer[at:])
+    rest = answer[at:]
+    return read("" if CUT_HEADER.fullmatch(rest) else rest)
 
 
 def _call(name: str, arguments: str, tools: OfferedTools) -> ToolCall | None:

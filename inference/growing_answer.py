@@ -7,12 +7,11 @@ import re
 from collections.abc import Callable
 from typing import Optional
 
-from inference.answer_parts import END, ENDS, HEADER
+from inference.answer_parts import END, ENDS, HEADER, MESSAGE
 from inference.answer_text import held_back
 from inference.tool_calls import OfferedTools, may_begin_calls
 from request_body import AnswerForm
 
-MESSAGE = "<|message|>"  # ends a header
 State = Callable[[], Optional["State"]]  # reads on, and returns the next state once it has come to its end
 
 

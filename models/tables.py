@@ -120,7 +120,7 @@ class StoredRequest(Base):
     output_tokens: Mapped[int | None]
     cached_tokens: Mapped[int | None]  # prompt tokens that were cached and not computed; null if its engine did not say
     reasoning_tokens: Mapped[int | None]  # thinking tokens of the answer; null if the model does not think
-    finish_reason: Mapped[str | None]  # eos, landed, stop, limit
+    finish_reason: Mapped[str | None]  # eos, landed, stop, limit, loop
     stop_string: Mapped[str | None]  # which of the client's stop strings ended the answer; null also if it is not known
     error: Mapped[dict[str, Any] | None]
     started_at: Mapped[datetime | None]

@@ -47,7 +47,7 @@ class WorkerFacts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What a worker says with each heartbeat; guessed tokens are counted since its process started."""
+    """What a worker says with each heartbeat; guesses and loops are counted since its process started."""
 
     max_rows: int | None = None  # the most rows that it takes at once now; None: as many as its memory's `max_rows`
     fault: str | None = None  # why its engine cannot serve now; the worker gets no batch until it can
@@ -57,6 +57,8 @@ class WorkerReport:
     shared_tokens: int = 0  # the tokens that its running rows share now, each of which its memory holds once
     guessed_tokens: int = 0  # the tokens that its engine has guessed and verified
     right_guesses: int = 0  # the guessed tokens that were right
+    stopped_loops: int = 0  # the rows that its engine ended because they repeated themselves
+    saved_tokens: int = 0  # the tokens that those rows had left to their limits
     clock_ahead_s: int = 0  # its host's clock minus the database's, in whole seconds, written with its heartbeat
 
 

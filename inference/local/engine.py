@@ -44,6 +44,7 @@ class Engine:
         """Allocates nothing before the first rows come."""
         options = options or EngineOptions()
         self.loaded, self.kv_budget_bytes, self._probe = loaded, kv_budget_bytes, options.probe
+        self._loop_stops = options.loop_stops
         self._kv = KvCache(loaded.layout, kv_budget_bytes, block_tokens=options.block_tokens, by_pages=loaded.by_pages)
         self._batch = RunningBatch(loaded, self._kv, options.prefix_cache and shares_prefixes(loaded))
         self._steps = DecodeSteps(self._batch, options)
@@ -176,7 +177,8 @@ class Engine:
             if sequence.id in ids:
                 raise ValueError(f"sequence {sequence.id} is running already")
             ids.add(sequence.id)
-        return [new_row(self.loaded, sequence, next(self._entry_numbers)) for sequence in sequences]
+        stops = self._loop_stops
+        return [new_row(self.loaded, sequence, next(self._entry_numbers), stops) for sequence in sequences]
 
     def _running_rows(self) -> Iterator[BatchRow]:
         return (row for row in (*self._batch.rows, *self._joiners.waiting) if row.running)

@@ -7,6 +7,7 @@ from inference.local.costs.thread_trials import ThreadTrials
 from inference.local.guessed_tokens import Guessing
 from inference.local.kv.kv_cache import BLOCK_TOKENS
 from inference.local.row_probe import RowProbe
+from inference.local.tokens.repetition import LoopStops
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,4 +25,5 @@ class EngineOptions:
     step_log: StepLog | None = None  # gets the seconds of each step, from which a worker learns its costs
     thread_trials: ThreadTrials | None = None  # choose the number of CPU threads by how long steps take
     probe: RowProbe | None = None  # predicts which rows will run longest; these are preempted first
+    loop_stops: LoopStops | None = None  # ends rows that repeat themselves
     guessing: Guessing | None = None  # makes guesses of the rows' next tokens, which passes over blocks verify

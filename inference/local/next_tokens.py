@@ -44,6 +44,10 @@ def next_tokens(
         at = to_device(sampled, logits.device)
         found = sample(logits.index_select(0, at), [row.sequence.sampling for row in those], uniforms)
         tokens.index_copy_(0, at, found)
+    forced = {index: token for index in asking if (token := _forced_token(rows[index])) is not None}
+    if forced:
+        given = to_device([*forced.values()], logits.device, tokens.dtype)
+        tokens.index_copy_(0, to_device([*forced], logits.device), given)
     _lead_to_endings(tokens, [(index, rows[index]) for index in changed if rows[index].matcher], eos_ids)
     if with_logprobs:
         chosen = to_host(of_rows(tokens, with_logprobs))
@@ -51,6 +55,12 @@ def next_tokens(
         for index, logprob in zip(with_logprobs, log_probabilities(unchanged, chosen, wanted), strict=True):
             rows[index].logprobs.append(logprob)
     return tokens
+
+
+def _forced_token(row: BatchRow) -> int | None:
+    if row.thinking is None or (row.matcher is not None and row.matcher.led):
+        return None
+    return row.thinking.forced_token(row.generated)
 
 
 def _changes_logits(row: BatchRow) -> bool:

@@ -73,7 +73,7 @@ class RowProbe:
 
     def ended(self, row: BatchRow) -> None:
         """Reports an ended row's number of tokens to the probe, unless the row was refused or removed."""
-        if row.finish_reason in ("eos", "landed", "stop", "limit"):
+        if row.finish_reason in ("eos", "landed", "stop", "limit", "loop"):
             self._probe.ended(row.sequence.id, len(row.generated))
 
     def longest(self, rows: Sequence[BatchRow]) -> BatchRow | None:

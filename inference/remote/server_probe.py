@@ -19,6 +19,7 @@ ENGINES: tuple[EngineChoice, ...] = get_args(EngineChoice)
 # The longest time that a request of a probe may take; a server that is loading its model does not answer. Not tuned.
 PROBE_WITHIN_S = 30.0
 TOKENIZES_WITHIN_S = 5.0  # as long as a call of the API waits for this answer (`server_tokens.ANSWER_WITHIN_S`)
+NO_BUDGET = -2  # -1 asks for no budget; what knows budgets refuses this
 # Each request of a probe has a connection of its own. uvicorn, in which transformers serve runs, closes a connection
 # only after it has logged the exception behind its answer 500, and resets a request that was sent on it meanwhile.
 ONE_REQUEST_EACH = httpx.Limits(max_keepalive_connections=0)
@@ -180,6 +181,9 @@ def _vllm(probe: _Probe) -> ProbedServer:
     answer = probe.client.post("/v1/completions", json={**trial, "return_token_ids": True})
     if not answer.is_success:
         raise ServerUnusable(probe.url, f"it answers a trial with status {answer.status_code}")
+    # an older vLLM ignores the field, one without a reasoning parser refuses any budget
+    budgets = [{**trial, "thinking_token_budget": most} for most in (1, NO_BUDGET)]
+    thinks = [probe.accepts("/v1/completions", one) for one in budgets] == [True, False]
     able = replace(
         _reported(load),
         token_ids_in=True,
@@ -187,7 +191,7 @@ def _vllm(probe: _Probe) -> ProbedServer:
         streamed_usage=True,
         priority=probe.accepts("/v1/completions", {**trial, "priority": 1}),
         cache_salt=probe.accepts("/v1/completions", {**trial, "cache_salt": "a"}),
-        options=VLLM_OPTIONS | {"pattern"},
+        options=VLLM_OPTIONS | {"pattern"} | ({"thinking_token_budget"} if thinks else set()),
         logprobs=True,
         response_format=True,
         prefix_cache=load.prefix_cache,

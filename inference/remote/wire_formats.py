@@ -86,6 +86,8 @@ def completions_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
         body["ignore_eos"] = True
     if sampling.min_tokens > len(row.generated_ids):
         body["min_tokens"] = min(sampling.min_tokens - len(row.generated_ids), row.limit)
+    if sampling.thinking_token_budget is not None:  # of a resumed row, vLLM counts the tokens before, too
+        body["thinking_token_budget"] = sampling.thinking_token_budget
     if sampling.stop_token_ids:
         body["stop_token_ids"] = list(sampling.stop_token_ids)
     body |= _openai_options(sampling)

@@ -38,6 +38,8 @@ UNABLE = {
     "temperature": "The engine behind this model samples all requests alike: only temperature 0 can be asked for.",
     "ignore_eos": "The engine behind this model cannot go on behind an end of sequence: leave ignore_eos out.",
     "min_tokens": "The engine behind this model knows no least length: leave min_tokens out.",
+    "thinking_token_budget": "The engine behind this model cannot end its thinking: leave this out, serve the model "
+    "with our own engine, or start vLLM with a reasoning parser.",
     "stop_token_ids": "The engine behind this model tells no token ids: use stop strings instead.",
     "raw_prompt": "The engine behind this model takes chats only: use /v1/chat/completions.",
     "tools": "The engine behind this model takes chats without tools only: leave them out.",

@@ -169,7 +169,7 @@ class Thinking(Body):
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="Accepted, not used: `max_tokens` bounds thinking and answer together"
+        default=None, description="With type enabled: thinking is ended after this many tokens, where an engine can"
     )
     display: Literal["summarized", "omitted"] | None = Field(
         default=None, description="Accepted, not used: the whole thinking is shown"

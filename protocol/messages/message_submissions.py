@@ -1,5 +1,7 @@
 """Makes the prompts and the submissions of /v1/messages."""
 
+from dataclasses import replace
+
 from inference.prompts.model_prompt import ModelPrompt
 from inference.prompts.request_tokens import thinking_variables
 from protocol.chat.chat_submissions import submission_of
@@ -8,11 +10,14 @@ from protocol.messages.message_schemas import CreateMessage, MessageToolChoice, 
 from protocol.requests.client_prompt import prompt_of_turns
 from protocol.requests.options import JsonObjectFormat, stored_format
 from protocol.requests.submission import FieldNames, Submission
+from protocol.requests.thinking_room import BUDGET
 from protocol.requests.tools import function_fields
 from request_body import Effort
 
 NO_CHOICE = MessageToolChoice(type="auto")
-NAMES = FieldNames("messages", "max_tokens", "output_config.format", reasoning="thinking")
+NAMES = FieldNames(
+    "messages", "max_tokens", "output_config.format", reasoning="thinking", budget="thinking.budget_tokens"
+)
 
 
 def message_prompt(body: PromptFields, limits: PromptLimits) -> ModelPrompt:
@@ -52,5 +57,12 @@ def message_submission(
     }
     if body.metadata and body.metadata.application:
         others["metadata"] = {"application": body.metadata.application}
+    thinking = body.thinking
+    if thinking is not None and thinking.type == "enabled" and thinking.budget_tokens is not None:
+        others[BUDGET] = thinking.budget_tokens
     prompt = message_prompt(body, limits)
-    return submission_of(body, tenant, limits, key, prompt, body.max_tokens, NAMES, **others)
+    made = submission_of(body, tenant, limits, key, prompt, body.max_tokens, NAMES, **others)
+    if BUDGET not in others:
+        return made
+    # agents send it to every model, as they ask every model to think
+    return replace(made, body=made.body.model_copy(update={"defaulted": (*made.body.defaulted, BUDGET)}))

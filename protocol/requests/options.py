@@ -49,6 +49,7 @@ TemplateVariables = Annotated[
     ],
     Field(max_length=16, description="Variables of the model's chat template, such as enable_thinking"),
 ]
+ThinkingTokens = Annotated[int, Field(ge=-1, le=MAX_TOKEN_ID)] | Literal["auto"]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 AskedTier = Annotated[
     Literal["auto", "default", "flex", "priority"] | None,
@@ -87,6 +88,10 @@ class SamplingFields(HistoryBody):
     logit_bias: Annotated[dict[TokenName, Bias], Field(max_length=MOST_BIASES)] | None = Field(
         default=None, description="Token ids, each with what is added to its logit"
     )
+    thinking_token_budget: ThinkingTokens | None = Field(
+        default=None,
+        description="Thinking is ended after this many tokens; auto: in time for an answer within the limit; -1: never",
+    )
     skip_special_tokens: Literal[True] | None = None
     include_stop_str_in_output: Literal[False] | None = None
     use_beam_search: Literal[False] | None = None
@@ -112,6 +117,8 @@ class SamplingFields(HistoryBody):
         asked = {name: value for name, value in given.items() if value is not None}
         if asked.get("top_k", 0) < 0:
             asked["top_k"] = 0
+        if asked.get("thinking_token_budget") == -1:
+            del asked["thinking_token_budget"]
         if "logit_bias" in asked:
             asked["logit_bias"] = tuple((int(token), bias) for token, bias in asked["logit_bias"].items())
         greedy = not asked.get("temperature", defaults.get("temperature"))

@@ -19,6 +19,7 @@ from protocol.client_errors import InvalidRequest
 from protocol.limits.prompt_limits import PromptLimits, TokenCounts
 from protocol.requests.client_prompt import application_name
 from protocol.requests.options import check_limit, check_options
+from protocol.requests.thinking_room import BUDGET, with_thinking_room
 from request_body import RequestBody, stored_form
 from scheduling.request import TIER_LEVELS, ServiceTier
 
@@ -36,6 +37,7 @@ class FieldNames:
     format: str = "response_format"
     logprobs: str = "logprobs"
     reasoning: str = "reasoning_effort"
+    budget: str = BUDGET
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Submission:
             "tools": "tools" if self.body.offered_tools else names.prompt,
             "prompt_logprobs": "echo",
             "reasoning": names.reasoning if self.body.reasoning else "chat_template_kwargs",
+            BUDGET: names.budget,
         }
         return {ability: fields.get(ability, ability) for ability in self.body.needs}
 
@@ -110,6 +113,7 @@ def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submi
     counts = limits.count_tokens(prompt, param=names.prompt, tenant=submission.tenant)
     limit_tokens = limits.fitting_limit(limit_tokens, counts.prompt_tokens)
     check_limit(body, limit_tokens, names.limit, submission.tenant, limits.prompt_format)
+    body = with_thinking_room(body, limit_tokens, limits.prompt_format, param=names.budget)
     workers = snapshot.of(limits.model_name) if snapshot else NO_MODEL
     lacks = workers.lacking
     form = counts.answer_form

@@ -41,7 +41,10 @@ def parts_of(view: RequestView, body: RequestBody) -> AnswerParts:
     own = view.request.id.removeprefix("resp_")[:24]
     made = [replace(call, custom=call.name in custom) for call in ([cut] if cut else calls)]
     named = tuple((f"call_{own}{number:03d}", call) for number, call in enumerate(made))
-    return AnswerParts("" if cut else read.text, read.reasoning, named, cut is not None)
+    # an answer that the limit has cut within its opening tag was about to think
+    opening, said = body.answer_form.opening, read.text.strip()
+    thinks = bool(opening) and opening.startswith(said) and view.request.status is RequestStatus.incomplete
+    return AnswerParts("" if cut or thinks else read.text, read.reasoning, named, cut is not None)
 
 
 class LikelyToken(ApiObject):

@@ -21,6 +21,9 @@ MAX_RETRY_S = 120  # OpenAI's clients honour Retry-After up to 120 s
 log = structlog.get_logger()
 
 
+IncompleteReason = Literal["max_output_tokens", "loop"]
+
+
 class Magnus(ApiObject):
     """Fields of a response that OpenAI's API lacks; null while a value is unknown."""
 
@@ -45,6 +48,9 @@ class Magnus(ApiObject):
     landed: bool = Field(
         default=False, description="Whether the engine led the answer, under a grammar, to a valid end within its limit"
     )
+    incomplete_reason: IncompleteReason | None = Field(
+        default=None, description="Why the answer is incomplete; loop: it repeated itself, and was ended"
+    )
     dropped_tools: list[str] = Field(
         default=[], description="Types of tools that were left out, because only OpenAI runs them"
     )
@@ -63,7 +69,7 @@ UNREADABLE_ANSWER = ResponseError(code="unreadable_answer", message="The stored 
 class IncompleteDetails(ApiObject):
     """Why a response is incomplete."""
 
-    reason: Literal["max_output_tokens"]
+    reason: IncompleteReason
 
 
 class InputDetails(ApiObject):
@@ -163,6 +169,7 @@ def response_of(view: RequestView, place: QueuePlace, waits_for: str | None = No
         log.exception("stored answer not readable", request=request.id)
         output, error = [], error or UNREADABLE_ANSWER
     forced, kinds = body.tool_choice.function, {tool.name: "custom" for tool in body.tools if tool.custom}
+    incomplete = incomplete_reason(view)
     return Response(
         id=request.id,
         created_at=int(request.arrived_at.timestamp()),
@@ -170,9 +177,7 @@ def response_of(view: RequestView, place: QueuePlace, waits_for: str | None = No
         status=request.status,
         background=body.background,
         error=error,
-        incomplete_details=(
-            IncompleteDetails(reason="max_output_tokens") if request.status is RequestStatus.incomplete else None
-        ),
+        incomplete_details=None if incomplete is None else IncompleteDetails(reason=incomplete),
         instructions=(request.instructions if body.instructions is None else body.instructions) or None,
         max_output_tokens=request.limit_tokens,
         model=request.model,
@@ -234,6 +239,7 @@ def magnus_of(view: RequestView, place: QueuePlace, body: RequestBody, waits_for
         worker=batch.worker if batch else None,
         attempts=request.attempts,
         landed=request.finish_reason == "landed",
+        incomplete_reason=incomplete_reason(view),
         dropped_tools=list(body.dropped_tools),
     )
 
@@ -269,6 +275,13 @@ def _usage(view: RequestView) -> Usage | None:
     if one.output_tokens is None:
         return None
     return usage_of(one.prompt_tokens, one.cached_tokens or 0, one.output_tokens, one.reasoning_tokens or 0)
+
+
+def incomplete_reason(view: RequestView) -> IncompleteReason | None:
+    """Returns why an answer is incomplete, None if it is not."""
+    if view.request.status is not RequestStatus.incomplete:
+        return None
+    return "loop" if view.request.finish_reason == "loop" else "max_output_tokens"
 
 
 def usage_of(input_tokens: int, cached_tokens: int, output_tokens: int, reasoning_tokens: int) -> Usage:

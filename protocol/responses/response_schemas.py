@@ -25,6 +25,7 @@ from protocol.requests.options import (
     SamplingFields,
     TemplateVariables,
     TextFormat,
+    ThinkingTokens,
     TopLogprobs,
 )
 from protocol.requests.tools import (
@@ -226,6 +227,7 @@ class ReasoningOptions(Body):
     effort: Effort | None = Field(
         default=None, description="How much the model shall think, where its chat template can say so; none: not at all"
     )
+    max_tokens: ThinkingTokens | None = Field(default=None, description="As `thinking_token_budget`")
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 

@@ -8,6 +8,7 @@ from protocol.limits.prompt_limits import PromptLimits
 from protocol.requests.client_prompt import opening_turns, prompt_of_turns
 from protocol.requests.options import stored_format
 from protocol.requests.submission import FieldNames, Submission, served_tier
+from protocol.requests.thinking_room import BUDGET
 from protocol.requests.tools import allowed_functions, function_fields, functions_of, hosted_kinds, stored_choice
 from protocol.responses.conversation import ReferencedItems, fitting, refuse_earlier, refuse_references, turns_of
 from protocol.responses.response_schemas import CreateResponse
@@ -34,6 +35,7 @@ def response_submission(
         raise InvalidRequest(f"No tool of the types {', '.join(dropped)} runs here: leave them out.", param="tools")
     offered = () if choice.mode == "none" else tools
     reasoning = body.reasoning.effort if body.reasoning else None
+    budget = body.reasoning.max_tokens if body.reasoning else None
     prompt_of = partial(
         prompt_of_turns, body.instructions, tools=offered, reasoning=reasoning, variables=body.chat_template_kwargs
     )
@@ -56,6 +58,7 @@ def response_submission(
         stop=body.magnus.stop,
         top_k=body.magnus.top_k if body.top_k is None else body.top_k,
         top_logprobs=body.asked_logprobs,
+        thinking_token_budget=body.thinking_token_budget if budget is None else budget,
     )
     return Submission(
         tenant=tenant,
@@ -69,6 +72,9 @@ def response_submission(
         service_tier=served_tier(body.service_tier),
         deadline_s=body.magnus.deadline_s,
         names=FieldNames(
-            format="text.format", reasoning="reasoning.effort", logprobs="include" if body.include else "top_logprobs"
+            format="text.format",
+            reasoning="reasoning.effort",
+            logprobs="include" if body.include else "top_logprobs",
+            budget=BUDGET if budget is None else "reasoning.max_tokens",
         ),
     )

@@ -17,7 +17,8 @@ AT_ONCE = 500  # requests in one call to the collector, about 700 KB. Not tuned
 ANSWER_WITHIN_S = 5.0  # half of the time between two ticks of the upkeep, which waits for the collector. Not tuned
 INTERNAL, SERVER = 1, 2  # kinds of spans
 FAILED = 2  # the status code of a failed span
-FINISH_REASONS = {"eos": "stop", "landed": "stop", "stop": "stop", "limit": "length"}  # as OpenAI's API calls them
+# as OpenAI's API calls them
+FINISH_REASONS = {"eos": "stop", "landed": "stop", "stop": "stop", "limit": "length", "loop": "length"}
 Attribute = str | int | list[str]
 Json = dict[str, Any]
 

@@ -22,6 +22,7 @@ from inference.local.kv.kv_cache import BLOCK_TOKENS
 from inference.local.loading.model_loading import LoadedModel, load_model
 from inference.local.prefix_sharing import shares_prefixes
 from inference.local.row_probe import RowProbe
+from inference.local.tokens.repetition import LoopStops
 from inference.model_directory.model_fingerprint import fingerprints
 from inference.prompts.prompt_format import load_prompt_format
 from learning.estimators.cost_curves import DEFAULT_CURVES, fit_curves
@@ -92,6 +93,7 @@ class LocalModels:
         """Loads nothing yet; `models` has directories or hub ids by name."""
         self._name, self._device, self._kv_budget = name, device, kv_budget
         self._models, self._known = dict(models), dict[str, MeasuredModel]()
+        self._loop_stops = LoopStops()
         self._settings, self._heartbeat = service.settings, heartbeat_of(name, service.database_url)
 
     def load(self, model: str) -> ServedModel:
@@ -177,6 +179,7 @@ class LocalModels:
                     probe=probe,
                     prefix_cache=settings.parameters.prefix_cache,
                     guessing=known.guessing,
+                    loop_stops=self._loop_stops if settings.parameters.loops == "stop" else None,
                 ),
             ),
             load_prompt_format(self._models[model]),
@@ -187,6 +190,8 @@ class LocalModels:
                 shared_tokens=known.steps.shared_tokens,
                 guessed_tokens=sum(one.guessing.made for one in self._known.values()),
                 right_guesses=sum(one.guessing.right for one in self._known.values()),
+                stopped_loops=self._loop_stops.rows,
+                saved_tokens=self._loop_stops.saved_tokens,
             ),
             prepare_format=loaded.format_masks.prepare if loaded.format_masks else take_any_format,
         )

@@ -36,7 +36,8 @@ FIELDS: dict[type, int] = {
     DecodingRequest: 19,
     Worker: 11,
     WorkerFacts: 13,  # what generates a worker's tokens, which only the worker can tell
-    WorkerReport: 8,  # its host's clock, which only the worker can tell
+    # its host's clock, which only the worker can tell; loops that its engine ended, and the tokens that this saved
+    WorkerReport: 10,
 }
 # requests: what generated their tokens, the claim of a predictor, which locks no row while it computes, and the stop
 # string that ended them, which a message must name; jobs: their usage, and when their deletion began
@@ -44,23 +45,25 @@ COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 48, StoredBat
 PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
-    # turns of tenants
-    "webapp": 7591,  # the id that clients of /v1/messages read; times only where a policy has some
+    # turns of tenants; figures of ended loops
+    "webapp": 7595,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
-    "protocol": 5633,  # an empty answer there; limits below the shortest answer of a format
+    "protocol": 5717,  # empty answers; limits below formats; budgets of thinking; reasons
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
-    # which stop string ended an answer; kicks end long pauses; answers that were led to their end
-    "tasks": 5596,
+    # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
+    # thinking of raw prompts' answers; ended loops
+    "tasks": 5606,
     "processes": 1556,  # the script that starts a child lies here: the trainer lowers its priority with it
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
-    # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker
-    "scheduling": 8849,
+    # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
+    # figures of ended loops
+    "scheduling": 8851,
     "learning": 3556,
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
     # decoders saved alone; distances counted from the longest row; answers in a format are led to their end, whose
-    # shortest way is looked for
-    "inference": 12_825,
+    # shortest way is looked for; budgets of thinking; loops
+    "inference": 13_013,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
     "models": 9255,

@@ -259,12 +259,16 @@ def _workers(fleet: Collection[RegisteredWorker], alive_s: float) -> Iterator[Me
     rows = GaugeMetricFamily("magnus_worker_rows", "Rows given to it that have not ended", labels=["worker"])
     guessed = CounterMetricFamily("magnus_guessed_tokens", "Tokens guessed where answers copy text", labels=["worker"])
     right = CounterMetricFamily("magnus_right_guesses", "Those of them that the answers then had", labels=["worker"])
+    loops = CounterMetricFamily("magnus_stopped_loops", "Answers ended as they repeated themselves", labels=["worker"])
+    saved = CounterMetricFamily("magnus_loop_tokens_saved", "Tokens they had left to their limits", labels=["worker"])
     for worker in fleet:
         state = worker.state(alive_s)
         up.add_metric([worker.name], state in TAKES_BATCHES)
         rows.add_metric([worker.name], worker.load.rows)
         guessed.add_metric([worker.name], worker.report.guessed_tokens)
         right.add_metric([worker.name], worker.report.right_guesses)
+        loops.add_metric([worker.name], worker.report.stopped_loops)
+        saved.add_metric([worker.name], worker.report.saved_tokens)
         if not worker.stopped:
             age.add_metric([worker.name], worker.heartbeat_age_s)
-    yield from (up, age, rows, guessed, right)
+    yield from (up, age, rows, guessed, right, loops, saved)

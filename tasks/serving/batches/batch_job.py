@@ -120,9 +120,12 @@ def _sequence(request: TakenRequest, body: RequestBody, prompt_format: RequestTo
     if held_to is not None:
         stop, sampling = (), replace(sampling, stop_token_ids=())
     prompt = ModelPrompt(request.instructions, request.input, body)
+    prompt_ids = tuple(prompt.encode(prompt_format, caller=request.tenant))
+    # the answer to a raw prompt is shown as it is, but its thinking is counted where it has a budget
+    counted = body.raw and sampling.thinking_token_budget is not None
     return DecodingRequest(
         id=request.id,
-        prompt_ids=tuple(prompt.encode(prompt_format, caller=request.tenant)),
+        prompt_ids=prompt_ids,
         limit=request.limit_tokens,
         generated_ids=request.generated_ids,
         sampling=sampling,
@@ -137,7 +140,7 @@ def _sequence(request: TakenRequest, body: RequestBody, prompt_format: RequestTo
         cache_salt=cache_salt(request.tenant, salt_key),
         prompt_logprobs="prompt_logprobs" in body.needs,
         continues=body.raw or body.continues,
-        answer_form=body.answer_form,
+        answer_form=prompt_format.answer_form(prompt_ids) if counted else body.answer_form,
         predicted=request.predicted_tokens,
         predicted_upper=request.predicted_upper_tokens,
         adapter=request.adapter,

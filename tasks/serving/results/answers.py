@@ -23,6 +23,7 @@ STATUS_OF_REASON = {
     "landed": RequestStatus.completed,
     "stop": RequestStatus.completed,
     "limit": RequestStatus.incomplete,
+    "loop": RequestStatus.incomplete,
     "removed": RequestStatus.cancelled,
 }
 

@@ -130,6 +130,74 @@ def test_a_conversation_goes_on_with_what_was_thought(thinking: Api) -> None:
     assert [turn.reasoning for turn in read_body(row.body).messages] == [None, "I look out.", None]
 
 
+MESSAGE = CHAT | {"max_tokens": 100}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("reason", "told"), [("loop", "loop"), ("limit", "max_output_tokens")])
+def test_every_call_says_why_an_answer_is_incomplete(thinking: Api, reason: str, told: str, stream: bool) -> None:
+    with answering(thinking, "It rains. It rains.", status="incomplete", finish_reason=reason):
+        found = [
+            thinking.call("POST", path, json=body | {"stream": stream})
+            for path, body in (("/v1/chat/completions", CHAT), ("/v1/responses", RESPONSE), ("/v1/messages", MESSAGE))
+        ]
+        chat, response, message = [events(one) for one in found] if stream else [[one.json] for one in found]
+    assert chat[-1]["magnus"]["incomplete_reason"] == told
+    assert chat[-1]["choices"][0]["finish_reason"] == "length"
+    last = response[-1]["response"] if stream else response[0]
+    assert (last["status"], last["incomplete_details"]) == ("incomplete", {"reason": told})
+    assert last["magnus"]["incomplete_reason"] == told
+    stops = [one.get("delta", one).get("stop_reason") for one in message]
+    assert "max_tokens" in stops
+
+
+BUDGETS: list[tuple[str, dict[str, Any], int | None]] = [
+    ("/v1/chat/completions", CHAT | {"thinking_token_budget": 9}, 9),
+    ("/v1/chat/completions", CHAT | {"thinking_token_budget": "auto", "max_tokens": 200}, 150),
+    ("/v1/chat/completions", CHAT | {"thinking_token_budget": -1}, None),
+    ("/v1/completions", {"model": "thinking", "prompt": "<think>", "thinking_token_budget": 9}, 9),
+    ("/v1/responses", RESPONSE | {"thinking_token_budget": 9}, 9),
+    ("/v1/responses", RESPONSE | {"reasoning": {"max_tokens": 9}}, 9),
+    ("/v1/responses", RESPONSE | {"reasoning": {"max_tokens": "auto"}, "max_output_tokens": 200}, 150),
+    ("/v1/messages", MESSAGE | {"thinking": {"type": "enabled", "budget_tokens": 9}}, 9),
+    ("/v1/messages", MESSAGE | {"thinking": {"type": "disabled", "budget_tokens": 9}}, None),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "most"), BUDGETS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_call_takes_a_budget_of_thinking(
+    thinking: Api, path: str, body: dict[str, Any], most: int | None, stream: bool
+) -> None:
+    with answering(thinking, ANSWER):
+        answer = thinking.call("POST", path, json=body | {"stream": stream})
+        answer.get_data()
+    assert answer.status_code == 200
+    [row] = thinking.sql("select body from requests")
+    assert read_body(row.body).sampling.thinking_token_budget == most
+
+
+@pytest.mark.parametrize("text", ["<thi", "<think>", "<think>\nI lo", "<think>I look.</thin", "<think>I look.</think>"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_call_tells_thinking_as_content_however_early_it_is_cut(thinking: Api, text: str, stream: bool) -> None:
+    def called(path: str, body: dict[str, Any]) -> Any:
+        answer = thinking.call("POST", path, json=body | {"stream": stream})
+        return events(answer) if stream else answer.json
+
+    with answering(thinking, text, status="incomplete", finish_reason="limit"):
+        chat = called("/v1/chat/completions", CHAT)
+        response = called("/v1/responses", RESPONSE)
+        message = called("/v1/messages", MESSAGE)
+    if stream:
+        assert not any(chunk["choices"][0]["delta"].get("content") for chunk in chat)
+        assert not any(event["type"] == "response.output_text.delta" for event in response)
+        assert not any(event.get("delta", {}).get("type") == "text_delta" for event in message)
+        return
+    assert not chat["choices"][0]["message"]["content"]
+    assert not any(part["text"] for item in response["output"] if item["type"] == "message" for part in item["content"])
+    assert not any(block["type"] == "text" for block in message["content"])
+
+
 @pytest.mark.parametrize(
     ("told", "prompt_tokens"),
     [
@@ -154,6 +222,8 @@ def test_what_the_template_is_told_changes_the_prompt(thinking: Api, told: dict[
         ("/v1/responses", RESPONSE | {"chat_template_kwargs": {"tools": 1}}, "chat_template_kwargs.tools"),
         ("/v1/chat/completions", CHAT | {"chat_template_kwargs": {"enable_thinking": [1]}}, None),
         ("/v1/chat/completions", CHAT | {"reasoning_effort": "much"}, "reasoning_effort"),
+        ("/v1/chat/completions", CHAT | {"thinking_token_budget": -2}, None),
+        ("/v1/responses", RESPONSE | {"reasoning": {"max_tokens": 1.5}}, None),
     ],
 )
 def test_what_the_template_does_not_know_is_refused_by_name(

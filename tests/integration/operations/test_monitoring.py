@@ -73,7 +73,10 @@ def busy(api: Api) -> Api:
         )
     finish(api, api.submit()["id"])
     api.submit()
-    api.sql("""update workers set report = '{"guessed_tokens": 9, "right_guesses": 4}'""")
+    api.sql(
+        """update workers set report =
+            '{"guessed_tokens": 9, "right_guesses": 4, "stopped_loops": 3, "saved_tokens": 70}'"""
+    )
     return api
 
 
@@ -97,6 +100,8 @@ def test_what_each_process_does_is_shown(busy: Api) -> None:
         'magnus_worker_up{worker="w1"} 1.0',
         'magnus_guessed_tokens_total{worker="w1"} 9.0',
         'magnus_right_guesses_total{worker="w1"} 4.0',
+        'magnus_stopped_loops_total{worker="w1"} 3.0',
+        'magnus_loop_tokens_saved_total{worker="w1"} 70.0',
         'magnus_processes_alive{process="trainer"} 1.0',
         "magnus_answers_last_minute 1.0",
         "magnus_requests_unpredicted 1.0",

@@ -90,6 +90,22 @@ def test_an_answer_in_json_is_whole_at_its_limit_and_no_stop_string_cuts_it(stag
     assert isinstance(json.loads(text)["a"], str)
 
 
+@pytest.mark.parametrize("slices", [{"joins": True}, {"joins": False}, {"joins": False, "iteration_limit": 3}])
+def test_thinking_ends_after_its_budget_and_its_tokens_are_counted(
+    stage: Stage, serving: Serving, slices: dict[str, Any]
+):
+    form = {"opening": ":::", "closing": "..:", "opened": True}
+    sampling = {"thinking_token_budget": 5}
+    stage.request("chat", input="x", limit_tokens=20, body={"sampling": sampling, "answer_form": form})
+    stage.request("plain", input="x", limit_tokens=20, body={"answer_form": form})
+    while stage.requests("status")["chat"] != "incomplete":
+        serving.serve("chat", "plain", **slices)
+    answers = stage.requests("output_text", "output_tokens", "reasoning_tokens")
+    assert answers["chat"][0][:8] == answers["plain"][0][:5] + "..:"
+    assert answers["chat"][1:] == (20, 8)
+    assert answers["plain"] == (serving.alone("x", 20), 20, 20)
+
+
 def test_a_batch_delivered_twice_runs_once(stage: Stage, serving: Serving):
     stage.request("r1", limit_tokens=200)
     batch_id = serving.assign("r1")

@@ -77,6 +77,9 @@ def test_a_template_shows_the_tags_of_thinking(template, form):
             [],
         ),
         (CHANNELS, "It rains.", "", "It rains.", []),
+        (CHANNELS, "<|channel|>analysis", "", "", []),
+        (CHANNELS, ANALYSIS, "I look.", "", []),
+        (CHANNELS, f"{ANALYSIS}<|channel|>final", "I look.", "", []),
         (PLAIN, "<think>I look.</think> It rains.", "", "<think>I look.</think> It rains.", []),
     ],
 )

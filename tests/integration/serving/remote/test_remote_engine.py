@@ -31,6 +31,18 @@ def test_what_the_server_is_and_can_do_is_found_by_asking_it(server: StubServer)
     assert (able.resumes, able.block_tokens, able.reports_waiting) == (True, 16, True)
 
 
+def test_a_server_takes_budgets_of_thinking_if_it_refuses_wrong_ones(server: StubServer):
+    assert "thinking_token_budget" in connect(server.url).capabilities.lacks  # it ignores the field
+    takes, refuses = (200, json.dumps({"choices": [{"token_ids": [1]}]})), (400, "{}")
+    server.posts = {"/v1/completions": takes}
+    server.posts_once = [takes, takes, refuses]
+    assert "thinking_token_budget" not in connect(server.url).capabilities.lacks
+    asked = [body.get("thinking_token_budget") for body in server.bodies]
+    assert asked[:3] == [None, 1, -2]
+    server.posts_once = [takes, refuses, refuses]  # it has no reasoning parser
+    assert "thinking_token_budget" in connect(server.url).capabilities.lacks
+
+
 def test_rows_of_an_adapter_that_the_server_lists_go_to_it_by_its_name(server: StubServer):
     listed = [
         {"id": "stub", "owned_by": "vllm", "parent": None},

@@ -178,6 +178,13 @@ def test_a_salt_goes_to_servers_that_take_one() -> None:
     assert completions_body(takes, salted)["cache_salt"] == "abc"
 
 
+def test_a_budget_of_thinking_goes_to_vllm_whole_also_for_a_resumed_row() -> None:
+    assert "thinking_token_budget" not in completions_body(SERVER, ROW)
+    budget = replace(ROW, sequence=replace(ROW.sequence, sampling=Sampling(thinking_token_budget=5)))
+    assert completions_body(SERVER, budget)["thinking_token_budget"] == 5
+    assert "thinking_token_budget" in ServerCapabilities().lacks
+
+
 def test_a_lone_surrogate_in_a_text_is_replaced() -> None:
     assert read_chat({"choices": [{"delta": {"content": "a\ud800"}}]}).text == "a\ufffd"
 

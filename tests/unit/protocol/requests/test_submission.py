@@ -64,11 +64,12 @@ VOCABULARY = (BUNDLED_MODEL / "tokenizer.json").read_text()
 DEFAULTS = {"temperature": 0.6, "top_k": 20}
 
 
-def accepted(lacks: tuple[str, ...], **asked: Any) -> RequestBody:
+def accepted(lacks: tuple[str, ...], limit: int | None = None, **asked: Any) -> RequestBody:
     limits = PromptLimits("words", PromptFormat("words", VOCABULARY, OPENED), 100, 100, sampling_defaults=DEFAULTS)
     snapshot = QueueSnapshot(at=datetime.now(UTC), models={"words": ModelState(lacking=tuple(lacks))})
     body = BODY.request_body(SUBMISSION.prompt, DEFAULTS, **asked)
-    return read_body(accepted_request(limits, snapshot, dataclasses.replace(SUBMISSION, body=body)).body)
+    submission = dataclasses.replace(SUBMISSION, body=body, limit_tokens=limit)
+    return read_body(accepted_request(limits, snapshot, submission).body)
 
 
 def test_a_request_stores_the_form_of_its_answer_and_the_sampling_that_engines_can_do() -> None:
@@ -78,6 +79,35 @@ def test_a_request_stores_the_form_of_its_answer_and_the_sampling_that_engines_c
     chats_only = accepted(("raw_prompt", "temperature", "top_k"))
     assert not chats_only.answer_form.opened
     assert (chats_only.sampling.greedy, chats_only.defaulted) == (True, ())
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit", "most"),
+    [(7, 40, 7), (90, 40, 90), (-1, 40, None), (None, 40, None), ("auto", 100, 75), ("auto", 40, 16), ("auto", 9, 0)],
+)
+def test_a_budget_of_thinking_is_a_number_that_leaves_room_for_the_answer(
+    asked: Any, limit: int, most: int | None
+) -> None:
+    assert accepted((), limit, thinking_token_budget=asked).sampling.thinking_token_budget == most
+
+
+def test_a_budget_that_nothing_can_keep_is_refused_by_name_unless_it_is_only_wished() -> None:
+    with pytest.raises(InvalidRequest, match="cannot end its thinking"):
+        accepted(("thinking_token_budget",), thinking_token_budget=3)
+    body = BODY.request_body(SUBMISSION.prompt, {}, thinking_token_budget=3)
+    wished = body.model_copy(update={"defaulted": ("thinking_token_budget",)}).without_defaults(
+        ["thinking_token_budget"]
+    )
+    assert (wished.sampling.thinking_token_budget, wished.defaulted) == (None, ())
+    never = PromptFormat("words", VOCABULARY, "{{ messages[-1].content }}")
+    for asked, refused in ((3, True), ("auto", False)):
+        body = BODY.request_body(SUBMISSION.prompt, {}, thinking_token_budget=asked)
+        new = dataclasses.replace(SUBMISSION, body=body)
+        if refused:
+            with pytest.raises(InvalidRequest, match="no tags of thinking"):
+                accepted_request(PromptLimits("words", never, 100, 100), None, new)
+        else:
+            assert "sampling" not in accepted_request(PromptLimits("words", never, 100, 100), None, new).body
 
 
 def test_a_format_behind_thinking_is_refused_where_no_engine_can_do_it() -> None:

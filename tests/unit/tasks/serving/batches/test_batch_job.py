@@ -11,14 +11,18 @@ from tokenizers.pre_tokenizers import Whitespace
 from inference.engine_requests import DecodingRequest, JsonFormat, TokenLogprob
 from inference.prompts.prompt_format import PromptFormat
 from models.leasing.leases import Lease, TakenBatch, TakenRequest
-from request_body import Sampling
+from request_body import PLAIN, Sampling
 from tasks.serving.batches.batch_job import BatchJob, cache_salt, prepare
 
 
-def words() -> PromptFormat:
+def vocabulary() -> str:
     tokenizer = Tokenizer(WordLevel({"[UNK]": 0, "one": 1, "two": 2, "three": 3}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
-    return PromptFormat("words", tokenizer.to_str(), None)
+    return tokenizer.to_str()
+
+
+def words() -> PromptFormat:
+    return PromptFormat("words", vocabulary(), None)
 
 
 def taken(*prompts: TakenRequest) -> TakenBatch:
@@ -126,6 +130,15 @@ def test_what_else_a_client_asks_of_its_answer_reaches_the_engine():
     )
     assert sequence.prompt_logprobs
     assert (sequence.prompt_ids, sequence.turns) == ((2, 3), ())  # without the instructions, and no conversation
+
+
+def test_the_thinking_of_a_raw_prompts_answer_is_known_where_it_has_a_budget():
+    thinking = PromptFormat("words", vocabulary(), "<think></think>")
+    body = {"sampling": {"thinking_token_budget": 3}, "raw": True}
+    for asked, form in ((body, thinking.answer_form(())), ({"raw": True}, PLAIN)):
+        (sequence,) = decoded(prepare(taken(prompt("a", "two three", asked)), thinking, max_positions=10))
+        assert (sequence.answer_form, sequence.continues) == (form, True)
+    assert thinking.answer_form(()) != PLAIN
 
 
 def test_a_required_call_is_the_format_of_the_answer_and_tools_without_a_template_are_set_apart():
