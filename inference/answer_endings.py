@@ -91,20 +91,20 @@ class AnswerEndings:
 
         Where a line break is possible, which JSON nowhere has here, the model may still be thinking.
         """
-        for lead in leads if not self._allows(matcher, b"\n") else leads[::-1]:
-            behind = matcher.deep_copy()
-            if behind.try_consume_tokens([*lead]) == len(lead):
-                ending = self._walk(behind.deep_copy(), until_s)
-                if ending is not None:
-                    return [*lead, *self._tokens(behind, ending)]
-        return None
+        thinks = self._allows(matcher, b"\n")
+        found = (self._behind(matcher, lead, until_s) for lead in (leads[::-1] if thinks else leads))
+        return next((ending for ending in found if ending is not None), None)
 
     def shortest(self, matcher: LLMatcher, until_s: float, leads: Sequence[Sequence[int]] = ((),)) -> list[int] | None:
         """Returns the shortest ending that it finds before this `thread_time`.
 
-        At each place where the grammar leaves a choice, it compares the endings behind each next byte.
+        At each place where the grammar leaves a choice, it compares the endings behind each next byte. The first tokens
+        of a lead may have come already, as where an answer that was led to its end goes on elsewhere.
         """
         best = self.short(matcher, until_s, leads)
+        for rest in [lead[begun:] for lead in leads for begun in range(1, len(lead))]:
+            found = self._behind(matcher, rest, until_s, ends_thinking=True)
+            best = found if best is None else min(best, found or best, key=len)
         at, begun = matcher.deep_copy(), list[int]()
         while not at.is_accepting() and len(begun) < MOST_BYTES and thread_time() < until_s:
             tried = [[*self._ids(at.compute_ff_bytes())]]
@@ -123,6 +123,19 @@ class AnswerEndings:
             begun += ids
             at.consume_tokens(ids)
         return best
+
+    def _behind(
+        self, matcher: LLMatcher, lead: Sequence[int], until_s: float, *, ends_thinking: bool = False
+    ) -> list[int] | None:
+        """Returns a short ending that begins with these tokens, or None, also if they must end the thinking and do not.
+
+        No value in JSON begins with a tilde, but a thought may go on with one.
+        """
+        behind = matcher.deep_copy()
+        if behind.try_consume_tokens([*lead]) < len(lead) or (ends_thinking and self._allows(behind, b"~")):
+            return None
+        ending = self._walk(behind.deep_copy(), until_s)
+        return None if ending is None else [*lead, *self._tokens(behind, ending)]
 
     def _walk(self, matcher: LLMatcher, until_s: float) -> bytes | None:
         """Returns the bytes of a short ending, which the matcher consumes."""

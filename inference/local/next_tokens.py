@@ -58,9 +58,9 @@ def next_tokens(
 
 
 def _forced_token(row: BatchRow) -> int | None:
-    if row.thinking is None or (row.matcher is not None and row.matcher.led):
-        return None
-    return row.thinking.forced_token(row.generated)
+    """Returns the token that ends the thinking, or None, also where the answer's format has ended it already."""
+    token = row.thinking.forced_token(row.generated) if row.thinking else None
+    return token if token is None or row.matcher is None or row.matcher.allows(token) else None
 
 
 def _changes_logits(row: BatchRow) -> bool:

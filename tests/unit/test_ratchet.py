@@ -63,7 +63,7 @@ LINES = {
     # a server's tokenizer is tried for its ids; which stop string ended an answer
     # decoders saved alone; distances counted from the longest row; answers in a format are led to their end, whose
     # shortest way is looked for; budgets of thinking; loops
-    "inference": 13_013,
+    "inference": 13_035,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
     "models": 9255,

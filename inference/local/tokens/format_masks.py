@@ -98,6 +98,10 @@ class RowFormat:
         self._spend(thread_time() - began)
         return torch.from_numpy(np.unpackbits(bits, bitorder="little")[:vocabulary_size].view(np.bool_))
 
+    def allows(self, token: int) -> bool:
+        """Returns whether the token may come next."""
+        return not self.error and bool(self._matcher.validate_tokens([token]))
+
     def fitting(self, token: int, left: int) -> int:
         """Returns the next token of a row that gets at most `left` more: `token`, unless no ending fits behind it."""
         if self.error or self._tokens < self._look_at:

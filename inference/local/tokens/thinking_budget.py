@@ -20,7 +20,10 @@ CHANNELS = ("<|channel|>analysis<|message|>", "<|end|>", "<|end|><|start|>assist
 class ThinkingBudget:
     """The budget of one row: its thinking has at most `most` tokens behind its opening tag."""
 
-    __slots__ = ("_begin", "_closing", "_looked", "_mark", "_most", "_opening", "_over", "_spent", "_tokenizer")
+    __slots__ = (
+        *("_begin", "_closing", "_looked", "_mark", "_most", "_opening", "_over", "_spent", "_tokenizer"),
+        "_whole_mark",
+    )
 
     def __init__(self, form: AnswerForm, most: int, tokenizer: Tokenizer) -> None:
         """`form` is not PLAIN."""
@@ -28,6 +31,7 @@ class ThinkingBudget:
         self._most, self._tokenizer = most, tokenizer
         known = tokenizer.token_to_id(mark)  # some tokenizers read even this mark in a text as plain text
         self._mark = _continuing_ids(mark, tokenizer) if known is None else [known]
+        self._whole_mark = mark
         # the number of tokens in front of the thinking, None until the opening tag has come
         self._begin: int | None = 0 if form.opened else None
         self._looked = 0  # `will_end` found no closing tag in this many tokens of the answer
@@ -46,7 +50,8 @@ class ThinkingBudget:
         if not self._spent:
             thought = self._text(generated[self._begin : self._begin + self._most])
             self._spent, self._over = self._closing not in thought, self._closing in thought
-        self._over = self._over or place >= len(self._mark)
+        # where the answer is held to a format, its end may have been near, and the mark may have begun before
+        self._over = self._over or place >= len(self._mark) or self._whole_mark in self._text(generated[self._begin :])
         return None if self._over else self._mark[place]
 
     def will_end(self, generated: Sequence[int], limit: int) -> bool:

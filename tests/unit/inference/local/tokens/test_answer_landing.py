@@ -164,6 +164,28 @@ def test_thinking_leaves_room_for_the_answer():
     jsonschema_rs.validator_for(TABLE).validate(json.loads(text.partition("<assistant>")[2].partition("<eos>")[0]))
 
 
+@pytest.mark.parametrize("form", [("<user>", "<assistant>"), ("<think>", "</think>")])
+@pytest.mark.parametrize("budget", [0, 3, 8, 30])
+@pytest.mark.parametrize("over", [0, 1, 4, 9, 40])
+def test_a_budget_of_thinking_and_a_limit_leave_the_answer_whole(form, budget, over):
+    opening, closing = form
+    behind = JsonFormat(json.dumps(ROW), answer_form=AnswerForm(opening=opening, closing=closing, opened=True))
+    limit = shortest(behind) + over
+    row = replace(asked(ROW, limit, 1.0, seed=over), format=behind)
+    row = replace(row, sampling=replace(row.sampling, thinking_token_budget=budget))
+    whole = drained(row)
+    for steps in (0, 2, 5, 9, 14):
+        engine = Engine(known("bundled").loaded, AMPLE)
+        engine.insert([row])
+        ended = [one for _ in range(steps) for one in engine.step()]
+        found = ended[0] if ended else drained(engine.preempt(row.id))
+        text = known("bundled").loaded.tokenizer.decode(found.generated_ids, skip_special_tokens=False)
+        assert found.reason in ("eos", "landed"), (found.refusal, text)
+        assert len(found.generated_ids) <= limit
+        jsonschema_rs.validator_for(ROW).validate(json.loads(text.partition(closing)[2].removesuffix("<eos>")))
+        assert found.generated_ids[: budget + 1] == whole.generated_ids[: budget + 1]
+
+
 def test_a_limit_that_holds_no_answer_ends_the_row_as_before():
     least = shortest(JsonFormat(json.dumps(TABLE)))
     assert drained(asked(TABLE, least - 1)).reason == "limit"
