@@ -120,7 +120,7 @@ class RowFormat:
         ending = self._present_ending(left)
         if ending is None or not 0 <= left - len(ending) <= FAR_TOKENS:
             return token
-        self.led = True
+        self.led, self._look_at = True, self._tokens + 1
         return self._take_first(ending)
 
     def consume(self, token: int) -> None:

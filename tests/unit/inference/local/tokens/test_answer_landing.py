@@ -164,6 +164,12 @@ def test_thinking_leaves_room_for_the_answer():
     jsonschema_rs.validator_for(TABLE).validate(json.loads(text.partition("<assistant>")[2].partition("<eos>")[0]))
 
 
+@pytest.mark.parametrize("limit", [200, 340, 360])
+def test_an_answer_whose_ending_is_long_is_followed_to_its_end(limit):
+    prompt = known("bundled").loaded.tokenizer.encode("Tell me of three friends, as JSON.").ids
+    assert_whole(drained(replace(asked(TREE, limit), prompt_ids=tuple(prompt))), TREE, limit)
+
+
 @pytest.mark.parametrize("form", [("<user>", "<assistant>"), ("<think>", "</think>")])
 @pytest.mark.parametrize("budget", [0, 3, 8, 30])
 @pytest.mark.parametrize("over", [0, 1, 4, 9, 40])
