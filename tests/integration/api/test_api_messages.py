@@ -85,7 +85,7 @@ def test_a_message_has_thinking_text_usage_and_the_id_of_its_response(thinking: 
 
 def test_a_message_makes_the_same_request_as_a_chat(thinking: Api) -> None:
     function = {"name": TOOL["name"], "parameters": TOOL["input_schema"]}
-    options = {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "max_tokens": 9}
+    options = {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "max_tokens": 99}
     chat = {
         **{"model": "thinking", "messages": [{"role": "system", "content": "Be short."}, QUESTION], "stop": ["END"]},
         **{"tools": [{"type": "function", "function": function}], "tool_choice": "required"},
