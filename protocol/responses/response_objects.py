@@ -43,7 +43,7 @@ class Magnus(ApiObject):
     worker: str | None
     attempts: int
     dropped_tools: list[str] = Field(
-        default=[], description="Types of tools that were left out, because only OpenAI runs them"
+        default=[], description="Types of tools that were left out, because only OpenAI or Anthropic runs them"
     )
 
 

@@ -47,7 +47,7 @@ LINES = {
     # turns of tenants
     "webapp": 7591,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
-    "protocol": 5612,  # an empty answer there
+    "protocol": 5667,  # an empty answer there, thinking that is encrypted, and the tools that Anthropic defines
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses
     "tasks": 5592,
