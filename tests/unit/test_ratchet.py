@@ -58,7 +58,8 @@ LINES = {
     "learning": 3560,
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
-    "inference": 12_457,  # decoders saved alone; distances counted from the longest row
+    # faults of architectures that doctor tells as loading does
+    "inference": 12_487,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
     "models": 9254,

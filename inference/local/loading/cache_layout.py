@@ -18,7 +18,8 @@ from transformers.cache_utils import (
 from inference.engine_errors import UnsupportedModel
 from inference.local.kv.attention_windows import layer_kinds
 from inference.local.kv.kv_budget import KvLayout, LayerShape
-from inference.local.loading.decoding_check import ELSEWHERE, row_dependence
+from inference.local.loading.architecture_faults import architecture_fault
+from inference.local.loading.decoding_check import ELSEWHERE
 
 SERVED_LAYERS = (  # they cache keys and values of all tokens or of a window, a state for each row, both, or nothing
     DynamicLayer,
@@ -35,8 +36,8 @@ def served_layout(model: Any, name: str) -> tuple[KvLayout, int]:
     """Returns the layout of the model's cache and its number of positions; raises UnsupportedModel for known faults."""
     config = model.config.get_text_config()
     max_positions = max(0, getattr(config, "max_position_embeddings", None) or 0) or UNBOUNDED
-    if fault := row_dependence(config, max_positions):
-        raise UnsupportedModel(name, fault)
+    if fault := architecture_fault(model, max_positions):
+        raise UnsupportedModel(name, f"{fault}; {ELSEWHERE}")
     _name_its_cache(model)
     return _kv_layout(model, name, max_positions), max_positions
 

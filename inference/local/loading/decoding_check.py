@@ -29,19 +29,6 @@ MOST_CPU_OPERATIONS = 10**12
 ELSEWHERE = "another server may serve it, such as vLLM: magnus up --engine URL"
 
 
-def row_dependence(config: Any, max_positions: int) -> str:
-    """Returns in words why rows of this architecture depend on their neighbours, or "" if none is known."""
-    window = getattr(config, "window_size", max_positions)
-    if "local" in getattr(config, "attention_layers", ()) and window < max_positions:  # GPT-Neo
-        return f"its window of {window} tokens is counted from the end of the batch's longest row; {ELSEWHERE}"
-    if getattr(config, "rel_extent", 0):  # Inkling
-        return f"its distances between tokens are counted from the batch's longest row; {ELSEWHERE}"
-    kept = getattr(config, "keep_window_size", None)
-    if kept is not None and kept < max_positions:  # Doge
-        return f"beyond {kept} tokens a row attends by the length of the batch's longest row; {ELSEWHERE}"
-    return ""
-
-
 def checked_batches(model: Any, max_positions: int) -> list[list[list[int]]]:
     """Returns batches of prompts: two short ones, and for each threshold a short one beside one that passes it."""
     vocabulary = model.config.get_text_config().vocab_size
