@@ -59,7 +59,8 @@ LINES = {
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
     # faults of architectures that doctor tells as loading does
-    "inference": 12_487,
+    # indexers cache keys of their own; GPT-Neo's window by row
+    "inference": 12_543,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
     "models": 9254,

@@ -11,9 +11,6 @@ def architecture_fault(model: Any, max_positions: int) -> str:
 
 
 def _dependence_on_longest_row(config: Any, max_positions: int) -> str:
-    window = getattr(config, "window_size", max_positions)
-    if "local" in getattr(config, "attention_layers", ()) and window < max_positions:  # GPT-Neo
-        return f"its window of {window} tokens is counted from the end of the batch's longest row"
     if getattr(config, "rel_extent", 0):  # Inkling
         return "its distances between tokens are counted from the batch's longest row"
     kept = getattr(config, "keep_window_size", None)
@@ -24,9 +21,8 @@ def _dependence_on_longest_row(config: Any, max_positions: int) -> str:
 
 def _fault_of_layers(config: Any, decoder: Any) -> str:
     modules = dict(decoder.named_modules())
-    if getattr(config, "is_decoder", True) is False and not any(  # BERT and others, unless saved as decoders
-        getattr(each, "is_causal", False) for each in modules.values()
-    ):
+    causal = {each.is_causal for each in modules.values() if hasattr(each, "is_causal")}
+    if getattr(config, "is_decoder", True) is False and causal == {False}:  # BERT and others, unless saved as decoders
         return "its tokens attend to later ones: is_decoder is false in its config.json"
     if any(hasattr(each, "create_position_ids_from_input_ids") for each in modules.values()):  # RoBERTa and others
         return "its own forward pass counts positions from the padding token's id, but generate from 0"

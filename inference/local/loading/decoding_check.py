@@ -22,8 +22,8 @@ from inference.local.loading.checkpoint import one_line
 SHORT = (3, 6)  # lengths of two rows that are shorter than any window and threshold
 PAST = 3  # a row passes a threshold by this many tokens, so that the prefill and the decoding step are beyond it
 # Names of the lengths in a configuration beyond which rows are computed differently: windows, chunks, original
-# contexts, floors of a scale.
-THRESHOLD = re.compile("window|chunk|original_max|floor")
+# contexts, floors of a scale, the most tokens that an indexer chooses.
+THRESHOLD = re.compile("window|chunk|original_max|floor|index_topk")
 # On a CPU, rows beyond a threshold are checked if that takes at most this many operations, or some ten seconds.
 MOST_CPU_OPERATIONS = 10**12
 ELSEWHERE = "another server may serve it, such as vLLM: magnus up --engine URL"

@@ -39,6 +39,7 @@ def configured(at: Path, model) -> str:
         Family("positions are a mask", "bloom"),
         Family("layers keep states", "qwen3_next"),
         Family("layers cache nothing else", "mamba"),
+        Family("indexers have a cache of their own", "deepseek_v32", {"num_key_value_heads": 4}),
         Family("layers differ in their heads", "mimo_v2_flash"),
     ],
     ids=lambda family: family.name,
@@ -79,7 +80,7 @@ def test_what_is_refused_is_refused_in_the_same_words_without_weights(tmp_path: 
     assert found.value.reason == told.value.reason
 
 
-@pytest.mark.parametrize("model_type", ["bert", "gpt_neox", "mpt"])
+@pytest.mark.parametrize("model_type", ["bert", "gpt_neox_japanese", "mpt"])
 def test_decoders_and_models_that_need_no_positions_are_no_faults(model_type: str) -> None:
     assert architecture_fault(tiny_model(Family("", model_type, DECODER)), POSITIONS) == ""
 
