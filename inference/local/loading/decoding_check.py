@@ -99,8 +99,9 @@ class DecodingCheck:
     ) -> str:
         """Compares the last two passes: a padded prefill and a cached decoding step, or two decoding steps.
 
-        Logits may differ by 0.001 of the largest in float32, and by a tenth of it in half precision. Rounding causes
-        smaller differences; a wrong mask or wrong positions cause larger ones. Not tuned.
+        Logits may differ by 0.002 of the largest in float32, and by a tenth of it in half precision. Rounding causes
+        smaller differences (at most 0.0014 in models with random weights, in a Zamba 2); wrong masks and positions made
+        0.057 or more. Not tuned otherwise.
         """
         lengths, by_pages = [*map(len, prompts)], reads_pages(self.decoder)
         budget_bytes = len(prompts) * (max(lengths) + 2) * self.layout.token_bytes
@@ -120,7 +121,7 @@ class DecodingCheck:
                 for step, logits in enumerate(ours[-2:]):
                     largest = expected[step].abs().max().clamp(min=1e-6)
                     off = (logits[row].float() - expected[step]).abs().max() / largest
-                    if not off < (1e-3 if self.layout.dtype == torch.float32 else 0.1):
+                    if not off < (2e-3 if self.layout.dtype == torch.float32 else 0.1):
                         of_what = f"of a row of {len(prompts[row])} tokens beside one of {lengths[row - 1]}"
                         return f"cached decoding {of_what} differs from its own forward pass by {off:.2g}; {ELSEWHERE}"
         return ""

@@ -63,7 +63,7 @@ def test_a_tool_has_a_name_of_as_many_characters_as_agents_give_it() -> None:
         {"role": "user", "content": [RESULT]},
     ]
     body = read(messages=history, tools=[TOOL | {"name": name}], tool_choice={"type": "tool", "name": name})
-    assert [tool.stored.name for tool in body.tools or ()] == [name]
+    assert [function.name for function in body.functions] == [name]
     with pytest.raises(ValidationError, match="name"):
         read(tools=[TOOL | {"name": name + "a"}])
 
