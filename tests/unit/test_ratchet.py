@@ -60,7 +60,7 @@ LINES = {
     # a server's tokenizer is tried for its ids; which stop string ended an answer
     # faults of architectures that doctor tells as loading does
     # indexers cache keys of their own; GPT-Neo's window by row
-    "inference": 12_551,
+    "inference": 12_553,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
     "models": 9254,
