@@ -52,7 +52,7 @@ class Magnus(ApiObject):
         default=None, description="Why the answer is incomplete; loop: it repeated itself, and was ended"
     )
     dropped_tools: list[str] = Field(
-        default=[], description="Types of tools that were left out, because only OpenAI runs them"
+        default=[], description="Types of tools that were left out, because only OpenAI or Anthropic runs them"
     )
 
 

@@ -46,9 +46,9 @@ PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
     # turns of tenants; figures of ended loops
-    "webapp": 7595,  # the id that clients of /v1/messages read; times only where a policy has some
+    "webapp": 7593,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
-    "protocol": 5717,  # empty answers; limits below formats; budgets of thinking; reasons
+    "protocol": 5772,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
     # thinking of raw prompts' answers; ended loops
@@ -62,8 +62,8 @@ LINES = {
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
     # decoders saved alone; distances counted from the longest row; answers in a format are led to their end, whose
-    # shortest way is looked for; budgets of thinking; loops
-    "inference": 13_035,
+    # shortest way is looked for; budgets of thinking; loops; faults of architectures; indexers; GPT-Neo's window
+    "inference": 13_131,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
     "models": 9255,

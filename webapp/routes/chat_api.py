@@ -55,7 +55,7 @@ def chat(json_data: CreateChatCompletion) -> FlaskResponse:
 @api.doc(summary="List answered chats", security="ApiKey", responses=[400, 401, 403, 429, 503])
 def list_chats(query_data: ChatListQuery) -> ChatCompletionList:
     """Lists stored answers as chats, one choice each; `after` takes the last id of the page before."""
-    after, oldest_first = stored_id(query_data.after or "") or None, query_data.order == "asc"
+    after, oldest_first = (query_data.after or "").replace("chatcmpl-", "resp_", 1) or None, query_data.order == "asc"
     read = partial(
         client_requests.page,
         tenant=current_tenant(),
@@ -75,16 +75,11 @@ def list_chats(query_data: ChatListQuery) -> ChatCompletionList:
 @api.doc(summary="Retrieve an answered chat", security="ApiKey", responses=[400, 401, 403, 404, 429, 502, 503])
 def retrieve_chat(id: str) -> FlaskResponse:
     """Returns a stored answer as a chat with one choice."""
-    view = find_request(current_context(), current_tenant(), stored_id(id))
+    view = find_request(current_context(), current_tenant(), id, "chatcmpl-")
     require_answer(view)
     if view.request.status not in ANSWERED or view.request.kind != "answer":
         raise response_not_found(id)
     return json_answer(chat_completion_of([view]))
-
-
-def stored_id(id: str) -> str:
-    """Returns the id of the stored request that answered a chat."""
-    return id.replace("chatcmpl-", "resp_", 1)
 
 
 @api.post("/completions")
