@@ -188,6 +188,11 @@ class FleetArrays:
         size, length = np.maximum(self.size, 1), self.read_length
         return np.asarray(self.d4 + self.d3 * length + size * (self.d2 + self.d1 * length), np.float64)
 
+    def speed_share(self) -> Floats:
+        """Return each worker's share of the fleet's speed, by the seconds of an iteration that fills its memory."""
+        speed = 1 / (self.d4 + self.d2 + self.d1 * self.shared_tokens)
+        return np.asarray(speed / speed.sum(), np.float64)
+
     def turnover_s(self) -> Floats:
         """Return the seconds in which each worker's rows are predicted to end, on average; 0 without rows."""
         remaining = np.where(self.remaining > 0, self.remaining, 0.0).sum(axis=1)

@@ -116,7 +116,7 @@ class Fusion(Policy):
             fleet.let_peak_reach(self._peak_limits.factors(fleet, self._prediction_weight, now))
         load = self._load(fleet)
         delayed = DelayedRequests(
-            (len(self._queues) + int(fleet.size.sum())) / len(fleet),
+            (len(self._queues) + int(fleet.size.sum())) * fleet.speed_share(),
             upper_edges(fleet, self._queues.backlog.work_s(fleet)),
         )
         for buckets in self._queues.by_tenant.values():
