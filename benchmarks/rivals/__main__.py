@@ -22,6 +22,7 @@ from benchmarks.rivals.cells import AIMS, ENGINES, KINDS, POLICIES, Run, compare
 from benchmarks.rivals.published_rules import PREDICTING
 from benchmarks.rivals.rival_workloads import TAUS, WORKLOADS, read_workloads
 from cli.option_types import CommaSeparated
+from scheduling.policies.fusion.priority_key import FAVOURS
 
 
 @click.command(help=__doc__)
@@ -33,6 +34,7 @@ from cli.option_types import CommaSeparated
 @click.option("--policies", type=CommaSeparated(click.Choice([*POLICIES])), default=",".join(POLICIES))
 @click.option("--requests", default=1500, show_default=True, help="Requests of each simulation.")
 @click.option("--speeds", type=CommaSeparated(float), default="1,1", show_default=True, help="Of workers; 1 is a V100.")
+@click.option("--favour", type=click.Choice([*FAVOURS]), default="mean", show_default=True, help="Of `fusion`.")
 @click.option("--engine", type=click.Choice([*ENGINES]), default="chunked", show_default=True, help="How rows join.")
 @click.option(
     "--against", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Others' earlier figures."
@@ -49,6 +51,7 @@ def main(
     policies: list[str],
     requests: int,
     speeds: list[float],
+    favour: str,
     engine: str,
     against: Path | None,
     processes: int,
@@ -62,7 +65,9 @@ def main(
         rate = saturation(read[workload], speeds, engine)
         say(f"{workload}: saturation is {rate:.2f} requests a second")
         for load, seed, name in product(loads, seeds, policies):
-            one = Run(name, workload, load, predictions[0], seed, read[workload], rate, requests, speeds, engine)
+            one = Run(
+                name, workload, load, predictions[0], seed, read[workload], rate, requests, speeds, engine, favour
+            )
             runs += [replace(one, prediction=of) for of in (predictions if name in PREDICTING else predictions[:1])]
     known: list[Json] = json.loads(against.read_text())["figures"] if against else []
     rows = [row for row in known if row["policy"] not in policies]

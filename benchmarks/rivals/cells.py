@@ -13,8 +13,10 @@ from benchmarks.rivals.iteration_level import IterationLevel
 from benchmarks.rivals.published_rules import RIVALS
 from benchmarks.rivals.rival_workloads import draw
 from scheduling.policies.fusion.fusion_policy import Fusion
+from scheduling.policies.fusion.priority_key import FAVOURS
 from scheduling.policy import Policy
 from scheduling.simulation.engine_costs import EngineCosts
+from scheduling.simulation.policy_lab import GOOD_RATIO
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 from scheduling.simulation.trace import Trace
@@ -30,7 +32,6 @@ ENGINES = {
 }
 TICK_S = 0.1  # all policies decide at its multiples, about once an iteration of full workers, as the rivals' engines do
 SATURATING = 1000  # with so many requests a V100, fewer or more change the rate by at most a tenth
-SLOWEST = 5.0  # a response within so many times the request's time alone counts as good
 KINDS = ("workload", "load", "prediction")
 # `fusion` should have at most so many times the best rival's figure, or at least so many times its goodput.
 AIMS = {"mean": 1.02, "p50": 1.1, "p99": 1.02, "goodput": 0.98}
@@ -50,11 +51,12 @@ class Run:
     requests: int
     speeds: Sequence[float]  # of the workers; 1 is a V100
     engine: str
+    favour: str = "mean"  # of `fusion`
 
     def figures(self) -> Json:
         """Simulate; return mean, median and P99 of the response times in seconds, and the goodput as a share."""
         drawn = draw(self.lengths, self.prediction, self.load * self.saturation, self.requests, self.seed)
-        policy = POLICIES[self.policy]()
+        policy = Fusion(FAVOURS[self.favour]) if self.policy == "fusion" else POLICIES[self.policy]()
         if isinstance(policy, IterationLevel):  # as if it had served other requests before, those of a seed 1000 higher
             before = draw(self.lengths, self.prediction, 1.0, self.requests, self.seed + 1000)
             policy.seen.past = sorted(one.generation_length for one in before)
@@ -62,7 +64,7 @@ class Run:
         response_s = np.array([trace.answers[one.request.id].response_s for one in drawn])
         alone = ENGINES[self.engine].curves.serve_s
         alone_s = np.array([alone(1, one.request.length, one.generation_length) for one in drawn])
-        values = response_s.mean(), *np.percentile(response_s, [50, 99]), np.mean(response_s <= SLOWEST * alone_s)
+        values = response_s.mean(), *np.percentile(response_s, [50, 99]), np.mean(response_s <= GOOD_RATIO * alone_s)
         figures = dict(zip(AIMS, map(float, values), strict=True))
         return (
             {key: getattr(self, key) for key in (*KINDS, "policy", "seed")} | figures | {"preempted": trace.preempted}

@@ -174,7 +174,8 @@ def test_elsewhere_a_row_takes_as_much_on_a_slow_worker_as_on_a_fast_one() -> No
 
     def prices(requests: float) -> list[float]:
         delayed = DelayedRequests(requests * fleet.speed_share(), np.array([1e9, 1e9]))
-        return delay_s(fleet, delayed, np.array([0, 1]), np.array([100.0]), np.array([10.0]))[:, 0].tolist()
+        seconds = delay_s(fleet, delayed, np.array([0, 1]), np.array([100.0]), np.array([10.0]))
+        return [float(one) for one in seconds[:, 0]]
 
     (slow_alone_s, fast_alone_s), (slow_s, fast_s) = prices(0.0), prices(20.0)
     assert slow_alone_s == pytest.approx(4 * fast_alone_s)  # the row itself ends four times as late
