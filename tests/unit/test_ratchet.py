@@ -54,7 +54,8 @@ LINES = {
     "processes": 1556,  # the script that starts a child lies here: the trainer lowers its priority with it
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker
-    "scheduling": 8849,
+    # `fusion` favours mean, tail or goodput, weighs a worker's time by its speed, and sorts changed workers' rows only
+    "scheduling": 8884,
     "learning": 3560,
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
@@ -66,7 +67,7 @@ LINES = {
     "cli": 6881,
     "migrations": 275,
     # 10,500, the papers' round robin, which was in `scheduling`, and the twelve rivals of `fusion`
-    "benchmarks": 11_261,
+    "benchmarks": 11_268,  # rivals on workers of unequal speed
 }
 # Modules of the product that know a feature by its name: a new option of one should not touch all of them.
 FILES_THAT_NAME = {
