@@ -109,5 +109,5 @@ def _lab_table(served: MeasuredWork, in_force: str, overheads: Overheads, played
 
 def _cells(figures: LabFigures) -> tuple[str | None, ...]:
     times = (f"{seconds:.2f}" for seconds in (figures.mean_s, figures.p50_s, figures.p99_s))
-    good = f"{figures.goodput:.0%}"
-    return (f"{figures.requests_per_s:.2f}", *times, good, f"{figures.unanswered:,}" if figures.unanswered else None)
+    unanswered = f"{figures.unanswered:,}" if figures.unanswered else None
+    return (f"{figures.requests_per_s:.2f}", *times, f"{figures.goodput:.0%}", unanswered)

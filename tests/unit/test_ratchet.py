@@ -51,7 +51,7 @@ LINES = {
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses
     "tasks": 5592,
-    "processes": 1556,  # the script that starts a child lies here: the trainer lowers its priority with it
+    "processes": 1557,  # the script that starts a child lies here: the trainer lowers its priority with it; what `fusion` favours
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker
     # `fusion` favours mean, tail or goodput, weighs a worker's time by its speed, and sorts changed workers' rows only
@@ -62,9 +62,9 @@ LINES = {
     "inference": 12_457,  # decoders saved alone; distances counted from the longest row
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
-    "models": 9254,
+    "models": 9255,  # a request's time alone
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores
-    "cli": 6881,
+    "cli": 6882,  # the lab's goodput
     "migrations": 275,
     # 10,500, the papers' round robin, which was in `scheduling`, and the twelve rivals of `fusion`
     "benchmarks": 11_268,  # rivals on workers of unequal speed
