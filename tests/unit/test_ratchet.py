@@ -51,7 +51,8 @@ LINES = {
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses
     "tasks": 5592,
-    "processes": 1557,  # the script that starts a child lies here: the trainer lowers its priority with it; what `fusion` favours
+    # the script that starts a child lies here: the trainer lowers its priority with it; what `fusion` favours
+    "processes": 1557,
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker
     # `fusion` favours mean, tail or goodput, weighs a worker's time by its speed, and sorts changed workers' rows only
