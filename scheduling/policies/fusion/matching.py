@@ -97,7 +97,7 @@ def candidate_workers(fleet: FleetArrays, heads: BucketHeads) -> Ints:
     prefill, remaining = (np.full(count, float(column.min())) for column in (heads.prefill, heads.remaining))
     at_once = np.flatnonzero(fleet.fits_beside(np.arange(count), prefill[:, None])[:, 0])
     peaks = fleet.future.peaks_with(at_once, prefill[at_once], remaining[at_once])
-    return at_once[(fleet.size[at_once] == 0) | (peaks <= fleet.most_peak[at_once])]
+    return np.asarray(at_once[(fleet.size[at_once] == 0) | (peaks <= fleet.most_peak[at_once])], np.int64)
 
 
 def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, key: Floats, join: Join) -> bool:
