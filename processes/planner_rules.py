@@ -50,6 +50,7 @@ def planner_rules(settings: Settings) -> PlannerRules:
             wma_threshold=PUBLISHED_THRESHOLD if published and threshold is None else threshold,
             slice_tokens=parameters.slice_tokens,
             bin_tokens=parameters.bin_tokens,
+            favour=parameters.favour,
             background_share=parameters.background_share,
             reserves_upper=not published,
         ),

@@ -17,7 +17,8 @@ instead of s(n, L). That delays
 - the n rows beside it, by its prefill and by the time that r iterations take longer, padding to a longer row included;
 - all requests that run or wait anywhere, by the worker's time that the joiner takes: its own share of the iterations,
   padded up to the upper edge of the worker's band, and the padding that it causes if it is longer than the band. Rows
-  share an iteration's fixed time in proportion to their memory, because memory limits the number of rows.
+  share an iteration's fixed time in proportion to their memory, because memory limits the number of rows. A second of
+  a worker delays the others by its share of the fleet's speed, since a slow worker would have served less in it.
 
 The price is linear in 1, p, r and r²/2, except for two products: of r with the tokens by which p exceeds L, and of r
 with the tokens by which p + r exceeds the band. So one matrix product prices every request on every worker. Paged
@@ -107,8 +108,7 @@ def upper_edges(fleet: FleetArrays, waiting_s: Floats) -> Floats:
     cumulated_s = np.cumsum(waiting_s + np.bincount(steps, running_s, LENGTH_STEPS))
     summed_lengths = np.bincount(np.repeat(np.arange(len(fleet)), fleet.size), final_length, len(fleet))
     order = np.argsort(summed_lengths / np.maximum(fleet.size, 1), kind="stable")
-    speed = 1 / (fleet.d4 + fleet.d2 + fleet.d1 * fleet.shared_tokens)
-    share = np.cumsum(speed[order]) / speed.sum() * (1 - 1e-9)  # rounding must not push the last share beyond 1
+    share = np.cumsum(fleet.speed_share()[order]) * (1 - 1e-9)  # rounding must not push the last share beyond 1
     edges = np.empty(len(fleet))
     edges[order] = UPPER_EDGES[np.minimum(LENGTH_STEPS - 1, np.searchsorted(cumulated_s, share * cumulated_s[-1]))]
     return edges
@@ -118,7 +118,7 @@ def upper_edges(fleet: FleetArrays, waiting_s: Floats) -> Floats:
 class DelayedRequests:
     """The other requests of the fleet that a joiner delays, and the band edges."""
 
-    per_worker: float  # the requests of the whole fleet that run or wait, divided by the number of workers
+    per_worker: Floats  # (workers,): the requests of the whole fleet that run or wait, divided by the workers' speeds
     band_edges: Floats  # (workers,): the upper edge of each worker's band in tokens
 
 
@@ -128,7 +128,7 @@ def delay_s(fleet: FleetArrays, delayed: DelayedRequests, workers: Ints, prefill
     edge = np.where(paged, 0.0, delayed.band_edges[workers])
     p1, p2, p3, p4 = (p[workers] for p in (fleet.p1, fleet.p2, fleet.p3, fleet.p4))
     d1, d2, d3, d4 = (d[workers] for d in (fleet.d1, fleet.d2, fleet.d3, fleet.d4))
-    elsewhere, with_joiner = delayed.per_worker, size + 1
+    elsewhere, with_joiner = delayed.per_worker[workers], size + 1
     token_s = elsewhere * (d1 + d4 / fleet.shared_tokens[workers])
     reads = np.where(paged, size, size + with_joiner) * longest
     first = fleet.joiners[workers] == 0  # later joiners share the fixed time of the first one's prefill
