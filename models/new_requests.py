@@ -42,6 +42,7 @@ class SubmissionEta:
     eta_s: float
     low_s: float | None = None
     high_s: float | None = None
+    third: int | None = None  # the third of the recent answers' lengths to which its own expected length belongs
 
 
 @dataclass(frozen=True)
