@@ -6,13 +6,14 @@ Each policy and model gets one service. It learns from a burst of requests. Its 
 second from a queue that was stored before, while nothing arrives: counted in tokens, because some policies answer the
 short requests first. Then each load follows, as a share of that saturation: constant, or in the shape of `stop` (1.3,
 then nothing), `step` (0.6, then 1.6) or `bursts` (0.4, and 2.1 for a third of the time). Each row says how many
-requests a second were offered and answered, and by how many requests a second the queue grew. An ETA is judged as the API shows it:
-at submission, when service begins, and halfway between arrival and answer. An error is the difference between the
+requests a second were offered and answered, and by how many a second the queue grew. An ETA is judged as the API shows
+it: at submission, when service begins, and halfway between arrival and answer. An error is the difference between the
 expected and the real instant of the answer, as a share of the time that was left. The table also has the errors of the
 predicted lengths, on which every ETA depends. At submission, the median error in seconds stands beside those of three
 rivals: the last hour's median response time, Little's law, and QLM's estimator; the interval's width and coverage
-stand beside those of the last hour's response times and of QLM. *Found* is the share of answers that a client finds that comes back once, when `Retry-After`
-says; *polls*, how often it asks until it finds the answer, and *found after*, how long the answer lay there by then.
+stand beside those of the last hour's response times and of QLM. *Found* is the share of answers that a client finds
+that comes back once, when `Retry-After` says; *polls*, how often it asks until it finds the answer, and *found after*,
+how long the answer lay there by then.
 
 The planner's snapshots are kept during the run and evaluated afterwards, so that the benchmark takes almost no CPU from
 the service.
@@ -20,7 +21,7 @@ the service.
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -38,11 +39,14 @@ from benchmarks.eta.rivals import History
 from benchmarks.harness import Json, Results, json_option, print_table
 from benchmarks.inputs.request_sources import Workload, arrivals_of
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
+from benchmarks.live.live_workload import toy_workload
+from benchmarks.scale.paced_engine import MACHINES
 from benchmarks.service_start import client_of_service, connection_to
 from cli.demo.demo_workload import TRAINING_EXAMPLES, DemoArrival, send_all, training_examples
 from cli.hosting.service_access import POLICIES, settings_with
 from cli.hosting.service_files import RunningService
 from cli.option_types import CommaSeparated
+from inference.prompts.prompt_format import load_prompt_format
 from models.client_requests import RequestView, select_views
 from models.operations.operator_overview import set_paused
 from models.planning.queue_snapshot import read_queue_snapshot
@@ -97,6 +101,9 @@ OPEN = select(StoredRequest.id).where(StoredRequest.status.in_(UNFINISHED)).limi
 @click.option("--stored", default=1000, show_default=True, help="Requests of the queue that tells the saturation.")
 @click.option("--saturation", type=float, help="Answers a second, to compare at the same rates; measured if unset.")
 @click.option("--kv-budget", default="40MiB", show_default=True, help="Of each worker.")
+@click.option(
+    "--paced", type=click.Choice(sorted(MACHINES)), help="One worker at a published pace, which takes no CPU."
+)
 @click.option("--max-prompt-tokens", type=click.IntRange(1), help="Lmax of the service; its default if unset.")
 @click.option("--max-output-tokens", type=click.IntRange(1), help="Gmax of the service; its default if unset.")
 @json_option
@@ -110,6 +117,7 @@ def main(
     stored: int,
     saturation: float | None,
     kv_budget: str,
+    paced: str | None,
     max_prompt_tokens: int | None,
     max_output_tokens: int | None,
     results: Results,
@@ -118,11 +126,11 @@ def main(
     rows: list[Json] = []
     for model, policy in product(models, policies):
         directory = None if model == BUNDLED else settings_with(model=model).model
-        options = ServiceOptions(1, kv_budget, directory, max_prompt_tokens, max_output_tokens)
+        options = ServiceOptions(1, kv_budget, directory, max_prompt_tokens, max_output_tokens, paced=paced)
         workload: Workload = "toy" if model == BUNDLED else "instructions"
         at_once = [replace(one, at_s=0.0) for one in arrivals_of(workload, burst, 1.0, 0)]
         examples = training_examples(TRAINING_EXAMPLES, at_once, 0) if model == BUNDLED else ()
-        with fresh_service(policy, options, examples) as (service, state_dir):
+        with fresh_service(policy, options, examples, true_tokens() if paced else {}) as (service, state_dir):
             _serve(service, state_dir, at_once)
             full = _serve_stored(service, state_dir, arrivals_of(workload, stored, stored, 2))
             threading.Event().wait(SETTLE_S)
@@ -134,6 +142,16 @@ def main(
                 rows += [shared | row for row in judged]
                 results.write(rows)  # after each load, so that an interrupted comparison keeps its rows
     print_table(rows, COLUMNS, "ETAs")
+
+
+SEEDS = range(3)  # of the burst, of the arrivals, and of the stored requests
+MOST_SENT = 8000  # a paced worker knows the answers to this many requests of each seed; more than a minute's arrivals
+
+
+def true_tokens() -> Mapping[tuple[str, str], int]:
+    """Return the lengths of the answers to all toy requests that a run sends, by instruction and input."""
+    toys = toy_workload(load_prompt_format(settings_with().model))
+    return toys.true_tokens(one for seed in SEEDS for one in arrivals_of("toy", MOST_SENT, 1.0, seed))
 
 
 class Rate(NamedTuple):

@@ -2,8 +2,8 @@
 
 The forecast follows from the order of the queue and the answer's length, which is estimated from the application's
 recent answers by input length. It is corrected by the errors of forecasts of similar horizon and of the same third of
-the lengths: under most policies short and long answers wait differently. While the planner has no forecast, the application's recent response times tell how long an answer takes, and
-the planner's backlog is a lower bound.
+the lengths: under most policies short and long answers wait differently. While the planner has no order, the
+application's recent response times tell how long an answer takes, and the planner's backlog is a lower bound.
 """
 
 import math

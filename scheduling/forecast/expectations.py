@@ -12,11 +12,9 @@ tenth of a second and is negligible in a minute.
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
-
-import numpy as np
 
 from scheduling.forecast.period_quantiles import Case, period_quantiles
 
@@ -195,7 +193,7 @@ class IntervalCalibration:
         return self.band(stage, seconds).around(seconds, spread)
 
     def band(self, stage: Stage, seconds: float) -> Band:
-        """Return the quantiles of the latest scores of this horizon or, while it has few, of the nearest one with enough.
+        """Return the quantiles of the latest scores of this horizon, or of the nearest one that has enough.
 
         Errors of other horizons are of another kind: a delay of 0.1 s is a third of a short wait, and nothing of a long
         one. If no horizon has enough scores, those of all horizons count.

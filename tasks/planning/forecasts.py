@@ -220,7 +220,7 @@ class Forecasts:
 
 
 def _order(state: _ModelState, queue: ModelQueueView, work: Sequence[PresentWork], now: float) -> QueueOrder | None:
-    """Returns the order of a model's queue, or None without a worker or while an iteration takes no time by its costs."""
+    """Returns the order of a model's queue; None without a worker, or if iterations take no time by its costs."""
     if not work:
         return None
     order = queue_order(
