@@ -65,9 +65,9 @@ class ServingPace:
             self._served = faded * self._served + sum((np.array(work_features(one)) for one in assigned), np.zeros(4))
         self._at, self._left = now, left
 
-    def pace(self, work_s: Floats) -> float:
+    def pace(self, work_s: Sequence[float] | Floats) -> float:
         """Return the seconds of work that are served a second, with these seconds for each feature."""
-        return (PRIOR_S + float(self._served @ work_s)) / (PRIOR_S + self._busy_s)
+        return (PRIOR_S + float(self._served @ np.asarray(work_s))) / (PRIOR_S + self._busy_s)
 
 
 class Group(NamedTuple):

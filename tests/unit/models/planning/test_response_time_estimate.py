@@ -105,13 +105,13 @@ def test_what_is_told_is_corrected_by_how_far_earlier_forecasts_were_off_and_the
     assert 19.8 <= eta.low_s < eta.eta_s < eta.high_s <= 24.4  # at least a tenth to each side
 
 
-@pytest.mark.parametrize(("errors", "told"), [(0, False), (FEWEST - 1, False), (FEWEST, True)])
-def test_an_interval_is_given_once_enough_errors_of_earlier_forecasts_are_known(errors: int, told: bool) -> None:
+@pytest.mark.parametrize(("errors", "known"), [(0, False), (FEWEST - 1, False), (FEWEST, True)])
+def test_an_interval_is_given_once_enough_errors_of_earlier_forecasts_are_known(errors: int, known: bool) -> None:
     came = [RecentAnswer("acme/copy", 5, 10, 2.0 + number / 100, NOW, forecast_s=1.0) for number in range(errors)]
     unanswered = [UnansweredRequest(1.0, age_s=8.0, left_s=None)]
     eta = told(RecentAnswers().add(came, unanswered, NOW), queue_snapshot(1, 1.0, behind(10.0)))
     assert eta is not None
-    assert (eta.low_s is not None, eta.high_s is not None) == (told, told)
+    assert (eta.low_s is not None, eta.high_s is not None) == (known, known)
 
 
 def test_requests_that_wait_for_long_raise_the_upper_end_of_an_interval() -> None:

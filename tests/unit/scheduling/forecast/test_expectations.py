@@ -129,7 +129,7 @@ def test_errors_of_more_than_a_minute_ago_are_forgotten_once_there_are_enough_ne
         calibration.learn("waiting", 1.0, 1.0, 9.0, number / 10)
     for number in range(KEPT):
         calibration.learn("waiting", 1.0, 1.0, 3.0, KEPT_S + 30 + number / 10)
-    assert calibration.around("waiting", 1.0, 1.0).high_s == pytest.approx(3.0)
+    assert calibration.around("waiting", 1.0, 1.0).high_s < 3.5
 
 
 def test_until_some_forecasts_have_come_true_errors_are_taken_to_be_normal() -> None:
