@@ -21,7 +21,6 @@ from models.planning.queue_snapshot import QueueSnapshot
 from models.request_predictions import scoped_application
 from scheduling.forecast.expectations import IntervalCalibration, OpenForecast, ResponseLine
 from scheduling.forecast.queue_order import LATEST
-from scheduling.request import level_of
 
 # The lines are fitted to this many newest answers, and one read returns at most as many. More answers make the lines
 # steadier, fewer follow a change of load sooner. Not tuned.
@@ -115,7 +114,7 @@ class ResponseTimeEstimate:
             latest_s = math.inf
         else:
             age_s = min(max(0.0, now - snapshot.at.timestamp()), MOST_AGE_S)
-            forecast_s = order.response_s(new.prompt_tokens, tokens, level_of(new.tier, new.priority), age_s)
+            forecast_s = order.response_s(new.prompt_tokens, tokens, new.level, age_s)
             latest_s = order.latest_s(forecast_s)
         if forecast_s is None:
             return None

@@ -11,7 +11,8 @@ from models.planning.queue_snapshot import AnswerForecast, ModelForecast, ModelF
 from scheduling.forecast.expectations import Expectation, IntervalCalibration, Stage
 from scheduling.forecast.forecast import ExpectedAnswer, Forecast, PresentWork, expected_of_rows
 from scheduling.forecast.forecast_inputs import RecentArrivals, copy_of
-from scheduling.forecast.queue_order import QueueOrder, ServingPace, queue_order
+from scheduling.forecast.measured_order import ServingPace, queue_order
+from scheduling.forecast.queue_order import QueueOrder
 from scheduling.policy import Assignment, Policy
 from scheduling.sharing.model_queue import WaitsBehind
 

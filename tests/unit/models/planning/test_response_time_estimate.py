@@ -150,7 +150,7 @@ def test_the_errors_of_short_answers_do_not_correct_long_ones() -> None:
     assert short is not None
     assert long is not None
     assert (short.third, long.third) == (0, 2)
-    assert (short.eta_s, long.eta_s) == (pytest.approx(1.0), pytest.approx(4.0))
+    assert [short.eta_s, long.eta_s] == pytest.approx([1.0, 4.0])
 
 
 def test_intervals_that_are_missed_become_wider() -> None:

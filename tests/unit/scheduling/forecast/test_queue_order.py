@@ -7,17 +7,8 @@ import pytest
 
 from scheduling.costs import ServingCurves
 from scheduling.forecast.forecast_inputs import RecentArrivals
-from scheduling.forecast.queue_order import (
-    GROUPS,
-    LATEST,
-    PRIOR_S,
-    SAMPLED,
-    Coming,
-    Group,
-    QueueOrder,
-    ServingPace,
-    queue_order,
-)
+from scheduling.forecast.measured_order import GROUPS, SAMPLED, ServingPace, queue_order
+from scheduling.forecast.queue_order import LATEST, Coming, Group, QueueOrder
 from scheduling.request import PRIORITY_S, Request
 from scheduling.sharing.background.deadlines import Work
 from scheduling.sharing.model_queue import WaitsBehind
@@ -26,6 +17,9 @@ from tests.unit.scheduling.scheduling_builders import a_request, a_worker
 NOW = 1.7e9
 # A token takes 10 ms of a worker of its own, and nothing else takes time: work is proportional to the answer.
 PER_TOKEN = ServingCurves((0.0,) * 4, (0.0, 0.01, 0.0, 0.0))
+
+
+BY_TOKENS = (0.0, 0.0, 1.0, 0.0, 0.0)  # a request delays others by its tokens
 
 
 def order_of(
@@ -45,8 +39,8 @@ def order_of(
     return queue_order(behind, arrivals, ServingPace(), [worker], NOW, by_delay=by_delay, joins=joins)
 
 
-def wait_s(order: QueueOrder, tokens: int, **details: float | int) -> float:
-    return order.response_s(10, tokens, **details) - tokens * order.token_s
+def wait_s(order: QueueOrder, tokens: int, level: int = 0, age_s: float = 0.0) -> float:
+    return order.response_s(10, tokens, level, age_s) - tokens * order.token_s
 
 
 def some_requests(count: int, tokens: int, ago_s: float = 1.0, priority: int = 0) -> list[Request]:
@@ -71,7 +65,7 @@ def test_by_delay_a_short_request_overtakes_and_a_long_one_does_not() -> None:
 
 def test_shorter_arrivals_delay_a_request_until_it_is_due() -> None:
     waiting = (Group(1.0, 10.0, (-1.0,) * 5, (1e9,) * 5),)
-    quiet = QueueOrder((0.0, 0.0, 0.1, 0.0), 0.0, 1.0, waiting=waiting, delay_s=(0.0, 0.0, 1.0, 0.0, 0.0))
+    quiet = QueueOrder((0.0, 0.0, 0.1, 0.0), 0.0, 1.0, waiting=waiting, delay_s=BY_TOKENS, due_ratio=2.0)
     busy, flooded = (replace(quiet, coming=(Coming(0.0, work_s),)) for work_s in (0.5, 5.0))
     assert quiet.response_s(1, 100) == pytest.approx(10.0)
     # half of the pace is left at first; later less waits, and the shorter delay of an arrival makes up for less
@@ -83,7 +77,7 @@ def test_shorter_arrivals_delay_a_request_until_it_is_due() -> None:
 def test_a_waiting_request_goes_ahead_once_it_is_due() -> None:
     later = Group(9.0, 10.0, (0.0,) * 5, (3.0, 3.5, 4.0, 4.5, 5.0))
     sooner = Group(0.0, 6.0, (-1.0,) * 5, (1e9,) * 5)
-    order = QueueOrder((0.0, 0.0, 0.1, 0.0), 0.0, 1.0, waiting=(sooner, later), delay_s=(0.0, 0.0, 1.0, 0.0, 0.0))
+    order = QueueOrder((0.0, 0.0, 0.1, 0.0), 0.0, 1.0, waiting=(sooner, later), delay_s=BY_TOKENS, due_ratio=2.0)
     assert order.response_s(1, 100) == pytest.approx(16.0)  # 6 s of work, during which those of 10 s become due
     never = replace(order, waiting=(sooner, later._replace(due_s=(1e9,) * 5)))
     assert never.response_s(1, 100) == pytest.approx(6.0)
@@ -125,4 +119,3 @@ def test_the_pace_is_learned_while_requests_wait_and_not_while_none_does() -> No
     idle.decided([], 1, NOW + 400)
     idle.decided([], 1, NOW + 4000)  # planning was paused
     assert idle.pace(work_s) == 1.0
-    assert PRIOR_S > 0
