@@ -79,10 +79,8 @@ class QueueOrder:
 
     def _served_at(self, arrived_s: float, log_delay: float, age_s: float, due_s: float) -> float:
         """Return when a request is served; `arrived_s` is its arrival less the worth of its level."""
-        logs, works = (np.array([group[column] for group in self.waiting]) for column in (0, 1))
-        arrivals, dues = (
-            np.array([group[column] for group in self.waiting]).reshape(-1, len(LEVELS)) for column in (2, 3)
-        )
+        logs, works, *instants = (np.array([group[column] for group in self.waiting]) for column in range(4))
+        arrivals, dues = (each.reshape(-1, len(LEVELS)) for each in instants)
         coming_logs, coming_s = (np.array([one[column] for one in self.coming]) for column in (0, 1))
         drain_s, grows_s = float(works.sum()), float(coming_s.sum()) - self.pace
         at = 0.0
