@@ -15,7 +15,7 @@ from models.client_requests import RequestView, read_views, select_views
 from models.connections.sql import run
 from models.request_ids import RANDOM_DIGITS, random_part
 from models.tables import RequestKind, RequestStatus, StoredRequest
-from scheduling.request import ServiceTier
+from scheduling.request import ServiceTier, level_of
 
 # Codes of failures that are the service's fault. After one, a repeat with the same Idempotency-Key makes a new request.
 TRIED_AGAIN = frozenset({"server_error", "deadline_exceeded", "unschedulable", "out_of_memory"})
@@ -42,6 +42,7 @@ class SubmissionEta:
     eta_s: float
     low_s: float | None = None
     high_s: float | None = None
+    third: int | None = None  # the third of the recent answers' lengths to which its own expected length belongs
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,11 @@ class NewRequest:
     def served_by(self) -> str:
         """Returns the model whose workers serve the request."""
         return self.base or self.model
+
+    @property
+    def level(self) -> int:
+        """Returns tier and priority as one number, as policies see them."""
+        return level_of(self.tier, self.priority)
 
     @cached_property
     def size_bytes(self) -> int:

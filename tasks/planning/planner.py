@@ -31,7 +31,7 @@ from scheduling.forecast.forecast import next_step_s
 from scheduling.policy import Worker
 from scheduling.sharing.policy_factory import UnknownPolicy
 from tasks.planning.fleet_view import FleetView, next_due_in_s, with_estimates, work_after_change
-from tasks.planning.forecasts import Forecasts, QueueFront, WorkByModel
+from tasks.planning.forecasts import Forecasts, ModelQueueView, WorkByModel
 from tasks.planning.policies_by_model import PoliciesByModel, failing_requests, policy_fails
 from tasks.planning.queue_description import describe_queues
 from tasks.planning.recovery import Recovery
@@ -42,6 +42,7 @@ from tasks.planning.serving_estimates import RecentServingTimes, ServingEstimate
 SNAPSHOT_SPACING = 40
 # The simplest policy. It plans for the rest of a term if the policy in force fails and no single request is the cause.
 FALLBACK_POLICY = "vs"
+ORDERED_BY_DELAY = "fusion"  # the policy that orders requests by `scheduling.policies.fusion.priority_key`
 
 Send = Callable[[list[tuple[int, str]]], None]
 
@@ -291,6 +292,7 @@ class Planner:
         """Asks the policies for assignments and changes of model; claims the batches and orders the changes."""
         started = perf_counter()
         decided = self._policies.assign([*chain.from_iterable(workers.values())], now)
+        self._forecasts.decided(decided, {model: len(policy) for model, policy in self._policies}, now)
         if not decided:
             return []
         served = (one for one in decided if one.loads is None)
@@ -312,9 +314,14 @@ class Planner:
     def _publish_snapshot(self, workers: Mapping[str, Sequence[Worker]], now: float) -> None:
         started = perf_counter()
         queues, backlog_s = describe_queues(self._policies, workers, now)
-        fronts = {
-            model: QueueFront([name for batch in queues[model] for name in batch.ids], len(policy))
-            for model, policy in self._policies
+        views = {
+            model: ModelQueueView(
+                [name for batch in queues[model] for name in batch.ids],
+                self._policies.waiting_for(model),
+                by_delay=self._policies.policy == ORDERED_BY_DELAY,
+                joins=self._policies.mode == "continuous",
+            )
+            for model, _ in self._policies
         }
         waiting = WaitingQueue(
             requests=len(self._policies),
@@ -333,7 +340,7 @@ class Planner:
             ),
             queue=waiting,
             models=self._model_states(now),
-            forecasts=self._forecasts.described(self._present_work(workers), fronts, now),
+            forecasts=self._forecasts.described(self._present_work(workers), views, now),
         )
         write_queue_snapshot(self._connection, snapshot)
         self._snapshot_due_at = now + max(self._rules.snapshot_every_s, SNAPSHOT_SPACING * (perf_counter() - started))

@@ -8,7 +8,6 @@ from sqlalchemy.orm import Session
 from models import new_requests
 from models.client_requests import RequestView
 from models.new_requests import NewRequest
-from models.request_predictions import scoped_application
 from models.tenants import tenant_limits
 from models.tenants.tenant_limits import TenantBacklog
 from protocol.client_errors import InvalidRequest
@@ -73,7 +72,4 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
     # background work and requests that generate no text get no forecast here
     if new.kind != "answer" or new.tier == "flex":
         return new
-    eta = context.response_times.get().eta(
-        scoped_application(new.tenant, new.application), new.input_tokens, new.limit_tokens, new.served_by, snapshot
-    )
-    return replace(new, eta=eta)
+    return replace(new, eta=context.response_times.get().eta(new, snapshot, time.time()))

@@ -94,6 +94,12 @@ def _length_step(request: Request) -> int:
     return min(LENGTH_STEPS - 1, int(math.log(request.prefill + request.remaining) / LENGTH_STEP))
 
 
+def work_by_length(features: Floats, work_s: Floats) -> Floats:
+    """Return the work of requests, given by features (requests, 4) and seconds, summed by length: (length steps,)."""
+    steps = np.minimum(LENGTH_STEPS - 1, (np.log(features[:, 1] + features[:, 2]) / LENGTH_STEP).astype(np.int64))
+    return np.asarray(np.bincount(steps, work_s, LENGTH_STEPS), np.float64)
+
+
 def upper_edges(fleet: FleetArrays, waiting_s: Floats) -> Floats:
     """Return the upper edge of each worker's band in tokens, (workers,); `waiting_s` comes from `Backlog.work_s`.
 
@@ -122,8 +128,8 @@ class DelayedRequests:
     band_edges: Floats  # (workers,): the upper edge of each worker's band in tokens
 
 
-def delay_s(fleet: FleetArrays, delayed: DelayedRequests, workers: Ints, prefill: Floats, remaining: Floats) -> Floats:
-    """Return the seconds by which each request would delay all requests on each worker, (workers, requests)."""
+def delay_coefficients(fleet: FleetArrays, delayed: DelayedRequests, workers: Ints) -> Floats:
+    """Return the delay that a joiner without padding causes, (workers, 5), for a unit of each of `delay_features`."""
     size, longest, paged = fleet.size[workers], fleet.read_length[workers], fleet.rules.paged[workers]
     edge = np.where(paged, 0.0, delayed.band_edges[workers])
     p1, p2, p3, p4 = (p[workers] for p in (fleet.p1, fleet.p2, fleet.p3, fleet.p4))
@@ -132,22 +138,35 @@ def delay_s(fleet: FleetArrays, delayed: DelayedRequests, workers: Ints, prefill
     token_s = elsewhere * (d1 + d4 / fleet.shared_tokens[workers])
     reads = np.where(paged, size, size + with_joiner) * longest
     first = fleet.joiners[workers] == 0  # later joiners share the fixed time of the first one's prefill
-    coefficients = np.stack(
+    return np.stack(
         [
             with_joiner * (p2 + first * p4) + elsewhere * p2,
             with_joiner * (p1 + first * p3) + elsewhere * p1,
             d4 + d3 * longest + (size + with_joiner) * d2 + d1 * reads + elsewhere * d2 + token_s * edge,
             (size + with_joiner) * d1 + np.where(paged, token_s, -token_s),
+            np.where(paged, with_joiner * d1 + token_s, 0.0),
         ],
         axis=1,
     )
-    delays = coefficients @ np.stack([np.ones_like(prefill), prefill, remaining, remaining**2 / 2])
+
+
+def delay_features(prefill: Floats, remaining: Floats) -> Floats:
+    """Return 1, p, r, r²/2 and r · p of each request, (5, requests)."""
+    return np.stack([np.ones_like(prefill), prefill, remaining, remaining**2 / 2, remaining * prefill])
+
+
+def delay_s(fleet: FleetArrays, delayed: DelayedRequests, workers: Ints, prefill: Floats, remaining: Floats) -> Floats:
+    """Return the seconds by which each request would delay all requests on each worker, (workers, requests)."""
+    delays = delay_coefficients(fleet, delayed, workers) @ delay_features(prefill, remaining)
+    paged = fleet.rules.paged[workers]
     if paged.all():
-        return np.asarray(delays + (with_joiner * d1 + token_s)[:, None] * (remaining * prefill), np.float64)
+        return np.asarray(delays, np.float64)
+    size, longest, edge = fleet.size[workers], fleet.read_length[workers], delayed.band_edges[workers]
+    d1, d3, with_joiner = fleet.d1[workers], fleet.d3[workers], size + 1
+    token_s = delayed.per_worker * (d1 + fleet.d4[workers] / fleet.shared_tokens[workers])
     beyond_longest = np.maximum(0.0, prefill - longest[:, None])
     beyond_band = np.maximum(0.0, prefill + remaining - edge[:, None])
     padding_s = with_joiner * (with_joiner * d1 + d3)
     beyond_band *= (token_s * (1 + np.maximum(size, 1)))[:, None]
     padding = remaining * (padding_s[:, None] * beyond_longest + beyond_band)
-    own = (with_joiner * d1 + token_s)[:, None] * (remaining * prefill)
-    return np.asarray(delays + np.where(paged[:, None], own, padding), np.float64)
+    return np.asarray(delays + np.where(paged[:, None], 0.0, padding), np.float64)
