@@ -228,6 +228,7 @@ class RequestBody(_Part):
     parallel_tool_calls: bool = True
     literal_schemas: bool = False  # if True, schemas without `additionalProperties` allow further properties
     repeats_prompt: bool = False  # an earlier request of its call has the same prompt, which usage counts once
+    twins: bool = True  # False: its answer is computed for it alone
     store: bool = True  # False: the request's texts are deleted once it is answered
     instructions: str | None = None  # the client's instructions alone, if its input began with system messages
     previous_response_id: str | None = None
