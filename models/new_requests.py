@@ -92,8 +92,8 @@ INSERT = f"""
         coalesce(deadline_at, clock_timestamp() + make_interval(secs => deadline_s)), {COLUMNS}
     from json_to_recordset(cast(:new as json)) as new (place int, random text, idempotency_key text,
         idempotency_sha256 text, twin_sha256 text, deadline_s float8, deadline_at timestamptz, tenant text, model text,
-        application text, instructions text, input text, body jsonb, prompt_tokens int, input_tokens int, limit_tokens int,
-        kind text, tier service_tier, priority int, eta jsonb, needs text[], base text, job_id text),
+        application text, instructions text, input text, body jsonb, prompt_tokens int, input_tokens int,
+        limit_tokens int, kind text, tier service_tier, priority int, eta jsonb, needs text[], base text, job_id text),
         lateral (select statement_timestamp() + place * interval '1 microsecond') as t (arrived)
     on conflict (tenant, idempotency_key) where idempotency_key is not null do nothing
     returning id, arrived_at, deadline_at, eta

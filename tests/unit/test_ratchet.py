@@ -30,8 +30,8 @@ FIELDS: dict[type, int] = {
     QueueSnapshot: 6,
     PromptLimits: 13,  # the limit of calls without one; whether schemas are read literally
     # the instant of a template's clock, and the reading of schemas: alike in web and worker; whether an earlier request
-    # of its call counts its prompt
-    RequestBody: 28,
+    # of its call counts its prompt; whether it may share an equal request's answer
+    RequestBody: 29,
     Request: 17,
     DecodingRequest: 19,
     Worker: 11,
@@ -40,20 +40,23 @@ FIELDS: dict[type, int] = {
     WorkerReport: 10,
 }
 # requests: what generated their tokens, the claim of a predictor, which locks no row while it computes, and the stop
-# string that ended them, which a message must name; jobs: their usage, and when their deletion began
-COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 48, StoredBatch: 29, BulkJob: 41}
+# string that ended them, which a message must name; what equal requests share, whose answer one gets, and whether its end
+# is still to be told to them; jobs: their usage, and when their deletion began
+COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 51, StoredBatch: 29, BulkJob: 41}
 PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
     # turns of tenants; figures of ended loops
     "webapp": 7595,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
-    "protocol": 5717,  # empty answers; limits below formats; budgets of thinking; reasons
+    # empty answers; limits below formats; budgets of thinking; reasons; which requests are equal
+    "protocol": 5740,
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
-    # thinking of raw prompts' answers; ended loops
-    "tasks": 5606,
-    "processes": 1556,  # the script that starts a child lies here: the trainer lowers its priority with it
+    # thinking of raw prompts' answers; ended loops; twins get their answers
+    "tasks": 5619,
+    # the script that starts a child lies here: the trainer lowers its priority with it; twins can be switched off
+    "processes": 1558,
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
     # figures of ended loops
@@ -65,12 +68,12 @@ LINES = {
     # shortest way is looked for; budgets of thinking; loops
     "inference": 13_013,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
-    # the removal of a tenant; which stop string ended an answer
-    "models": 9255,
+    # the removal of a tenant; which stop string ended an answer; twins
+    "models": 9449,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     "cli": 6883,
-    "migrations": 260,
+    "migrations": 296,  # columns of twins
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes
     "benchmarks": 12_308,
@@ -82,8 +85,8 @@ FILES_THAT_NAME = {
     "adapter": 50,  # their fingerprints, of a directory and of a server
     "probe": 25,  # a probed server has a fingerprint
     "loadable": 18,
-    "tier": 56,
-    "logprob": 44,
+    "tier": 58,  # twins are of one tier, and the migration rebuilds indexes by tier
+    "logprob": 45,  # an answer is shared with them
 }  # their stored JSON goes into answers as it is
 
 
