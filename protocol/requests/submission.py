@@ -67,6 +67,7 @@ class Submission:
         held_to = "tool_choice" if self.body.tool_choice.mode == "required" else names.format
         fields = {
             "top_k": "magnus.top_k",
+            "landing": "magnus.landing",
             "response_format": held_to,
             "pattern": names.format,
             "format_after_thinking": held_to,

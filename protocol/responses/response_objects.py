@@ -49,7 +49,8 @@ class Magnus(ApiObject):
         default=None, description="The equal request whose answer this one gets, so that it is computed only once"
     )
     landed: bool = Field(
-        default=False, description="Whether the engine led the answer, under a grammar, to a valid end within its limit"
+        default=False,
+        description="Whether the engine ended the answer within its limit: valid in its format, or with a sentence",
     )
     incomplete_reason: IncompleteReason | None = Field(
         default=None, description="Why the answer is incomplete; loop: it repeated itself, and was ended"

@@ -40,8 +40,8 @@ FIELDS: dict[type, int] = {
     WorkerReport: 10,
 }
 # requests: what generated their tokens, the claim of a predictor, which locks no row while it computes, and the stop
-# string that ended them, which a message must name; what equal requests share, whose answer one gets, and whether its end
-# is still to be told to them; jobs: their usage, and when their deletion began
+# string that ended them, which a message must name; what equal requests share, whose answer one gets, and whether its
+# end is still to be told to them; jobs: their usage, and when their deletion began
 COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 51, StoredBatch: 29, BulkJob: 41}
 PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
@@ -49,8 +49,9 @@ LINES = {
     # turns of tenants; figures of ended loops
     "webapp": 7595,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
-    # empty answers; limits below formats; budgets of thinking; reasons; which requests are equal
-    "protocol": 5740,
+    # empty answers; limits below formats; budgets of thinking; reasons; which requests are equal;
+    # answers that land
+    "protocol": 5747,
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
     # thinking of raw prompts' answers; ended loops; twins get their answers
@@ -65,8 +66,8 @@ LINES = {
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
     # decoders saved alone; distances counted from the longest row; answers in a format are led to their end, whose
-    # shortest way is looked for; budgets of thinking; loops
-    "inference": 13_013,
+    # shortest way is looked for; budgets of thinking; loops; answers that end with a sentence
+    "inference": 13_042,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer; twins
     "models": 9449,
