@@ -31,7 +31,14 @@ def answer(stage: Stage, name: str, status: RequestStatus = RequestStatus.comple
     """Writes an answer, as the worker of its batch does."""
     (row,) = stage.sql("select batch_id from requests where id = :id", id=name)
     error = {"code": "server_error", "message": "no"} if status is RequestStatus.failed else None
-    given = {"text": "the answer", "tokens": 7, "reason": "eos", "ago_s": 0.0, "gpu_s": 2.0, "error": error} | fields
+    given: dict[str, Any] = {
+        "text": "the answer",
+        "tokens": 7,
+        "reason": "eos",
+        "ago_s": 0.0,
+        "gpu_s": 2.0,
+        "error": error,
+    } | fields
     with stage.database.begin() as connection:
         batch_results.write_answers(connection, [Answer(Lease(row.batch_id, 0), name, status, **given)])
     stage.sql("update batches set status = 'finished', finished_at = clock_timestamp() where id = :id", id=row.batch_id)
