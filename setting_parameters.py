@@ -41,6 +41,9 @@ class Parameters(BaseModel):
     guess_tokens: int = Field(
         16, ge=0, le=31, description="most tokens guessed at once where an answer copies, while that pays; 0: none"
     )
+    twins: Literal["shared", "apart"] = Field(
+        "shared", description="equal greedy requests of a tenant that wait at the same time are computed once, or each"
+    )
     loops: Literal["stop", "off"] = Field(
         "stop",
         description="answers that repeat themselves, as their prompts do not, are ended or go on to their limits",

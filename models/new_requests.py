@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 from pydantic_core import to_json
@@ -67,6 +68,7 @@ class NewRequest:
     base: str | None = None  # the model whose workers serve the adapter `model`; None if `model` is no adapter
     job_id: str | None = None  # the bulk job whose line it is
     deadline_at: datetime | None = None  # the deadline of a bulk job's line, which is an instant
+    computation: bytes | None = None  # digest of all that decides its answer; None: it shares no computation
 
     @property
     def served_by(self) -> str:
@@ -85,19 +87,19 @@ class NewRequest:
 
 
 FIELDS = tuple(field.name for field in fields(NewRequest))
-GIVEN = tuple(name for name in FIELDS if name not in ("deadline_s", "deadline_at"))  # columns of the same name
+GIVEN = tuple(name for name in FIELDS if name not in ("deadline_s", "deadline_at", "computation"))  # names of columns
 COLUMNS = ", ".join(GIVEN)
 # One JSON parameter holds all requests, because the driver takes 50 µs for twenty parameters. The statement gives its
 # requests arrival times a microsecond apart, in their order.
 INSERT = f"""
-    insert into requests (id, arrived_at, idempotency_key, idempotency_sha256, deadline_at, {COLUMNS})
+    insert into requests (id, arrived_at, idempotency_key, idempotency_sha256, twin_sha256, deadline_at, {COLUMNS})
     select 'resp_' || lpad(to_hex((extract(epoch from arrived) * 1000000)::bigint), 14, '0') || random, arrived,
-        idempotency_key, decode(idempotency_sha256, 'hex'),
+        idempotency_key, decode(idempotency_sha256, 'hex'), decode(twin_sha256, 'hex'),
         coalesce(deadline_at, clock_timestamp() + make_interval(secs => deadline_s)), {COLUMNS}
     from json_to_recordset(cast(:new as json)) as new (place int, random text, idempotency_key text,
-        idempotency_sha256 text, deadline_s float8, deadline_at timestamptz, tenant text, model text, application text,
-        instructions text, input text, body jsonb, prompt_tokens int, input_tokens int, limit_tokens int, kind text,
-        tier service_tier, priority int, eta jsonb, needs text[], base text, job_id text),
+        idempotency_sha256 text, twin_sha256 text, deadline_s float8, deadline_at timestamptz, tenant text, model text,
+        application text, instructions text, input text, body jsonb, prompt_tokens int, input_tokens int,
+        limit_tokens int, kind text, tier service_tier, priority int, eta jsonb, needs text[], base text, job_id text),
         lateral (select statement_timestamp() + place * interval '1 microsecond') as t (arrived)
     on conflict (tenant, idempotency_key) where idempotency_key is not null do nothing
     returning id, arrived_at, deadline_at, eta
@@ -139,7 +141,16 @@ def failed_by_service(request: StoredRequest) -> bool:
 
 
 def _values(new: NewRequest, **others: str | None) -> dict[str, Any]:
-    return {name: getattr(new, name) for name in FIELDS} | others | {"random": random_part()}
+    values = {name: getattr(new, name) for name in FIELDS if name != "computation"}
+    return values | others | {"random": random_part(), "twin_sha256": _twin_sha256(new)}
+
+
+def _twin_sha256(new: NewRequest) -> str | None:
+    """Returns the digest that a request shares with those of the same answer, the same turn and the same job."""
+    if new.computation is None:
+        return None
+    turn = f"{new.tier} {new.priority} {new.job_id or ''}"
+    return sha256(new.computation + turn.encode()).hexdigest()
 
 
 def _insert(connection: Connection, values: Sequence[Mapping[str, Any]]) -> list[RequestView | None]:

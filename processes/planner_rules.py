@@ -36,6 +36,7 @@ class PlannerRules:
     # One step fetches at most this many requests: others wait for as long while a planner reads a million of them. With
     # 2,000 a step took half a second in front of 400,000, and a million five minutes. Not tuned otherwise.
     fetched_at_once: int = 8000
+    shares_twins: bool = True  # equal requests are computed once
 
 
 def planner_rules(settings: Settings) -> PlannerRules:
@@ -58,4 +59,5 @@ def planner_rules(settings: Settings) -> PlannerRules:
         on_time_s=4 * settings.heartbeat_s,
         lease_s=settings.lease_s,
         predictor_grace_s=MISSED_TICKS * TICK_S,
+        shares_twins=parameters.twins == "shared",
     )

@@ -53,6 +53,8 @@ def response_submission(
         dropped_tools=dropped or None,
         # the prompt's instructions also have the input's system messages, so the client's own are stored apart
         instructions=body.instructions or "" if opening_turns(turns) else None,
+        twins=body.magnus.twins,
+        landing=body.magnus.landing,
         seed=body.magnus.seed,
         stop=body.magnus.stop,
         top_k=body.magnus.top_k if body.top_k is None else body.top_k,

@@ -15,9 +15,9 @@ from time import perf_counter
 import structlog
 from sqlalchemy import Connection
 
-from models import planner_state
+from models import notifications, planner_state
 from models.planner_state import PlannerInputs
-from models.planning import batch_claims, leadership, live_fleet, planner_requests
+from models.planning import batch_claims, leadership, live_fleet, planner_requests, twins
 from models.planning.batch_claims import Claim
 from models.planning.leadership import Lead
 from models.planning.live_fleet import Lacking
@@ -82,7 +82,7 @@ class Planner:
         self._live: list[RegisteredWorker] = []
         self._recent_times, self._decision_s = RecentServingTimes(), 0.0
         self._snapshot_due_at = self._renewed_at = self._late_due_at = 0.0
-        self._more_are_late = False
+        self._more_are_late = self._more_to_share = False
         self._broker_error: str | None = None
         self._paused = False
         self._unserved_since: dict[str, float] = {}  # since when a model has had requests and no worker
@@ -97,6 +97,7 @@ class Planner:
         `broker_error` is the broker's fault, if any. `send` gets these batches after the commit, before the forecast.
         """
         self._end_late()
+        self._share_answers()
         with self._connection.begin():
             began = perf_counter()
             inputs = planner_state.planner_inputs(self._connection)
@@ -124,6 +125,15 @@ class Planner:
         self._more_are_late = len(late) == reconciler.EXPIRED_AT_ONCE
         self._late_due_at = perf_counter() + (0.0 if self._more_are_late else self._rules.recover_every_s)
 
+    def _share_answers(self) -> None:
+        """Gives the answers of ended requests to their twins, a bounded number; tells the calls that wait for them."""
+        with self._connection.begin():
+            answered = twins.share_answers(self._connection)
+        self._more_to_share = len(answered) == twins.SHARED_AT_ONCE
+        if answered:
+            with self._connection.begin():
+                notifications.notify_ended(self._connection, answered)
+
     def _renew(self, now: float) -> None:
         leadership.renew(self._connection, self._lead, self._rules.lead_s)
         self._renewed_at = now
@@ -150,7 +160,7 @@ class Planner:
             shortest_step_s=min(next_step_s(worker, worker.costs) for worker in every) if all_joinable else None,
             serves_background=any(row.request.background for worker in every for row in worker.rows),
             due_in_s=None if inputs.paused else due_in_s,
-            unfinished=not self.fetched_all or self._more_are_late,
+            unfinished=not self.fetched_all or self._more_are_late or self._more_to_share,
         )
         return resent + [(claim.batch_id, claim.assignment.worker) for claim in claims]
 
@@ -235,8 +245,11 @@ class Planner:
         """Gives the policies new requests, takes held ones back from them, and fails requests that fit no worker."""
         fetched = planner_requests.fetch_new_requests(self._connection, self._epoch, self._rules.fetched_at_once)
         self.fetched_all = len(fetched) < self._rules.fetched_at_once
-        self._policies.discard_all(one.request.id for one in fetched if one.held)
-        queued = [one for one in fetched if not one.held]
+        follow = set[str]()
+        if self._rules.shares_twins:
+            follow = twins.follow(self._connection, [one.request.id for one in fetched if one.shares])
+        self._policies.discard_all(one.request.id for one in fetched if one.held or one.request.id in follow)
+        queued = [one for one in fetched if not one.held and one.request.id not in follow]
         for model, tokens in live_fleet.largest_workers(live).items():
             self._largest_tokens[model] = max(tokens, self._largest_tokens.get(model, 0))
         too_large = defaultdict(list)

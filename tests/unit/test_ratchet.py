@@ -30,8 +30,8 @@ FIELDS: dict[type, int] = {
     QueueSnapshot: 6,
     PromptLimits: 13,  # the limit of calls without one; whether schemas are read literally
     # the instant of a template's clock, and the reading of schemas: alike in web and worker; whether an earlier request
-    # of its call counts its prompt
-    RequestBody: 28,
+    # of its call counts its prompt; whether it may share an equal request's answer
+    RequestBody: 29,
     Request: 17,
     DecodingRequest: 19,
     Worker: 11,
@@ -40,38 +40,39 @@ FIELDS: dict[type, int] = {
     WorkerReport: 10,
 }
 # requests: what generated their tokens, the claim of a predictor, which locks no row while it computes, and the stop
-# string that ended them, which a message must name; jobs: their usage, and when their deletion began
-COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 48, StoredBatch: 29, BulkJob: 41}
+# string that ended them, which a message must name; what equal requests share, whose answer one gets, and whether its
+# end is still to be told to them; jobs: their usage, and when their deletion began
+COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 51, StoredBatch: 29, BulkJob: 41}
 PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
     # turns of tenants; figures of ended loops
     "webapp": 7589,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
-    "protocol": 5772,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
+    "protocol": 5802,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
     # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue
-    "tasks": 5642,
-    "processes": 1557,  # the script that starts a child lies here: the trainer lowers its priority with it
+    "tasks": 5655,
+    "processes": 1559,  # the script that starts a child lies here: the trainer lowers its priority with it
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
     # figures of ended loops; what `fusion` favours; a worker's time by its speed; the order of a
-    # queue, from which ETAs at submission follow
+    # queue, from which ETAs at submission follow; twins
     "scheduling": 9164,
     "learning": 3556,
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
     # decoders saved alone; distances counted from the longest row; answers in a format are led to their end, whose
     # shortest way is looked for; budgets of thinking; loops; faults of architectures; indexers; GPT-Neo's window
-    "inference": 13_131,
+    "inference": 13_159,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
-    "models": 9293,
+    "models": 9486,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     "cli": 6884,
-    "migrations": 260,
+    "migrations": 296,
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes; shapes of load, paced workers and QLM's estimator
     "benchmarks": 12_457,
@@ -83,8 +84,8 @@ FILES_THAT_NAME = {
     "adapter": 50,  # their fingerprints, of a directory and of a server
     "probe": 25,  # a probed server has a fingerprint
     "loadable": 18,
-    "tier": 56,
-    "logprob": 44,
+    "tier": 58,  # twins are of one tier, and the migration rebuilds indexes by tier
+    "logprob": 45,  # an answer is shared with them
 }  # their stored JSON goes into answers as it is
 
 
