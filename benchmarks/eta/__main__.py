@@ -150,7 +150,7 @@ MOST_SENT = 8000  # a paced worker knows the answers to this many requests of ea
 
 def true_tokens() -> Mapping[tuple[str, str], int]:
     """Return the lengths of the answers to all toy requests that a run sends, by instruction and input."""
-    toys = toy_workload(load_prompt_format(settings_with().model))
+    toys = toy_workload("toy", load_prompt_format(settings_with().model))
     return toys.true_tokens(one for seed in SEEDS for one in arrivals_of("toy", MOST_SENT, 1.0, seed))
 
 

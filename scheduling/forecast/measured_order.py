@@ -19,7 +19,7 @@ from scheduling.policies.fusion.delay_cost import (
     work_features,
 )
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
-from scheduling.policies.fusion.priority_key import MAX_FCFS_RATIO
+from scheduling.policies.fusion.priority_key import Favour
 from scheduling.policy import Worker
 from scheduling.request import PRIORITY_S, Request
 from scheduling.sharing.model_queue import WaitsBehind
@@ -64,10 +64,10 @@ def queue_order(
     workers: Sequence[Worker],
     now: float,
     *,
-    by_delay: bool,
+    favour: Favour | None,
     joins: bool,
 ) -> QueueOrder:
-    """Return the order of the waiting requests; `by_delay` says that keys count the delay.
+    """Return the order of the waiting requests; keys count the delay if there is a `favour`, that of `fusion`.
 
     There must be at least one worker.
     """
@@ -86,14 +86,14 @@ def queue_order(
         np.zeros(len(recent)),
         (),
     )
-    if by_delay:
+    if favour:
         edges = upper_edges(fleet, work_by_length(features, each_s * len(fleet)))
-        delayed = DelayedRequests((len(waiting) + int(fleet.size.sum())) / len(fleet), edges)
+        delayed = DelayedRequests((len(waiting) + int(fleet.size.sum())) * fleet.speed_share(), edges)
         delays = tuple(delay_coefficients(fleet, delayed, np.arange(len(fleet))).mean(axis=0).tolist())
         logs, recent_logs = (_log_delay(delays, some[:, 1], some[:, 2]) for some in (features, of_recent))
         cached = features[:, 3].sum() / max(1.0, features[:, 2].sum())
         ahead = np.array([(w.requests, w.prefill, w.remaining, w.remaining * cached) for _, w in sampled])
-        dues = arrived_s + MAX_FCFS_RATIO * (ahead.reshape(-1, 4) @ work_s + features[:, 2] * step_s)
+        dues = arrived_s + favour.max_fcfs_ratio * (ahead.reshape(-1, 4) @ work_s + features[:, 2] * step_s)
     by_level_s = arrived_s - PRIORITY_S * np.array([one.level for one in requests])
     coming_s = arrivals_per_s / max(1, len(recent)) * of_recent @ work_s
     return QueueOrder(
@@ -114,7 +114,8 @@ def queue_order(
             Coming(float(recent_logs[part].mean()), float(coming_s[part].sum())) for part in _groups(recent_logs)
         ),
         delay_s=delays,
-        due_ratio=MAX_FCFS_RATIO if by_delay else math.inf,
+        due_ratio=favour.max_fcfs_ratio if favour else math.inf,
+        overtaking=favour.overtaking if favour else 1.0,
     )
 
 

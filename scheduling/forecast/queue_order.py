@@ -58,6 +58,7 @@ class QueueOrder:
     coming: tuple[Coming, ...] = ()
     delay_s: tuple[float, ...] = ()  # the delay for a unit of each delay feature; empty: keys are arrivals
     due_ratio: float = math.inf  # a request is due after this many times what waits at its arrival
+    overtaking: float = 1.0  # `scale_s` as a multiple of the time in which all waiting work is served
 
     def response_s(self, length: int, tokens: float, level: int = 0, age_s: float = 0.0) -> float:
         """Return the expected seconds to the answer of a request that comes `age_s` after the instant of the order."""
@@ -88,7 +89,7 @@ class QueueOrder:
             until = min(at, due_s)
             # A request goes first if the logarithm of its delay makes up for its later arrival. The logarithm counts
             # by the work that waits, which grows or shrinks meanwhile.
-            scale_s = max(SHORTEST_S, drain_s + grows_s * until) if self.delay_s else 0.0
+            scale_s = max(SHORTEST_S, self.overtaking * (drain_s + grows_s * until)) if self.delay_s else 0.0
             earlier = _share_below(arrivals, arrived_s + scale_s * (log_delay - logs))
             due = _share_below(dues, np.full(len(dues), until))
             came_s = np.clip(arrived_s + scale_s * (log_delay - coming_logs), 0.0, until)

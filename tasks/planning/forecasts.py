@@ -13,6 +13,7 @@ from scheduling.forecast.forecast import ExpectedAnswer, Forecast, PresentWork, 
 from scheduling.forecast.forecast_inputs import RecentArrivals, copy_of
 from scheduling.forecast.measured_order import ServingPace, queue_order
 from scheduling.forecast.queue_order import QueueOrder
+from scheduling.policies.fusion.priority_key import Favour
 from scheduling.policy import Assignment, Policy
 from scheduling.sharing.model_queue import WaitsBehind
 
@@ -60,7 +61,7 @@ class ModelQueueView:
 
     front: Sequence[str] = ()
     waiting: Collection[WaitsBehind] = ()
-    by_delay: bool = False  # whether the policy orders them by arrival and delay, otherwise by arrival
+    favour: Favour | None = None  # by which `fusion` orders them by arrival and delay; None: by arrival
     joins: bool = True  # whether requests join running rows one by one
 
 
@@ -230,7 +231,7 @@ def _order(state: _ModelState, queue: ModelQueueView, work: Sequence[PresentWork
         state.pace,
         [replace(one.worker, busy_s=max(one.loads_s, one.worker.busy_s)) for one in work],
         now,
-        by_delay=queue.by_delay,
+        favour=queue.favour,
         joins=queue.joins,
     )
     return order if order.token_s > 0 else None

@@ -28,6 +28,7 @@ from models.upkeep import reconciler
 from processes.planner_rules import PlannerRules
 from scheduling.costs import ServingTime
 from scheduling.forecast.forecast import next_step_s
+from scheduling.policies.fusion.priority_key import FAVOURS
 from scheduling.policy import Worker
 from scheduling.sharing.policy_factory import UnknownPolicy
 from tasks.planning.fleet_view import FleetView, next_due_in_s, with_estimates, work_after_change
@@ -327,11 +328,12 @@ class Planner:
     def _publish_snapshot(self, workers: Mapping[str, Sequence[Worker]], now: float) -> None:
         started = perf_counter()
         queues, backlog_s = describe_queues(self._policies, workers, now)
+        favour = FAVOURS[self._rules.settings.favour] if self._policies.policy == ORDERED_BY_DELAY else None
         views = {
             model: ModelQueueView(
                 [name for batch in queues[model] for name in batch.ids],
                 self._policies.waiting_for(model),
-                by_delay=self._policies.policy == ORDERED_BY_DELAY,
+                favour=favour,
                 joins=self._policies.mode == "continuous",
             )
             for model, _ in self._policies

@@ -163,7 +163,7 @@ def delay_s(fleet: FleetArrays, delayed: DelayedRequests, workers: Ints, prefill
         return np.asarray(delays, np.float64)
     size, longest, edge = fleet.size[workers], fleet.read_length[workers], delayed.band_edges[workers]
     d1, d3, with_joiner = fleet.d1[workers], fleet.d3[workers], size + 1
-    token_s = delayed.per_worker * (d1 + fleet.d4[workers] / fleet.shared_tokens[workers])
+    token_s = delayed.per_worker[workers] * (d1 + fleet.d4[workers] / fleet.shared_tokens[workers])
     beyond_longest = np.maximum(0.0, prefill - longest[:, None])
     beyond_band = np.maximum(0.0, prefill + remaining - edge[:, None])
     padding_s = with_joiner * (with_joiner * d1 + d3)

@@ -9,6 +9,7 @@ from scheduling.costs import ServingCurves
 from scheduling.forecast.forecast_inputs import RecentArrivals
 from scheduling.forecast.measured_order import GROUPS, SAMPLED, ServingPace, queue_order
 from scheduling.forecast.queue_order import LATEST, Coming, Group, QueueOrder
+from scheduling.policies.fusion.priority_key import FAVOURS
 from scheduling.request import PRIORITY_S, Request
 from scheduling.sharing.background.deadlines import Work
 from scheduling.sharing.model_queue import WaitsBehind
@@ -26,7 +27,7 @@ def order_of(
     waiting: Sequence[Request],
     coming: Sequence[Request] = (),
     *,
-    by_delay: bool = True,
+    favour: str | None = "mean",
     joins: bool = True,
     busy_s: float = 0.0,
 ) -> QueueOrder:
@@ -36,7 +37,9 @@ def order_of(
     worker = replace(a_worker("w", 2_000, PER_TOKEN), busy_s=busy_s)
     much = Work(requests=1000, prefill=10_000, remaining=50_000)  # so that nothing that waits is due soon
     behind = [WaitsBehind(one, much) for one in waiting]
-    return queue_order(behind, arrivals, ServingPace(), [worker], NOW, by_delay=by_delay, joins=joins)
+    return queue_order(
+        behind, arrivals, ServingPace(), [worker], NOW, favour=FAVOURS[favour] if favour else None, joins=joins
+    )
 
 
 def wait_s(order: QueueOrder, tokens: int, level: int = 0, age_s: float = 0.0) -> float:
@@ -51,10 +54,16 @@ def some_requests(count: int, tokens: int, ago_s: float = 1.0, priority: int = 0
 
 
 def test_first_come_first_served_waits_for_everything_that_waits() -> None:
-    order = order_of(some_requests(40, 50), by_delay=False)
+    order = order_of(some_requests(40, 50), favour=None)
     assert wait_s(order, 5) == pytest.approx(20.0)  # 40 requests of 50 tokens, 10 ms each
     assert wait_s(order, 500) == pytest.approx(20.0)
     assert wait_s(order, 5, age_s=3.0) == pytest.approx(17.0)
+
+
+def test_what_is_favoured_says_how_far_a_request_overtakes() -> None:
+    waits = [wait_s(order_of(some_requests(40, 50), favour=one), 48) for one in ("goodput", "mean", "tail")]
+    assert waits == sorted(waits)
+    assert waits[0] < waits[-1]
 
 
 def test_by_delay_a_short_request_overtakes_and_a_long_one_does_not() -> None:
@@ -84,14 +93,14 @@ def test_a_waiting_request_goes_ahead_once_it_is_due() -> None:
 
 
 def test_a_level_is_worth_its_seconds_of_waiting() -> None:
-    order = order_of(some_requests(10, 50, ago_s=PRIORITY_S / 2), by_delay=False)
+    order = order_of(some_requests(10, 50, ago_s=PRIORITY_S / 2), favour=None)
     assert wait_s(order, 5) == pytest.approx(5.0)
     assert wait_s(order, 5, level=1) == pytest.approx(0.0)
 
 
 def test_a_batch_begins_when_a_worker_is_free() -> None:
-    assert wait_s(order_of([], by_delay=False, joins=False, busy_s=3.0), 5) == pytest.approx(3.0)
-    assert wait_s(order_of([], by_delay=False, busy_s=3.0), 5) == 0.0
+    assert wait_s(order_of([], favour=None, joins=False, busy_s=3.0), 5) == pytest.approx(3.0)
+    assert wait_s(order_of([], favour=None, busy_s=3.0), 5) == 0.0
 
 
 def test_what_is_published_is_bounded_and_a_sample_of_a_long_queue_counts_for_all() -> None:
