@@ -48,7 +48,7 @@ OF_JOBS = {
     "each line has a request of its own": """
         select job_id || ' line ' || line from bulk_lines where request_id is null or request_id in (
             select request_id from bulk_lines group by request_id having count(*) > 1)""",
-    "a job's counts equal its lines": """
+    "the counts of a job equal its lines": """
         select j.id || ' counts ' || j.completed || ' and ' || j.failed from bulk_jobs j where status = 'completed'
             and (completed, failed) <> (select count(*) filter (where r.status in ('completed', 'incomplete')),
                 count(*) filter (where r.status not in ('completed', 'incomplete'))
@@ -68,9 +68,9 @@ def check_now(world: World, server: Server) -> None:
 
 
 def _check(world: World, server: Server, queries: dict[str, str]) -> None:
-    for name, query in queries.items():
-        for (found,) in server.sql(query):
-            world.fail(f"{name}: {found}")
+    parts = (f"select '{name}: ' || found from ({query}) as one (found)" for name, query in queries.items())
+    for (found,) in server.sql(" union all ".join(parts)):
+        world.fail(found)
 
 
 def check_at_the_end(world: World, server: Server, service: Service) -> None:

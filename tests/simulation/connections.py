@@ -9,8 +9,10 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.adapt import AdaptersMap
 from psycopg.pq import TransactionStatus
-from sqlalchemy import Pool, event
+from psycopg.pq.abc import PGconn
+from sqlalchemy import Engine, Pool, event
 
 from models.connections import session
 from models.connections.bounded_connection import BoundedConnection
@@ -20,6 +22,8 @@ from tests.simulation.primitives import unix_time, world
 T = TypeVar("T")
 # An answer that does not come within this long may be waiting for a lock; longer than the server's deadlock_timeout.
 SUSPECTED_AFTER_MS = 4
+ENDED = psycopg.pq.PGconn.connect_start(b"")
+ENDED.finish()
 IN_TRANSACTION = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 # The errors that a statement may meet, by class: SQLSTATE, and whether the connection is lost with it.
 ERRORS = {
@@ -70,12 +74,22 @@ class Server:
 
 
 _server: Server | None = None
+_engines: dict[str, Engine] = {}
+_spare: list[PGconn] = []  # sessions of the server whose connections have ended: a new one costs as much as 50 statements
 
 
 def server() -> Server:
     """Returns the server of this simulation."""
     assert _server is not None
     return _server
+
+
+def engine_of(name: str, make: Callable[[], Engine]) -> Engine:
+    """Returns an engine without connections, the same for each process of a name: it keeps its compiled statements."""
+    if name not in _engines:
+        _engines[name] = make()
+    _engines[name].dispose(close=False)
+    return _engines[name]
 
 
 class SimulatedCursor(psycopg.Cursor[Any]):
@@ -114,6 +128,25 @@ class SimulatedConnection(BoundedConnection):
         if world().current is not None:
             self.process = world().current.process  # type: ignore[union-attr]
             self.process.connections[self] = None
+
+    @classmethod
+    def connect(cls, *args: Any, context: Any = None, **kwargs: Any) -> Any:
+        """Connects, with the session of a connection that has ended if there is one."""
+        if not _spare:
+            return super().connect(*args, context=context, **kwargs)
+        connection = cls(_spare.pop())
+        connection._adapters = AdaptersMap(context.adapters) if context else None
+        return connection
+
+    def close(self) -> None:
+        """Ends the connection; the next one gets its session as a new one."""
+        if self.closed or self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+            return super().close()
+        session, self.pgconn, self._closed = self.pgconn, ENDED, True
+        session.exec_(b"rollback")
+        session.exec_(b"discard all")
+        _spare.append(session)
+        return None
 
     def take_turn(self, words: str) -> None:
         """Waits for the turn of the actor, and gives the server the time."""
@@ -210,7 +243,7 @@ class SimulatedConnection(BoundedConnection):
                 pass
         if self.pgconn.transaction_status in IN_TRANSACTION:
             self.pgconn.exec_(b"commit" if committed else b"rollback")
-        self.pgconn.finish()
+        self.close()
 
     def end_idle(self) -> None:
         """Ends the transaction if it runs no statement; the next one learns that the connection is lost."""

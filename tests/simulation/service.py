@@ -27,7 +27,7 @@ from tasks.serving.batches.lease_heartbeat import LeaseTerms
 from tasks.serving.batches.served_model import ServedModel
 from tasks.serving.results.live_tokens import LiveRows
 from tests.simulation.actors import Process, World
-from tests.simulation.connections import Server
+from tests.simulation.connections import Server, engine_of
 from tests.simulation.scenario import Scenario
 from tests.simulation.scripted_engine import MODEL, POISON, ScriptedEngine, ScriptedTokens, true_answer
 from tests.simulation.side_work import Chores, Job
@@ -128,13 +128,14 @@ class Service:
             self._add(f"w{number}", self._worker)
         if self.scenario.predictor:
             self._add("predictor", self._predictor)
-        self.chores = Chores(self.world, self.url, self.scenario, self.server)
+        self.chores = Chores(self.world, self._engine, self.scenario, self.server)
         if self.scenario.jobs:
             self._add("chores", self.chores.start)
         for number in range(self.scenario.clients):
             self._client(number)
         for number in range(self.scenario.jobs):
-            process, engine = self.world.process(f"uploader-{number}"), make_engine(self.url, pool_size=1, name="web")
+            process = self.world.process(f"uploader-{number}")
+            engine = self._engine(process, "web", pool_size=1)
             job = partial(self.chores.send_job, engine, Job(self.scenario.job_lines), self._again, f"job{number}")
             self.world.spawn("job", job, process)
 
@@ -172,11 +173,14 @@ class Service:
         ends = [one.ended for one in self.asked] + [one.ended for one in self.chores.jobs]
         return None in ends
 
+    def _engine(self, process: Process, name: str, **terms: Any) -> Engine:
+        return engine_of(f"{process.name} {name}", partial(make_engine, self.url, name=name, **terms))
+
     # the processes, each as its `main` function makes it
 
     def _planner(self, process: Process) -> None:
         rules = PlannerRules(self.scenario.policy, PolicySettings(), predictor_grace_s=2 * TICK_S)
-        leader = Leader(planner_database(self.url), rules)
+        leader = Leader(engine_of(process.name, partial(planner_database, self.url)), rules)
         steps = PlannerLoop(leader, self.broker, PlanQueue(), TICK_S)  # type: ignore[arg-type]
         self.broker.kicks[process.name] = steps.on_kick
         steps.loop.start()
@@ -184,8 +188,8 @@ class Service:
     def _worker(self, process: Process) -> None:
         budget = self.scenario.kv_tokens
         name = process.name
-        database = make_engine(self.url, pool_size=300, name=name, generic_plans=True)
-        renewals = make_engine(self.url, pool_size=1, name=name, autocommit=True, generic_plans=True, durable=False)
+        database = self._engine(process, "worker", pool_size=300, generic_plans=True)
+        renewals = self._engine(process, "renewals", pool_size=1, autocommit=True, generic_plans=True)
         memory, curves = KvMemory(budget, 1), ProfiledCurves(CURVES)
         served = ServedModel(
             lambda: ScriptedEngine(budget, STEP_S, lambda: self.world.chance(self.scenario.engine_failures)),
@@ -195,7 +199,7 @@ class Service:
         runner = BatchRunner(
             database,
             served,
-            LeaseTerms(),
+            LeaseTerms(heartbeat_s=1.0),
             renewals,
             self.broker.kick_planner,
             on_broken=lambda reason: self.end(process, reason),
@@ -211,7 +215,7 @@ class Service:
             self.end(process, "has drained")
 
     def _predictor(self, process: Process) -> None:
-        engine = make_engine(self.url, pool_size=1, name="predictor", durable=False)
+        engine = self._engine(process, "predictor", pool_size=1)
         while True:
             try:
                 with engine.begin() as connection:
@@ -223,7 +227,7 @@ class Service:
                     request_predictions.write_predictor_heartbeat(connection, "v1", bool(claimed))
             except SQLAlchemyError:
                 self.world.tell("predicts nothing now")
-            self.world.wait(None, 1.0)
+            self.world.wait(None, 1.9)
 
     def _length(self, prompt: str, limit: int) -> tuple[int, int]:
         median = max(1, len(true_answer(prompt)) + self.world.random.randint(-8, 8))
@@ -234,7 +238,7 @@ class Service:
     def _client(self, number: int) -> None:
         process = self.world.process(f"client-{number}")
         tenant = f"tenant-{number % 2}"
-        engine = make_engine(self.url, pool_size=20, name="web")  # none of its calls waits for a connection
+        engine = self._engine(process, "web", pool_size=20)  # none of its calls waits for a connection
         for place in range(self.scenario.requests):
             asked = Asked(self._new(tenant, f"{number}.{place}"), f"{number}.{place}")
             self.asked.append(asked)

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from models.bulk import bulk_jobs, stored_files
 from models.bulk.bulk_jobs import NewBulkJob
 from models.bulk.bulk_tables import BulkStatus
-from models.connections.session import make_engine, make_sessions
+from models.connections.session import make_sessions
 from models.tenants import usage
 from models.webhooks import webhook_deliveries
 from models.webhooks.webhook_deliveries import DeliveryResult
@@ -50,8 +50,8 @@ class Job:
 class Chores:
     """The parts of the process `chores`, and the world outside that they serve."""
 
-    def __init__(self, world: World, url: str, scenario: Scenario, server: Server) -> None:
-        self._world, self._url, self._scenario = world, url, scenario
+    def __init__(self, world: World, engine: Callable[..., Engine], scenario: Scenario, server: Server) -> None:
+        self._world, self._engine, self._scenario = world, engine, scenario
         self.received: Counter[str] = Counter()  # events by their id
         self.jobs: list[Job] = []
         self.receiver_fails = scenario.errors > 0
@@ -59,7 +59,7 @@ class Chores:
 
     def start(self, process: Process) -> None:
         """Starts the process's loops."""
-        bulk = make_engine(self._url, pool_size=1, name="bulk")
+        bulk = self._engine(process, "bulk", pool_size=1)
         limits = PromptLimits(MODEL, ScriptedTokens(), 5000, 60)  # type: ignore[arg-type]
         feeder = LineFeeder(bulk, lambda: limits, max_requests=MOST_REQUESTS, max_tokens=10**6, max_bytes=10**8)
 
@@ -67,12 +67,12 @@ class Chores:
             feeder.feed(10.0)
             update_jobs(bulk, 5.0)
 
-        upkeep = make_engine(self._url, pool_size=1, name="upkeep")
-        webhooks = make_engine(self._url, pool_size=1, name="webhooks", autocommit=True)
+        upkeep = self._engine(process, "upkeep", pool_size=1)
+        webhooks = self._engine(process, "webhooks", pool_size=1, autocommit=True)
         for name, work, every_s in (
-            ("bulk", work_on_bulk_jobs, 1.0),
+            ("bulk", work_on_bulk_jobs, 1.9),
             ("usage", partial(self._fold, upkeep), 10.0),
-            ("webhooks", partial(self._deliver, webhooks), 1.0),
+            ("webhooks", partial(self._deliver, webhooks), 1.9),
         ):
             self._world.spawn(name, partial(self._repeat, work, every_s), process)
 
