@@ -53,8 +53,8 @@ def drawn(seed: int) -> Scenario:
         planners=draw.choice((1, 2, 2)),
         workers=draw.choice((1, 2, 3)),
         predictor=draw.random() < 0.7,
-        clients=draw.choice((2, 4)),
-        requests=draw.choice((3, 6)),
+        clients=draw.choice((2, 3)),
+        requests=draw.choice((2, 5)),
         kv_tokens=draw.choice((150, 400, 1500)),
         arrive_within_s=draw.choice((0.5, 5.0, 20.0)),
         kills=often(0.001, 0.005),
@@ -70,8 +70,8 @@ def drawn(seed: int) -> Scenario:
         deadlines=often(0.1, 0.5),
         cancels=often(0.2, 0.6),
         drains=draw.random() < 0.5,
-        jobs=draw.choice((0, 0, 1, 2)),
-        job_lines=draw.choice((3, 12, 30)),
+        jobs=draw.choice((0, 0, 1, 1, 2)),
+        job_lines=draw.choice((2, 5, 12)),
     )
 
 
