@@ -47,6 +47,7 @@ class Process:
     weight: float
     connections: dict[Connection, None] = field(default_factory=dict)  # in the order of their opening
     frozen_until: float = 0.0
+    number: int = 0  # differs from that of a frozen process that still has the name
 
 
 @dataclass(eq=False)
@@ -79,6 +80,7 @@ class World:
         self.failures: list[str] = []
         self.faults: Callable[[Actor], None] = lambda actor: None  # may kill or freeze the chosen actor's process
         self.settle: Callable[[list[Actor]], None] = lambda blocked: None
+        self.failed_alone: set[str] = set()  # requests that were alone in an engine that failed
         self.dying = False
         self._condemned: list[tuple[Process, str]] = []
 
@@ -90,9 +92,14 @@ class World:
         self.actors.append(actor)
         return actor
 
-    def process(self, name: str) -> Process:
+    def process(self, name: str, number: int = 0) -> Process:
         """Makes a process without actors."""
-        return Process(name, self.random.choice(WEIGHTS))
+        return Process(name, self.random.choice(WEIGHTS), number=number)
+
+    def delay(self, actor: Actor, seconds: float) -> None:
+        """Gives an actor no time for some seconds."""
+        actor.not_before = self.now + seconds
+        self.tell(f"{actor.name} is delayed for {seconds:g} s")
 
     def statement(self, words: str) -> None:
         """Lets the scheduler decide who goes on, before the calling actor's statement."""

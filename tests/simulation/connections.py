@@ -24,6 +24,7 @@ T = TypeVar("T")
 SUSPECTED_AFTER_MS = 4
 ENDED = psycopg.pq.PGconn.connect_start(b"")
 ENDED.finish()
+HOLDS_S = (0.02, 0.2, 1.0, 3.0)
 IN_TRANSACTION = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 # The errors that a statement may meet, by class: SQLSTATE, and whether the connection is lost with it.
 ERRORS = {
@@ -47,6 +48,7 @@ class Server:
         self._connection = psycopg.connect(url, autocommit=True)
         self._clock_us = -1
         self.draw_error: Draw = lambda words: None
+        self.holds = 0.0  # the probability that an actor stops within a transaction
 
     def sql(self, statement: Any, values: Any = None) -> list[Any]:
         """Runs a statement of the simulation itself, and returns its rows."""
@@ -149,7 +151,9 @@ class SimulatedConnection(BoundedConnection):
         return None
 
     def take_turn(self, words: str) -> None:
-        """Waits for the turn of the actor, and gives the server the time."""
+        """Waits for the turn of the actor, perhaps for long within a transaction, and gives the server the time."""
+        if self.pgconn.transaction_status in IN_TRANSACTION and world().chance(server().holds):
+            world().delay(world().current, world().random.choice(HOLDS_S))  # type: ignore[arg-type]
         world().statement(words)
         if not self.closed:
             server().set_clock(unix_time())

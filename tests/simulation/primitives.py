@@ -142,6 +142,13 @@ def uuid4() -> uuid.UUID:
     return uuid.UUID(int=world().digits.getrandbits(128), version=4)
 
 
+def this_process() -> str:
+    """Returns the name of the simulated process, which is on a host of its own."""
+    current = world().current
+    assert current is not None
+    return f"{current.process.name}#{current.process.number}:1"
+
+
 REPLACED: dict[int, Any] = {
     id(threading.Lock): Lock,
     id(threading.Event): Event,

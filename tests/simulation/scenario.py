@@ -26,6 +26,8 @@ class Scenario:
     kills: float = 0.0
     freezes: float = 0.0
     delays: float = 0.0  # of one actor, as the system does that gives a thread no time
+    holds: float = 0.0  # delays within a transaction
+    twins: float = 0.0  # frozen processes that are replaced, and come back beside their successors
     errors: float = 0.0
     lost_messages: float = 0.0
     repeated_messages: float = 0.0
@@ -36,6 +38,7 @@ class Scenario:
     deadlines: float = 0.0
     cancels: float = 0.0
     drains: bool = False
+    chores: int = 1
     jobs: int = 0  # bulk jobs; with them, webhooks and sums of usage
     job_lines: int = 12
 
@@ -60,6 +63,8 @@ def drawn(seed: int) -> Scenario:
         kills=often(0.001, 0.005),
         freezes=often(0.001, 0.004),
         delays=often(0.002, 0.02),
+        holds=often(0.01, 0.1),
+        twins=often(0.3, 0.8),
         errors=often(0.002, 0.02),
         lost_messages=often(0.02, 0.3),
         repeated_messages=often(0.02, 0.3),
@@ -70,6 +75,7 @@ def drawn(seed: int) -> Scenario:
         deadlines=often(0.1, 0.5),
         cancels=often(0.2, 0.6),
         drains=draw.random() < 0.5,
+        chores=draw.choice((1, 2)),
         jobs=draw.choice((0, 0, 1, 1, 2)),
         job_lines=draw.choice((2, 5, 12)),
     )
@@ -93,7 +99,7 @@ def smaller(scenario: Scenario) -> Iterator[Scenario]:
         yield replace(scenario, drains=False)
     if scenario.predictor:
         yield replace(scenario, predictor=False)
-    for name in ("planners", "workers", "clients", "requests", "jobs", "job_lines"):
+    for name in ("planners", "workers", "clients", "requests", "chores", "jobs", "job_lines"):
         if getattr(scenario, name) > LEAST.get(name, 1):
             fewer: dict[str, Any] = {name: getattr(scenario, name) - 1}
             yield replace(scenario, **fewer)

@@ -116,9 +116,9 @@ class ScriptedEngine:
         """Gives each row its next token, after the time of a step."""
         world().wait(None, self._step_s)
         if any(POISON in row.prompt for row in self._rows.values()):
-            raise RuntimeError("a poisonous prompt")
+            raise self._failure("a poisonous prompt")
         if self._rows and self._fails():
-            raise RuntimeError("the device failed")
+            raise self._failure("the device failed")
         if (needed := self.kv_bytes + len(self._rows)) > self._budget:
             raise OutOfMemory(needed, self._budget)
         ended = [done for row in self._rows.values() if (done := row.grow()) is not None]
@@ -126,6 +126,11 @@ class ScriptedEngine:
         for one in ended:
             del self._rows[one.id]
         return ended
+
+    def _failure(self, words: str) -> RuntimeError:
+        if len(self._rows) == 1:
+            world().failed_alone.update(self._rows)
+        return RuntimeError(words)
 
     def run(
         self,

@@ -129,8 +129,8 @@ class Service:
         if self.scenario.predictor:
             self._add("predictor", self._predictor)
         self.chores = Chores(self.world, self._engine, self.scenario, self.server)
-        if self.scenario.jobs:
-            self._add("chores", self.chores.start)
+        for number in range(self.scenario.chores if self.scenario.jobs else 0):
+            self._add(f"chores-{number}", self.chores.start)
         for number in range(self.scenario.clients):
             self._client(number)
         for number in range(self.scenario.jobs):
@@ -143,8 +143,8 @@ class Service:
         self._starts[name] = start
         self._start(name)
 
-    def _start(self, name: str) -> None:
-        process = self.living[name] = self.world.process(name)
+    def _start(self, name: str, number: int = 0) -> None:
+        process = self.living[name] = self.world.process(name, number)
         self.world.spawn("main", partial(self._try, name, process), process)
 
     def _try(self, name: str, process: Process) -> None:
@@ -154,18 +154,28 @@ class Service:
             self.end(process, "does not start")
 
     def end(self, process: Process, why: str) -> None:
-        """Ends a process, and starts it again after a while."""
+        """Ends a process, and starts it again after a while unless it has a successor."""
+        self.world.condemn(process, why)
+        if self.living.get(process.name) is not process:
+            return
         pause_s = self.world.random.choice((0.1, 1.0, 12.0)) * (0.5 + self.world.random.random())
-        self.broker.workers.pop(process.name, None)
-        self.broker.kicks.pop(process.name, None)
-        self.living.pop(process.name, None)
+        self._forget(process)
 
         def supervise() -> None:
             self.world.wait(None, pause_s)
             self._start(process.name)
 
-        self.world.condemn(process, why)
         self.world.spawn(f"supervises {process.name}", supervise, self._outside)
+
+    def replace(self, process: Process) -> None:
+        """Starts the successor of a frozen process, which will come back."""
+        self._forget(process)
+        self._start(process.name, (process.number + 1) % 3)
+
+    def _forget(self, process: Process) -> None:
+        self.broker.workers.pop(process.name, None)
+        self.broker.kicks.pop(process.name, None)
+        self.living.pop(process.name, None)
 
     @property
     def waiting(self) -> bool:
@@ -174,15 +184,16 @@ class Service:
         return None in ends
 
     def _engine(self, process: Process, name: str, **terms: Any) -> Engine:
-        return engine_of(f"{process.name} {name}", partial(make_engine, self.url, name=name, **terms))
+        return engine_of(f"{process.name} {process.number} {name}", partial(make_engine, self.url, name=name, **terms))
 
     # the processes, each as its `main` function makes it
 
     def _planner(self, process: Process) -> None:
         rules = PlannerRules(self.scenario.policy, PolicySettings(), predictor_grace_s=2 * TICK_S)
-        leader = Leader(engine_of(process.name, partial(planner_database, self.url)), rules)
+        leader = Leader(engine_of(f"{process.name} {process.number}", partial(planner_database, self.url)), rules)
         steps = PlannerLoop(leader, self.broker, PlanQueue(), TICK_S)  # type: ignore[arg-type]
-        self.broker.kicks[process.name] = steps.on_kick
+        if self.living.get(process.name) is process:
+            self.broker.kicks[process.name] = steps.on_kick
         steps.loop.start()
 
     def _worker(self, process: Process) -> None:
@@ -206,11 +217,13 @@ class Service:
             live_rows=LiveRows(lambda tokens: None),
         )
         runner.start()
-        self.broker.workers[name] = process, runner.serve
+        if self.living.get(name) is process:
+            self.broker.workers[name] = process, runner.serve
         if self.scenario.drains:
             self.world.wait(None, 5.0 + 60.0 * self.world.random.random())
             self.world.tell(f"{name} drains")
-            del self.broker.workers[name]
+            if self.living.get(name) is process:
+                del self.broker.workers[name]
             runner.stop()
             self.end(process, "has drained")
 
@@ -251,7 +264,7 @@ class Service:
             prompt += POISON
         if self.world.chance(scenario.too_large):
             prompt += "y" * scenario.kv_tokens
-        tier: Any = draw.choice(("default", "default", "flex", "priority"))
+        tier: Any = draw.choice(("default", "flex", "priority", "priority"))
         deadline_s = draw.choice((5.0, 20.0)) if self.world.chance(scenario.deadlines) else None
         limit = draw.choice((4, 30, 80))
         size = len(prompt)

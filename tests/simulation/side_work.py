@@ -115,7 +115,7 @@ class Chores:
         self.jobs.append(job)
         self._world.wait(None, draw.random() * 10.0)
         again(partial(self._create, engine, job, name))
-        if draw.random() < 0.3:
+        if draw.random() < 0.6:
             self._world.wait(None, 5.0 * draw.random())
             again(partial(self._change, engine, job, bulk_jobs.pause_job))
             self._world.wait(None, 10.0 * draw.random())

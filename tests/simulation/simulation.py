@@ -8,6 +8,7 @@ from time import process_time
 import structlog
 
 from models.connections import session
+from models.planning import leadership
 from tasks.planning import forecasts
 from tests.simulation import connections, primitives
 from tests.simulation.actors import Actor, World
@@ -51,11 +52,11 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
     faulty = True
 
     def draw_error(words: str) -> str | None:
-        if not (faulty and world.chance(scenario.errors)):
+        if not (faulty and world.chance(scenario.errors * (3 if words == "commit" else 1))):
             return None
         return world.random.choice(tuple(ERRORS))
 
-    server.draw_error = draw_error
+    server.draw_error, server.holds = draw_error, scenario.holds
     world.settle = server.settle
     service = Service(world, url, scenario, server)
 
@@ -70,16 +71,17 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
             service.end(process, "is killed")
         elif world.chance(scenario.freezes):
             world.freeze(process, world.random.choice(FREEZES_S), session.IDLE_IN_TRANSACTION_S)
+            if world.chance(scenario.twins):
+                service.replace(process)
         elif world.chance(scenario.delays):
-            actor.not_before = world.now + world.random.choice(DELAYS_S)
-            world.tell(f"{actor.name} is delayed for {actor.not_before - world.now:g} s")
+            world.delay(actor, world.random.choice(DELAYS_S))
 
     world.faults = fault
     try:
         while not world.failures and world.now < scenario.until_s and service.waiting:
             world.run(min(world.now + LOOK_EVERY_S, scenario.until_s))
             check_now(world, server)
-        faulty, world.faults = False, lambda actor: None
+        faulty, server.holds, world.faults = False, 0.0, lambda actor: None
         scripted_faults_end(service)
         calm_until = world.now + scenario.calm_s
         while not world.failures and world.now < calm_until and service.waiting:
@@ -130,5 +132,6 @@ def prepare(url: str) -> Server:
     connections.install(server)
     # forecasts run no statement, and took half of a schedule's CPU time: each leader makes one alone
     setattr(forecasts, "EVERY_S", 1e9)  # noqa: B010
+    setattr(leadership, "this_process", primitives.this_process)  # noqa: B010
     primitives.install()
     return server
