@@ -87,13 +87,11 @@ class World:
     # what actors call
 
     def spawn(self, name: str, work: Callable[[], Any], process: Process) -> Actor:
-        """Makes an actor that is ready at once."""
         actor: Actor = Actor(f"{process.name}/{name}", process, greenlet(lambda: self._live(actor, work), self.hub))
         self.actors.append(actor)
         return actor
 
     def process(self, name: str, number: int = 0) -> Process:
-        """Makes a process without actors."""
         return Process(name, self.random.choice(WEIGHTS), number=number)
 
     def delay(self, actor: Actor, seconds: float) -> None:
@@ -123,18 +121,15 @@ class World:
         actor.blocked = None
 
     def tell(self, words: str) -> None:
-        """Notes what happens, for the report of a failing seed and for the fingerprint of the schedule."""
         who = self.current.name if self.current else "world"
         self.fingerprint = zlib.crc32(f"{who} {words}".encode(), self.fingerprint)
         self.told.append(f"{self.now:9.3f} {who:28} {words}")
 
     def fail(self, words: str) -> None:
-        """Notes a broken invariant."""
         self.tell(f"BROKEN: {words}")
         self.failures.append(words)
 
     def chance(self, probability: float) -> bool:
-        """Draws whether something happens."""
         return probability > 0 and self.random.random() < probability
 
     def _acting(self) -> Actor:
@@ -190,7 +185,6 @@ class World:
                 connection.end_idle()
 
     def end(self) -> None:
-        """Ends all actors, at the end of a simulation."""
         for process in {actor.process for actor in self.actors}:
             for connection in list(process.connections):
                 connection.drop(False)

@@ -77,7 +77,9 @@ class Server:
 
 _server: Server | None = None
 _engines: dict[str, Engine] = {}
-_spare: list[PGconn] = []  # sessions of the server whose connections have ended: a new one costs as much as 50 statements
+_spare: list[
+    PGconn
+] = []  # sessions of the server whose connections have ended: a new one costs as much as 50 statements
 
 
 def server() -> Server:
@@ -98,7 +100,6 @@ class SimulatedCursor(psycopg.Cursor[Any]):
     """A cursor whose statements wait for their turn."""
 
     def execute(self, query: Any, *args: Any, **kwargs: Any) -> "SimulatedCursor":
-        """Executes a statement once the scheduler lets its actor go on, or raises the error that was drawn."""
         connection = self.connection
         assert isinstance(connection, SimulatedConnection)
         if connection.in_use and world().current is not None:
@@ -133,7 +134,6 @@ class SimulatedConnection(BoundedConnection):
 
     @classmethod
     def connect(cls, *args: Any, context: Any = None, **kwargs: Any) -> Any:
-        """Connects, with the session of a connection that has ended if there is one."""
         if not _spare:
             return super().connect(*args, context=context, **kwargs)
         connection = cls(_spare.pop())
@@ -141,7 +141,6 @@ class SimulatedConnection(BoundedConnection):
         return connection
 
     def close(self) -> None:
-        """Ends the connection; the next one gets its session as a new one."""
         if self.closed or self.pgconn.transaction_status == TransactionStatus.ACTIVE:
             return super().close()
         session, self.pgconn, self._closed = self.pgconn, ENDED, True
@@ -159,7 +158,6 @@ class SimulatedConnection(BoundedConnection):
             server().set_clock(unix_time())
 
     def commit(self) -> None:
-        """Commits in its turn; the commit may fail, or succeed without an answer."""
         if not self.in_use or world().current is None or self.pgconn.transaction_status not in IN_TRANSACTION:
             return super().commit()
         actor = world().current
@@ -234,11 +232,9 @@ class SimulatedConnection(BoundedConnection):
         return bool(poll.poll(within_ms))
 
     def answered(self) -> bool:
-        """Returns whether the statement that waited for a lock has its answer."""
         return self.readable(0)
 
     def drop(self, committed: bool) -> None:
-        """Ends the connection as the server ends that of a killed client."""
         if self.closed:
             return
         if self.pgconn.transaction_status == TransactionStatus.ACTIVE:  # it waits for a lock

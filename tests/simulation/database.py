@@ -45,6 +45,10 @@ WATCH = f"""
         if new.status in ('completed', 'incomplete') and new.cancel_requested_at is not null then
             insert into broken values (new.id || ' was answered although it was cancelled');
         end if;
+        if old.status not in ('queued', 'in_progress')
+                and to_jsonb(new) - 'idempotency_key' <> to_jsonb(old) - 'idempotency_key' then
+            insert into broken values (new.id || ' changed after its end');
+        end if;
         if new.attempts < (new.status in ('completed', 'incomplete'))::int then
             insert into broken values (new.id || ' is ' || new.status || ' after ' || new.attempts || ' attempts');
         end if;

@@ -154,7 +154,6 @@ class Service:
             self.end(process, "does not start")
 
     def end(self, process: Process, why: str) -> None:
-        """Ends a process, and starts it again after a while unless it has a successor."""
         self.world.condemn(process, why)
         if self.living.get(process.name) is not process:
             return
