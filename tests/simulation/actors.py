@@ -12,9 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from greenlet import greenlet
+
+if TYPE_CHECKING:
+    from tests.simulation.connections import SimulatedConnection
 
 BEGINS_AT = 1_767_225_600.0  # the Unix time at which every simulation begins: 2026-01-01
 STATEMENT_S = 0.004  # a statement takes up to this long, in one of four cases; in the others no time at all
@@ -26,26 +29,13 @@ class Killed(BaseException):
     """Ends an actor whose process is killed; no handler of the product catches it."""
 
 
-class Connection(Protocol):
-    """What the scheduler needs to know of an actor's connection."""
-
-    def answered(self) -> bool:
-        """Returns whether the statement that waited for a lock has its answer, or its lock."""
-
-    def drop(self, committed: bool) -> None:
-        """Ends the connection as the server ends that of a killed client."""
-
-    def end_idle(self) -> None:
-        """Ends the connection if it is within a transaction, as the server does after a time-out."""
-
-
 @dataclass(eq=False)
 class Process:
     """Actors and connections that live and die together."""
 
     name: str
     weight: float
-    connections: dict[Connection, None] = field(default_factory=dict)  # in the order of their opening
+    connections: "dict[SimulatedConnection, None]" = field(default_factory=dict)  # in the order of their opening
     frozen_until: float = 0.0
     number: int = 0  # differs from that of a frozen process that still has the name
 
@@ -59,8 +49,8 @@ class Actor:
     run: greenlet
     condition: Callable[[], bool] | None = None
     wake_at: float | None = 0.0
-    blocked: Connection | None = None  # waits for a lock that another actor holds
-    committing: Connection | None = None
+    blocked: "SimulatedConnection | None" = None  # waits for a lock that another actor holds
+    committing: "SimulatedConnection | None" = None
     not_before: float = 0.0  # a delay of this actor alone
     done: bool = False
 
@@ -113,7 +103,7 @@ class World:
         self._pass_on(None if timeout_s is None else self.now + timeout_s, condition, "")
         return condition is not None and condition()
 
-    def block(self, connection: Connection) -> None:
+    def block(self, connection: "SimulatedConnection") -> None:
         """Waits until a statement that waits for a lock has its answer."""
         actor = self._acting()
         actor.blocked = connection

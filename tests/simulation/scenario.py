@@ -81,27 +81,17 @@ def drawn(seed: int) -> Scenario:
     )
 
 
-LEAST = {"jobs": 0, "clients": 0}
-FAULTS = tuple(field.name for field in fields(Scenario) if field.default == 0.0 and field.name != "seed")
-
-
-def without(fault: str) -> dict[str, Any]:
-    """Returns the field of a fault that does not happen."""
-    return {fault: 0.0}
+FAULTS = [field.name for field in fields(Scenario) if isinstance(field.default, float) and not field.default]
+SIMPLER: dict[str, Any] = dict.fromkeys(FAULTS, 0.0) | {"drains": False, "predictor": False, "policy": "vs"}
+COUNTS = {"planners": 1, "workers": 1, "clients": 0, "requests": 1, "chores": 1, "jobs": 0, "job_lines": 1}
 
 
 def smaller(scenario: Scenario) -> Iterator[Scenario]:
-    """Yields scenarios with fewer actors, fewer requests or one kind of fault less."""
-    for name in FAULTS:
-        if getattr(scenario, name):
-            yield replace(scenario, **without(name))
-    if scenario.drains:
-        yield replace(scenario, drains=False)
-    if scenario.predictor:
-        yield replace(scenario, predictor=False)
-    for name in ("planners", "workers", "clients", "requests", "chores", "jobs", "job_lines"):
-        if getattr(scenario, name) > LEAST.get(name, 1):
+    """Yields scenarios with one kind of fault less, fewer actors or fewer requests."""
+    for name, value in SIMPLER.items():
+        if getattr(scenario, name) != value:
+            yield replace(scenario, **{name: value})
+    for name, least in COUNTS.items():
+        if getattr(scenario, name) > least:
             fewer: dict[str, Any] = {name: getattr(scenario, name) - 1}
             yield replace(scenario, **fewer)
-    if scenario.policy != "vs":
-        yield replace(scenario, policy="vs")

@@ -14,7 +14,7 @@ from tests.simulation.primitives import world
 MODEL = "scripted"
 EOS = 0
 POISON = "poison"  # a prompt with this word ends its engine
-LONGEST = 60
+LONGEST = 30
 
 
 def true_answer(prompt: str) -> str:

@@ -157,7 +157,7 @@ class Service:
         self.world.condemn(process, why)
         if self.living.get(process.name) is not process:
             return
-        pause_s = self.world.random.choice((0.1, 1.0, 12.0)) * (0.5 + self.world.random.random())
+        pause_s = self.world.random.choice((0.1, 1.0, 8.0)) * (0.5 + self.world.random.random())
         self._forget(process)
 
         def supervise() -> None:
@@ -265,7 +265,7 @@ class Service:
             prompt += "y" * scenario.kv_tokens
         tier: Any = draw.choice(("default", "flex", "priority", "priority"))
         deadline_s = draw.choice((5.0, 20.0)) if self.world.chance(scenario.deadlines) else None
-        limit = draw.choice((4, 30, 80))
+        limit = draw.choice((3, 15, 40))
         size = len(prompt)
         new = NewRequest(tenant, MODEL, draw.choice(("a", "b")), "", prompt, {}, size, size, limit, tier=tier)
         return replace(new, deadline_s=deadline_s, priority=draw.choice((0, 0, 1)))
@@ -281,7 +281,7 @@ class Service:
             self.world.wait(None, draw.choice((0.0, 0.3, 3.0, 10.0)) * draw.random())
             self._again(partial(self._cancel, engine, asked))
         while asked.ended is None:
-            self.world.wait(None, draw.choice((1.0, 3.0, 8.0)))
+            self.world.wait(None, draw.choice((0.5, 2.0, 4.0)))
             self._again(partial(self._poll, engine, asked))
 
     def _again(self, call: Callable[[], Any]) -> Any:

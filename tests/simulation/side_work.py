@@ -19,7 +19,6 @@ from models.webhooks.webhook_deliveries import DeliveryResult
 from protocol.limits.prompt_limits import PromptLimits
 from tasks.chores.job_progress import update_jobs
 from tasks.chores.line_feeder import LineFeeder
-from tasks.chores.webhook_delivery import retry_in_s
 from tasks.chores.webhook_sender import CLAIM_S, EACH, EACH_FAILING, EACH_TENANT, GIVE_UP_AFTER_S, MOST_AT_ONCE
 from tests.simulation.actors import Process, World
 from tests.simulation.connections import Server
@@ -33,6 +32,7 @@ ENDPOINT = """
     insert into webhook_endpoints (id, tenant, url, events, secret)
     values ('we_1', %s, 'https://receiver.example', %s, 'whsec_c2VjcmV0')
 """
+RETRY_S = 3.0  # between two attempts to deliver an event
 # With this few places, a job's lines come in several steps, beside the tenant's own requests.
 MOST_REQUESTS = 8
 
@@ -100,7 +100,7 @@ class Chores:
             fails = self.receiver_fails and self._world.chance(0.3)
             if not fails or self._world.chance(0.5):  # a receiver may take an event and fail to say so
                 self.received[one.event_id] += 1
-            retry_s = retry_in_s(one.attempts) if fails else None
+            retry_s = RETRY_S if fails else None
             status = 500 if fails else 200
             results.append(DeliveryResult(one.id, one.endpoint_id, one.attempts, status, None, retry_s))
         if results:
@@ -141,7 +141,7 @@ class Chores:
             job.id = bulk_jobs.create_job(session, new, 10).id
 
     def _body(self, prompt: str) -> dict[str, object]:
-        return {"model": MODEL, "prompt": prompt, "max_tokens": self._world.random.choice((4, 60)), "temperature": 0}
+        return {"model": MODEL, "prompt": prompt, "max_tokens": self._world.random.choice((3, 40)), "temperature": 0}
 
     def _change(self, engine: Engine, job: Job, change: Callable[..., bool]) -> bool:
         assert job.id is not None
