@@ -278,7 +278,7 @@ class Service:
         asked.id = view.request.id
         self.broker.kick_planner()
         if self.world.chance(self.scenario.cancels):
-            self.world.wait(None, draw.choice((0.0, 0.3, 3.0, 10.0)) * draw.random())
+            self.world.wait(None, draw.choice((0.0, 1.0, 3.0, 6.0)) * draw.random())
             self._again(partial(self._cancel, engine, asked))
         while asked.ended is None:
             self.world.wait(None, draw.choice((0.5, 2.0, 4.0)))

@@ -52,7 +52,7 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
     faulty = True
 
     def draw_error(words: str) -> str | None:
-        if not (faulty and world.chance(scenario.errors * (3 if words == "commit" else 1))):
+        if not (faulty and world.chance(scenario.errors * (5 if words == "commit" else 1))):
             return None
         return world.random.choice(tuple(ERRORS))
 
