@@ -143,7 +143,9 @@ class Service:
         self._starts[name] = start
         self._start(name)
 
-    def _start(self, name: str, number: int = 0) -> None:
+    def _start(self, name: str) -> None:
+        used = {one.process.number for one in self.world.actors if one.process.name == name and not one.done}
+        number = next(number for number in range(len(used) + 1) if number not in used)
         process = self.living[name] = self.world.process(name, number)
         self.world.spawn("main", partial(self._try, name, process), process)
 
@@ -169,7 +171,7 @@ class Service:
     def replace(self, process: Process) -> None:
         """Starts the successor of a frozen process, which will come back."""
         self._forget(process)
-        self._start(process.name, (process.number + 1) % 3)
+        self._start(process.name)
 
     def _forget(self, process: Process) -> None:
         self.broker.workers.pop(process.name, None)
@@ -183,7 +185,10 @@ class Service:
         return None in ends
 
     def _engine(self, process: Process, name: str, **terms: Any) -> Engine:
-        return engine_of(f"{process.name} {process.number} {name}", partial(make_engine, self.url, name=name, **terms))
+        return engine_of(
+            f"{process.name} {process.number} {name}",
+            partial(make_engine, self.url, name=name, pool_timeout_s=0.0, **terms),
+        )
 
     # the processes, each as its `main` function makes it
 
