@@ -48,6 +48,7 @@ class Server:
         self._connection = psycopg.connect(url, autocommit=True)
         self._clock_us = -1
         self.draw_error: Draw = lambda words: None
+        self.lost_commits = 0.0  # the probability that a commit takes place and loses its connection
         self.holds = 0.0  # the probability that an actor stops within a transaction
 
     def sql(self, statement: Any, values: Any = None) -> list[Any]:
@@ -167,8 +168,9 @@ class SimulatedConnection(BoundedConnection):
             self.take_turn("commit")
         finally:
             actor.committing = None
-        if (error := self.error_of("commit")) is not None:
-            if STATES[error][1] and error != IDLE and world().chance(0.5):
+        lost = not self._lost_meanwhile and world().chance(server().lost_commits)
+        if (error := "connection lost" if lost else self.error_of("commit")) is not None:
+            if lost or (STATES[error][1] and error != IDLE and world().chance(0.5)):
                 world().tell("the commit took place, its answer was lost")
                 super().commit()
             self._fail_commit(error)

@@ -70,7 +70,7 @@ MUTANTS = (
     Mutant("a cancel ends what runs", "models/client_requests.py", "case when status = 'queued' then 'cancelled' else status end", "'cancelled'"),
     Mutant("a quota is counted by nobody alone", "models/tenants/tenant_limits.py", '    check_alone(session, tenant, "priority requests")\n', ""),
     Mutant("a key makes two requests", "models/new_requests.py", "on conflict (tenant, idempotency_key) where idempotency_key is not null do nothing", "on conflict (tenant, idempotency_key) where idempotency_key is not null do update set idempotency_key = null"),
-    Mutant("a step stores lines that are stored", FEED, "where id = :id and next_line = :next_line and status", "where id = :id and status"),
+    Mutant("a paused job is fed", FEED, "and status in ('validating', 'in_progress') and paused_at is null\n            for update", "and status in ('validating', 'in_progress')\n            for update"),
     Mutant("lines are read twice", FEED, "update bulk_jobs set next_line = :next_line, queued", "update bulk_jobs set next_line = :next_line - 1, queued"),
     Mutant("a job ends before its lines", JOBS, "    if counts.unfinished:\n        return None\n", ""),
     Mutant("some lines are not told", PROGRESS, "left = f\"exists({UNTOLD.format(lock='offset 0')})\"", 'left = "false"'),

@@ -29,6 +29,7 @@ class Scenario:
     holds: float = 0.0  # delays within a transaction
     twins: float = 0.0  # frozen processes that are replaced, and come back beside their successors
     errors: float = 0.0
+    lost_commits: float = 0.0
     lost_messages: float = 0.0
     repeated_messages: float = 0.0
     late_messages: float = 0.0
@@ -66,6 +67,7 @@ def drawn(seed: int) -> Scenario:
         holds=often(0.01, 0.1),
         twins=often(0.3, 0.8),
         errors=often(0.002, 0.02),
+        lost_commits=often(0.02, 0.15),
         lost_messages=often(0.02, 0.3),
         repeated_messages=often(0.02, 0.3),
         late_messages=often(0.02, 0.3),
@@ -73,7 +75,7 @@ def drawn(seed: int) -> Scenario:
         poison=often(0.0, 0.1),
         too_large=often(0.0, 0.05),
         deadlines=often(0.1, 0.5),
-        cancels=often(0.2, 0.6),
+        cancels=often(0.3, 0.8),
         drains=draw.random() < 0.5,
         chores=draw.choice((1, 2)),
         jobs=draw.choice((0, 0, 1, 1, 2)),

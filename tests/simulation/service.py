@@ -103,6 +103,7 @@ class Asked:
     id: str | None = None
     cancel_sent: bool = False
     cancelled: bool = False  # the service has confirmed the cancel
+    runs: bool = False
     ended: str | None = None
 
 
@@ -283,7 +284,11 @@ class Service:
         asked.id = view.request.id
         self.broker.kick_planner()
         if self.world.chance(self.scenario.cancels):
-            self.world.wait(None, draw.choice((0.0, 1.0, 3.0, 6.0)) * draw.random())
+            looks = draw.choice((0, 4, 20, 20))
+            while looks and not asked.runs and asked.ended is None:  # most cancels meet a running request
+                self.world.wait(None, 0.5)
+                self._again(partial(self._poll, engine, asked))
+                looks -= 1
             self._again(partial(self._cancel, engine, asked))
         while asked.ended is None:
             self.world.wait(None, draw.choice((0.5, 2.0, 4.0)))
@@ -318,7 +323,9 @@ class Service:
                 self.world.fail(f"{asked.key} is shown to another tenant")
             view = client_requests.fetch(session, asked.new.tenant, asked.id)
         if view is None:
-            self.world.fail(f"{asked.key} was accepted and is gone")
-        elif view.request.status.final:
+            return self.world.fail(f"{asked.key} was accepted and is gone")
+        asked.runs = view.request.status.value == "in_progress"
+        if view.request.status.final:
             asked.ended = view.request.status.value
             self.world.tell(f"{asked.key} ended {asked.ended}")
+        return None

@@ -52,11 +52,11 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
     faulty = True
 
     def draw_error(words: str) -> str | None:
-        if not (faulty and world.chance(scenario.errors * (5 if words == "commit" else 1))):
+        if not (faulty and world.chance(scenario.errors)):
             return None
         return world.random.choice(tuple(ERRORS))
 
-    server.draw_error, server.holds = draw_error, scenario.holds
+    server.draw_error, server.holds, server.lost_commits = draw_error, scenario.holds, scenario.lost_commits
     world.settle = server.settle
     service = Service(world, url, scenario, server)
 
@@ -81,7 +81,8 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
         while not world.failures and world.now < scenario.until_s and service.waiting:
             world.run(min(world.now + LOOK_EVERY_S, scenario.until_s))
             check_now(world, server)
-        faulty, server.holds, world.faults = False, 0.0, lambda actor: None
+        faulty, world.faults = False, lambda actor: None
+        server.holds = server.lost_commits = 0.0
         scripted_faults_end(service)
         calm_until = world.now + scenario.calm_s
         while not world.failures and world.now < calm_until and service.waiting:
