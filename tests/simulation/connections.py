@@ -24,6 +24,8 @@ T = TypeVar("T")
 SUSPECTED_AFTER_MS = 4
 ENDED = psycopg.pq.PGconn.connect_start(b"")
 ENDED.finish()
+# A schedule depends on no real time; the simulation ends what is idle in a transaction by itself.
+NO_REAL_TIME = b"set lock_timeout = 0; set idle_in_transaction_session_timeout = 0; set statement_timeout = 0"
 HOLDS_S = (0.02, 0.2, 1.0, 3.0)
 IN_TRANSACTION = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 # The errors that a statement may meet, by class: SQLSTATE, and whether the connection is lost with it.
@@ -136,7 +138,7 @@ class SimulatedConnection(BoundedConnection):
     @classmethod
     def connect(cls, *args: Any, context: Any = None, **kwargs: Any) -> Any:
         if not _spare:
-            return super().connect(*args, context=context, **kwargs)
+            return super().connect(*args, context=context, **kwargs | {"connect_timeout": 60})
         connection = cls(_spare.pop())
         connection._adapters = AdaptersMap(context.adapters) if context else None
         return connection
@@ -264,5 +266,6 @@ def install(of: Server) -> None:
 
 
 def _checked_out(connection: Any, record: Any, proxy: Any) -> None:
-    if isinstance(connection, SimulatedConnection):
+    if isinstance(connection, SimulatedConnection) and not connection.in_use:
+        connection.pgconn.exec_(NO_REAL_TIME)
         connection.in_use = True
