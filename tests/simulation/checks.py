@@ -44,6 +44,7 @@ AT_THE_END = {
             <> (coalesce(u.prompt, 0), coalesce(u.answer, 0), coalesce(u.requests, 0))""",
 }
 OF_JOBS = {
+    "every delivery ends": "select event_id from webhook_deliveries where next_attempt_at is not null",
     "a completed job has all its lines": """
         select j.id || ' has ' || count(l.line) || ' of ' || j.lines || ' lines' from bulk_jobs j
         left join bulk_lines l on l.job_id = j.id where j.status = 'completed' group by j.id

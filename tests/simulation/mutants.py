@@ -75,7 +75,7 @@ MUTANTS = (
     Mutant("a job ends before its lines", JOBS, "    if counts.unfinished:\n        return None\n", ""),
     Mutant("some lines are not told", PROGRESS, "left = f\"exists({UNTOLD.format(lock='offset 0')})\"", 'left = "false"'),
     Mutant("told lines keep their epoch", PROGRESS, "tier = t.service_tier, planner_epoch = 0", "tier = t.service_tier"),
-    Mutant("a failed delivery is given up", "models/webhooks/webhook_deliveries.py", "then clock_timestamp() + make_interval(secs => r.retry_in_s) end", "then null end"),
+    Mutant("a failed delivery is given up", "models/webhooks/webhook_deliveries.py", "then clock_timestamp() + make_interval(secs => r.retry_in_s) end", "then null::timestamptz end"),
     Mutant("the lead is taken by two", LEAD, "                for update skip locked\n"),
     Mutant("a line's request is committed before its place", FEED, INSERTED, COMMITTED + INSERTED),
     Mutant("a batch is lost before its requests return", REQUEUE, "    return requeue(connection, blamed(", COMMITTED + "    return requeue(connection, blamed("),
