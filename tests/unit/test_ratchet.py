@@ -47,9 +47,9 @@ PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
     # turns of tenants; figures of ended loops
-    "webapp": 7589,  # the id that clients of /v1/messages read; times only where a policy has some
+    "webapp": 7605,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
-    "protocol": 5802,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
+    "protocol": 5830,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
     # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue
@@ -68,10 +68,10 @@ LINES = {
     "inference": 13_159,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
-    "models": 9486,
+    "models": 9493,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
-    "cli": 6884,
+    "cli": 6899,
     "migrations": 296,
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes; shapes of load, paced workers and QLM's estimator

@@ -1,13 +1,18 @@
 """/v1/chat/completions and /v1/completions, which wait; each answer can be read under /v1/responses, too."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
+from time import monotonic
 
 from apiflask import APIBlueprint
 from flask import Response as FlaskResponse
 from flask import request
 
 from models import client_requests
+from models.client_requests import RequestView
+from models.planning.queue_position import QueuePlace, place_in_stream
 from models.tables import RequestStatus
 from protocol.chat.chat_answers import chat_completion_of, completion_of
 from protocol.chat.chat_objects import (
@@ -99,7 +104,18 @@ def stream_chunks(
     submissions: Sequence[Submission], kind: ChunkKind, body: CommonFields, answers_a_prompt: int
 ) -> FlaskResponse:
     """Returns the answers as server-sent events."""
-    count = current_context().prompt_limits.of(body.model).prompt_format.count if body.counts_usage else None
-    shown = ShownUsage(answers_a_prompt, body.includes_usage, count)
-    streams = submit_and_stream_all(current_context(), submissions, connection_of(request))
+    context, began = current_context(), monotonic()
+
+    def present(view: RequestView) -> tuple[RequestView, QueuePlace]:
+        now = replace(view, now=view.now + timedelta(seconds=monotonic() - began))
+        return now, place_in_stream(now, context.queue_snapshot.get())
+
+    shown = ShownUsage(
+        answers_a_prompt,
+        at_end=body.includes_usage,
+        in_chunks=body.counts_usage,
+        count=context.prompt_limits.of(body.model).prompt_format.count,
+        present=present if body.includes_progress else None,
+    )
+    streams = submit_and_stream_all(context, submissions, connection_of(request))
     return event_stream(streams, lambda: chunks(streams, kind, shown))

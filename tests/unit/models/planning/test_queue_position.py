@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from models.client_requests import RequestView
-from models.planning.queue_position import QueuePlace, place_in_queue
+from models.planning.queue_position import QueuePlace, place_in_queue, place_in_stream
 from models.planning.queue_snapshot import (
     AnswerForecast,
     BatchInQueue,
@@ -93,6 +93,13 @@ def test_what_the_last_forecast_says_counts_before_what_batches_say() -> None:
 def test_a_running_request_is_expected_as_forecast_and_no_instant_is_in_the_past() -> None:
     snapshot = with_forecast(**EXPECTED)
     assert place_in_queue(view("r", "in_progress"), snapshot) == QueuePlace(None, later(2), NOW, later(7))
+
+
+def test_in_a_stream_the_last_forecast_counts_whatever_the_status_was_when_the_stream_began() -> None:
+    snapshot = with_forecast(**EXPECTED)
+    assert place_in_stream(view("r"), snapshot) == QueuePlace(None, later(2), NOW, later(7))
+    assert place_in_stream(view("c"), snapshot) == QueuePlace(1, later(5), later(3), later(10))
+    assert place_in_stream(view("new"), snapshot) == place_in_stream(view("r"), None) == QueuePlace()
 
 
 def test_a_model_without_a_worker_has_no_order() -> None:
