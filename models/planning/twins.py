@@ -3,9 +3,9 @@
 Requests with the same `twin_sha256` are a group. The planner, which is alone, sees each new request: the first of a
 group leads and is served as any other, later ones follow: they wait with `twin_of` set, and no policy gets them. The
 link locks the row of the leader, so that whoever ends it later sees that it is `shared`. `share_answers` then gives its
-answer to the followers, a bounded number at once; if it was cancelled, deleted or too late, the first follower leads
-instead; if it failed, each follower is computed by itself. A follower that is cancelled or late ends as any other
-queued request.
+answer to the followers, a bounded number at once; if it was cancelled or too late, the first follower leads instead (a
+trigger does the same when it is deleted); if it failed, each follower is computed by itself. A follower that is
+cancelled or late ends as any other queued request.
 """
 
 from collections.abc import Collection, Sequence

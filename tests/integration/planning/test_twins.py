@@ -131,6 +131,18 @@ def test_a_twin_that_is_cancelled_or_deleted_leaves_the_others_alone(
     assert stage.requests("output_text").get(which) is None
 
 
+def test_a_leader_that_a_process_of_an_older_release_deletes_is_followed_by_its_first_twin(
+    stage: Stage, leader: Leader
+):
+    equal(stage, "a", "b", "c")
+    leader.step()
+    stage.sql("delete from requests where id = 'a'")
+    assert waiting_for_nothing(stage) == []
+    stage.worker()
+    leader.step()
+    assert stage.requests("status") == {"b": "in_progress", "c": "queued"}
+
+
 def test_a_running_leader_that_is_cancelled_is_followed_by_its_first_twin(stage: Stage, leader: Leader):
     stage.worker()
     equal(stage, "a", "b", "c")
@@ -258,5 +270,6 @@ def test_a_twin_that_lost_its_leader_is_reported(stage: Stage, leader: Leader):
     equal(stage, "a", "b")
     leader.step()
     assert waiting_for_nothing(stage) == []
-    stage.sql("delete from requests where id = 'a'")
+    stage.sql("update requests set status = 'cancelled', finished_at = now() where id = 'a'")
+    stage.sql("update requests set shared = false where id = 'a'")
     assert waiting_for_nothing(stage) == ["request b"]
