@@ -86,6 +86,8 @@ class StoredRequest(Base):
     needs: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # abilities that its engine needs
     job_id: Mapped[str | None]  # the bulk job whose line it is
     held: Mapped[bool] = mapped_column(server_default="false")  # whether its job is paused, so that no policy gets it
+    # the tokens that it counted at submission against its tenant's limit of generated tokens; null without a limit
+    charged_tokens: Mapped[int | None]
 
     status: Mapped[RequestStatus] = mapped_column(_enum(RequestStatus), server_default="queued")
     arrived_at: Mapped[datetime] = mapped_column(server_default=NOW)

@@ -40,15 +40,16 @@ FIELDS: dict[type, int] = {
     WorkerReport: 10,
 }
 # requests: what generated their tokens, the claim of a predictor, which locks no row while it computes, and the stop
-# string that ended them, which a message must name; jobs: their usage, and when their deletion began
-COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 48, StoredBatch: 29, BulkJob: 41}
+# string that ended them, which a message must name, and what they count against
+# their tenant's limit of generated tokens; jobs: their usage, and when their deletion began
+COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 49, StoredBatch: 29, BulkJob: 41}
 PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
-    # turns of tenants; figures of ended loops
-    "webapp": 7595,  # the id that clients of /v1/messages read; times only where a policy has some
+    # turns of tenants; figures of ended loops; limits of generated tokens
+    "webapp": 7620,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
-    "protocol": 5717,  # empty answers; limits below formats; budgets of thinking; reasons
+    "protocol": 5726,  # empty answers; limits below formats; budgets of thinking; reasons
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
     # thinking of raw prompts' answers; ended loops
@@ -66,11 +67,11 @@ LINES = {
     "inference": 13_035,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
-    "models": 9255,
+    "models": 9317,  # limits of generated tokens
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
-    "cli": 6883,
-    "migrations": 260,
+    "cli": 6903,
+    "migrations": 315,  # the second release
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes
     "benchmarks": 12_308,
