@@ -145,7 +145,7 @@ class StoredRequest(Base):
         ),
         # Without unpredicted requests: the planner would read past all of them in each step.
         Index("requests_unfed", "planner_epoch", postgresql_where=text(f"{PREDICTED} and tier > 'flex'")),
-        Index("requests_unfed_background", "planner_epoch", postgresql_where=text(f"{PREDICTED} and tier = 'flex'")),
+        Index("requests_unfed_background", "planner_epoch", postgresql_where=text(f"{PREDICTED} and tier <= 'flex'")),
         Index("requests_held", "planner_epoch", postgresql_where=text("status = 'queued' and held")),
         Index(
             "requests_predicted_early",

@@ -1,4 +1,4 @@
-"""release 1.1.0: limits of tenants by the tokens that their requests generate"""
+"""release 1.1.0: limits of tenants by the tokens that their requests generate; the tier off_peak"""
 
 from alembic import op
 
@@ -24,7 +24,9 @@ end $$"""
 
 
 def upgrade() -> None:
-    """Adds the limit, the charges against it, and the trigger that writes them."""
+    """Adds the limit, the charges against it, the trigger that writes them, and the tier."""
+    op.execute("alter type service_tier add value if not exists 'off_peak' before 'flex'")
+    index_background("<=")
     op.execute("alter table tenants add generated_tokens_per_minute bigint")
     op.execute("alter table requests add charged_tokens integer")
     op.execute("""
@@ -46,10 +48,22 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops them again."""
+    """Drops them again, except the tier's name, which Postgres cannot drop; no row has it any more."""
+    for table, column in (("requests", "tier"), ("bulk_jobs", "service_tier")):
+        op.execute(f"update {table} set {column} = 'flex' where {column} < 'flex'")  # noqa: S608  # constants
+    index_background("=")
     op.execute("drop trigger requests_charged on requests")
     op.execute("drop trigger requests_settled on requests")
     op.execute("drop function charge_tokens")
     op.execute("drop table token_charges")
     op.execute("alter table requests drop charged_tokens")
     op.execute("alter table tenants drop generated_tokens_per_minute")
+
+
+def index_background(tiers: str) -> None:
+    """Makes the index of background work, whose `tiers` are those that compare so with `flex`."""
+    op.execute("drop index requests_unfed_background")
+    op.execute(f"""
+        create index requests_unfed_background on requests (planner_epoch)
+            where status = 'queued' and predicted_tokens is not null and tier {tiers} 'flex'
+    """)

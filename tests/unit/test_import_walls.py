@@ -23,9 +23,9 @@ PROCESSES = (
     "tasks.training.trainer_process",
     "tasks.serving.remote_worker",
 )
-# modules of ours, each of which costs a starting process some milliseconds; the last two came with the shortest answers
-# of formats and with thinking's budgets
-MOST_OF_CHORES = 122
+# modules of ours, each of which costs a starting process some milliseconds; the last three came with the shortest
+# answers of formats, with thinking's budgets, and with off-peak hours, which the settings check
+MOST_OF_CHORES = 123
 
 
 @cache

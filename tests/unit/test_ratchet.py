@@ -26,7 +26,7 @@ from settings import Settings
 ROOT = Path(__file__).parents[2]
 # The widest types, which every feature is tempted to widen by a field.
 FIELDS: dict[type, int] = {
-    Settings: 60,
+    Settings: 61,  # off-peak hours
     QueueSnapshot: 6,
     PromptLimits: 13,  # the limit of calls without one; whether schemas are read literally
     # the instant of a template's clock, and the reading of schemas: alike in web and worker; whether an earlier request
@@ -46,32 +46,32 @@ COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 49, StoredBat
 PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
-    # turns of tenants; figures of ended loops; limits of generated tokens
-    "webapp": 7620,  # the id that clients of /v1/messages read; times only where a policy has some
+    # turns of tenants; figures of ended loops; limits of generated tokens; off-peak hours
+    "webapp": 7644,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
-    "protocol": 5726,  # empty answers; limits below formats; budgets of thinking; reasons
+    "protocol": 5733,  # empty answers; limits below formats; budgets of thinking; reasons
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
     # thinking of raw prompts' answers; ended loops
-    "tasks": 5606,
-    "processes": 1556,  # the script that starts a child lies here: the trainer lowers its priority with it
+    "tasks": 5624,
+    "processes": 1559,  # the script that starts a child lies here: the trainer lowers its priority with it
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
     # figures of ended loops
-    "scheduling": 8851,
+    "scheduling": 8853,
     "learning": 3556,
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
     # decoders saved alone; distances counted from the longest row; answers in a format are led to their end, whose
     # shortest way is looked for; budgets of thinking; loops
-    "inference": 13_035,
+    "inference": 13_036,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
-    "models": 9317,  # limits of generated tokens
+    "models": 9338,  # limits of generated tokens; off-peak hours
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
-    "cli": 6903,
-    "migrations": 315,  # the second release
+    "cli": 6905,
+    "migrations": 329,  # the second release
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes
     "benchmarks": 12_308,
@@ -83,7 +83,7 @@ FILES_THAT_NAME = {
     "adapter": 50,  # their fingerprints, of a directory and of a server
     "probe": 25,  # a probed server has a fingerprint
     "loadable": 18,
-    "tier": 56,
+    "tier": 60,  # off-peak hours
     "logprob": 44,
 }  # their stored JSON goes into answers as it is
 

@@ -15,6 +15,7 @@ from models.tenants.tenant_limits import TenantBacklog, TokensExceeded
 from protocol.client_errors import InvalidRequest, TokenRateReached
 from protocol.requests.submission import Submission, accepted_request, canonical_digest, checked_key
 from request_body import readable_body
+from scheduling.request import BACKGROUND_TIERS
 from webapp.context.app_context import AppContext
 
 
@@ -60,6 +61,15 @@ def _insert(context: AppContext, new: NewRequest, key: str | None, digest: bytes
     return view
 
 
+def check_tier(context: AppContext, tier: str | None) -> None:
+    """Raises InvalidRequest for the tier `off_peak` of a service that has no off-peak hours."""
+    if tier == "off_peak" and not context.off_peak:
+        why = (
+            "This service has no off-peak hours: its operator sets them as MAGNUS_OFF_PEAK. flex is served at any hour."
+        )
+        raise InvalidRequest(why, param="service_tier")
+
+
 def check_token_rate(session: Session, tenant: str, tokens: int) -> None:
     """Raises TokenRateReached if a request that should generate `tokens` exceeds its tenant's limit."""
     try:
@@ -82,6 +92,7 @@ def within_quota(session: Session, new: NewRequest, most: int) -> NewRequest:
 
 def new_request(context: AppContext, submission: Submission) -> NewRequest:
     """Returns the row to insert, with its ETA; raises a ClientError for a request that cannot be accepted."""
+    check_tier(context, submission.service_tier)
     snapshot, limits = context.queue_snapshot.get(), context.prompt_limits
     new = accepted_request(limits, snapshot, submission)
     if snapshot is not None:
@@ -93,7 +104,7 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
     if context.backlog_limit.limits_of(new.tenant).generated_tokens_per_minute is not None:
         expected = times.answer_tokens(application, new.input_tokens, new.limit_tokens)
         new = replace(new, charged_tokens=new.limit_tokens if expected is None else max(1, math.ceil(expected)))
-    if new.tier == "flex":  # background work gets no forecast here
+    if new.tier in BACKGROUND_TIERS:  # background work gets no forecast here
         return new
     eta = times.eta(application, new.input_tokens, new.limit_tokens, new.served_by, snapshot)
     return replace(new, eta=eta)

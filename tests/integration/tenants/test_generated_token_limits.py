@@ -1,6 +1,5 @@
 """A tenant's limit of generated tokens a minute: charged as predicted with the insert, settled at the end."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event
 
@@ -17,7 +16,7 @@ EACH = 10
 
 
 @pytest.fixture
-def limited(api: Api) -> Iterator[Api]:
+def limited(api: Api) -> Api:
     """The API, with 40 generated tokens a minute for the tenant `acme`."""
     set_limit(api, 40)
     return api
