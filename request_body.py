@@ -41,7 +41,8 @@ class Sampling:
     the first by `presence_penalty` too. `logit_bias` has token ids, each with what is added to its logit. With
     `ignore_eos` an end of sequence is a token like any other. The first `min_tokens` tokens include neither an end of
     sequence nor one of the `stop_token_ids`, which end the answer too. Thinking is ended after `thinking_token_budget`
-    tokens; "auto" is replaced by a number once the answer's limit is known.
+    tokens; "auto" is replaced by a number once the answer's limit is known. With `landing` the answer ends at the first
+    end of a sentence within the last part of its limit.
     Raises ValueError for a value outside its range; sampling works with every other value.
     """
 
@@ -58,6 +59,7 @@ class Sampling:
     presence_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     thinking_token_budget: int | Literal["auto"] | None = None
+    landing: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_p <= 1 or not 0 < self.repetition_penalty < math.inf:
@@ -228,6 +230,7 @@ class RequestBody(_Part):
     parallel_tool_calls: bool = True
     literal_schemas: bool = False  # if True, schemas without `additionalProperties` allow further properties
     repeats_prompt: bool = False  # an earlier request of its call has the same prompt, which usage counts once
+    twins: bool = True  # False: its answer is computed for it alone
     store: bool = True  # False: the request's texts are deleted once it is answered
     instructions: str | None = None  # the client's instructions alone, if its input began with system messages
     previous_response_id: str | None = None

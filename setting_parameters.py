@@ -19,6 +19,9 @@ class Parameters(BaseModel):
     bin_tokens: int | None = Field(
         None, ge=1, description="bin width of sequence; otherwise a fifth of the mean length seen, at most 50"
     )
+    favour: Literal["mean", "tail", "goodput"] = Field(
+        "mean", description="fusion's order: least mean, or lower P99, or more answers soon for their length"
+    )
     background_share: float = Field(
         0.6, gt=0, le=1, description="share of the memory that bulk jobs may fill beside others, which they slow down"
     )
@@ -37,6 +40,9 @@ class Parameters(BaseModel):
     prefix_cache: bool = Field(True, description="equal beginnings of a tenant's prompts are computed once")
     guess_tokens: int = Field(
         16, ge=0, le=31, description="most tokens guessed at once where an answer copies, while that pays; 0: none"
+    )
+    twins: Literal["shared", "apart"] = Field(
+        "shared", description="equal greedy requests of a tenant that wait at the same time are computed once, or each"
     )
     loops: Literal["stop", "off"] = Field(
         "stop",

@@ -151,7 +151,8 @@ class Settings(BaseSettings):
         "call for them",
     )
     hosted_tools: Literal["drop", "refuse"] = Field(
-        "drop", description="Tools that only OpenAI runs, such as web_search: left out with a note, or refused"
+        "drop",
+        description="Tools that only OpenAI or Anthropic runs, such as web_search: left out with a note, or refused",
     )
     generation_config: Literal["auto", "none"] = Field(
         "auto",

@@ -102,9 +102,9 @@ class AnswerEndings:
         of a lead may have come already, as where an answer that was led to its end goes on elsewhere.
         """
         best = self.short(matcher, until_s, leads)
-        for rest in [lead[begun:] for lead in leads for begun in range(1, len(lead))]:
-            found = self._behind(matcher, rest, until_s, ends_thinking=True)
-            best = found if best is None else min(best, found or best, key=len)
+        for unsaid in [lead[begun:] for lead in leads for begun in range(1, len(lead))]:
+            closed = self._behind(matcher, unsaid, until_s, ends_thinking=True)
+            best = closed if best is None else min(best, closed or best, key=len)
         at, begun = matcher.deep_copy(), list[int]()
         while not at.is_accepting() and len(begun) < MOST_BYTES and thread_time() < until_s:
             tried = [[*self._ids(at.compute_ff_bytes())]]

@@ -4,6 +4,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+# Not behind a number, which may go on or begin an item of a list, nor behind a single letter, as in `e.g.`.
+SENTENCE_END = re.compile(r"""([^\W\d_]{2}["'”’)\]*_]*[.!?…]+|[。！？])["'”’)\]*_]*\s*$""")
+SENTENCE_TOKENS = 12  # the end of a word, its mark and what closes it; tokens may be single bytes
+
 
 class Detokenizer(Protocol):
     """The part of a tokenizer that turns ids back into text."""
@@ -21,6 +25,12 @@ def ends_in_stop_string(detokenizer: Detokenizer, generated_ids: Sequence[int], 
     tail_tokens = max(len(text.encode()) for text in stop) + 1
     tail = detokenizer.decode(list(generated_ids[-tail_tokens:]), skip_special_tokens=True)
     return any(text in tail for text in stop)
+
+
+def ends_sentence(detokenizer: Detokenizer, generated_ids: Sequence[int]) -> bool:
+    """Returns whether the last token completed a sentence: a mark behind a word of two letters, quotes, brackets."""
+    tail = detokenizer.decode(list(generated_ids[-SENTENCE_TOKENS:]), skip_special_tokens=True)
+    return SENTENCE_END.search(tail) is not None
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session, defer
 from models import notifications
 from models.connections.sql import text
 from models.request_ids import arrival_of
-from models.tables import RequestStatus, StoredBatch, StoredRequest
+from models.tables import FOLLOWING, RequestStatus, StoredBatch, StoredRequest
 
 # A queued request ends at once. A running one ends when its worker has read that it is cancelled.
 CANCEL = """
@@ -35,6 +35,15 @@ CANCEL = """
         cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp())
     where status in ('queued', 'in_progress') and id = any(array({which})) returning id
 """
+
+
+# The first twin of a request that is deleted is computed instead.
+HAND_ON = f"""
+    update requests set twin_of = null, planner_epoch = 0, shared = true where id = (
+        select id from requests where tenant = :tenant and twin_sha256 = :twin_sha256 and {FOLLOWING}
+        order by arrived_at, id limit 1 for update
+    )
+"""  # noqa: S608  # a constant
 
 
 class StillInProgress(Exception):
@@ -184,12 +193,14 @@ def cancel(session: Session, tenant: str | None, ids: Sequence[str]) -> list[str
 def remove(session: Session, tenant: str, id: str) -> bool:
     """Deletes a request; returns False if the tenant has no such request. Raises StillInProgress while it runs."""
     this_one = (StoredRequest.id == id, StoredRequest.tenant == tenant)
-    removed = session.scalar(
+    removed = session.execute(
         delete(StoredRequest)
         .where(*this_one, StoredRequest.status != RequestStatus.in_progress)
-        .returning(StoredRequest.id)
+        .returning(StoredRequest.id, StoredRequest.twin_sha256, StoredRequest.shared)
         .execution_options(synchronize_session=False)
-    )
+    ).one_or_none()
+    if removed is not None and removed.shared:
+        session.execute(text(HAND_ON), {"tenant": tenant, "twin_sha256": removed.twin_sha256})
     session.commit()
     if removed is None and session.scalar(select(StoredRequest.id).where(*this_one)):
         raise StillInProgress(id)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 from pydantic_core import to_json
@@ -15,7 +16,7 @@ from models.client_requests import RequestView, read_views, select_views
 from models.connections.sql import run
 from models.request_ids import RANDOM_DIGITS, random_part
 from models.tables import RequestKind, RequestStatus, StoredRequest
-from scheduling.request import ServiceTier
+from scheduling.request import ServiceTier, level_of
 
 # Codes of failures that are the service's fault. After one, a repeat with the same Idempotency-Key makes a new request.
 TRIED_AGAIN = frozenset({"server_error", "deadline_exceeded", "unschedulable", "out_of_memory"})
@@ -42,6 +43,7 @@ class SubmissionEta:
     eta_s: float
     low_s: float | None = None
     high_s: float | None = None
+    third: int | None = None  # the third of the recent answers' lengths to which its own expected length belongs
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,17 @@ class NewRequest:
     job_id: str | None = None  # the bulk job whose line it is
     deadline_at: datetime | None = None  # the deadline of a bulk job's line, which is an instant
     charged_tokens: int | None = None  # what it counts against its tenant's limit of generated tokens; None without one
+    computation: bytes | None = None  # digest of all that decides its answer; None: it shares no computation
 
     @property
     def served_by(self) -> str:
         """Returns the model whose workers serve the request."""
         return self.base or self.model
+
+    @property
+    def level(self) -> int:
+        """Returns tier and priority as one number, as policies see them."""
+        return level_of(self.tier, self.priority)
 
     @cached_property
     def size_bytes(self) -> int:
@@ -80,19 +88,19 @@ class NewRequest:
 
 
 FIELDS = tuple(field.name for field in fields(NewRequest))
-GIVEN = tuple(name for name in FIELDS if name not in ("deadline_s", "deadline_at"))  # columns of the same name
+GIVEN = tuple(name for name in FIELDS if name not in ("deadline_s", "deadline_at", "computation"))  # names of columns
 COLUMNS = ", ".join(GIVEN)
 # One JSON parameter holds all requests, because the driver takes 50 µs for twenty parameters. The statement gives its
 # requests arrival times a microsecond apart, in their order.
 INSERT = f"""
-    insert into requests (id, arrived_at, idempotency_key, idempotency_sha256, deadline_at, {COLUMNS})
+    insert into requests (id, arrived_at, idempotency_key, idempotency_sha256, twin_sha256, deadline_at, {COLUMNS})
     select 'resp_' || lpad(to_hex((extract(epoch from arrived) * 1000000)::bigint), 14, '0') || random, arrived,
-        idempotency_key, decode(idempotency_sha256, 'hex'),
+        idempotency_key, decode(idempotency_sha256, 'hex'), decode(twin_sha256, 'hex'),
         coalesce(deadline_at, clock_timestamp() + make_interval(secs => deadline_s)), {COLUMNS}
     from json_to_recordset(cast(:new as json)) as new (place int, random text, idempotency_key text,
-        idempotency_sha256 text, deadline_s float8, deadline_at timestamptz, tenant text, model text, application text,
-        instructions text, input text, body jsonb, prompt_tokens int, input_tokens int, limit_tokens int, kind text,
-        tier service_tier, priority int, eta jsonb, needs text[], base text, job_id text,
+        idempotency_sha256 text, twin_sha256 text, deadline_s float8, deadline_at timestamptz, tenant text, model text,
+        application text, instructions text, input text, body jsonb, prompt_tokens int, input_tokens int,
+        limit_tokens int, kind text, tier service_tier, priority int, eta jsonb, needs text[], base text, job_id text,
         charged_tokens int),
         lateral (select statement_timestamp() + place * interval '1 microsecond') as t (arrived)
     on conflict (tenant, idempotency_key) where idempotency_key is not null do nothing
@@ -135,7 +143,16 @@ def failed_by_service(request: StoredRequest) -> bool:
 
 
 def _values(new: NewRequest, **others: str | None) -> dict[str, Any]:
-    return {name: getattr(new, name) for name in FIELDS} | others | {"random": random_part()}
+    values = {name: getattr(new, name) for name in FIELDS if name != "computation"}
+    return values | others | {"random": random_part(), "twin_sha256": _twin_sha256(new)}
+
+
+def _twin_sha256(new: NewRequest) -> str | None:
+    """Returns the digest that a request shares with those of the same answer, the same turn and the same job."""
+    if new.computation is None:
+        return None
+    turn = f"{new.tier} {new.priority} {new.job_id or ''}"
+    return sha256(new.computation + turn.encode()).hexdigest()
 
 
 def _insert(connection: Connection, values: Sequence[Mapping[str, Any]]) -> list[RequestView | None]:

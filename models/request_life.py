@@ -4,7 +4,8 @@ A request is stored `queued`. The planner claims it for a batch: it is `in_progr
 answer ended, or gives it back to the queue unfinished, because its slice ended, memory ran out or the worker was lost.
 A queued request that is cancelled ends at once. A running one is only marked: its worker reads the mark with its next
 heartbeat, and the request ends when its row is next written. A request fails if nothing can answer it: it fits no
-worker, its deadline has passed, or an engine failed on it alone. An ended request does not change any more.
+worker, its deadline has passed, or an engine failed on it alone. A queued request that is the twin of another one ends
+with its answer, and is not claimed before that (`models.planning.twins`). An ended request does not change any more.
 
 Each statement of `models` that sets `requests.status` names its events in a comment behind `update requests`.
 `tests/unit/models/test_request_life.py` compares the statements with this table, and
@@ -36,6 +37,8 @@ Event = Literal["claim", "complete", "cut_off", "fail", "give_back", "cancel", "
 LIFE: Mapping[RequestStatus, Mapping[Event, RequestStatus]] = {
     RequestStatus.queued: {
         "claim": RequestStatus.in_progress,
+        "complete": RequestStatus.completed,  # it is a twin of a request that was answered
+        "cut_off": RequestStatus.incomplete,
         "cancel": RequestStatus.cancelled,
         "fail": RequestStatus.failed,
     },

@@ -22,7 +22,11 @@ ANSWERED = "status in ('completed', 'incomplete')"
 UNANSWERED = "status in ('failed', 'cancelled')"
 WITHOUT_BATCH = f"batch_id is null and {ANSWERED}"
 UNSTORED = "body ->> 'store' = 'false' and input <> ''"
-PREDICTED = "status = 'queued' and predicted_tokens is not null"
+PREDICTED = "status = 'queued' and predicted_tokens is not null and twin_of is null"
+# Twins (`models.planning.twins`): the request of a group that is computed, and those that wait for its answer.
+LEADING = "status in ('queued', 'in_progress') and twin_sha256 is not null and twin_of is null"
+FOLLOWING = "status = 'queued' and twin_of is not null"
+TO_SHARE = "shared and finished_at is not null"
 PREFERRED_UNFINISHED = "status in ('queued', 'in_progress') and tier = 'priority'"
 
 
@@ -88,6 +92,10 @@ class StoredRequest(Base):
     held: Mapped[bool] = mapped_column(server_default="false")  # whether its job is paused, so that no policy gets it
     # the tokens that it counted at submission against its tenant's limit of generated tokens; null without a limit
     charged_tokens: Mapped[int | None]
+    # digest of all that decides its answer, its turn and its job; null: it shares no computation
+    twin_sha256: Mapped[bytes | None] = mapped_column(LargeBinary)
+    twin_of: Mapped[str | None]  # the equal request for whose answer it waits, or whose answer it got
+    shared: Mapped[bool] = mapped_column(server_default="false")  # whether its end is still to be told to twins
 
     status: Mapped[RequestStatus] = mapped_column(_enum(RequestStatus), server_default="queued")
     arrived_at: Mapped[datetime] = mapped_column(server_default=NOW)
@@ -146,6 +154,9 @@ class StoredRequest(Base):
         # Without unpredicted requests: the planner would read past all of them in each step.
         Index("requests_unfed", "planner_epoch", postgresql_where=text(f"{PREDICTED} and tier > 'flex'")),
         Index("requests_unfed_background", "planner_epoch", postgresql_where=text(f"{PREDICTED} and tier <= 'flex'")),
+        Index("requests_leading", "tenant", "twin_sha256", "arrived_at", "id", postgresql_where=text(LEADING)),
+        Index("requests_following", "tenant", "twin_sha256", "arrived_at", "id", postgresql_where=text(FOLLOWING)),
+        Index("requests_to_share", "finished_at", postgresql_where=text(TO_SHARE)),
         Index("requests_held", "planner_epoch", postgresql_where=text("status = 'queued' and held")),
         Index(
             "requests_predicted_early",

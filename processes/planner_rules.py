@@ -38,6 +38,7 @@ class PlannerRules:
     # One step fetches at most this many requests: others wait for as long while a planner reads a million of them. With
     # 2,000 a step took half a second in front of 400,000, and a million five minutes. Not tuned otherwise.
     fetched_at_once: int = 8000
+    shares_twins: bool = True  # equal requests are computed once
 
 
 def planner_rules(settings: Settings) -> PlannerRules:
@@ -52,6 +53,7 @@ def planner_rules(settings: Settings) -> PlannerRules:
             wma_threshold=PUBLISHED_THRESHOLD if published and threshold is None else threshold,
             slice_tokens=parameters.slice_tokens,
             bin_tokens=parameters.bin_tokens,
+            favour=parameters.favour,
             background_share=parameters.background_share,
             reserves_upper=not published,
         ),
@@ -60,4 +62,5 @@ def planner_rules(settings: Settings) -> PlannerRules:
         on_time_s=4 * settings.heartbeat_s,
         lease_s=settings.lease_s,
         predictor_grace_s=MISSED_TICKS * TICK_S,
+        shares_twins=parameters.twins == "shared",
     )

@@ -41,6 +41,12 @@ class JudgedJob:
         return cls(request, view.batch, request.arrived_at.timestamp(), began, request.finished_at.timestamp())
 
     @property
+    def served(self) -> Served:
+        """Return what rivals know of the job once it has ended."""
+        began = self.arrived_at if self.started_at is None else self.started_at
+        return Served(self.arrived_at, self.finished_at, began, self.request.output_tokens or 0)
+
+    @property
     def length_error(self) -> float:
         """Return the error of the predicted length, as a share of the real one."""
         return abs((self.request.predicted_tokens or 0) / max(1, self.request.output_tokens or 0) - 1)
@@ -108,7 +114,7 @@ def judge(jobs: Sequence[JudgedJob], snapshots: Snapshots, history: History) -> 
             }
         )
     shown = [
-        (Served(job.arrived_at, job.finished_at), job.arrived_at + eta["eta_s"], eta["high_s"] - eta["low_s"])
+        (job.served, job.arrived_at + eta["eta_s"], eta["high_s"] - eta["low_s"])
         for job in jobs
         if (eta := job.request.eta) and eta["low_s"] is not None
     ]

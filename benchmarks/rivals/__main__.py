@@ -22,6 +22,7 @@ from benchmarks.rivals.cells import AIMS, ENGINES, KINDS, POLICIES, Run, compare
 from benchmarks.rivals.published_rules import PREDICTING
 from benchmarks.rivals.rival_workloads import TAUS, WORKLOADS, read_workloads
 from cli.option_types import CommaSeparated
+from scheduling.policies.fusion.priority_key import FAVOURS
 
 
 @click.command(help=__doc__)
@@ -32,7 +33,8 @@ from cli.option_types import CommaSeparated
 @click.option("--seeds", type=CommaSeparated(int), default="1,2,3", show_default=True)
 @click.option("--policies", type=CommaSeparated(click.Choice([*POLICIES])), default=",".join(POLICIES))
 @click.option("--requests", default=1500, show_default=True, help="Requests of each simulation.")
-@click.option("--workers", default=2, show_default=True, help="ChatGLM-6B on so many V100s, with paged memory.")
+@click.option("--speeds", type=CommaSeparated(float), default="1,1", show_default=True, help="Of workers; 1 is a V100.")
+@click.option("--favour", type=click.Choice([*FAVOURS]), default="mean", show_default=True, help="Of `fusion`.")
 @click.option("--engine", type=click.Choice([*ENGINES]), default="chunked", show_default=True, help="How rows join.")
 @click.option(
     "--against", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Others' earlier figures."
@@ -48,7 +50,8 @@ def main(
     seeds: list[int],
     policies: list[str],
     requests: int,
-    workers: int,
+    speeds: list[float],
+    favour: str,
     engine: str,
     against: Path | None,
     processes: int,
@@ -59,10 +62,12 @@ def main(
     read = {"chat": None, **(read_workloads(data) if workloads != ["chat"] else {})}
     runs = []
     for workload in (name for name in workloads if name in read):
-        rate = saturation(read[workload], workers, engine)
+        rate = saturation(read[workload], speeds, engine)
         say(f"{workload}: saturation is {rate:.2f} requests a second")
         for load, seed, name in product(loads, seeds, policies):
-            one = Run(name, workload, load, predictions[0], seed, read[workload], rate, requests, workers, engine)
+            one = Run(
+                name, workload, load, predictions[0], seed, read[workload], rate, requests, speeds, engine, favour
+            )
             runs += [replace(one, prediction=of) for of in (predictions if name in PREDICTING else predictions[:1])]
     known: list[Json] = json.loads(against.read_text())["figures"] if against else []
     rows = [row for row in known if row["policy"] not in policies]

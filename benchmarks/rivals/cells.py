@@ -13,8 +13,10 @@ from benchmarks.rivals.iteration_level import IterationLevel
 from benchmarks.rivals.published_rules import RIVALS
 from benchmarks.rivals.rival_workloads import draw
 from scheduling.policies.fusion.fusion_policy import Fusion
+from scheduling.policies.fusion.priority_key import FAVOURS
 from scheduling.policy import Policy
 from scheduling.simulation.engine_costs import EngineCosts
+from scheduling.simulation.policy_lab import GOOD_RATIO
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 from scheduling.simulation.trace import Trace
@@ -29,8 +31,7 @@ ENGINES = {
     "stalling": EngineCosts(V100),
 }
 TICK_S = 0.1  # all policies decide at its multiples, about once an iteration of full workers, as the rivals' engines do
-SATURATING = 1000  # with so many requests a worker, fewer or more change the rate by at most a tenth
-SLOWEST = 5.0  # a response within so many times the request's time alone counts as good
+SATURATING = 1000  # with so many requests a V100, fewer or more change the rate by at most a tenth
 KINDS = ("workload", "load", "prediction")
 # `fusion` should have at most so many times the best rival's figure, or at least so many times its goodput.
 AIMS = {"mean": 1.02, "p50": 1.1, "p99": 1.02, "goodput": 0.98}
@@ -48,40 +49,41 @@ class Run:
     lengths: WorkloadLengths | None  # None: chats
     saturation: float  # the requests a second that vLLM's rule serves of a queue that never empties
     requests: int
-    workers: int
+    speeds: Sequence[float]  # of the workers; 1 is a V100
     engine: str
+    favour: str = "mean"  # of `fusion`
 
     def figures(self) -> Json:
         """Simulate; return mean, median and P99 of the response times in seconds, and the goodput as a share."""
         drawn = draw(self.lengths, self.prediction, self.load * self.saturation, self.requests, self.seed)
-        policy = POLICIES[self.policy]()
+        policy = Fusion(FAVOURS[self.favour]) if self.policy == "fusion" else POLICIES[self.policy]()
         if isinstance(policy, IterationLevel):  # as if it had served other requests before, those of a seed 1000 higher
             before = draw(self.lengths, self.prediction, 1.0, self.requests, self.seed + 1000)
             policy.seen.past = sorted(one.generation_length for one in before)
-        trace = served(policy, drawn, self.workers, self.engine)
+        trace = served(policy, drawn, self.speeds, self.engine)
         response_s = np.array([trace.answers[one.request.id].response_s for one in drawn])
         alone = ENGINES[self.engine].curves.serve_s
         alone_s = np.array([alone(1, one.request.length, one.generation_length) for one in drawn])
-        values = response_s.mean(), *np.percentile(response_s, [50, 99]), np.mean(response_s <= SLOWEST * alone_s)
+        values = response_s.mean(), *np.percentile(response_s, [50, 99]), np.mean(response_s <= GOOD_RATIO * alone_s)
         figures = dict(zip(AIMS, map(float, values), strict=True))
         return (
             {key: getattr(self, key) for key in (*KINDS, "policy", "seed")} | figures | {"preempted": trace.preempted}
         )
 
 
-def served(policy: Policy, arriving: Sequence[Arrival], workers: int, engine: str) -> Trace:
+def served(policy: Policy, arriving: Sequence[Arrival], speeds: Sequence[float], engine: str) -> Trace:
     """Simulate until each request has its answer; raise AssertionError if one has none."""
-    fleet = [Instance(f"w{number}", MEMORY) for number in range(workers)]
+    fleet = [Instance(f"w{number}", MEMORY, speed) for number, speed in enumerate(speeds)]
     trace = simulate(policy, arriving, fleet, ENGINES[engine], seed=1, tick_s=TICK_S)
     if len(trace.answers) != len(arriving):
         raise AssertionError(f"{type(policy).__name__}: {len(trace.answers)} of {len(arriving)} answered")
     return trace
 
 
-def saturation(lengths: WorkloadLengths | None, workers: int, engine: str) -> float:
+def saturation(lengths: WorkloadLengths | None, speeds: Sequence[float], engine: str) -> float:
     """Return the requests a second that vLLM's rule answers in the middle of requests that are all there at once."""
-    requests = SATURATING * workers
-    trace = served(RIVALS["fcfs"](), draw(lengths, "perfect", 1e6, requests, 0), workers, engine)
+    requests = round(SATURATING * sum(speeds))
+    trace = served(RIVALS["fcfs"](), draw(lengths, "perfect", 1e6, requests, 0), speeds, engine)
     ends = sorted(answer.finished_at for answer in trace.answers.values())
     return 0.5 * requests / (ends[round(0.7 * requests)] - ends[round(0.2 * requests)])
 

@@ -99,7 +99,7 @@ def _lab_table(served: MeasuredWork, in_force: str, overheads: Overheads, played
         rows.append((f"[bold]{name} (in force)" if name == in_force else name, *_cells(figures)))
     few = f"; {FEW} requests or more would tell policies apart" if len(served.work.counted) < FEW else ""
     return table(
-        ("policy", "requests/s", "mean s", "P50 s", "P99 s", "not answered"),
+        ("policy", "requests/s", "mean s", "P50 s", "P99 s", "within 5 × alone", "not answered"),
         rows,
         title=f"{len(served.work.counted):,} requests for {served.model} in {served.window_s:,.0f} s",
         caption=f"in the median of them, service takes {overheads.slowdown:.2f} times as long as the engines' "
@@ -109,4 +109,5 @@ def _lab_table(served: MeasuredWork, in_force: str, overheads: Overheads, played
 
 def _cells(figures: LabFigures) -> tuple[str | None, ...]:
     times = (f"{seconds:.2f}" for seconds in (figures.mean_s, figures.p50_s, figures.p99_s))
-    return (f"{figures.requests_per_s:.2f}", *times, f"{figures.unanswered:,}" if figures.unanswered else None)
+    unanswered = f"{figures.unanswered:,}" if figures.unanswered else None
+    return (f"{figures.requests_per_s:.2f}", *times, f"{figures.goodput:.0%}", unanswered)

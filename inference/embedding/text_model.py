@@ -17,6 +17,11 @@ from inference.prompts.model_prompt import CHARACTER_S, ENCODED_WITHIN_S, LONG_C
 
 SIZES = ("hidden_size", "d_model", "dim")  # names of the width in BERT's config.json, in T5's and in DistilBERT's
 STATIC = "StaticEmbedding"  # this module has one fixed vector for each token, and takes the mean of a text's vectors
+ROUTER = "Router"  # this module has others for queries and for documents
+ROUTES = (
+    "it has a route for queries and another for documents (Router): serve each under a name of its own, saved by "
+    'SentenceTransformer(modules=[*model[0].sub_modules["query"], *list(model)[1:]]).save(DIRECTORY)'
+)
 TABLES = ("embedding.weight", "embeddings")  # names of these vectors in files of sentence-transformers and of model2vec
 STATIC_TOKENS = 2**15  # such a module has no bound of its own; any value above the longest text of a request works
 
@@ -77,6 +82,8 @@ def read_text_model(name: str, directory: str) -> TextModel:
     """Reads the files of a model; raises UnreadableModel unless it gives vectors, or one score for each pair."""
     try:
         modules = json.loads(read_text(directory, "modules.json") or "[]")
+        if modules and _kind(modules[0]) == ROUTER:
+            raise UnreadableModel(directory, ROUTES)
         if modules and _kind(modules[0]) == STATIC:
             return _static_model(name, directory, modules)
         config = read_json(directory, "config.json")

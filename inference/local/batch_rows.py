@@ -5,7 +5,7 @@ from dataclasses import InitVar, dataclass, field, replace
 
 from torch import Tensor
 
-from inference.answer_text import Detokenizer, ends_in_stop_string
+from inference.answer_text import Detokenizer, ends_in_stop_string, ends_sentence
 from inference.engine_errors import RowTooLong
 from inference.engine_requests import DecodingRequest, FinishedRow, FinishReason, JsonFormat, TokenLogprob
 from inference.local.guessed_tokens import CopiedText
@@ -18,6 +18,7 @@ from scheduling.batch_partition import groups_by_padding
 
 # One more forward pass costs as much as this many padding tokens: 45 to 67 with 0.7 M to 30 M parameters, as measured.
 PASS_TOKENS = 64
+LANDING_FROM = 0.9  # the share of its limit behind which an answer that is to land ends with its next sentence
 
 
 @dataclass(eq=False, slots=True)
@@ -146,11 +147,29 @@ class BatchRow:
             self.refuse(format_refusal(self.sequence.format, self.matcher.error))
         elif self.sequence.stop and ends_in_stop_string(detokenizer, self.generated, self.sequence.stop):
             self.finish_reason = "stop"
+        elif self._lands(detokenizer):
+            self.finish_reason = "landed"
         elif len(self.generated) >= self.limit:
             self.finish_reason = "landed" if self.matcher is not None and self.matcher.complete else "limit"
         elif self.loop_stops is not None and self._loops(self.loop_stops):
             self.finish_reason = "loop"
         return self.finish_reason is not None
+
+    def _lands(self, detokenizer: Detokenizer) -> bool:
+        """Whether the answer is to end at a sentence's end, has little room left, and ends a sentence now."""
+        asked = self.sequence.sampling
+        if not asked.landing or self.matcher is not None or len(self.generated) < LANDING_FROM * self.limit:
+            return False
+        may_end = len(self.generated) >= asked.min_tokens and not asked.ignore_eos
+        return may_end and ends_sentence(detokenizer, self.generated) and not self._thinks(detokenizer)
+
+    def _thinks(self, detokenizer: Detokenizer) -> bool:
+        """Whether the answer so far is thinking, behind which its text is still to come."""
+        form = self.sequence.answer_form
+        text = detokenizer.decode(self.generated, skip_special_tokens=False) if form.closing or form.channels else ""
+        if form.channels:
+            return "final<|message|>" not in text
+        return bool(form.closing) and (form.opened or form.opening in text) and form.closing not in text
 
     def _loops(self, stops: LoopStops) -> bool:
         """Whether the answer repeats itself, and no budget will end a thinking that does so; counts the row."""

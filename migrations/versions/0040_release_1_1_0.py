@@ -1,4 +1,4 @@
-"""release 1.1.0: limits of tenants by the tokens that their requests generate; the tier off_peak"""
+"""release 1.1.0: limits of tenants by generated tokens; the tier off_peak; equal requests are computed once"""
 
 from alembic import op
 
@@ -8,12 +8,14 @@ branch_labels = None
 depends_on = None
 
 # A trigger, because requests end in a dozen statements of several processes. Requests without a charge do not call it.
+# A twin generates nothing: it gets the answer of another request.
 CHARGE = """create function charge_tokens() returns trigger language plpgsql as $$
 declare
     tokens integer := new.charged_tokens;
 begin
     if tg_op = 'UPDATE' then
-        tokens := coalesce(new.output_tokens, cardinality(new.generated_ids)) - tokens;
+        tokens := case when new.twin_of is not null then 0
+            else coalesce(new.output_tokens, cardinality(new.generated_ids)) end - tokens;
     end if;
     if tokens <> 0 then
         insert into token_charges (tenant, at, tokens) values (new.tenant,
@@ -21,14 +23,24 @@ begin
     end if;
     return null;
 end $$"""
+UNFED = """create index {name} on requests (planner_epoch)
+    where status = 'queued' and predicted_tokens is not null {alone} and tier {tiers} 'flex'"""
+GROUP = "on requests (tenant, twin_sha256, arrived_at, id) where"
 
 
 def upgrade() -> None:
-    """Adds the limit, the charges against it, the trigger that writes them, and the tier."""
+    """Adds the tier, the limit with its charges and triggers, and twins' columns and indexes."""
     op.execute("alter type service_tier add value if not exists 'off_peak' before 'flex'")
-    index_background("<=")
+    op.execute("""
+        alter table requests add charged_tokens integer, add twin_sha256 bytea, add twin_of text,
+            add shared boolean not null default false
+    """)
+    index_waiting("and twin_of is null", {"requests_unfed": ">", "requests_unfed_background": "<="})
+    op.execute(f"""create index requests_leading {GROUP} status in ('queued', 'in_progress')
+        and twin_sha256 is not null and twin_of is null""")
+    op.execute(f"create index requests_following {GROUP} status = 'queued' and twin_of is not null")
+    op.execute("create index requests_to_share on requests (finished_at) where shared and finished_at is not null")
     op.execute("alter table tenants add generated_tokens_per_minute bigint")
-    op.execute("alter table requests add charged_tokens integer")
     op.execute("""
         create table token_charges (
             id bigserial primary key, tenant text not null, at timestamptz not null, tokens integer not null
@@ -48,22 +60,22 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops them again, except the tier's name, which Postgres cannot drop; no row has it any more."""
+    """Drops them again, except the tier's name, which Postgres cannot drop; twins that wait are computed each."""
     for table, column in (("requests", "tier"), ("bulk_jobs", "service_tier")):
         op.execute(f"update {table} set {column} = 'flex' where {column} < 'flex'")  # noqa: S608  # constants
-    index_background("=")
+    op.execute("update requests set planner_epoch = 0 where status = 'queued' and twin_of is not null")
     op.execute("drop trigger requests_charged on requests")
     op.execute("drop trigger requests_settled on requests")
     op.execute("drop function charge_tokens")
     op.execute("drop table token_charges")
-    op.execute("alter table requests drop charged_tokens")
+    op.execute("drop index requests_leading, requests_following, requests_to_share")
+    index_waiting("", {"requests_unfed": ">", "requests_unfed_background": "="})
+    op.execute("alter table requests drop charged_tokens, drop twin_sha256, drop twin_of, drop shared")
     op.execute("alter table tenants drop generated_tokens_per_minute")
 
 
-def index_background(tiers: str) -> None:
-    """Makes the index of background work, whose `tiers` are those that compare so with `flex`."""
-    op.execute("drop index requests_unfed_background")
-    op.execute(f"""
-        create index requests_unfed_background on requests (planner_epoch)
-            where status = 'queued' and predicted_tokens is not null and tier {tiers} 'flex'
-    """)
+def index_waiting(alone: str, indexes: dict[str, str]) -> None:
+    """Makes the indexes of waiting work anew, by how their tiers compare with `flex`."""
+    for name, tiers in indexes.items():
+        op.execute(f"drop index {name}")
+        op.execute(UNFED.format(name=name, alone=alone, tiers=tiers))

@@ -121,13 +121,15 @@ def cancel_waiting(session: Session, model: str) -> list[str]:
 def move_waiting(session: Session, model: str, to: str) -> int:
     """Lets another model or adapter serve a model's queued requests from their beginning; returns how many.
 
-    The requests' lengths are predicted again. Requests for vectors and scores stay with their model.
+    The requests' lengths are predicted again, and twins are computed by themselves. Requests for vectors and scores
+    stay with their model.
     """
     moved = text("""
         update requests set model = :to,
             base = (select model from workers where facts->'adapters' ? :to and model <> :to limit 1),
             planner_epoch = 0, predicted_tokens = null, predicted_upper_tokens = null,
-            predictor_version = null, generated_ids = '{}', logprobs = null, sealed_group = null, outgrew_tokens = 0
+            predictor_version = null, generated_ids = '{}', logprobs = null, sealed_group = null, outgrew_tokens = 0,
+            twin_of = null, twin_sha256 = null
         where status = 'queued' and model = :model and kind = 'answer' returning id
     """)
     count = len(session.execute(moved, {"model": model, "to": to}).all())

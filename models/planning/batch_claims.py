@@ -53,7 +53,7 @@ def claim_batches(
             ), taken as (
                 select r.id, w.* from requests r join wanted w on w.request_id = r.id
                 where exists(select from held) and r.status = 'queued' and r.planner_epoch = :epoch
-                    and (r.deadline_at is null or r.deadline_at >= statement_timestamp())
+                    and r.twin_of is null and (r.deadline_at is null or r.deadline_at >= statement_timestamp())
                 for update of r
             ), sizes as (
                 select n, array_agg(id) as ids, count(*) as size, max(prefill) as length,

@@ -39,6 +39,7 @@ REQUEST_COLUMNS = {
     "suspect_group": "r.suspect_group",
     "job": "coalesce(r.job_id, '')",
     "held": "r.held",
+    "shares": "r.twin_sha256 is not null",
 }
 COLUMNS = ", ".join(f"{sql} as {name}" for name, sql in REQUEST_COLUMNS.items())
 
@@ -73,6 +74,7 @@ class QueuedRequest:
     sealed_group: str | None = None
     suspect_group: str | None = None
     held: bool = False  # whether its job is paused
+    shares: bool = False  # whether it may be a twin of another request
 
     @property
     def model(self) -> str:
@@ -88,7 +90,9 @@ def fetch_new_requests(connection: Connection, epoch: int, most: int) -> list[Qu
     has locked; a later call returns them.
     """
     rows = run(connection, FETCH_NEW_REQUESTS, {"epoch": epoch, "most": most})
-    fetched = [QueuedRequest(to_request(row), row.sealed_group, row.suspect_group, row.held) for row in rows]
+    fetched = [
+        QueuedRequest(to_request(row), row.sealed_group, row.suspect_group, row.held, row.shares) for row in rows
+    ]
     return sorted(fetched, key=lambda queued: (queued.request.arrived_at, queued.request.id))
 
 

@@ -63,6 +63,13 @@ def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePl
     return _with_interval(place, told).not_before(view.now)
 
 
+def place_in_stream(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePlace:
+    """Returns the place of a request by the last forecast alone, for a view whose status may be an earlier one."""
+    told = told_at_submission(view.request)
+    place = _forecast(view.request.id, snapshot) if snapshot else None
+    return _with_interval(place or told, told).not_before(view.now)
+
+
 def told_at_submission(request: StoredRequest) -> QueuePlace:
     """Returns the ETA and the interval that were given at submission, without a position."""
     if request.eta is None:

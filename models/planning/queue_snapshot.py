@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from models.planner_state import write_service_state
 from models.service_tables import ServiceState
-from scheduling.forecast.expectations import ResponseLine
+from scheduling.forecast.queue_order import QueueOrder
 
 # A snapshot older than this is ignored: the planner is away, and its estimates no longer hold. Twenty times the usual
 # 0.5 s between two snapshots, so that one slow step does not hide the positions; not tuned.
@@ -57,7 +57,7 @@ class ModelForecast(_Value):
     """The forecast for one model's requests, in seconds from `at`, a Unix time."""
 
     at: float
-    line: tuple[float, float] | None = None  # response time of a request that comes now: base seconds, seconds a token
+    order: QueueOrder | None = None  # from which the response time of a request that comes now follows
     jobs: Mapping[str, AnswerForecast] = {}  # the forecasts of single requests, by request id
     behind: AnswerForecast | None = None  # the forecast for the middle of the waiting requests not in `jobs`
 
@@ -132,7 +132,7 @@ class QueueSnapshot(_Value):
     """
 
     at: datetime = Field(exclude=True, repr=False)  # when the row was written
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     decisions: Decisions = Decisions()
     queue: WaitingQueue = WaitingQueue()
     models: Mapping[str, ModelState] = {}
@@ -147,10 +147,10 @@ class QueueSnapshot(_Value):
         """The number of queued requests of each model that has requests and no worker."""
         return {model: state.unserved for model, state in self.models.items() if state.unserved}
 
-    def response_line(self, model: str) -> ResponseLine | None:
-        """Returns the response time of a request that comes now as a line over its tokens; None without a forecast."""
+    def order(self, model: str) -> QueueOrder | None:
+        """Returns the order of a model's queue; None while the model has no worker."""
         forecast = self.forecasts.of_models.get(model)
-        return None if forecast is None or forecast.line is None else ResponseLine(*forecast.line)
+        return None if forecast is None else forecast.order
 
 
 def write_queue_snapshot(connection: Connection, snapshot: QueueSnapshot) -> None:

@@ -1,22 +1,26 @@
 """Computes the ETA given at submission: the planner's forecast for a new request, corrected by earlier errors.
 
-The forecast is a line over the answer's length, which is estimated from the application's recent answers by input
-length. While the planner has no forecast, the application's recent response times tell how long an answer takes, and
-the planner's backlog is a lower bound.
+The forecast follows from the order of the queue and the answer's length, which is estimated from the application's
+recent answers by input length. It is corrected by the errors of forecasts of similar horizon and of the same third of
+the lengths: under most policies short and long answers wait differently. While the planner has no order, the
+application's recent response times tell how long an answer takes, and the planner's backlog is a lower bound.
 """
 
 import math
+from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from statistics import StatisticsError, fmean, linear_regression
+from statistics import StatisticsError, fmean, linear_regression, quantiles
 
 from sqlalchemy.orm import Session
 
 from models.connections.sql import text
-from models.new_requests import SubmissionEta
+from models.new_requests import NewRequest, SubmissionEta
 from models.planning.queue_snapshot import QueueSnapshot
+from models.request_predictions import scoped_application
 from scheduling.forecast.expectations import IntervalCalibration, OpenForecast, ResponseLine
+from scheduling.forecast.queue_order import LATEST
 
 # The lines are fitted to this many newest answers, and one read returns at most as many. More answers make the lines
 # steadier, fewer follow a change of load sooner. Not tuned.
@@ -30,11 +34,14 @@ NEWEST_UNANSWERED, SAMPLED_UNANSWERED = 650, 500
 # standard deviation of a forecast's logarithm until errors are known: intervals are 1/3 to 3 times the forecast
 SPREAD = 0.6
 
+# A snapshot counts as at most this old: older ones are rare, and another host's clock may differ.
+MOST_AGE_S = 2.0
+
 FETCH_RECENT = text("""
     select tenant || '/' || application as application, input_tokens, output_tokens,
         extract(epoch from finished_at - arrived_at)::float8 as response_s,
         extract(epoch from finished_at)::float8 as finished_at, (eta->>'forecast_s')::float8 as forecast_s,
-        (eta->>'low_s')::float8 as low_s, (eta->>'high_s')::float8 as high_s
+        (eta->>'low_s')::float8 as low_s, (eta->>'high_s')::float8 as high_s, (eta->>'third')::int as third
     from requests
     where status in ('completed', 'incomplete') and finished_at > to_timestamp(:since)
         and kind = 'answer'
@@ -50,7 +57,7 @@ FETCH_UNANSWERED = text("""
             where status = 'in_progress' order by arrived_at desc limit :newest)
     )
     select (eta->>'forecast_s')::float8 as forecast_s, age_s, (eta->>'high_s')::float8 - age_s as left_s,
-        greatest(1.0, count(*) over () / :most ::float8) as weight
+        greatest(1.0, count(*) over () / :most ::float8) as weight, (eta->>'third')::int as third
     from newest, lateral (select extract(epoch from clock_timestamp() - arrived_at)::float8 as age_s) as waits
     where eta is not null order by hashtext(id) limit :most
 """)
@@ -69,6 +76,7 @@ class RecentAnswer:
     forecast_s: float | None = None
     low_s: float | None = None
     high_s: float | None = None
+    third: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,10 @@ class UnansweredRequest:
     age_s: float
     left_s: float | None  # None: no interval was given
     weight: float = 1.0
+    third: int | None = None
+
+
+Calibrations = Mapping[int | None, IntervalCalibration]  # by third of the lengths; None: of all lengths
 
 
 @dataclass(frozen=True)
@@ -87,35 +99,45 @@ class ResponseTimeEstimate:
 
     response_s: Mapping[str | None, ResponseLine]
     output_tokens: Mapping[str | None, ResponseLine]
-    calibration: IntervalCalibration
+    calibrations: Calibrations
+    thirds: tuple[float, float] | None = None  # the tokens up to which answers are in the first and the second third
 
-    def eta(
-        self, application: str, input_tokens: int, limit_tokens: int, model: str, snapshot: QueueSnapshot | None
-    ) -> SubmissionEta | None:
+    def eta(self, new: NewRequest, snapshot: QueueSnapshot | None, now: float) -> SubmissionEta | None:
         """Returns the ETA of a request that comes now; None without a worker, or without both answers and snapshot."""
-        if snapshot is not None and model in snapshot.unserved:
+        if snapshot is not None and new.served_by in snapshot.unserved:
             return None
-        forecast_s = self._forecast_s(application, input_tokens, limit_tokens, model, snapshot)
+        application = scoped_application(new.tenant, new.application)
+        tokens = self.answer_tokens(application, new.input_tokens, new.limit_tokens)
+        order = None if snapshot is None else snapshot.order(new.served_by)
+        if snapshot is None or order is None or tokens is None:
+            forecast_s = self._without_order_s(application, new.input_tokens, snapshot)
+            latest_s = math.inf
+        else:
+            age_s = min(max(0.0, now - snapshot.at.timestamp()), MOST_AGE_S)
+            forecast_s = order.response_s(new.prompt_tokens, tokens, new.level, age_s)
+            latest_s = order.latest_s(forecast_s)
         if forecast_s is None:
             return None
-        told = self.calibration.around("waiting", forecast_s, SPREAD)
-        return SubmissionEta(forecast_s, told.seconds, *told.told_s)
+        third = None if tokens is None or self.thirds is None else bisect_left(self.thirds, tokens)
+        told = self._calibration(third).around("waiting", forecast_s, SPREAD)
+        told = told.at_most(max(latest_s, LATEST * told.seconds))
+        low_s, high_s = told.told_s
+        return SubmissionEta(forecast_s, told.seconds, low_s, high_s, third)
+
+    def _calibration(self, third: int | None) -> IntervalCalibration:
+        """Returns the calibration of a third of the lengths, or that of all lengths while the third has few errors."""
+        of_third = self.calibrations[third]
+        return of_third if of_third.band("waiting", 1.0).known else self.calibrations[None]
 
     def answer_tokens(self, application: str, input_tokens: int, limit_tokens: int) -> float | None:
         """Returns the expected tokens of an answer, from recent answers by input length, or None without any."""
         lengths = self.output_tokens.get(application) or self.output_tokens.get(None)
         return None if lengths is None else min(lengths.at(input_tokens), limit_tokens)
 
-    def _forecast_s(
-        self, application: str, input_tokens: int, limit_tokens: int, model: str, snapshot: QueueSnapshot | None
-    ) -> float | None:
-        answer_tokens = self.answer_tokens(application, input_tokens, limit_tokens)
+    def _without_order_s(self, application: str, input_tokens: int, snapshot: QueueSnapshot | None) -> float | None:
         responses = self.response_s.get(application) or self.response_s.get(None)
-        if answer_tokens is None or responses is None:
+        if responses is None:
             return None if snapshot is None else (snapshot.queue.backlog_s + snapshot.queue.typical_s) or None
-        forecast = snapshot.response_line(model) if snapshot is not None else None
-        if forecast is not None:
-            return forecast.at(answer_tokens)
         backlog_s = snapshot.queue.backlog_s if snapshot is not None and snapshot.queue.requests else 0.0
         return max(responses.at(input_tokens), backlog_s)
 
@@ -125,7 +147,7 @@ class RecentAnswers:
 
     def __init__(self) -> None:
         self._newest: deque[RecentAnswer] = deque(maxlen=RECENT_ANSWERS)
-        self._calibration = IntervalCalibration()
+        self._calibrations = {third: IntervalCalibration() for third in (None, 0, 1, 2)}
         self._judged_at = -math.inf
 
     @property
@@ -138,15 +160,25 @@ class RecentAnswers:
     ) -> ResponseTimeEstimate:
         """Adds answers, the newest last, and the requests that have no answer by `now`; returns the new estimate."""
         self._newest.extend(answers)
-        self._judge(answers, unanswered, now)
-        for one in answers:
-            if one.forecast_s is not None:
-                self._calibration.learn("waiting", one.forecast_s, SPREAD, one.response_s, one.finished_at)
-        opened = (OpenForecast(one.forecast_s, SPREAD, one.age_s, one.weight) for one in unanswered)
-        self._calibration.observe("waiting", opened, now)
-        return estimate_response_times(self._newest, self._calibration)
+        for third, calibration in self._calibrations.items():
+            came = [one for one in answers if third in (None, one.third)]
+            open_ = [one for one in unanswered if third in (None, one.third)]
+            self._judge(calibration, came, open_, now)
+            for one in came:
+                if one.forecast_s is not None:
+                    calibration.learn("waiting", one.forecast_s, SPREAD, one.response_s, one.finished_at)
+            opened = (OpenForecast(one.forecast_s, SPREAD, one.age_s, one.weight) for one in open_)
+            calibration.observe("waiting", opened, now)
+        self._judged_at = now
+        return estimate_response_times(self._newest, self._calibrations)
 
-    def _judge(self, answers: Collection[RecentAnswer], unanswered: Collection[UnansweredRequest], now: float) -> None:
+    def _judge(
+        self,
+        calibration: IntervalCalibration,
+        answers: Collection[RecentAnswer],
+        unanswered: Collection[UnansweredRequest],
+        now: float,
+    ) -> None:
         """Counts kept and missed intervals; an interval is missed once it has ended without an answer."""
         before = within = after = 0.0
         for one in answers:
@@ -157,8 +189,7 @@ class RecentAnswers:
                 after += one.finished_at > ended_at > self._judged_at
         ends = ((one.weight, now + one.left_s) for one in unanswered if one.left_s is not None)
         after += sum(weight for weight, ended_at in ends if self._judged_at < ended_at <= now)
-        self._calibration.judge("waiting", before, within, after)
-        self._judged_at = now
+        calibration.judge("waiting", before, within, after)
 
 
 def read_response_times(session: Session, answers: RecentAnswers) -> ResponseTimeEstimate:
@@ -179,9 +210,7 @@ def read_unanswered(session: Session) -> list[UnansweredRequest]:
     return [UnansweredRequest(*row) for row in rows]
 
 
-def estimate_response_times(
-    answers: Collection[RecentAnswer], calibration: IntervalCalibration
-) -> ResponseTimeEstimate:
+def estimate_response_times(answers: Collection[RecentAnswer], calibrations: Calibrations) -> ResponseTimeEstimate:
     """Fits the lines of each application with at least MIN_ANSWERS answers, and the lines of all answers together."""
     by_application: dict[str | None, list[RecentAnswer]] = defaultdict(list)
     for answer in answers:
@@ -189,10 +218,12 @@ def estimate_response_times(
     groups = {name: some for name, some in by_application.items() if len(some) >= MIN_ANSWERS}
     if answers:
         groups[None] = list(answers)
+    first, second = quantiles([one.output_tokens for one in answers], n=3) if len(answers) > 1 else (None, None)
     return ResponseTimeEstimate(
         {name: _line([(one.input_tokens, one.response_s) for one in some]) for name, some in groups.items()},
         {name: _line([(one.input_tokens, one.output_tokens) for one in some]) for name, some in groups.items()},
-        calibration,
+        calibrations,
+        None if first is None or second is None else (first, second),
     )
 
 

@@ -70,7 +70,7 @@ def measured_work(connection: Connection, window_s: float, alive_s: float, most:
         raise NothingToPlay(f"no request both arrived and was answered in the last {inputs.now - began_at:,.0f} s")
     work = ServedWork(
         arrivals=[_arrival(row, began_at) for row in of_model],
-        counted={row.id: _times(row) for row in counted},
+        counted={row.id: _times(row, fleet[0][1]) for row in counted},
         fleet=[Instance(worker.name, worker.memory, engine=engine) for worker, engine in fleet],
         costs=fleet[0][1],
         tau=inputs.tau,
@@ -97,9 +97,10 @@ def _arrival(row: Row[Any], began_at: float) -> Arrival:
     return Arrival(request, min(row.output_tokens, row.limit_tokens))
 
 
-def _times(row: Row[Any]) -> AnswerTimes:
+def _times(row: Row[Any], engine: EngineCosts) -> AnswerTimes:
     started_at = row.arrived_at if row.started_at is None else row.started_at
-    return AnswerTimes(row.arrived_at, started_at, row.finished_at, row.output_tokens)
+    alone_s = engine.curves.serve_s(1, row.prompt_tokens, row.output_tokens)
+    return AnswerTimes(row.arrived_at, started_at, row.finished_at, row.output_tokens, alone_s)
 
 
 def _engine(worker: RegisteredWorker) -> EngineCosts | None:

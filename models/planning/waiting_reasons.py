@@ -51,6 +51,8 @@ def _answers(view: RequestView, snapshot: QueueSnapshot | None, place: QueuePlac
     elif request.status is RequestStatus.in_progress:
         yield WaitingReason("Has its worker taken its batch?", *_is_taken(view))
     else:
+        if request.twin_of is not None:
+            yield WaitingReason("Is its answer computed already?", True, f"It gets the answer of {request.twin_of}.")
         yield WaitingReason("Is its length predicted?", *_is_predicted(request))
         yield WaitingReason("Does a planner assign work?", *_is_planned(snapshot))
         if request.tier == "off_peak":

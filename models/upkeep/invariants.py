@@ -14,6 +14,7 @@ from models.connections.sql import text
 from models.operations import process_heartbeats
 from models.operations.fleet_use import ASK_THE_SAME, EMPTY_ANSWERS
 from models.registered_workers import REPAIR_ENGINE
+from models.tables import FOLLOWING, LEADING, TO_SHARE
 
 PROCESS_RUNS, PROCESS_WORKS = OF_PROCESSES = "every process runs", "every process works"
 SHOWN = 5  # the most violations that a finding names, so that it fits one line
@@ -117,6 +118,19 @@ INVARIANTS = (
             where r.finished_at > statement_timestamp() - interval '1 h' and r.status in ('completed', 'incomplete')
                 and r.batch_id is null""",
         "find out what else writes into this database: Magnus records an answer only for a batch",
+    ),
+    Invariant(
+        "every twin waits for a request",
+        # one look-up a group; the planner gives a group whose request ended another one, or its answer
+        f"""select 'request ' || f.id from (
+                select distinct on (tenant, twin_sha256) id, tenant, twin_sha256 from requests where {FOLLOWING}
+                order by tenant, twin_sha256, arrived_at, id
+            ) f where not exists (
+                select from requests l where l.tenant = f.tenant and l.twin_sha256 = f.twin_sha256 and {LEADING}
+            ) and not exists (
+                select from requests l where l.tenant = f.tenant and l.twin_sha256 = f.twin_sha256 and {TO_SHARE}
+            )""",  # noqa: S608  # constants
+        "keep the database as it is and report it: this is an error of Magnus. `magnus requests move` frees them",
     ),
     Invariant(
         "every batch starts",

@@ -40,7 +40,7 @@ def delete_old_requests(connection: Connection, retention_s: float, limit: int) 
 
     Lines of a bulk job stay as long as the job.
     """
-    kinds = (f"{ended} and {OF_NO_JOB}" for ended in (ANSWERED, UNANSWERED))
+    kinds = (f"{ended} and not shared and {OF_NO_JOB}" for ended in (ANSWERED, UNANSWERED))
     return sum(_delete_old(connection, "requests", kind, retention_s, limit) for kind in kinds)
 
 

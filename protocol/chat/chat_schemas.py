@@ -130,6 +130,9 @@ class StreamOptions(Body):
     continuous_usage_stats: bool | None = Field(
         default=None, description="vLLM's: each chunk has the tokens so far, those of the answer counted in its text"
     )
+    include_progress: bool | None = Field(
+        default=None, description="Magnus's: about once a second, a chunk with the tokens so far and the seconds left"
+    )
     include_obfuscation: Literal[False] | None = None
 
 
@@ -161,6 +164,11 @@ class CommonFields(StructuredFields, WaitingFields):
     def includes_usage(self) -> bool:
         """Whether a stream ends with the tokens used."""
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def includes_progress(self) -> bool:
+        """Whether chunks between the others tell how long an answer still takes."""
+        return bool(self.stream_options and self.stream_options.include_progress)
 
     @property
     def counts_usage(self) -> bool:

@@ -69,7 +69,8 @@ def submission_of(
 ) -> Submission:
     """Returns the submission of a body; `others` are fields of RequestBody that not all of these calls have."""
     top_k = body.magnus.top_k if body.top_k is None else body.top_k
-    others = {"background": False, "top_k": top_k} | others
+    own = {"twins": body.magnus.twins, "landing": body.magnus.landing}
+    others = {"background": False, "top_k": top_k} | own | others
     return Submission(
         tenant=tenant,
         idempotency_key=key,

@@ -82,7 +82,7 @@ class PromptLimits:
     # The limit of answers to calls that name none; None if the operator sets Gmax. Otherwise Gmax is the model's
     # context, and a limit that is too high is cut to what the prompt leaves of the context, not refused.
     default_output_tokens: int | None = None
-    refuses_hosted_tools: bool = False  # tools that only OpenAI runs are refused, not left out
+    refuses_hosted_tools: bool = False  # tools that only OpenAI or Anthropic runs are refused, not left out
     literal_schemas: bool = False  # if True, schemas without `additionalProperties` allow further properties
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)  # the model's own, where a client sends none
     unserved_s: float = math.inf  # a model with waiting requests and no worker for this long gets no new requests

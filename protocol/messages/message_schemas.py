@@ -1,18 +1,21 @@
 """Bodies of /v1/messages and its count_tokens: Anthropic's fields, and our own in `magnus`."""
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from pydantic_core import PydanticCustomError, to_json
 
 from protocol.chat.chat_schemas import WaitingFields
-from protocol.field_types import TEXT_OR_LIST, Body, HistoryBody, StopStrings, Text
+from protocol.field_types import TEXT_OR_LIST, Body, HistoryBody, StopString, Text
 from protocol.requests.options import JsonSchema
-from protocol.requests.tools import MOST_PARTS, MOST_TOOLS, CallId
+from protocol.requests.tools import ANTHROPIC_KIND, MOST_PARTS, MOST_TOOLS, AnthropicTool, CallId
 from request_body import Effort, StoredCall, StoredTool, StoredToolChoice, StoredTurn
 
 # Anthropic's bound, twice OpenAI's: agents put the name of a server before that of its tool
 MessageToolName = Annotated[Text, Field(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_-]+$")]
+# Anthropic states no bound, OpenAI's is 4. An engine decodes an answer's end once a token, however many there are.
+StopSequences = Annotated[list[StopString], Field(max_length=16)]
 Unused = Annotated[dict[Text, Any], Field(max_length=64, description="Accepted, not used")]
 
 
@@ -30,6 +33,13 @@ class ThinkingBlock(HistoryBody):
     type: Literal["thinking"]
     thinking: Text
     signature: Text | None = Field(default=None, description="Accepted, not used: answers have an empty one")
+
+
+class RedactedThinkingBlock(HistoryBody):
+    """What an earlier answer of Anthropic's thought, encrypted; no model here can read it."""
+
+    type: Literal["redacted_thinking"]
+    data: Text = Field(description="Accepted, not used")
 
 
 class ToolUseBlock(HistoryBody):
@@ -67,18 +77,24 @@ class ToolResultBlock(HistoryBody):
     is_error: bool | None = Field(default=None, description="Accepted, not used: the model reads the content")
 
 
-BLOCKS_OF = {"user": ("text", "tool_result"), "assistant": ("text", "thinking", "tool_use"), "system": ("text",)}
+BLOCKS_OF = {
+    "user": ("text", "tool_result"),
+    "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
+    "system": ("text",),
+}
+BLOCKS = frozenset(kind for kinds in BLOCKS_OF.values() for kind in kinds)
 
 
 def kind_of_block(value: Any) -> str | None:
     """Returns the tag of the type that a content block is validated as."""
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return f"<{kind}>" if kind in ("text", "thinking", "tool_use", "tool_result") else None
+    return f"<{kind}>" if isinstance(kind, str) and kind in BLOCKS else None
 
 
 Block = Annotated[
     Annotated[TextBlock, Tag("<text>")]
     | Annotated[ThinkingBlock, Tag("<thinking>")]
+    | Annotated[RedactedThinkingBlock, Tag("<redacted_thinking>")]
     | Annotated[ToolUseBlock, Tag("<tool_use>")]
     | Annotated[ToolResultBlock, Tag("<tool_result>")],
     Discriminator(
@@ -125,7 +141,7 @@ class ConversationMessage(HistoryBody):
 
 
 class MessageTool(HistoryBody):
-    """A function that an answer may call; tools that only Anthropic's service runs are refused."""
+    """A function that an answer may call."""
 
     type: Literal["custom"] = "custom"
     name: MessageToolName
@@ -141,6 +157,25 @@ class MessageTool(HistoryBody):
         return StoredTool.model_validate(
             {"name": self.name, "description": self.description, "parameters": self.input_schema, "strict": self.strict}
         )
+
+
+def custom_or_anthropics(value: Any) -> str | None:
+    """Returns the tag of the type that a tool is validated as; without a type it is a function's."""
+    kind = value.get("type") or "custom" if isinstance(value, dict) else getattr(value, "type", None)
+    if kind == "custom":
+        return "<custom>"
+    return "<anthropics>" if isinstance(kind, str) and re.search(ANTHROPIC_KIND, kind) else None
+
+
+AnyMessageTool = Annotated[
+    Annotated[MessageTool, Tag("<custom>")] | Annotated[AnthropicTool, Tag("<anthropics>")],
+    Discriminator(
+        custom_or_anthropics,
+        custom_error_type="tool",
+        custom_error_message="must be of type custom (or of Anthropic's, such as web_search_20250305, which do not run "
+        "here and are left out)",
+    ),
+]
 
 
 class MessageToolChoice(Body):
@@ -198,7 +233,7 @@ class PromptFields(Body):
         description="If the last one is the assistant's, the answer goes on with it"
     )
     system: Texts | None = None
-    tools: Annotated[list[MessageTool], Field(max_length=MOST_TOOLS)] | None = None
+    tools: Annotated[list[AnyMessageTool], Field(max_length=MOST_TOOLS)] | None = None
     tool_choice: MessageToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -227,6 +262,11 @@ class PromptFields(Body):
         return value
 
     @property
+    def functions(self) -> list[StoredTool]:
+        """Returns the functions among the tools as the request's row stores them."""
+        return [tool.stored for tool in self.tools or () if isinstance(tool, MessageTool)]
+
+    @property
     def effort(self) -> Effort | None:
         """Returns how much the model shall think; None leaves it to the chat template."""
         kind = self.thinking.type if self.thinking else "adaptive"
@@ -253,7 +293,7 @@ class CreateMessage(PromptFields, WaitingFields):
     """POST /v1/messages."""
 
     max_tokens: Annotated[int, Field(ge=1)] = Field(description="Most tokens of the answer, its thinking included")
-    stop_sequences: StopStrings | None = Field(default=None, description="The answer ends before the first of these")
+    stop_sequences: StopSequences | None = Field(default=None, description="The answer ends before the first of these")
     metadata: MessageMetadata | None = None
     service_tier: Literal["auto", "standard_only", "flex", "off_peak", "priority"] | None = Field(
         default=None, description="auto and standard_only: as any request; flex, off_peak and priority: as in chats"

@@ -11,7 +11,7 @@ from protocol.requests.client_prompt import prompt_of_turns
 from protocol.requests.options import JsonObjectFormat, stored_format
 from protocol.requests.submission import FieldNames, Submission
 from protocol.requests.thinking_room import BUDGET
-from protocol.requests.tools import function_fields
+from protocol.requests.tools import dropped_kinds, function_fields
 from request_body import Effort
 
 NO_CHOICE = MessageToolChoice(type="auto")
@@ -22,11 +22,11 @@ NAMES = FieldNames(
 
 def message_prompt(body: PromptFields, limits: PromptLimits) -> ModelPrompt:
     """Returns the prompt of a conversation; an answer goes on with the assistant's last message."""
-    choice, tools = body.tool_choice or NO_CHOICE, [tool.stored for tool in body.tools or ()]
+    choice = body.tool_choice or NO_CHOICE
     return prompt_of_turns(
         text_of(body.system, "\n\n") or None,
         [turn for message in body.messages for turn in message.turns],
-        () if choice.type == "none" else tools,
+        () if choice.type == "none" else body.functions,
         continues=body.messages[-1].role == "assistant",
         reasoning=understood_effort(body.effort, limits.of(body.model)),
     )
@@ -43,17 +43,19 @@ def message_submission(
     body: CreateMessage, tenant: str, limits: PromptLimits, key: str | None = None, *, background: bool = False
 ) -> Submission:
     """Returns the submission of a message for this tenant, with its Idempotency-Key; raises InvalidRequest."""
-    choice, tools = body.tool_choice or NO_CHOICE, [tool.stored for tool in body.tools or ()]
+    choice = body.tool_choice or NO_CHOICE
+    dropped = dropped_kinds(body.tools, limits.refuses_hosted_tools)
     wanted = body.output_config.format if body.output_config else None
     asked = (
         None if wanted is None else JsonObjectFormat.model_validate({"type": "json_object", "schema": wanted.schema_})
     )
-    others = function_fields(tools, choice.stored, not choice.disable_parallel_tool_use)
+    others = function_fields(body.functions, choice.stored, not choice.disable_parallel_tool_use)
     others |= {
         "format": stored_format(asked),
         "metadata": {},
         "background": background,
         "stop": body.stop_sequences or [],
+        "dropped_tools": dropped,
     }
     if body.metadata and body.metadata.application:
         others["metadata"] = {"application": body.metadata.application}

@@ -9,6 +9,7 @@ from datetime import datetime
 
 import structlog
 from pydantic import BaseModel
+from pydantic_core import to_json
 
 from inference.prompts.model_prompt import ModelPrompt
 from models.client_requests import RequestView
@@ -23,6 +24,8 @@ from protocol.requests.thinking_room import BUDGET, with_thinking_room
 from request_body import RequestBody, stored_form
 from scheduling.request import TIER_LEVELS, ServiceTier
 
+# Fields of a stored body that do not change its answer.
+ANSWERED_ALIKE = frozenset({"metadata", "background", "repeats_prompt"})
 IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,255}")  # as the OpenAPI document says; clients send a UUID
 
 log = structlog.get_logger()
@@ -64,6 +67,7 @@ class Submission:
         held_to = "tool_choice" if self.body.tool_choice.mode == "required" else names.format
         fields = {
             "top_k": "magnus.top_k",
+            "landing": "magnus.landing",
             "response_format": held_to,
             "pattern": names.format,
             "format_after_thinking": held_to,
@@ -145,7 +149,21 @@ def _row(submission: Submission, model: str, body: RequestBody, counts: TokenCou
         priority=submission.priority,
         deadline_s=submission.deadline_s,
         needs=body.needs,
+        computation=computation_of(submission, model, body, limit_tokens),
     )
+
+
+def computation_of(submission: Submission, model: str, body: RequestBody, limit_tokens: int) -> bytes | None:
+    """Returns the SHA-256 of all that decides an answer; None if another request would get another one, or a stream.
+
+    Answers that are not to be stored are deleted once they are sent, so that they cannot be shared.
+    """
+    repeatable = body.sampling.greedy or body.sampling.seed is not None
+    if submission.kind != "answer" or body.stream or not body.store or not body.twins or not repeatable:
+        return None
+    stored = {name: value for name, value in stored_form(body).items() if name not in ANSWERED_ALIKE}
+    fields = [model, submission.prompt.instructions, submission.prompt.input, limit_tokens, stored]
+    return hashlib.sha256(to_json(fields)).digest()
 
 
 def canonical_digest(body: BaseModel) -> bytes:

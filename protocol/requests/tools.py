@@ -148,12 +148,23 @@ HostedKind = Literal[
 ]
 
 
+ANTHROPIC_KIND = r"^([a-z_]+_20[0-9]{6}|mcp_toolset)$"  # such as web_search_20250305
+
+
 class HostedTool(BaseModel):
     """A tool that OpenAI's service runs by itself; agents offer it to every model."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     type: HostedKind
+
+
+class AnthropicTool(BaseModel):
+    """A tool that Anthropic defines, and mostly runs: its models know it without a schema."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    type: Annotated[Text, Field(max_length=64, pattern=ANTHROPIC_KIND)]
 
 
 def kind_of_tool(value: Any) -> str | None:
@@ -186,9 +197,12 @@ def functions_of(tools: Sequence[FunctionTool | CustomTool | HostedTool] | None)
     return tuple(tool.stored for tool in tools or () if not isinstance(tool, HostedTool))
 
 
-def hosted_kinds(tools: Sequence[FunctionTool | CustomTool | HostedTool] | None) -> tuple[str, ...]:
-    """Returns the types of the tools that are left out, each once."""
-    return tuple(sorted({tool.type for tool in tools or () if isinstance(tool, HostedTool)}))
+def dropped_kinds(tools: Sequence[object] | None, refused: bool) -> tuple[str, ...]:
+    """Returns the types of the tools that are left out, each once; if they are `refused`, raises InvalidRequest."""
+    dropped = sorted({tool.type for tool in tools or () if isinstance(tool, HostedTool | AnthropicTool)})
+    if dropped and refused:
+        raise InvalidRequest(f"No tool of the types {', '.join(dropped)} runs here: leave them out.", param="tools")
+    return tuple(dropped)
 
 
 class NamedFunction(Body):

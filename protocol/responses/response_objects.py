@@ -45,14 +45,18 @@ class Magnus(ApiObject):
     batch: int | None = Field(description="The batch it is in, or was in last")
     worker: str | None
     attempts: int
+    twin_of: str | None = Field(
+        default=None, description="The equal request whose answer this one gets, so that it is computed only once"
+    )
     landed: bool = Field(
-        default=False, description="Whether the engine led the answer, under a grammar, to a valid end within its limit"
+        default=False,
+        description="Whether the engine ended the answer within its limit: valid in its format, or with a sentence",
     )
     incomplete_reason: IncompleteReason | None = Field(
         default=None, description="Why the answer is incomplete; loop: it repeated itself, and was ended"
     )
     dropped_tools: list[str] = Field(
-        default=[], description="Types of tools that were left out, because only OpenAI runs them"
+        default=[], description="Types of tools that were left out, because only OpenAI or Anthropic runs them"
     )
 
 
@@ -238,6 +242,7 @@ def magnus_of(view: RequestView, place: QueuePlace, body: RequestBody, waits_for
         batch=request.batch_id,
         worker=batch.worker if batch else None,
         attempts=request.attempts,
+        twin_of=request.twin_of,
         landed=request.finish_reason == "landed",
         incomplete_reason=incomplete_reason(view),
         dropped_tools=list(body.dropped_tools),

@@ -261,6 +261,10 @@ class QueueExtras(Body):
 class Extras(QueueExtras):
     """Fields that OpenAI's API lacks."""
 
+    landing: bool = Field(
+        default=False, description="true: the answer ends with a sentence within the last tenth of its limit"
+    )
+    twins: bool = Field(default=True, description="false: computed by itself, even if an equal request waits or runs")
     top_k: int | None = Field(
         default=None, ge=0, le=2**31 - 1, description="Sample among the k likeliest tokens; 0: among all"
     )

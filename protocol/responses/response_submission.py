@@ -9,7 +9,7 @@ from protocol.requests.client_prompt import opening_turns, prompt_of_turns
 from protocol.requests.options import stored_format
 from protocol.requests.submission import FieldNames, Submission, served_tier
 from protocol.requests.thinking_room import BUDGET
-from protocol.requests.tools import allowed_functions, function_fields, functions_of, hosted_kinds, stored_choice
+from protocol.requests.tools import allowed_functions, dropped_kinds, function_fields, functions_of, stored_choice
 from protocol.responses.conversation import ReferencedItems, fitting, refuse_earlier, refuse_references, turns_of
 from protocol.responses.response_schemas import CreateResponse
 from request_body import StoredTurn
@@ -30,9 +30,8 @@ def response_submission(
     if body.store is False and body.background:
         raise InvalidRequest("What is not stored cannot be polled: leave out background or store.", param="store")
     limits, choice = limits.of(body.model), stored_choice(body.tool_choice)
-    tools, dropped = allowed_functions(functions_of(body.tools), body.tool_choice), hosted_kinds(body.tools)
-    if dropped and limits.refuses_hosted_tools:
-        raise InvalidRequest(f"No tool of the types {', '.join(dropped)} runs here: leave them out.", param="tools")
+    tools = allowed_functions(functions_of(body.tools), body.tool_choice)
+    dropped = dropped_kinds(body.tools, limits.refuses_hosted_tools)
     offered = () if choice.mode == "none" else tools
     reasoning = body.reasoning.effort if body.reasoning else None
     budget = body.reasoning.max_tokens if body.reasoning else None
@@ -54,6 +53,8 @@ def response_submission(
         dropped_tools=dropped or None,
         # the prompt's instructions also have the input's system messages, so the client's own are stored apart
         instructions=body.instructions or "" if opening_turns(turns) else None,
+        twins=body.magnus.twins,
+        landing=body.magnus.landing,
         seed=body.magnus.seed,
         stop=body.magnus.stop,
         top_k=body.magnus.top_k if body.top_k is None else body.top_k,

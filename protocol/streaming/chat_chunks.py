@@ -1,9 +1,11 @@
 """The streams of /v1/chat/completions and /v1/completions: chunks with their answer's `index`, then [DONE]."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Any, Literal
 
+from models.client_requests import RequestView
 from models.planning.queue_position import QueuePlace
 from protocol.chat.chat_answers import completion_logprobs, finish_reason_of, usage_of
 from protocol.chat.chat_objects import CompletionUsage, answered_call
@@ -13,20 +15,27 @@ from protocol.requests.submission import tier_of_answers
 from protocol.responses.output_items import answer_parts
 from protocol.responses.response_objects import magnus_of
 from protocol.streaming.answer_pieces import shown_pieces
-from protocol.streaming.server_sent_events import DONE, KEEP_ALIVE, AnswerStream, event, in_turns
+from protocol.streaming.server_sent_events import DONE, KEEP_ALIVE, KEEP_ALIVE_S, AnswerStream, event, in_turns
 from request_body import PLAIN, read_body
 
 NAMES = {"text": "content", "reasoning": "reasoning_content"}  # the field of a delta for each kind of piece
+PROGRESS_S = 1.0  # between two chunks with the progress of an answer
 ChunkKind = Literal["chat.completion.chunk", "text_completion"]
+Present = Callable[[RequestView], tuple[RequestView, QueuePlace]]
 
 
 @dataclass(frozen=True, slots=True)
 class ShownUsage:
-    """How chunks show numbers of tokens; `count` counts a text's tokens, None if chunks show no running number."""
+    """How chunks show numbers of tokens, and how long answers still take.
+
+    `count` counts a text's tokens; `present` returns a running answer's place, and its view with the present instant.
+    """
 
     answers_a_prompt: int
     at_end: bool
-    count: Callable[[str], int] | None
+    in_chunks: bool
+    count: Callable[[str], int]
+    present: Present | None = None  # None: chunks show no place
 
 
 def chunks(streams: Sequence[AnswerStream], kind: ChunkKind, shown: ShownUsage) -> Iterator[bytes]:
@@ -39,10 +48,10 @@ def chunks(streams: Sequence[AnswerStream], kind: ChunkKind, shown: ShownUsage) 
         "model": request.model,
         "service_tier": tier_of_answers([stream.view for stream in streams]),
     }
-    common = head | ({"usage": None} if shown.at_end or shown.count else {})
+    common = head | ({"usage": None} if shown.at_end or shown.in_chunks else {})
     try:
-        each = [_chunks_of_one(stream, index, common, shown.count) for index, stream in enumerate(streams)]
-        yield from in_turns(streams, each)
+        each = [_chunks_of_one(stream, index, common, shown) for index, stream in enumerate(streams)]
+        yield from in_turns(streams, each, KEEP_ALIVE_S if shown.present is None else PROGRESS_S)
         if streams[0].left:
             return
         if shown.at_end:
@@ -53,17 +62,15 @@ def chunks(streams: Sequence[AnswerStream], kind: ChunkKind, shown: ShownUsage) 
     yield DONE
 
 
-def _chunks_of_one(
-    stream: AnswerStream, index: int, common: Mapping[str, Any], count: Callable[[str], int] | None
-) -> Iterator[bytes]:
+def _chunks_of_one(stream: AnswerStream, index: int, common: Mapping[str, Any], shown: ShownUsage) -> Iterator[bytes]:
     chat, request = common["object"] == "chat.completion.chunk", stream.view.request
-    so_far: dict[str, int] = {"text": 0, "reasoning": 0}  # tokens sent, by kind of piece
+    so_far: dict[str, int] = {"text": 0, "reasoning": 0}  # tokens sent, by kind of piece, if they are shown
 
     def chunk(
         content: Mapping[str, Any], finish_reason: str | None = None, logprobs: object = None, **more: Any
     ) -> bytes:
         choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": finish_reason}
-        if count is not None:
+        if shown.in_chunks:
             thought = None if body.answer_form == PLAIN else so_far["reasoning"]
             usage = CompletionUsage.of(request.prompt_tokens, sum(so_far.values()), thought)
             if finish_reason and stream.view.request.output_tokens:
@@ -71,17 +78,25 @@ def _chunks_of_one(
             more["usage"] = usage.model_dump()
         return event({**common, "choices": [choice], **more})
 
+    def progress(present: Present) -> bytes:
+        view, place = present(replace(stream.view, tokens_so_far=sum(so_far.values())))
+        return event({**common, "choices": [], "magnus": {"index": index, **magnus_of(view, place, body).model_dump()}})
+
     body = read_body(request.body)
     if chat:
         yield chunk({"delta": {"role": "assistant", "content": ""}})
     elif body.echo and body.top_logprobs is None:
         yield chunk({"text": request.input})
-    characters = 0
+    characters, told_at = 0, -PROGRESS_S
     for kind, piece, entries in shown_pieces(stream, body, waits=False):
+        if shown.present is not None and monotonic() >= told_at + PROGRESS_S:
+            told_at = monotonic()
+            yield progress(shown.present)
         if not piece and not entries:
             yield KEEP_ALIVE
             continue
-        so_far[kind] += count(piece) if count else 0
+        if shown.in_chunks or shown.present is not None:
+            so_far[kind] += shown.count(piece)
         content = {"delta": {NAMES[kind]: piece}} if chat else {"text": piece}
         logprobs: object = {"content": entries, "refusal": None}
         if not chat:

@@ -33,8 +33,13 @@ class AnswerStream(Protocol):
         """Returns whether the client has disconnected."""
 
 
-def in_turns(streams: Sequence[AnswerStream], events: Sequence[Iterator[bytes]]) -> Iterator[bytes]:
-    """Yields the events of several streams of one call as they come; each iterator yields KEEP_ALIVE if it has none."""
+def in_turns(
+    streams: Sequence[AnswerStream], events: Sequence[Iterator[bytes]], most_silent_s: float = KEEP_ALIVE_S
+) -> Iterator[bytes]:
+    """Yields the events of several streams of one call as they come; each iterator yields KEEP_ALIVE if it has none.
+
+    After `most_silent_s` without any event, it yields KEEP_ALIVE.
+    """
     running, changed = list(events), streams[0].changed
     while True:
         changed.clear()  # before the streams are looked at, so that no change is missed
@@ -48,7 +53,7 @@ def in_turns(streams: Sequence[AnswerStream], events: Sequence[Iterator[bytes]])
             idle = idle and sent is KEEP_ALIVE
         if not running:
             return
-        if idle and not changed.wait(KEEP_ALIVE_S):
+        if idle and not changed.wait(most_silent_s):
             yield KEEP_ALIVE
 
 

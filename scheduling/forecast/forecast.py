@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from scheduling.costs import ServingCurves, ServingTime, linearized
-from scheduling.forecast.expectations import ResponseLine, Stage, fit_line, spread_of
+from scheduling.forecast.expectations import Stage, spread_of
 from scheduling.length_distributions import drawn_length, log_spread, van_der_corput
 from scheduling.policy import Policy, Worker
 from scheduling.request import COVERAGE, Request
@@ -26,9 +26,6 @@ MOST_PLAYED = 200
 MOST_ARRIVALS = 200  # the most simulated arrivals; they also bound the length of a forecast
 # Under continuous batching the simulated policy decides at multiples of this, about as often as a planner steps.
 TICK_S = 0.05
-# A new request's response time is estimated from the first simulated arrivals, this many. Fewer would be noisier. Not
-# tuned.
-PROBES = 8
 QUICKEST = ServingCurves((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1e-3))  # the costs of an engine whose costs are unknown
 GOLDEN = (math.sqrt(5) - 1) / 2  # shifts the quantile levels of each forecast, so that the next one draws other lengths
 
@@ -80,7 +77,6 @@ class Forecast:
         self._running: dict[str, tuple[Request, int]] = {}  # running requests with the tokens that they have generated
         self._drawn: dict[str, int] = {}  # the total generation length that was drawn for each request
         coming = list(islice(arrivals, MOST_ARRIVALS))
-        self._probes = coming[:PROBES]
         self._simulation = Simulation(
             policy,
             [Arrival(request, self._draw(request, request.generated)) for request in coming],
@@ -129,27 +125,10 @@ class Forecast:
             expected[answer.id] = self._of("waiting", answer, request, request.generated)
         return expected | self._behind(played)
 
-    def response_line(self) -> ResponseLine | None:
-        """Return the response times of requests that come now, by length, or None if no request is expected to come."""
-        answers = self._simulation.answers
-        points = [
-            (request.remaining, self._of("waiting", answers[request.id], request, 0).seconds - self._comes_in(request))
-            for request in self._probes
-            if request.id in answers
-        ]
-        if points:
-            return fit_line(points)
-        played = [answers[request_id] for request_id in self._waiting if request_id in answers]
-        behind = self._behind(played)
-        last = max((one.seconds for one in behind.values()), default=self._played_to - self.began_at)
-        return ResponseLine(last, 0.0) if self._probes else None
-
     def _complete(self) -> bool:
         answers = self._simulation.answers
         if len(answers) >= MOST_PLAYED + MOST_ARRIVALS or self._simulation.next_at() == math.inf:
             return True
-        if any(request.id not in answers for request in self._probes) and len(answers) < MOST_PLAYED:
-            return False
         awaited = [*self._waiting] if self._policy.mode == "continuous" else [*self._running, *self._waiting]
         came = sum(request_id in answers for request_id in awaited)
         return came >= min(len(awaited), MOST_PLAYED)
@@ -202,9 +181,6 @@ class Forecast:
             )
             for place, request in enumerate(rest, start=1)
         }
-
-    def _comes_in(self, request: Request) -> float:
-        return request.arrived_at - self.began_at
 
 
 def expected_of_rows(work: PresentWork) -> Iterator[tuple[str, ExpectedAnswer]]:

@@ -3,7 +3,7 @@
 import io
 import pickle
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,11 @@ class RecentArrivals:
             self._arrived_at[request.id] = request.arrived_at
             if len(self._arrived_at) > MOST_COUNTED:
                 del self._arrived_at[next(iter(self._arrived_at))]
+
+    @property
+    def recent(self) -> Sequence[Request]:
+        """The latest requests, at most KEPT."""
+        return list(self._lengths)
 
     def rate(self, now: float) -> float:
         """Return the arrivals a second over the last WINDOW_S seconds."""

@@ -15,6 +15,7 @@ LEAST = 1e-6  # a smaller share is an error of rounding
 # At least this share of the cases that end later counts as at risk. Otherwise few cases are at risk at the first ages,
 # and one end among them could take the whole share. Not tuned.
 LEAST_AT_RISK = 0.1
+MOST_BEYOND = 2.0  # no quantile is beyond this many times the last time: further out nothing is known
 
 
 class Case(NamedTuple):
@@ -34,7 +35,8 @@ def period_quantiles(cases: Sequence[Case], levels: Sequence[float], spread: flo
 
     If no case goes on, the result is the age of rank level · (n + 1), interpolated, as conformal prediction requires:
     the next case is below it with this probability. The share that goes on beyond all ages seen is expected to shrink
-    as the reciprocal of time (Gott's rule for what is observed at a random moment): to half at twice the last time.
+    as the reciprocal of time (Gott's rule for what is observed at a random moment), to half at twice the last time; no
+    quantile is later than that.
     """
     entered, left, ended, weight = np.array(cases, np.float64).T
     order = np.lexsort((-ended, left))
@@ -48,6 +50,8 @@ def period_quantiles(cases: Sequence[Case], levels: Sequence[float], spread: flo
     ranks = np.array(levels) * (1 + 1 / len(cases))
     found = np.interp(ranks, below, ages[ends])
     return [
-        age if rank <= below[-1] or rest < LEAST else ages[-1] + math.log(rest / max(1 - level, LEAST)) / spread
+        age
+        if rank <= below[-1] or rest < LEAST
+        else ages[-1] + math.log(min(rest / max(1 - level, LEAST), MOST_BEYOND)) / spread
         for age, rank, level in zip(found.tolist(), ranks, levels, strict=True)
     ]

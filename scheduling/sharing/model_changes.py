@@ -18,7 +18,7 @@ count only for a worker that has no other request to serve.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
 from scheduling.outer_policy import PolicyOfEach
@@ -26,7 +26,7 @@ from scheduling.policy import Assignment, WaitingBatch, Worker
 from scheduling.request import Request
 from scheduling.sharing.isolation import IsolatingPolicy
 from scheduling.sharing.model_fleet import ModelFleet
-from scheduling.sharing.model_queue import ModelQueue
+from scheduling.sharing.model_queue import ModelQueue, WaitsBehind
 
 # Multiples of the seconds of a change; see the module's docstring. Simulated in docs/results/model_changes.md.
 LEAST_STAY, LONG_STAY, PATIENCE = 4.0, 8.0, 20.0
@@ -65,6 +65,10 @@ class ModelChanges(PolicyOfEach[str, IsolatingPolicy]):
         for request in requests:
             queue.add(request)
         return self.policy_for(model)
+
+    def waiting_for(self, model: str) -> Collection[WaitsBehind]:
+        """Return the requests that wait for a model."""
+        return self._queues[model].waiting if model in self._queues else ()
 
     def discard(self, request_id: str) -> bool:
         """Remove a waiting request; return False if it does not wait here."""

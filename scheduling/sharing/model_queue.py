@@ -2,6 +2,8 @@
 
 import heapq
 import math
+from collections.abc import Collection
+from typing import NamedTuple
 
 from scheduling.request import Request
 from scheduling.sharing.background.deadlines import Work
@@ -9,18 +11,27 @@ from scheduling.sharing.background.deadlines import Work
 FEW = 64  # entries of requests that are gone stay in the heap until they are more than this; any small number works
 
 
+class WaitsBehind(NamedTuple):
+    """A waiting request, and the work that waited when it arrived."""
+
+    request: Request
+    ahead: Work
+
+
 class ModelQueue:
     """The waiting requests of one model, background requests apart from the others."""
 
     def __init__(self) -> None:
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, WaitsBehind] = {}
         self._work = {True: Work(), False: Work()}  # the background work (True) and the other work
         self._arrivals: dict[bool, list[tuple[float, str]]] = {True: [], False: []}  # heaps that may hold gone requests
 
     def add(self, request: Request) -> None:
         """Count a request that begins to wait."""
         self.remove(request.id)
-        self._requests[request.id] = request
+        # as in `fusion`, no work counts as being ahead of a request that comes back unfinished
+        ahead = Work() if request.generated else self.work(background=False)
+        self._requests[request.id] = WaitsBehind(request, ahead)
         self._work[request.background] = self._work[request.background].plus(request)
         heap = self._arrivals[request.background]
         heapq.heappush(heap, (request.arrived_at, request.id))
@@ -29,12 +40,18 @@ class ModelQueue:
 
     def remove(self, request_id: str) -> bool:
         """Stop counting a request; return False if it does not wait."""
-        request = self._requests.pop(request_id, None)
-        if request is None:
+        waited = self._requests.pop(request_id, None)
+        if waited is None:
             return False
+        request = waited.request
         left = self._work[request.background].plus(request, -1)
         self._work[request.background] = left if left.requests else Work()
         return True
+
+    @property
+    def waiting(self) -> Collection[WaitsBehind]:
+        """The waiting requests, in the order in which they began to wait."""
+        return self._requests.values()
 
     def work(self, background: bool) -> Work:
         """Return the sums over the requests, with or without background requests."""

@@ -8,6 +8,7 @@ from scheduling.chosen_parameters import PUBLISHED_SLICE, PUBLISHED_THRESHOLD
 from scheduling.policies.baton import Baton
 from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policies.fusion.fusion_policy import Fusion
+from scheduling.policies.fusion.priority_key import FAVOURS
 from scheduling.policies.magnus import FixedSize, MagnusPolicy
 from scheduling.policies.scls import SliceLevel
 from scheduling.policies.sequence import BIN_TOKENS, SequenceScheduling
@@ -31,6 +32,7 @@ class PolicySettings:
     slice_tokens: int | None = PUBLISHED_SLICE  # S of SCLS; None: chosen by lengths and costs
     bin_tokens: int | None = BIN_TOKENS  # the bins of `sequence`; None: a fifth of the mean length, at most BIN_TOKENS
     background_share: float = BACKGROUND_SHARE  # the share of memory for background requests, see `background_part`
+    favour: str = "mean"  # what the order of `fusion` favours, a name in FAVOURS
     reserves_upper: bool = True  # Magnus reserves memory for upper quantiles; False: for medians, as in the paper
 
 
@@ -59,7 +61,7 @@ POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
     ),
     "scls": lambda settings: SliceLevel(settings.slice_tokens),
     "baton": lambda settings: Baton(),
-    "fusion": lambda settings: Fusion(),
+    "fusion": lambda settings: Fusion(FAVOURS[settings.favour]),
 }
 
 

@@ -24,18 +24,21 @@ ROUNDS = 5  # rounds of the calibration: service times change batch sizes, which
 MOST_SLOWDOWN = 20.0
 
 FEW = 50  # with fewer requests than this hardly any request waits, and all policies look alike; not tuned
+# An answer counts as good if it comes within this many times the seconds that its request takes alone.
+GOOD_RATIO = 5.0
 QUANTIZED = "vsq"  # `vs` with a quantized engine, whose costs are known only while such an engine serves
 
 GoesOn = Callable[[], bool]
 
 
 class AnswerTimes(NamedTuple):
-    """An answered request: its instants in seconds, and the tokens of its answer."""
+    """An answered request: its instants in seconds, its answer's tokens, and the seconds that it would take alone."""
 
     arrived_at: float
     started_at: float
     finished_at: float
     tokens: int
+    alone_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +69,9 @@ class Overheads:
 class LabFigures:
     """The results of a policy: answers a second from the first arrival to the last answer, and response times.
 
-    `unanswered` requests were not served before the simulation had to end, or fit no worker. `waited_s` is the mean
-    time until service; `short_s` and `long_s` are mean response times of the shorter and the longer half of answers.
+    `unanswered` requests were not served before the simulation had to end, or fit no worker. `goodput` is the share of
+    answers within GOOD_RATIO times their requests' time alone. `waited_s` is the mean time until service; `short_s` and
+    `long_s` are mean response times of the shorter and the longer half of answers.
     """
 
     answered: int
@@ -76,6 +80,7 @@ class LabFigures:
     mean_s: float
     p50_s: float
     p99_s: float
+    goodput: float
     waited_s: float = 0.0
     short_s: float = 0.0
     long_s: float = 0.0
@@ -102,10 +107,10 @@ def policies_to_play(in_force: str) -> list[str]:
 def play(policy: str, work: ServedWork, settings: PolicySettings, overheads: Overheads, goes_on: GoesOn) -> LabFigures:
     """Simulate the work under this policy while `goes_on()` is true; raise UnknownPolicy for an unknown name."""
     answers = _simulated(policy, work, settings, overheads, goes_on).answers
-    counted = [answers[one] for one in work.counted if one in answers]
     times = (
-        AnswerTimes(one.arrived_at - overheads.delay_s, one.started_at, one.finished_at, one.generated)
-        for one in counted
+        AnswerTimes(one.arrived_at - overheads.delay_s, one.started_at, one.finished_at, one.generated, real.alone_s)
+        for request_id, real in work.counted.items()
+        if (one := answers.get(request_id)) is not None
     )
     return figures_of(times, len(work.counted))
 
@@ -155,10 +160,10 @@ def calibrate(policy: str, work: ServedWork, settings: PolicySettings, goes_on: 
 
 def figures_of(answered: Iterable[AnswerTimes], requests: int) -> LabFigures:
     """Return the figures of `requests` requests, of which `answered` have an answer."""
-    times = np.array(list(answered), dtype=np.float64).reshape(-1, 4)
+    times = np.array(list(answered), dtype=np.float64).reshape(-1, 5)
     if len(times) == 0:
-        return LabFigures(0, requests, 0.0, 0.0, 0.0, 0.0)
-    arrived_at, started_at, finished_at, tokens = times.T
+        return LabFigures(0, requests, 0.0, 0.0, 0.0, 0.0, 0.0)
+    arrived_at, started_at, finished_at, tokens, alone_s = times.T
     response_s = finished_at - arrived_at
     p50, p99 = np.percentile(response_s, (50, 99)).tolist()
     by_length = response_s[np.argsort(tokens, kind="stable")]
@@ -169,6 +174,7 @@ def figures_of(answered: Iterable[AnswerTimes], requests: int) -> LabFigures:
         float(response_s.mean()),
         p50,
         p99,
+        float(np.mean(response_s <= GOOD_RATIO * alone_s)),
         waited_s=float((started_at - arrived_at).mean()),
         short_s=float(by_length[: (len(times) + 1) // 2].mean()),
         long_s=float(by_length[len(times) // 2 :].mean()),

@@ -1,17 +1,21 @@
 """Computes forecasts beside the planner's decisions, one after the other, in pieces, in 3 % of the planner's time."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from time import thread_time
 
 from models.planning.planner_requests import QueuedRequest
 from models.planning.queue_snapshot import AnswerForecast, ModelForecast, ModelForecasts
-from scheduling.forecast.expectations import Expectation, IntervalCalibration, ResponseLine, Stage
+from scheduling.forecast.expectations import Expectation, IntervalCalibration, Stage
 from scheduling.forecast.forecast import ExpectedAnswer, Forecast, PresentWork, expected_of_rows
 from scheduling.forecast.forecast_inputs import RecentArrivals, copy_of
-from scheduling.policy import Policy
+from scheduling.forecast.measured_order import ServingPace, queue_order
+from scheduling.forecast.queue_order import QueueOrder
+from scheduling.policies.fusion.priority_key import Favour
+from scheduling.policy import Assignment, Policy
+from scheduling.sharing.model_queue import WaitsBehind
 
 # The share of the planner's time that forecasts may take, measured in CPU seconds, because other processes may have the
 # CPU meanwhile. With the fortieth for snapshots it leaves nineteen twentieths for decisions. Not tuned.
@@ -52,11 +56,13 @@ class _Made:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueFront:
-    """The ids at the front of a model's queue, in the order in which they would be served; `total` requests wait."""
+class ModelQueueView:
+    """A model's queue: the ids at its front in the order in which they would be served, and all waiting requests."""
 
-    ids: Sequence[str] = ()
-    total: int = 0
+    front: Sequence[str] = ()
+    waiting: Collection[WaitsBehind] = ()
+    favour: Favour | None = None  # by which `fusion` orders them by arrival and delay; None: by arrival
+    joins: bool = True  # whether requests join running rows one by one
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,6 @@ class _Concluded:
     """A complete forecast as published: the expected answer of each request, in seconds from `at`."""
 
     at: float
-    line: ResponseLine | None
     waiting: Mapping[str, Expectation]  # in the expected order of service
     running: Mapping[str, Expectation]
 
@@ -94,6 +99,7 @@ class _ModelState:
     """The arrivals, forecasts and errors of one model's requests."""
 
     arrivals: RecentArrivals = field(default_factory=RecentArrivals)
+    pace: ServingPace = field(default_factory=ServingPace)
     calibration: IntervalCalibration = field(default_factory=IntervalCalibration)
     made: dict[str, list[_Made]] = field(default_factory=dict)
     running: dict[str, ExpectedAnswer] = field(default_factory=dict)  # answers of rows that ran at the last snapshot
@@ -123,6 +129,12 @@ class Forecasts:
         """Counts requests that were fed to the policies."""
         for one in queued:
             self._state_of(one.model).arrivals.add(one.request, now)
+
+    def decided(self, assignments: Sequence[Assignment], left: Mapping[str, int], now: float) -> None:
+        """Counts what a decision assigned; `left` requests of each model wait after it."""
+        for model, waiting in left.items():
+            assigned = (one for assignment in assignments for one in assignment.requests if one.model == model)
+            self._state_of(model).pace.decided(assigned, waiting, now)
 
     def begin(self, policies: Iterable[tuple[str, Policy]], work: Callable[[], WorkByModel], now: float) -> None:
         """Begins the forecast that has been due longest, unless one is in progress or there is no time left.
@@ -166,15 +178,17 @@ class Forecasts:
             self._conclude(ends_of, playing)
         self._spend(self._clock() - began)
 
-    def described(self, work: WorkByModel, queues: Mapping[str, QueueFront], now: float) -> ModelForecasts:
+    def described(self, work: WorkByModel, queues: Mapping[str, ModelQueueView], now: float) -> ModelForecasts:
         """Returns the expectations for each model's requests, for the planner's snapshot."""
         began = self._clock()
         described = {}
         for model in dict.fromkeys([*self._models, *work]):
             state = self._state_of(model)
             state.running = {name: answer for one in work.get(model, ()) for name, answer in expected_of_rows(one)}
-            if state.running or state.concluded:
-                described[model] = _described(state, queues.get(model, QueueFront()), now)
+            queue = queues.get(model, ModelQueueView())
+            order = _order(state, queue, work.get(model, ()), now)
+            if state.running or state.concluded or order:
+                described[model] = _described(state, queue, order, now)
         self._spend(self._clock() - began)
         return ModelForecasts(spent_s=round(self._spent_s, 3), of_models=described)
 
@@ -202,13 +216,28 @@ class Forecasts:
             _remember(state.made, request_id, _Made(answer.stage, began_at, answer.seconds, answer.spread, told))
         while len(state.made) > MOST_REMEMBERED:
             del state.made[next(iter(state.made))]
-        line = playing.forecast.response_line()
         waiting = {one: corrected[one] for one, answer in expected.items() if answer.stage == "waiting"}
         running = {one: corrected[one] for one, answer in expected.items() if answer.stage == "running"}
-        state.concluded = _Concluded(began_at, line, waiting, running)
+        state.concluded = _Concluded(began_at, waiting, running)
 
 
-def _described(state: _ModelState, queue: QueueFront, now: float) -> ModelForecast:
+def _order(state: _ModelState, queue: ModelQueueView, work: Sequence[PresentWork], now: float) -> QueueOrder | None:
+    """Returns the order of a model's queue; None without a worker, or if iterations take no time by its costs."""
+    if not work:
+        return None
+    order = queue_order(
+        queue.waiting,
+        state.arrivals,
+        state.pace,
+        [replace(one.worker, busy_s=max(one.loads_s, one.worker.busy_s)) for one in work],
+        now,
+        favour=queue.favour,
+        joins=queue.joins,
+    )
+    return order if order.token_s > 0 else None
+
+
+def _described(state: _ModelState, queue: ModelQueueView, order: QueueOrder | None, now: float) -> ModelForecast:
     """Returns the last forecast for the requests that wait and run now; running rows are forecast by their progress."""
     last = state.concluded
     jobs: dict[str, AnswerForecast] = {}
@@ -217,15 +246,16 @@ def _described(state: _ModelState, queue: QueueFront, now: float) -> ModelForeca
         _remember(state.made, name, _Made("running", now, answer.seconds, answer.spread, told))
         jobs[name] = _job(None, told)
     if last is None:
-        return ModelForecast(at=now, jobs=jobs)
+        return ModelForecast(at=now, order=order, jobs=jobs)
     for name, expected in last.running.items():
         jobs.setdefault(name, _job(None, expected.later(last.at - now)))
-    for place, (name, expected) in enumerate(last.for_queue(queue.ids, now), start=1):
+    for place, (name, expected) in enumerate(last.for_queue(queue.front, now), start=1):
         jobs[name] = _job(place, expected)
-    middle = last.turn((len(queue.ids) + queue.total) // 2) if queue.total > len(queue.ids) else None
+    named, total = len(queue.front), len(queue.waiting)
+    middle = last.turn((named + total) // 2) if total > named else None
     return ModelForecast(
         at=now,
-        line=None if last.line is None else (round(last.line.base_s, 4), round(last.line.token_s, 6)),
+        order=order,
         jobs=jobs,
         behind=None if middle is None else _job(None, middle),
     )

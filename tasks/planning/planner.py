@@ -15,9 +15,9 @@ from time import perf_counter
 import structlog
 from sqlalchemy import Connection
 
-from models import planner_state
+from models import notifications, planner_state
 from models.planner_state import PlannerInputs
-from models.planning import batch_claims, leadership, live_fleet, planner_requests
+from models.planning import batch_claims, leadership, live_fleet, planner_requests, twins
 from models.planning.batch_claims import Claim
 from models.planning.leadership import Lead
 from models.planning.live_fleet import Lacking
@@ -29,11 +29,12 @@ from off_peak_hours import off_peak_at
 from processes.planner_rules import PlannerRules
 from scheduling.costs import ServingTime
 from scheduling.forecast.forecast import next_step_s
+from scheduling.policies.fusion.priority_key import FAVOURS
 from scheduling.policy import Worker
 from scheduling.request import Request
 from scheduling.sharing.policy_factory import UnknownPolicy
 from tasks.planning.fleet_view import FleetView, next_due_in_s, with_estimates, work_after_change
-from tasks.planning.forecasts import Forecasts, QueueFront, WorkByModel
+from tasks.planning.forecasts import Forecasts, ModelQueueView, WorkByModel
 from tasks.planning.policies_by_model import PoliciesByModel, failing_requests, policy_fails
 from tasks.planning.queue_description import describe_queues
 from tasks.planning.recovery import Recovery
@@ -44,6 +45,7 @@ from tasks.planning.serving_estimates import RecentServingTimes, ServingEstimate
 SNAPSHOT_SPACING = 40
 # The simplest policy. It plans for the rest of a term if the policy in force fails and no single request is the cause.
 FALLBACK_POLICY = "vs"
+ORDERED_BY_DELAY = "fusion"  # the policy that orders requests by `scheduling.policies.fusion.priority_key`
 
 Send = Callable[[list[tuple[int, str]]], None]
 
@@ -83,7 +85,7 @@ class Planner:
         self._live: list[RegisteredWorker] = []
         self._recent_times, self._decision_s = RecentServingTimes(), 0.0
         self._snapshot_due_at = self._renewed_at = self._late_due_at = 0.0
-        self._more_are_late = False
+        self._more_are_late = self._more_to_share = False
         self._broker_error: str | None = None
         self._paused = False
         self._off_peak_at: float | None = None  # when off-peak hours begin; None within them, and if none are set
@@ -99,6 +101,7 @@ class Planner:
         `broker_error` is the broker's fault, if any. `send` gets these batches after the commit, before the forecast.
         """
         self._end_late()
+        self._share_answers()
         with self._connection.begin():
             began = perf_counter()
             inputs = planner_state.planner_inputs(self._connection)
@@ -126,6 +129,15 @@ class Planner:
         self._more_are_late = len(late) == reconciler.EXPIRED_AT_ONCE
         self._late_due_at = perf_counter() + (0.0 if self._more_are_late else self._rules.recover_every_s)
 
+    def _share_answers(self) -> None:
+        """Gives the answers of ended requests to their twins, a bounded number; tells the calls that wait for them."""
+        with self._connection.begin():
+            answered = twins.share_answers(self._connection)
+        self._more_to_share = len(answered) == twins.SHARED_AT_ONCE
+        if answered:
+            with self._connection.begin():
+                notifications.notify_ended(self._connection, answered)
+
     def _renew(self, now: float) -> None:
         leadership.renew(self._connection, self._lead, self._rules.lead_s)
         self._renewed_at = now
@@ -152,7 +164,7 @@ class Planner:
             shortest_step_s=min(next_step_s(worker, worker.costs) for worker in every) if all_joinable else None,
             serves_background=any(row.request.background for worker in every for row in worker.rows),
             due_in_s=None if inputs.paused else due_in_s,
-            unfinished=not self.fetched_all or self._more_are_late,
+            unfinished=not self.fetched_all or self._more_are_late or self._more_to_share,
         )
         return resent + [(claim.batch_id, claim.assignment.worker) for claim in claims]
 
@@ -245,9 +257,12 @@ class Planner:
         """Gives the policies new requests, takes held ones back from them, and fails requests that fit no worker."""
         fetched = planner_requests.fetch_new_requests(self._connection, self._epoch, self._rules.fetched_at_once)
         self.fetched_all = len(fetched) < self._rules.fetched_at_once
-        held = {one.request.id for one in fetched if one.held or self._too_early(one.request)}
-        self._policies.discard_all(held)
-        queued = [one for one in fetched if one.request.id not in held]
+        follow = set[str]()
+        if self._rules.shares_twins:
+            follow = twins.follow(self._connection, [one.request.id for one in fetched if one.shares])
+        kept = {one.request.id for one in fetched if one.held or self._too_early(one.request)} | follow
+        self._policies.discard_all(kept)
+        queued = [one for one in fetched if one.request.id not in kept]
         for model, tokens in live_fleet.largest_workers(live).items():
             self._largest_tokens[model] = max(tokens, self._largest_tokens.get(model, 0))
         too_large = defaultdict(list)
@@ -307,6 +322,7 @@ class Planner:
         """Asks the policies for assignments and changes of model; claims the batches and orders the changes."""
         started = perf_counter()
         decided = self._policies.assign([*chain.from_iterable(workers.values())], now)
+        self._forecasts.decided(decided, {model: len(policy) for model, policy in self._policies}, now)
         if not decided:
             return []
         served = (one for one in decided if one.loads is None)
@@ -328,9 +344,15 @@ class Planner:
     def _publish_snapshot(self, workers: Mapping[str, Sequence[Worker]], now: float) -> None:
         started = perf_counter()
         queues, backlog_s = describe_queues(self._policies, workers, now)
-        fronts = {
-            model: QueueFront([name for batch in queues[model] for name in batch.ids], len(policy))
-            for model, policy in self._policies
+        favour = FAVOURS[self._rules.settings.favour] if self._policies.policy == ORDERED_BY_DELAY else None
+        views = {
+            model: ModelQueueView(
+                [name for batch in queues[model] for name in batch.ids],
+                self._policies.waiting_for(model),
+                favour=favour,
+                joins=self._policies.mode == "continuous",
+            )
+            for model, _ in self._policies
         }
         waiting = WaitingQueue(
             requests=len(self._policies),
@@ -350,7 +372,7 @@ class Planner:
             ),
             queue=waiting,
             models=self._model_states(now),
-            forecasts=self._forecasts.described(self._present_work(workers), fronts, now),
+            forecasts=self._forecasts.described(self._present_work(workers), views, now),
         )
         write_queue_snapshot(self._connection, snapshot)
         self._snapshot_due_at = now + max(self._rules.snapshot_every_s, SNAPSHOT_SPACING * (perf_counter() - started))

@@ -29,7 +29,7 @@ class Site:
 
     def planner(self, policy: str = "magnus", **queue: Any) -> None:
         """Write a fresh snapshot of the planner."""
-        value = {"version": 2, "decisions": {"epoch": 1, "policy": policy, "last_s": 0.001}, "queue": queue}
+        value = {"version": 3, "decisions": {"epoch": 1, "policy": policy, "last_s": 0.001}, "queue": queue}
         self.stage.sql(
             """insert into service_state (name, value) values ('planner', cast(:value as jsonb))
             on conflict (name) do update set value = excluded.value, updated_at = clock_timestamp()""",

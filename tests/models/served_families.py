@@ -17,6 +17,11 @@ from tests.unit.inference.tiny_models import Letters
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 HEAD = "| layers, or why not | answers | families |\n|---|---|---|\n"
 
+# Indexers with enough heads that no two tokens have the same score
+INDEXED = {"num_key_value_heads": 4, "index_topk": 16, "index_n_heads": 16, "index_head_dim": 16}
+KDA = ["linear_attention", "full_attention"] * 2
+ZAMBA = {"num_hidden_layers": 6, "layers_block_type": ["mamba", "mamba", "hybrid"] * 2, "attention_head_dim": 16}
+
 FAMILIES = (
     Family("Llama, SmolLM2, TinyLlama", "llama"),
     Family(
@@ -83,6 +88,11 @@ FAMILIES = (
     Family("GLM-4", "glm4"),
     Family("DeepSeek-V2", "deepseek_v2", {"num_key_value_heads": 4}),
     Family("DeepSeek-V3", "deepseek_v3", {"num_key_value_heads": 4}),
+    Family("DeepSeek-V3.2", "deepseek_v32", INDEXED, fast=True),
+    Family("GLM-5", "glm_moe_dsa", INDEXED),
+    Family("A.X K2", "axk2", INDEXED),
+    Family("Hunyuan 4", "hy_v4", INDEXED),
+    Family("dots3", "dots3_note_text", INDEXED),
     Family("MiniCPM3", "minicpm3", longrope() | {"num_key_value_heads": 4, "initializer_range": 0.6}),
     Family("ERNIE 4.5", "ernie4_5"),
     Family("Hunyuan", "hunyuan_v1_dense"),
@@ -104,6 +114,9 @@ FAMILIES = (
     Family("Jamba", "jamba", {"attn_layer_period": 2, "attn_layer_offset": 1}),
     Family("Nemotron-H", "nemotron_h", {"n_groups": 1}, fast=True),
     Family("Bamba", "bamba", {"attn_layer_indices": [1, 3]}),
+    Family("Kimi Linear", "kimi_linear", {"num_key_value_heads": 4, "layer_types": KDA}),
+    Family("Zamba", "zamba", ZAMBA | {"n_mamba_heads": 2, "mamba_dt_rank": 4, "attention_hidden_size": 64}),
+    Family("Zamba 2", "zamba2", ZAMBA | {"n_mamba_heads": 8}),
     Family("Falcon-H1", "falcon_h1", {"mamba_d_ssm": 64}),
     Family("LFM2", "lfm2", {"layer_types": ["conv", "full_attention"] * 2}, fast=True),
 )

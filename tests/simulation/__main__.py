@@ -6,12 +6,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import fields
 
-from tests.simulation import actors
 from tests.simulation.connections import Server
 from tests.simulation.database import own_server, prepare
-from tests.simulation.scenario import Scenario, drawn, smaller
+from tests.simulation.scenario import drawn, smaller
 from tests.simulation.simulation import Outcome, simulate
 from tests.simulation.simulation import prepare as prepare_simulation
 
@@ -29,7 +27,6 @@ def main() -> int:
     asked.add_argument("--most-failures", type=int, default=1, help="end after this many failing seeds")
     asked.add_argument("--no-shrinking", action="store_true")
     asked.add_argument("--twice", action="store_true", help="run each seed twice, and compare the schedules")
-    asked.add_argument("--tell", action="store_true", help="print the end of each schedule")
     given = asked.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets of texts is part of a schedule
         os.execve(
@@ -47,18 +44,14 @@ def run(given: argparse.Namespace, url: str) -> int:
     """Runs the seeds, and prints what came of them."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     server = prepare_simulation(url)
-    actors.TOLD = 10**6 if given.twice else actors.TOLD
     until, failed = time.monotonic() + 60 * given.minutes, 0
     outcomes = []
     for outcome in simulated(range(given.first, given.first + given.seeds), server, url, until):
         outcomes.append(outcome)
-        if given.tell:
-            print(*outcome.told, sep="\n")
         if given.twice:
             again = simulate(outcome.scenario, server, url)
             if again.fingerprint != outcome.fingerprint:
                 print(f"seed {outcome.scenario.seed} took another course the second time")
-                print(*first_difference(outcome, again), sep="\n")
                 failed += 1
         if outcome.failures:
             failed += 1
@@ -98,21 +91,8 @@ def shrunk(outcome: Outcome, server: Server, url: str) -> Outcome:
 def report(outcome: Outcome) -> None:
     """Prints a failing schedule in plain words."""
     print(*outcome.told, sep="\n")
-    print(f"seed {outcome.scenario.seed} fails: {described(outcome.scenario)}")
+    print(f"seed {outcome.scenario.seed} fails: {outcome.scenario}")
     print(*(f"  {failure}" for failure in outcome.failures), sep="\n")
-
-
-def described(scenario: Scenario) -> str:
-    """Returns what the scenario has beside the defaults."""
-    return ", ".join(f"{one.name}={getattr(scenario, one.name)}" for one in fields(Scenario))
-
-
-def first_difference(one: Outcome, other: Outcome) -> list[str]:
-    """Returns where two courses of a seed part."""
-    for place, (first, second) in enumerate(zip(one.told, other.told, strict=False)):
-        if first != second:
-            return [*one.told[max(0, place - 3) : place], f"once:  {first}", f"again: {second}"]
-    return ["further back than what is kept"]
 
 
 if __name__ == "__main__":

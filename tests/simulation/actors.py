@@ -12,9 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from greenlet import greenlet
+
+if TYPE_CHECKING:
+    from tests.simulation.connections import SimulatedConnection
 
 BEGINS_AT = 1_767_225_600.0  # the Unix time at which every simulation begins: 2026-01-01
 STATEMENT_S = 0.004  # a statement takes up to this long, in one of four cases; in the others no time at all
@@ -26,27 +29,15 @@ class Killed(BaseException):
     """Ends an actor whose process is killed; no handler of the product catches it."""
 
 
-class Connection(Protocol):
-    """What the scheduler needs to know of an actor's connection."""
-
-    def answered(self) -> bool:
-        """Returns whether the statement that waited for a lock has its answer, or its lock."""
-
-    def drop(self, committed: bool) -> None:
-        """Ends the connection as the server ends that of a killed client."""
-
-    def end_idle(self) -> None:
-        """Ends the connection if it is within a transaction, as the server does after a time-out."""
-
-
 @dataclass(eq=False)
 class Process:
     """Actors and connections that live and die together."""
 
     name: str
     weight: float
-    connections: dict[Connection, None] = field(default_factory=dict)  # in the order of their opening
+    connections: "dict[SimulatedConnection, None]" = field(default_factory=dict)  # in the order of their opening
     frozen_until: float = 0.0
+    number: int = 0  # differs from that of a frozen process that still has the name
 
 
 @dataclass(eq=False)
@@ -58,8 +49,8 @@ class Actor:
     run: greenlet
     condition: Callable[[], bool] | None = None
     wake_at: float | None = 0.0
-    blocked: Connection | None = None  # waits for a lock that another actor holds
-    committing: Connection | None = None
+    blocked: "SimulatedConnection | None" = None  # waits for a lock that another actor holds
+    committing: "SimulatedConnection | None" = None
     not_before: float = 0.0  # a delay of this actor alone
     done: bool = False
 
@@ -79,20 +70,24 @@ class World:
         self.failures: list[str] = []
         self.faults: Callable[[Actor], None] = lambda actor: None  # may kill or freeze the chosen actor's process
         self.settle: Callable[[list[Actor]], None] = lambda blocked: None
+        self.failed_alone: set[str] = set()  # requests that were alone in an engine that failed
         self.dying = False
         self._condemned: list[tuple[Process, str]] = []
 
     # what actors call
 
     def spawn(self, name: str, work: Callable[[], Any], process: Process) -> Actor:
-        """Makes an actor that is ready at once."""
         actor: Actor = Actor(f"{process.name}/{name}", process, greenlet(lambda: self._live(actor, work), self.hub))
         self.actors.append(actor)
         return actor
 
-    def process(self, name: str) -> Process:
-        """Makes a process without actors."""
-        return Process(name, self.random.choice(WEIGHTS))
+    def process(self, name: str, number: int = 0) -> Process:
+        return Process(name, self.random.choice(WEIGHTS), number=number)
+
+    def delay(self, actor: Actor, seconds: float) -> None:
+        """Gives an actor no time for some seconds."""
+        actor.not_before = self.now + seconds
+        self.tell(f"{actor.name} is delayed for {seconds:g} s")
 
     def statement(self, words: str) -> None:
         """Lets the scheduler decide who goes on, before the calling actor's statement."""
@@ -108,7 +103,7 @@ class World:
         self._pass_on(None if timeout_s is None else self.now + timeout_s, condition, "")
         return condition is not None and condition()
 
-    def block(self, connection: Connection) -> None:
+    def block(self, connection: "SimulatedConnection") -> None:
         """Waits until a statement that waits for a lock has its answer."""
         actor = self._acting()
         actor.blocked = connection
@@ -116,18 +111,15 @@ class World:
         actor.blocked = None
 
     def tell(self, words: str) -> None:
-        """Notes what happens, for the report of a failing seed and for the fingerprint of the schedule."""
         who = self.current.name if self.current else "world"
         self.fingerprint = zlib.crc32(f"{who} {words}".encode(), self.fingerprint)
         self.told.append(f"{self.now:9.3f} {who:28} {words}")
 
     def fail(self, words: str) -> None:
-        """Notes a broken invariant."""
         self.tell(f"BROKEN: {words}")
         self.failures.append(words)
 
     def chance(self, probability: float) -> bool:
-        """Draws whether something happens."""
         return probability > 0 and self.random.random() < probability
 
     def _acting(self) -> Actor:
@@ -183,7 +175,6 @@ class World:
                 connection.end_idle()
 
     def end(self) -> None:
-        """Ends all actors, at the end of a simulation."""
         for process in {actor.process for actor in self.actors}:
             for connection in list(process.connections):
                 connection.drop(False)

@@ -19,6 +19,10 @@ ALWAYS = {
         where status in ('queued', 'in_progress') and tier = 'priority' group by tenant
         having count(*) > {PRIORITY_REQUESTS}""",
     "watched": "select what from broken",
+    "lines are paused with their job": """
+        select r.id from bulk_jobs j join bulk_lines l on l.job_id = j.id join requests r on r.id = l.request_id
+        where not j.untold and j.status in ('validating', 'in_progress') and r.status = 'queued'
+            and r.held <> (j.paused_at is not null)""",
     "ends have instants": """
         select id from requests where (finished_at is null) <> (status in ('queued', 'in_progress'))""",
 }
@@ -38,9 +42,9 @@ AT_THE_END = {
         from served s full join used u using (tenant)
         where (coalesce(s.prompt, 0), coalesce(s.answer, 0), coalesce(s.requests, 0))
             <> (coalesce(u.prompt, 0), coalesce(u.answer, 0), coalesce(u.requests, 0))""",
-    "attempts are counted": "select id from requests where attempts < 0",
 }
 OF_JOBS = {
+    "every delivery ends": "select event_id from webhook_deliveries where next_attempt_at is not null",
     "a completed job has all its lines": """
         select j.id || ' has ' || count(l.line) || ' of ' || j.lines || ' lines' from bulk_jobs j
         left join bulk_lines l on l.job_id = j.id where j.status = 'completed' group by j.id
@@ -48,7 +52,7 @@ OF_JOBS = {
     "each line has a request of its own": """
         select job_id || ' line ' || line from bulk_lines where request_id is null or request_id in (
             select request_id from bulk_lines group by request_id having count(*) > 1)""",
-    "a job's counts equal its lines": """
+    "the counts of a job equal its lines": """
         select j.id || ' counts ' || j.completed || ' and ' || j.failed from bulk_jobs j where status = 'completed'
             and (completed, failed) <> (select count(*) filter (where r.status in ('completed', 'incomplete')),
                 count(*) filter (where r.status not in ('completed', 'incomplete'))
@@ -68,9 +72,9 @@ def check_now(world: World, server: Server) -> None:
 
 
 def _check(world: World, server: Server, queries: dict[str, str]) -> None:
-    for name, query in queries.items():
-        for (found,) in server.sql(query):
-            world.fail(f"{name}: {found}")
+    parts = (f"select '{name}: ' || found from ({query}) as one (found)" for name, query in queries.items())
+    for (found,) in server.sql(" union all ".join(parts)):
+        world.fail(found)
 
 
 def check_at_the_end(world: World, server: Server, service: Service) -> None:
@@ -78,14 +82,16 @@ def check_at_the_end(world: World, server: Server, service: Service) -> None:
     stored = {
         row[0]: row
         for row in server.sql(
-            """select id, idempotency_key, status, output_text, finish_reason, error->>'code', attempts, suspected
+            """select id, idempotency_key, status, output_text, finish_reason, error->>'code', error->>'message', job_id
             from requests"""
         )
     }
     for asked in service.asked:
         _check_request(world, server, asked, stored)
-    keys = [str(row[1]) for row in stored.values() if row[1]]
-    world.failures += [f"{key} is stored {keys.count(key)} times" for key in set(keys) if keys.count(key) > 1]
+    known = {asked.id for asked in service.asked}  # a failed request's key is free for another one
+    for stored_id, row in stored.items():
+        if stored_id not in known and row[-1] is None and row[2] != "failed":
+            world.fail(f"{stored_id} is a second request of one key")
     for job in service.chores.jobs:
         if job.ended is None:
             world.fail(f"job {job.id} waits for ever")
@@ -114,7 +120,9 @@ def _check_request(world: World, server: Server, asked: Asked, stored: dict[str,
         found = server.sql("select to_jsonb(r) - 'body' - 'eta' from requests r where id = %s", (asked.id,))
         told = {key: value for key, value in found[0][0].items() if value} if found else "not stored"
         return world.fail(f"{name} waits for ever: {told}")
-    _, _, status, text, reason, code, attempts, suspected = stored[asked.id]
+    _, key, status, text, reason, code, message, _ = stored[asked.id]
+    if key != asked.key:
+        return world.fail(f"{name} lost its key")
     if status != asked.ended:
         return world.fail(f"{name} changed after its end: {asked.ended}, {status}")
     if asked.cancelled and status != "cancelled":
@@ -126,14 +134,14 @@ def _check_request(world: World, server: Server, asked: Asked, stored: dict[str,
         return world.fail(f"{name} was cut off as {text}, not {answer[:limit]}")
     if status == "cancelled" and not asked.cancel_sent:
         return world.fail(f"{name} is cancelled, and nobody cancelled it")
-    if status == "failed" and not _may_fail(asked, code, service_breaks=bool(suspected)):
-        return world.fail(f"{name} failed with {code} after {attempts} attempts")
+    if status == "failed" and not _may_fail(world, asked, code, str(message)):
+        return world.fail(f"{name} failed with {code}: {message}")
     return None
 
 
-def _may_fail(asked: Asked, code: object, service_breaks: bool) -> bool:
+def _may_fail(world: World, asked: Asked, code: object, message: str) -> bool:
     if code == "deadline_exceeded":
         return asked.new.deadline_s is not None
     if code == "server_error":
-        return POISON in asked.new.input or service_breaks
+        return POISON in asked.new.input or "worker was lost" in message or asked.id in world.failed_alone
     return code in ("context_length_exceeded", "out_of_memory") and len(asked.new.input) > 100

@@ -9,8 +9,10 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.adapt import AdaptersMap
 from psycopg.pq import TransactionStatus
-from sqlalchemy import Pool, event
+from psycopg.pq.abc import PGconn
+from sqlalchemy import Engine, Pool, event
 
 from models.connections import session
 from models.connections.bounded_connection import BoundedConnection
@@ -20,6 +22,11 @@ from tests.simulation.primitives import unix_time, world
 T = TypeVar("T")
 # An answer that does not come within this long may be waiting for a lock; longer than the server's deadlock_timeout.
 SUSPECTED_AFTER_MS = 4
+ENDED = psycopg.pq.PGconn.connect_start(b"")
+ENDED.finish()
+# A schedule depends on no real time; the simulation ends what is idle in a transaction by itself.
+NO_REAL_TIME = b"set lock_timeout = 0; set idle_in_transaction_session_timeout = 0; set statement_timeout = 0"
+HOLDS_S = (0.02, 0.2, 1.0, 3.0)
 IN_TRANSACTION = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 # The errors that a statement may meet, by class: SQLSTATE, and whether the connection is lost with it.
 ERRORS = {
@@ -43,6 +50,8 @@ class Server:
         self._connection = psycopg.connect(url, autocommit=True)
         self._clock_us = -1
         self.draw_error: Draw = lambda words: None
+        self.lost_commits = 0.0  # the probability that a commit takes place and loses its connection
+        self.holds = 0.0  # the probability that an actor stops within a transaction
 
     def sql(self, statement: Any, values: Any = None) -> list[Any]:
         """Runs a statement of the simulation itself, and returns its rows."""
@@ -70,6 +79,10 @@ class Server:
 
 
 _server: Server | None = None
+_engines: dict[str, Engine] = {}
+_spare: list[
+    PGconn
+] = []  # sessions of the server whose connections have ended: a new one costs as much as 50 statements
 
 
 def server() -> Server:
@@ -78,11 +91,18 @@ def server() -> Server:
     return _server
 
 
+def engine_of(name: str, make: Callable[[], Engine]) -> Engine:
+    """Returns an engine without connections, the same for each process of a name: it keeps its compiled statements."""
+    if name not in _engines:
+        _engines[name] = make()
+    _engines[name].dispose(close=False)
+    return _engines[name]
+
+
 class SimulatedCursor(psycopg.Cursor[Any]):
     """A cursor whose statements wait for their turn."""
 
     def execute(self, query: Any, *args: Any, **kwargs: Any) -> "SimulatedCursor":
-        """Executes a statement once the scheduler lets its actor go on, or raises the error that was drawn."""
         connection = self.connection
         assert isinstance(connection, SimulatedConnection)
         if connection.in_use and world().current is not None:
@@ -115,14 +135,32 @@ class SimulatedConnection(BoundedConnection):
             self.process = world().current.process  # type: ignore[union-attr]
             self.process.connections[self] = None
 
+    @classmethod
+    def connect(cls, *args: Any, context: Any = None, **kwargs: Any) -> Any:
+        if not _spare:
+            return super().connect(*args, context=context, **kwargs | {"connect_timeout": 60})
+        connection = cls(_spare.pop())
+        connection._adapters = AdaptersMap(context.adapters) if context else None
+        return connection
+
+    def close(self) -> None:
+        if self.closed or self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+            return super().close()
+        session, self.pgconn, self._closed = self.pgconn, ENDED, True
+        session.exec_(b"rollback")
+        session.exec_(b"discard all")
+        _spare.append(session)
+        return None
+
     def take_turn(self, words: str) -> None:
-        """Waits for the turn of the actor, and gives the server the time."""
+        """Waits for the turn of the actor, perhaps for long within a transaction, and gives the server the time."""
+        if self.pgconn.transaction_status in IN_TRANSACTION and world().chance(server().holds):
+            world().delay(world().current, world().random.choice(HOLDS_S))  # type: ignore[arg-type]
         world().statement(words)
         if not self.closed:
             server().set_clock(unix_time())
 
     def commit(self) -> None:
-        """Commits in its turn; the commit may fail, or succeed without an answer."""
         if not self.in_use or world().current is None or self.pgconn.transaction_status not in IN_TRANSACTION:
             return super().commit()
         actor = world().current
@@ -132,8 +170,9 @@ class SimulatedConnection(BoundedConnection):
             self.take_turn("commit")
         finally:
             actor.committing = None
-        if (error := self.error_of("commit")) is not None:
-            if STATES[error][1] and error != IDLE and world().chance(0.5):
+        lost = not self._lost_meanwhile and world().chance(server().lost_commits)
+        if (error := "connection lost" if lost else self.error_of("commit")) is not None:
+            if lost or (STATES[error][1] and error != IDLE and world().chance(0.5)):
                 world().tell("the commit took place, its answer was lost")
                 super().commit()
             self._fail_commit(error)
@@ -197,11 +236,9 @@ class SimulatedConnection(BoundedConnection):
         return bool(poll.poll(within_ms))
 
     def answered(self) -> bool:
-        """Returns whether the statement that waited for a lock has its answer."""
         return self.readable(0)
 
     def drop(self, committed: bool) -> None:
-        """Ends the connection as the server ends that of a killed client."""
         if self.closed:
             return
         if self.pgconn.transaction_status == TransactionStatus.ACTIVE:  # it waits for a lock
@@ -210,7 +247,7 @@ class SimulatedConnection(BoundedConnection):
                 pass
         if self.pgconn.transaction_status in IN_TRANSACTION:
             self.pgconn.exec_(b"commit" if committed else b"rollback")
-        self.pgconn.finish()
+        self.close()
 
     def end_idle(self) -> None:
         """Ends the transaction if it runs no statement; the next one learns that the connection is lost."""
@@ -229,5 +266,6 @@ def install(of: Server) -> None:
 
 
 def _checked_out(connection: Any, record: Any, proxy: Any) -> None:
-    if isinstance(connection, SimulatedConnection):
+    if isinstance(connection, SimulatedConnection) and not connection.in_use:
+        connection.pgconn.exec_(NO_REAL_TIME)
         connection.in_use = True

@@ -45,6 +45,22 @@ WATCH = f"""
         if new.status in ('completed', 'incomplete') and new.cancel_requested_at is not null then
             insert into broken values (new.id || ' was answered although it was cancelled');
         end if;
+        if old.status not in ('queued', 'in_progress')
+                and to_jsonb(new) - 'idempotency_key' <> to_jsonb(old) - 'idempotency_key' then
+            insert into broken values (new.id || ' changed after its end');
+        end if;
+        if new.attempts < (new.status in ('completed', 'incomplete'))::int then
+            insert into broken values (new.id || ' is ' || new.status || ' after ' || new.attempts || ' attempts');
+        end if;
+        if old.status = 'queued' and new.status = 'in_progress' and new.held then
+            insert into broken values (new.id || ' runs although it is held');
+        end if;
+        if old.status = 'in_progress' and new.status = 'in_progress' and old.batch_id <> new.batch_id then
+            insert into broken values (new.id || ' changed its batch while it ran');
+        end if;
+        if old.status = 'in_progress' and new.status = 'cancelled' and old.cancel_requested_at is null then
+            insert into broken values (new.id || ' was stopped before its worker knew');
+        end if;
         if new.status = 'queued' and new.cancel_requested_at is not null then
             insert into broken values (new.id || ' waits although it was cancelled');
         end if;
@@ -60,6 +76,14 @@ WATCH = f"""
         end if;
         return null;
     end $$;
+    create function watch_leads() returns trigger language plpgsql as $$
+    begin
+        if new.holder <> old.holder and (old.expires_at > clock_timestamp() or new.fence = old.fence) then
+            insert into broken values (new.holder || ' took the lead of ' || old.holder);
+        end if;
+        return null;
+    end $$;
+    create trigger watch_leads after update on leaderships for each row execute function watch_leads();
     create trigger watch_batches after update on batches for each row execute function watch_batches();
     create trigger watch_requests after update on requests for each row execute function watch_requests();
 """

@@ -21,13 +21,11 @@ _world: World | None = None
 
 
 def world() -> World:
-    """Returns the world that is simulated now."""
     assert _world is not None
     return _world
 
 
 def enter(new: World | None) -> None:
-    """Begins another simulation, or none."""
     global _world
     _world = new
 
@@ -39,7 +37,6 @@ class Lock:
         self._held = False
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Waits until the lock is free, and takes it."""
         if self._held and blocking:
             world().wait(lambda: not self._held, None if timeout < 0 else timeout)
         taken = not self._held
@@ -47,7 +44,6 @@ class Lock:
         return taken
 
     def release(self) -> None:
-        """Frees the lock."""
         self._held = False
 
     def __enter__(self) -> bool:
@@ -64,19 +60,15 @@ class Event:
         self._set = False
 
     def is_set(self) -> bool:
-        """Returns whether the flag is set."""
         return self._set
 
     def set(self) -> None:
-        """Sets the flag."""
         self._set = True
 
     def clear(self) -> None:
-        """Takes the flag back."""
         self._set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the flag is set, in simulated time."""
         return self._set or world().wait(self.is_set, timeout)
 
 
@@ -88,7 +80,6 @@ class Condition(Lock):
         self._notified = 0
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Frees the lock, waits for a notification, and takes the lock again."""
         seen = self._notified
         self.release()
         came = world().wait(lambda: self._notified > seen, timeout)
@@ -96,7 +87,6 @@ class Condition(Lock):
         return came
 
     def notify(self, n: int = 1) -> None:
-        """Lets the waiters look again."""
         self._notified += 1
 
     notify_all = notify
@@ -109,37 +99,36 @@ class SimpleQueue(Generic[T]):
         self._items: deque[T] = deque()
 
     def put(self, item: T) -> None:
-        """Adds an item."""
         self._items.append(item)
 
     def empty(self) -> bool:
-        """Returns whether nothing is queued."""
         return not self._items
 
     def get(self) -> T:
-        """Waits for an item, and takes it."""
         world().wait(lambda: bool(self._items), None)
         return self._items.popleft()
 
 
 def monotonic() -> float:
-    """Returns the simulated seconds, or the machine's between simulations."""
     return time.monotonic() if _world is None else 1000.0 + _world.now
 
 
 def unix_time() -> float:
-    """Returns the simulated Unix time."""
     return BEGINS_AT + world().now
 
 
 def sleep(seconds: float) -> None:
-    """Waits in simulated time."""
     world().wait(None, seconds)
 
 
 def uuid4() -> uuid.UUID:
-    """Returns an id that the seed decides: where instants are equal, ids decide who goes first."""
     return uuid.UUID(int=world().digits.getrandbits(128), version=4)
+
+
+def this_process() -> str:
+    current = world().current
+    assert current is not None
+    return f"{current.process.name}#{current.process.number}:1"
 
 
 REPLACED: dict[int, Any] = {
@@ -161,7 +150,6 @@ REPLACED |= {
 
 
 def install() -> None:
-    """Replaces what the product's loaded modules imported, and makes its threads actors."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in PRODUCT:
             _replace_in(module)
@@ -199,7 +187,6 @@ def _replace_in(module: ModuleType) -> None:
 
 
 def _replace_defaults(function: Any) -> None:
-    """Replaces what a function has as default values, or, of a dataclass, as default factories."""
     if not isinstance(function, FunctionType):
         return
     if function.__defaults__:

@@ -26,7 +26,10 @@ class Scenario:
     kills: float = 0.0
     freezes: float = 0.0
     delays: float = 0.0  # of one actor, as the system does that gives a thread no time
+    holds: float = 0.0  # delays within a transaction
+    twins: float = 0.0  # frozen processes that are replaced, and come back beside their successors
     errors: float = 0.0
+    lost_commits: float = 0.0
     lost_messages: float = 0.0
     repeated_messages: float = 0.0
     late_messages: float = 0.0
@@ -36,6 +39,7 @@ class Scenario:
     deadlines: float = 0.0
     cancels: float = 0.0
     drains: bool = False
+    chores: int = 1
     jobs: int = 0  # bulk jobs; with them, webhooks and sums of usage
     job_lines: int = 12
 
@@ -53,14 +57,17 @@ def drawn(seed: int) -> Scenario:
         planners=draw.choice((1, 2, 2)),
         workers=draw.choice((1, 2, 3)),
         predictor=draw.random() < 0.7,
-        clients=draw.choice((2, 4)),
-        requests=draw.choice((3, 6)),
+        clients=draw.choice((2, 3)),
+        requests=draw.choice((2, 5)),
         kv_tokens=draw.choice((150, 400, 1500)),
         arrive_within_s=draw.choice((0.5, 5.0, 20.0)),
         kills=often(0.001, 0.005),
         freezes=often(0.001, 0.004),
         delays=often(0.002, 0.02),
+        holds=often(0.01, 0.1),
+        twins=often(0.3, 0.8),
         errors=often(0.002, 0.02),
+        lost_commits=often(0.02, 0.15),
         lost_messages=often(0.02, 0.3),
         repeated_messages=often(0.02, 0.3),
         late_messages=often(0.02, 0.3),
@@ -68,34 +75,25 @@ def drawn(seed: int) -> Scenario:
         poison=often(0.0, 0.1),
         too_large=often(0.0, 0.05),
         deadlines=often(0.1, 0.5),
-        cancels=often(0.2, 0.6),
+        cancels=often(0.3, 0.8),
         drains=draw.random() < 0.5,
-        jobs=draw.choice((0, 0, 1, 2)),
-        job_lines=draw.choice((3, 12, 30)),
+        chores=draw.choice((1, 2)),
+        jobs=draw.choice((0, 0, 1, 1, 2)),
+        job_lines=draw.choice((2, 5, 12)),
     )
 
 
-LEAST = {"jobs": 0, "clients": 0}
-FAULTS = tuple(field.name for field in fields(Scenario) if field.default == 0.0 and field.name != "seed")
-
-
-def without(fault: str) -> dict[str, Any]:
-    """Returns the field of a fault that does not happen."""
-    return {fault: 0.0}
+FAULTS = [field.name for field in fields(Scenario) if isinstance(field.default, float) and not field.default]
+SIMPLER: dict[str, Any] = dict.fromkeys(FAULTS, 0.0) | {"drains": False, "predictor": False, "policy": "vs"}
+COUNTS = {"planners": 1, "workers": 1, "clients": 0, "requests": 1, "chores": 1, "jobs": 0, "job_lines": 1}
 
 
 def smaller(scenario: Scenario) -> Iterator[Scenario]:
-    """Yields scenarios with fewer actors, fewer requests or one kind of fault less."""
-    for name in FAULTS:
-        if getattr(scenario, name):
-            yield replace(scenario, **without(name))
-    if scenario.drains:
-        yield replace(scenario, drains=False)
-    if scenario.predictor:
-        yield replace(scenario, predictor=False)
-    for name in ("planners", "workers", "clients", "requests", "jobs", "job_lines"):
-        if getattr(scenario, name) > LEAST.get(name, 1):
+    """Yields scenarios with one kind of fault less, fewer actors or fewer requests."""
+    for name, value in SIMPLER.items():
+        if getattr(scenario, name) != value:
+            yield replace(scenario, **{name: value})
+    for name, least in COUNTS.items():
+        if getattr(scenario, name) > least:
             fewer: dict[str, Any] = {name: getattr(scenario, name) - 1}
             yield replace(scenario, **fewer)
-    if scenario.policy != "vs":
-        yield replace(scenario, policy="vs")

@@ -14,11 +14,10 @@ from tests.simulation.primitives import world
 MODEL = "scripted"
 EOS = 0
 POISON = "poison"  # a prompt with this word ends its engine
-LONGEST = 60
+LONGEST = 30
 
 
 def true_answer(prompt: str) -> str:
-    """Returns the answer to a prompt: letters that depend on it, at most LONGEST of them."""
     draw = random.Random(prompt)
     return "".join(draw.choice("abcdefgh") for _ in range(draw.randint(1, LONGEST)))
 
@@ -29,7 +28,6 @@ class ScriptedTokens:
     def encode_request(
         self, instructions: str, input: str, turns: Sequence[Turn], ending: ChatEnding = NEXT_TURN
     ) -> list[int]:
-        """Returns the letters' numbers."""
         return [ord(letter) for letter in input]
 
     name = MODEL
@@ -37,19 +35,15 @@ class ScriptedTokens:
     takes_tools = reads_clock = thinks = False
 
     def encode_raw(self, text: str) -> list[int]:
-        """Returns the letters' numbers."""
         return [ord(letter) for letter in text]
 
     def answer_form(self, prompt_ids: Sequence[int], begun: str = "") -> AnswerForm:
-        """Returns plain text."""
         return PLAIN
 
     def decode(self, ids: Sequence[int], *, continues: bool = False) -> str:
-        """Returns the letters."""
         return "".join(map(chr, ids))
 
     def count(self, text: str) -> int:
-        """Returns the number of letters."""
         return len(text)
 
 
@@ -62,11 +56,9 @@ class Row:
 
     @property
     def prompt(self) -> str:
-        """The prompt's text."""
         return "".join(map(chr, self.asked.prompt_ids))
 
     def grow(self) -> FinishedRow | None:
-        """Gives the row its next token; returns it if that was the last one."""
         answer = true_answer(self.prompt)
         self.ids.append(ord(answer[len(self.ids)]) if len(self.ids) < len(answer) else EOS)
         if self.ids[-1] == EOS:
@@ -74,7 +66,6 @@ class Row:
         return self.finished("limit") if len(self.ids) == self.asked.limit else None
 
     def finished(self, reason: FinishReason) -> FinishedRow:
-        """Returns the row as it leaves."""
         return FinishedRow(self.asked.id, tuple(self.ids), reason)
 
 
@@ -91,17 +82,14 @@ class ScriptedEngine:
 
     @property
     def rows(self) -> dict[str, int]:
-        """The generated tokens of the running rows."""
         return {name: len(row.ids) for name, row in self._rows.items()}
 
     @property
     def kv_bytes(self) -> int:
-        """The tokens that the rows hold, as a rectangle."""
         lengths = [len(row.asked.prompt_ids) + len(row.ids) for row in self._rows.values()]
         return len(lengths) * max(lengths, default=0)
 
     def insert(self, sequences: Sequence[Any]) -> None:
-        """Adds rows, or raises OutOfMemory."""
         before = dict(self._rows)
         self._rows.update((one.id, Row(one, list(one.generated_ids))) for one in sequences)
         if (needed := self.kv_bytes) > self._budget:
@@ -113,12 +101,11 @@ class ScriptedEngine:
                 world().fail(f"{row.asked.id} came with tokens that are not of its answer")
 
     def step(self) -> list[FinishedRow]:
-        """Gives each row its next token, after the time of a step."""
         world().wait(None, self._step_s)
         if any(POISON in row.prompt for row in self._rows.values()):
-            raise RuntimeError("a poisonous prompt")
+            raise self._failure("a poisonous prompt")
         if self._rows and self._fails():
-            raise RuntimeError("the device failed")
+            raise self._failure("the device failed")
         if (needed := self.kv_bytes + len(self._rows)) > self._budget:
             raise OutOfMemory(needed, self._budget)
         ended = [done for row in self._rows.values() if (done := row.grow()) is not None]
@@ -127,13 +114,17 @@ class ScriptedEngine:
             del self._rows[one.id]
         return ended
 
+    def _failure(self, words: str) -> RuntimeError:
+        if len(self._rows) == 1:
+            world().failed_alone.update(self._rows)
+        return RuntimeError(words)
+
     def run(
         self,
         sequences: Sequence[Any],
         iteration_limit: int | None = None,
         on_progress: Callable[[list[FinishedRow]], None] = lambda rows: None,
     ) -> tuple[list[FinishedRow], RunFigures]:
-        """Serves a batch to its end, or for `iteration_limit` steps."""
         self._rows.clear()
         if any(one.id == "trial" for one in sequences):
             return [FinishedRow("trial", (1,), "limit")], RunFigures()
@@ -148,16 +139,13 @@ class ScriptedEngine:
         return [results[one.id] for one in sequences], self.figures
 
     def generated(self, since: Mapping[str, int]) -> dict[str, Generated]:
-        """Returns the newest tokens of running rows."""
         running = {name: self._rows[name] for name in since if name in self._rows}
         return {name: Generated(tuple(row.ids[since[name] :]), None, ()) for name, row in running.items()}
 
     def remove(self, sequence_id: str) -> FinishedRow | None:
-        """Ends a row."""
         row = self._rows.pop(sequence_id, None)
         return None if row is None else row.finished("removed")
 
     def preempt(self, sequence_id: str) -> DecodingRequest:
-        """Takes a row out."""
         row = self._rows.pop(sequence_id)
         return replace(row.asked, generated_ids=tuple(row.ids))

@@ -27,7 +27,7 @@ from tasks.serving.batches.lease_heartbeat import LeaseTerms
 from tasks.serving.batches.served_model import ServedModel
 from tasks.serving.results.live_tokens import LiveRows
 from tests.simulation.actors import Process, World
-from tests.simulation.connections import Server
+from tests.simulation.connections import Server, engine_of
 from tests.simulation.scenario import Scenario
 from tests.simulation.scripted_engine import MODEL, POISON, ScriptedEngine, ScriptedTokens, true_answer
 from tests.simulation.side_work import Chores, Job
@@ -103,6 +103,7 @@ class Asked:
     id: str | None = None
     cancel_sent: bool = False
     cancelled: bool = False  # the service has confirmed the cancel
+    runs: bool = False
     ended: str | None = None
 
 
@@ -128,13 +129,14 @@ class Service:
             self._add(f"w{number}", self._worker)
         if self.scenario.predictor:
             self._add("predictor", self._predictor)
-        self.chores = Chores(self.world, self.url, self.scenario, self.server)
-        if self.scenario.jobs:
-            self._add("chores", self.chores.start)
+        self.chores = Chores(self.world, self._engine, self.scenario, self.server)
+        for number in range(self.scenario.chores if self.scenario.jobs else 0):
+            self._add(f"chores-{number}", self.chores.start)
         for number in range(self.scenario.clients):
             self._client(number)
         for number in range(self.scenario.jobs):
-            process, engine = self.world.process(f"uploader-{number}"), make_engine(self.url, pool_size=1, name="web")
+            process = self.world.process(f"uploader-{number}")
+            engine = self._engine(process, "web", pool_size=1)
             job = partial(self.chores.send_job, engine, Job(self.scenario.job_lines), self._again, f"job{number}")
             self.world.spawn("job", job, process)
 
@@ -143,7 +145,9 @@ class Service:
         self._start(name)
 
     def _start(self, name: str) -> None:
-        process = self.living[name] = self.world.process(name)
+        used = {one.process.number for one in self.world.actors if one.process.name == name and not one.done}
+        number = next(number for number in range(len(used) + 1) if number not in used)
+        process = self.living[name] = self.world.process(name, number)
         self.world.spawn("main", partial(self._try, name, process), process)
 
     def _try(self, name: str, process: Process) -> None:
@@ -153,18 +157,27 @@ class Service:
             self.end(process, "does not start")
 
     def end(self, process: Process, why: str) -> None:
-        """Ends a process, and starts it again after a while."""
-        pause_s = self.world.random.choice((0.1, 1.0, 12.0)) * (0.5 + self.world.random.random())
-        self.broker.workers.pop(process.name, None)
-        self.broker.kicks.pop(process.name, None)
-        self.living.pop(process.name, None)
+        self.world.condemn(process, why)
+        if self.living.get(process.name) is not process:
+            return
+        pause_s = self.world.random.choice((0.1, 1.0, 8.0)) * (0.5 + self.world.random.random())
+        self._forget(process)
 
         def supervise() -> None:
             self.world.wait(None, pause_s)
             self._start(process.name)
 
-        self.world.condemn(process, why)
         self.world.spawn(f"supervises {process.name}", supervise, self._outside)
+
+    def replace(self, process: Process) -> None:
+        """Starts the successor of a frozen process, which will come back."""
+        self._forget(process)
+        self._start(process.name)
+
+    def _forget(self, process: Process) -> None:
+        self.broker.workers.pop(process.name, None)
+        self.broker.kicks.pop(process.name, None)
+        self.living.pop(process.name, None)
 
     @property
     def waiting(self) -> bool:
@@ -172,20 +185,27 @@ class Service:
         ends = [one.ended for one in self.asked] + [one.ended for one in self.chores.jobs]
         return None in ends
 
+    def _engine(self, process: Process, name: str, **terms: Any) -> Engine:
+        return engine_of(
+            f"{process.name} {process.number} {name}",
+            partial(make_engine, self.url, name=name, pool_timeout_s=0.0, **terms),
+        )
+
     # the processes, each as its `main` function makes it
 
     def _planner(self, process: Process) -> None:
         rules = PlannerRules(self.scenario.policy, PolicySettings(), predictor_grace_s=2 * TICK_S)
-        leader = Leader(planner_database(self.url), rules)
+        leader = Leader(engine_of(f"{process.name} {process.number}", partial(planner_database, self.url)), rules)
         steps = PlannerLoop(leader, self.broker, PlanQueue(), TICK_S)  # type: ignore[arg-type]
-        self.broker.kicks[process.name] = steps.on_kick
+        if self.living.get(process.name) is process:
+            self.broker.kicks[process.name] = steps.on_kick
         steps.loop.start()
 
     def _worker(self, process: Process) -> None:
         budget = self.scenario.kv_tokens
         name = process.name
-        database = make_engine(self.url, pool_size=300, name=name, generic_plans=True)
-        renewals = make_engine(self.url, pool_size=1, name=name, autocommit=True, generic_plans=True, durable=False)
+        database = self._engine(process, "worker", pool_size=300, generic_plans=True)
+        renewals = self._engine(process, "renewals", pool_size=1, autocommit=True, generic_plans=True)
         memory, curves = KvMemory(budget, 1), ProfiledCurves(CURVES)
         served = ServedModel(
             lambda: ScriptedEngine(budget, STEP_S, lambda: self.world.chance(self.scenario.engine_failures)),
@@ -195,23 +215,25 @@ class Service:
         runner = BatchRunner(
             database,
             served,
-            LeaseTerms(),
+            LeaseTerms(heartbeat_s=1.0),
             renewals,
             self.broker.kick_planner,
             on_broken=lambda reason: self.end(process, reason),
             live_rows=LiveRows(lambda tokens: None),
         )
         runner.start()
-        self.broker.workers[name] = process, runner.serve
+        if self.living.get(name) is process:
+            self.broker.workers[name] = process, runner.serve
         if self.scenario.drains:
             self.world.wait(None, 5.0 + 60.0 * self.world.random.random())
             self.world.tell(f"{name} drains")
-            del self.broker.workers[name]
+            if self.living.get(name) is process:
+                del self.broker.workers[name]
             runner.stop()
             self.end(process, "has drained")
 
     def _predictor(self, process: Process) -> None:
-        engine = make_engine(self.url, pool_size=1, name="predictor", durable=False)
+        engine = self._engine(process, "predictor", pool_size=1)
         while True:
             try:
                 with engine.begin() as connection:
@@ -223,7 +245,7 @@ class Service:
                     request_predictions.write_predictor_heartbeat(connection, "v1", bool(claimed))
             except SQLAlchemyError:
                 self.world.tell("predicts nothing now")
-            self.world.wait(None, 1.0)
+            self.world.wait(None, 1.9)
 
     def _length(self, prompt: str, limit: int) -> tuple[int, int]:
         median = max(1, len(true_answer(prompt)) + self.world.random.randint(-8, 8))
@@ -234,7 +256,7 @@ class Service:
     def _client(self, number: int) -> None:
         process = self.world.process(f"client-{number}")
         tenant = f"tenant-{number % 2}"
-        engine = make_engine(self.url, pool_size=20, name="web")  # none of its calls waits for a connection
+        engine = self._engine(process, "web", pool_size=20)  # none of its calls waits for a connection
         for place in range(self.scenario.requests):
             asked = Asked(self._new(tenant, f"{number}.{place}"), f"{number}.{place}")
             self.asked.append(asked)
@@ -247,9 +269,9 @@ class Service:
             prompt += POISON
         if self.world.chance(scenario.too_large):
             prompt += "y" * scenario.kv_tokens
-        tier: Any = draw.choice(("default", "default", "flex", "priority"))
+        tier: Any = draw.choice(("default", "flex", "priority", "priority"))
         deadline_s = draw.choice((5.0, 20.0)) if self.world.chance(scenario.deadlines) else None
-        limit = draw.choice((4, 30, 80))
+        limit = draw.choice((3, 15, 40))
         size = len(prompt)
         new = NewRequest(tenant, MODEL, draw.choice(("a", "b")), "", prompt, {}, size, size, limit, tier=tier)
         return replace(new, deadline_s=deadline_s, priority=draw.choice((0, 0, 1)))
@@ -262,10 +284,14 @@ class Service:
         asked.id = view.request.id
         self.broker.kick_planner()
         if self.world.chance(self.scenario.cancels):
-            self.world.wait(None, draw.choice((0.0, 0.3, 3.0, 10.0)) * draw.random())
+            looks = draw.choice((0, 4, 20, 20))
+            while looks and not asked.runs and asked.ended is None:  # most cancels meet a running request
+                self.world.wait(None, 0.5)
+                self._again(partial(self._poll, engine, asked))
+                looks -= 1
             self._again(partial(self._cancel, engine, asked))
         while asked.ended is None:
-            self.world.wait(None, draw.choice((1.0, 3.0, 8.0)))
+            self.world.wait(None, draw.choice((0.5, 2.0, 4.0)))
             self._again(partial(self._poll, engine, asked))
 
     def _again(self, call: Callable[[], Any]) -> Any:
@@ -297,7 +323,9 @@ class Service:
                 self.world.fail(f"{asked.key} is shown to another tenant")
             view = client_requests.fetch(session, asked.new.tenant, asked.id)
         if view is None:
-            self.world.fail(f"{asked.key} was accepted and is gone")
-        elif view.request.status.final:
+            return self.world.fail(f"{asked.key} was accepted and is gone")
+        asked.runs = view.request.status.value == "in_progress"
+        if view.request.status.final:
             asked.ended = view.request.status.value
             self.world.tell(f"{asked.key} ended {asked.ended}")
+        return None

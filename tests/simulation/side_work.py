@@ -12,14 +12,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from models.bulk import bulk_jobs, stored_files
 from models.bulk.bulk_jobs import NewBulkJob
 from models.bulk.bulk_tables import BulkStatus
-from models.connections.session import make_engine, make_sessions
+from models.connections.session import make_sessions
 from models.tenants import usage
 from models.webhooks import webhook_deliveries
 from models.webhooks.webhook_deliveries import DeliveryResult
 from protocol.limits.prompt_limits import PromptLimits
 from tasks.chores.job_progress import update_jobs
 from tasks.chores.line_feeder import LineFeeder
-from tasks.chores.webhook_delivery import retry_in_s
 from tasks.chores.webhook_sender import CLAIM_S, EACH, EACH_FAILING, EACH_TENANT, GIVE_UP_AFTER_S, MOST_AT_ONCE
 from tests.simulation.actors import Process, World
 from tests.simulation.connections import Server
@@ -33,6 +32,7 @@ ENDPOINT = """
     insert into webhook_endpoints (id, tenant, url, events, secret)
     values ('we_1', %s, 'https://receiver.example', %s, 'whsec_c2VjcmV0')
 """
+RETRY_S = 3.0  # between two attempts to deliver an event
 # With this few places, a job's lines come in several steps, beside the tenant's own requests.
 MOST_REQUESTS = 8
 
@@ -50,16 +50,17 @@ class Job:
 class Chores:
     """The parts of the process `chores`, and the world outside that they serve."""
 
-    def __init__(self, world: World, url: str, scenario: Scenario, server: Server) -> None:
-        self._world, self._url, self._scenario = world, url, scenario
+    def __init__(self, world: World, engine: Callable[..., Engine], scenario: Scenario, server: Server) -> None:
+        self._world, self._engine, self._scenario = world, engine, scenario
         self.received: Counter[str] = Counter()  # events by their id
         self.jobs: list[Job] = []
         self.receiver_fails = scenario.errors > 0
-        server.sql(ENDPOINT, (TENANT, EVENTS))
+        if scenario.jobs:  # otherwise nobody delivers
+            server.sql(ENDPOINT, (TENANT, EVENTS))
 
     def start(self, process: Process) -> None:
         """Starts the process's loops."""
-        bulk = make_engine(self._url, pool_size=1, name="bulk")
+        bulk = self._engine(process, "bulk", pool_size=1)
         limits = PromptLimits(MODEL, ScriptedTokens(), 5000, 60)  # type: ignore[arg-type]
         feeder = LineFeeder(bulk, lambda: limits, max_requests=MOST_REQUESTS, max_tokens=10**6, max_bytes=10**8)
 
@@ -67,12 +68,12 @@ class Chores:
             feeder.feed(10.0)
             update_jobs(bulk, 5.0)
 
-        upkeep = make_engine(self._url, pool_size=1, name="upkeep")
-        webhooks = make_engine(self._url, pool_size=1, name="webhooks", autocommit=True)
+        upkeep = self._engine(process, "upkeep", pool_size=1)
+        webhooks = self._engine(process, "webhooks", pool_size=1, autocommit=True)
         for name, work, every_s in (
-            ("bulk", work_on_bulk_jobs, 1.0),
+            ("bulk", work_on_bulk_jobs, 1.9),
             ("usage", partial(self._fold, upkeep), 10.0),
-            ("webhooks", partial(self._deliver, webhooks), 1.0),
+            ("webhooks", partial(self._deliver, webhooks), 1.9),
         ):
             self._world.spawn(name, partial(self._repeat, work, every_s), process)
 
@@ -99,7 +100,7 @@ class Chores:
             fails = self.receiver_fails and self._world.chance(0.3)
             if not fails or self._world.chance(0.5):  # a receiver may take an event and fail to say so
                 self.received[one.event_id] += 1
-            retry_s = retry_in_s(one.attempts) if fails else None
+            retry_s = RETRY_S if fails else None
             status = 500 if fails else 200
             results.append(DeliveryResult(one.id, one.endpoint_id, one.attempts, status, None, retry_s))
         if results:
@@ -114,7 +115,7 @@ class Chores:
         self.jobs.append(job)
         self._world.wait(None, draw.random() * 10.0)
         again(partial(self._create, engine, job, name))
-        if draw.random() < 0.3:
+        if draw.random() < 0.6:
             self._world.wait(None, 5.0 * draw.random())
             again(partial(self._change, engine, job, bulk_jobs.pause_job))
             self._world.wait(None, 10.0 * draw.random())
@@ -140,7 +141,7 @@ class Chores:
             job.id = bulk_jobs.create_job(session, new, 10).id
 
     def _body(self, prompt: str) -> dict[str, object]:
-        return {"model": MODEL, "prompt": prompt, "max_tokens": self._world.random.choice((4, 60)), "temperature": 0}
+        return {"model": MODEL, "prompt": prompt, "max_tokens": self._world.random.choice((3, 40)), "temperature": 0}
 
     def _change(self, engine: Engine, job: Job, change: Callable[..., bool]) -> bool:
         assert job.id is not None

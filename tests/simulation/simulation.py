@@ -8,6 +8,8 @@ from time import process_time
 import structlog
 
 from models.connections import session
+from models.planning import leadership
+from tasks.planning import forecasts
 from tests.simulation import connections, primitives
 from tests.simulation.actors import Actor, World
 from tests.simulation.checks import check_at_the_end, check_now
@@ -54,7 +56,7 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
             return None
         return world.random.choice(tuple(ERRORS))
 
-    server.draw_error = draw_error
+    server.draw_error, server.holds, server.lost_commits = draw_error, scenario.holds, scenario.lost_commits
     world.settle = server.settle
     service = Service(world, url, scenario, server)
 
@@ -69,9 +71,10 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
             service.end(process, "is killed")
         elif world.chance(scenario.freezes):
             world.freeze(process, world.random.choice(FREEZES_S), session.IDLE_IN_TRANSACTION_S)
+            if world.chance(scenario.twins):
+                service.replace(process)
         elif world.chance(scenario.delays):
-            actor.not_before = world.now + world.random.choice(DELAYS_S)
-            world.tell(f"{actor.name} is delayed for {actor.not_before - world.now:g} s")
+            world.delay(actor, world.random.choice(DELAYS_S))
 
     world.faults = fault
     try:
@@ -79,6 +82,7 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
             world.run(min(world.now + LOOK_EVERY_S, scenario.until_s))
             check_now(world, server)
         faulty, world.faults = False, lambda actor: None
+        server.holds = server.lost_commits = 0.0
         scripted_faults_end(service)
         calm_until = world.now + scenario.calm_s
         while not world.failures and world.now < calm_until and service.waiting:
@@ -127,5 +131,8 @@ def prepare(url: str) -> Server:
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)  # what a killed connection cannot do any more
     server = Server(url)
     connections.install(server)
+    # forecasts run no statement, and took half of a schedule's CPU time: each leader makes one alone
+    setattr(forecasts, "EVERY_S", 1e9)  # noqa: B010
+    setattr(leadership, "this_process", primitives.this_process)  # noqa: B010
     primitives.install()
     return server

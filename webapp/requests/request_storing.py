@@ -100,11 +100,11 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
         limits.check_served(new.served_by, state.unserved_s, state.unserved)
     if new.kind != "answer":  # it generates no text
         return new
-    application, times = scoped_application(new.tenant, new.application), context.response_times.get()
+    times = context.response_times.get()
     if context.backlog_limit.limits_of(new.tenant).generated_tokens_per_minute is not None:
+        application = scoped_application(new.tenant, new.application)
         expected = times.answer_tokens(application, new.input_tokens, new.limit_tokens)
         new = replace(new, charged_tokens=new.limit_tokens if expected is None else max(1, math.ceil(expected)))
     if new.tier in BACKGROUND_TIERS:  # background work gets no forecast here
         return new
-    eta = times.eta(application, new.input_tokens, new.limit_tokens, new.served_by, snapshot)
-    return replace(new, eta=eta)
+    return replace(new, eta=times.eta(new, snapshot, time.time()))

@@ -18,18 +18,20 @@ from webapp.waiting.patience import Patience
 from webapp.waiting.waiting_calls import WaitingCall
 
 RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")  # as `models/request_ids.py` makes them
+KINDS = {"msg_": "Message", "chatcmpl-": "Chat completion"}  # by the beginnings of their ids
 
 log = structlog.get_logger()
 
 
-def find_request(context: AppContext, tenant: str, id: str) -> RequestView:
-    """Returns a request of this tenant; raises NotFound."""
-    require_response_id(id)
-    with context.sessions() as session:
-        view = client_requests.fetch(session, tenant, id)
-    if view is None:
-        raise response_not_found(id)
-    return view
+def find_request(context: AppContext, tenant: str, id: str, prefix: str = "resp_") -> RequestView:
+    """Returns a request of this tenant; raises NotFound. Chats and messages have ids with another `prefix`."""
+    stored_id = id.replace(prefix, "resp_", 1)
+    if RESPONSE_ID.fullmatch(stored_id):
+        with context.sessions() as session:
+            view = client_requests.fetch(session, tenant, stored_id)
+        if view is not None:
+            return view
+    raise response_not_found(id)
 
 
 def require_response_id(id: str) -> None:
@@ -40,7 +42,8 @@ def require_response_id(id: str) -> None:
 
 def response_not_found(id: str) -> NotFound:
     """Returns the error for an id that this tenant does not have."""
-    return NotFound(f"Response with id '{id[:80]}' not found.", param="id", code="response_not_found")
+    kind = next((kind for prefix, kind in KINDS.items() if id.startswith(prefix)), "Response")
+    return NotFound(f"{kind} with id '{id[:80]}' not found.", param="id", code="response_not_found")
 
 
 def find_and_wait(context: AppContext, tenant: str, id: str, patience: Patience) -> RequestView:

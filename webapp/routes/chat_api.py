@@ -1,13 +1,18 @@
 """/v1/chat/completions and /v1/completions, which wait; each answer can be read under /v1/responses, too."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
+from time import monotonic
 
 from apiflask import APIBlueprint
 from flask import Response as FlaskResponse
 from flask import request
 
 from models import client_requests
+from models.client_requests import RequestView
+from models.planning.queue_position import QueuePlace, place_in_stream
 from models.tables import RequestStatus
 from protocol.chat.chat_answers import chat_completion_of, completion_of
 from protocol.chat.chat_objects import (
@@ -55,7 +60,7 @@ def chat(json_data: CreateChatCompletion) -> FlaskResponse:
 @api.doc(summary="List answered chats", security="ApiKey", responses=[400, 401, 403, 429, 503])
 def list_chats(query_data: ChatListQuery) -> ChatCompletionList:
     """Lists stored answers as chats, one choice each; `after` takes the last id of the page before."""
-    after, oldest_first = stored_id(query_data.after or "") or None, query_data.order == "asc"
+    after, oldest_first = (query_data.after or "").replace("chatcmpl-", "resp_", 1) or None, query_data.order == "asc"
     read = partial(
         client_requests.page,
         tenant=current_tenant(),
@@ -75,16 +80,11 @@ def list_chats(query_data: ChatListQuery) -> ChatCompletionList:
 @api.doc(summary="Retrieve an answered chat", security="ApiKey", responses=[400, 401, 403, 404, 429, 502, 503])
 def retrieve_chat(id: str) -> FlaskResponse:
     """Returns a stored answer as a chat with one choice."""
-    view = find_request(current_context(), current_tenant(), stored_id(id))
+    view = find_request(current_context(), current_tenant(), id, "chatcmpl-")
     require_answer(view)
     if view.request.status not in ANSWERED or view.request.kind != "answer":
         raise response_not_found(id)
     return json_answer(chat_completion_of([view]))
-
-
-def stored_id(id: str) -> str:
-    """Returns the id of the stored request that answered a chat."""
-    return id.replace("chatcmpl-", "resp_", 1)
 
 
 @api.post("/completions")
@@ -104,7 +104,18 @@ def stream_chunks(
     submissions: Sequence[Submission], kind: ChunkKind, body: CommonFields, answers_a_prompt: int
 ) -> FlaskResponse:
     """Returns the answers as server-sent events."""
-    count = current_context().prompt_limits.of(body.model).prompt_format.count if body.counts_usage else None
-    shown = ShownUsage(answers_a_prompt, body.includes_usage, count)
-    streams = submit_and_stream_all(current_context(), submissions, connection_of(request))
+    context, began = current_context(), monotonic()
+
+    def present(view: RequestView) -> tuple[RequestView, QueuePlace]:
+        now = replace(view, now=view.now + timedelta(seconds=monotonic() - began))
+        return now, place_in_stream(now, context.queue_snapshot.get())
+
+    shown = ShownUsage(
+        answers_a_prompt,
+        at_end=body.includes_usage,
+        in_chunks=body.counts_usage,
+        count=context.prompt_limits.of(body.model).prompt_format.count,
+        present=present if body.includes_progress else None,
+    )
+    streams = submit_and_stream_all(context, submissions, connection_of(request))
     return event_stream(streams, lambda: chunks(streams, kind, shown))

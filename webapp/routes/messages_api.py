@@ -45,7 +45,7 @@ def message(json_data: CreateMessage) -> FlaskResponse:
 @api.doc(summary="Retrieve a message", security="ApiKey", responses=[400, 401, 403, 404, 429, 502, 503])
 def retrieve(id: str) -> FlaskResponse:
     """Returns a stored answer as a message; its `stop_reason` is null until it has ended."""
-    view = find_request(current_context(), current_tenant(), id.replace("msg_", "resp_", 1))
+    view = find_request(current_context(), current_tenant(), id, "msg_")
     require_answer(view)
     if view.request.kind != "answer":
         raise response_not_found(id)

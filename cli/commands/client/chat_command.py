@@ -26,9 +26,18 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters, w
 class Chat:
     """A conversation; leaves out each question whose answer was cancelled or failed, and that answer."""
 
-    def __init__(self, client: Client, fields: Json, show: Callable[[str, bool], None]) -> None:
-        """Call `show` with each piece of an answer and whether it is a thought; send `fields` with every request."""
-        self._client, self._fields, self._show = client, fields, show
+    def __init__(
+        self,
+        client: Client,
+        fields: Json,
+        show: Callable[[str, bool], None],
+        expect: Callable[[float | None], None] = lambda eta_s: None,
+    ) -> None:
+        """Call `show` with each piece of an answer and whether it is a thought; send `fields` with every request.
+
+        `expect` is called with the seconds until the whole answer is expected, None if that is not known.
+        """
+        self._client, self._fields, self._show, self._expect = client, fields, show, expect
         self._turns: list[Json] = []
 
     def obey(self, line: str) -> str | None:
@@ -54,6 +63,7 @@ class Chat:
                     kind = event["type"]
                     if kind == "response.created":
                         request_id = event["response"]["id"]
+                        self._expect(event["response"]["magnus"]["eta_s"])
                     elif kind in DELTAS:
                         first_s = time.monotonic() - asked_at if first_s is None else first_s
                         if thinks and not DELTAS[kind]:
@@ -108,7 +118,12 @@ def chat(client: Client, model: str | None, **options: Any) -> None:
             click.echo(piece, nl=False)
 
     given = {name: value for name, value in options.items() if value is not None}
-    conversation = Chat(client, {"model": model or client.model(), "truncation": "auto", **given}, show)
+
+    def expect(eta_s: float | None) -> None:
+        if terminal and eta_s is not None and eta_s >= 1:
+            click.secho(f"[the whole answer in about {eta_s:.0f} s]", dim=True, err=True)
+
+    conversation = Chat(client, {"model": model or client.model(), "truncation": "auto", **given}, show, expect)
     try:
         for line in typed_lines() if terminal else sys.stdin:
             if line.strip():

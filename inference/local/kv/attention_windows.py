@@ -33,6 +33,7 @@ class Window:
         return (positions >= self.first(positions)[:, None]) & (positions <= positions[:, None])
 
 
+INDEXER = "indexer"  # chooses the tokens that a layer attends to (DeepSeek V3.2), and caches keys of its own for that
 STATES = ("conv", "linear_attention")  # kinds of layers that keep a state for a row instead of keys and values
 
 Windows = Mapping[str, Window | None]  # the window of each kind of layer, under transformers' name; empty if none
@@ -90,12 +91,14 @@ def described(kinds: Sequence[str], windows: Windows) -> str:
     for kind in kinds:
         window = windows.get(kind)
         shape = "in chunks" if window is not None and window.in_chunks else "to windows"
-        if kind not in (*STATES, "dummy"):
+        if kind not in (*STATES, "dummy", INDEXER):
             reaches["to all tokens" if window is None else f"{shape} of {window.tokens}"] += 1
         if kind in (*STATES, "hybrid", "hybrid_sliding"):
             others["with a state for each row"] += 1
         if kind == "dummy":
             others["without a cache of its own"] += 1
+        if kind == INDEXER:
+            others["with an indexer"] += 1
     told = [(count, reach) for reach, count in (*reaches.items(), *others.items())]
     if not told:
         return "no layers"

@@ -3,6 +3,7 @@
 import mmap
 import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -53,15 +54,18 @@ class LayerSlots(NamedTuple):
 class KvLayout:
     """The shape of a token in each layer's cache, the bytes of a row's states, and the layers' windows.
 
+    Behind the layers stand the caches of their indexers, which have keys only and the kind INDEXER.
+
     With `alibi`, the model computes positions from a mask of two dimensions.
     """
 
-    shapes: tuple[LayerShape, ...]  # one for each layer
+    shapes: tuple[LayerShape, ...]  # one for each layer, and then for each indexer
     dtype: torch.dtype
     device: torch.device
-    kinds: tuple[str, ...] = ()  # the kind of each layer
+    kinds: tuple[str, ...] = ()  # the kind of each of them
     windows: Windows = field(default_factory=dict)  # the window of each kind of layer
     alibi: bool = False
+    indexers: Mapping[int, int] = field(default_factory=dict)  # the place of each layer's indexer among the shapes
     state_bytes: int = 0  # the bytes of a row's states, which convolutions and linear attention keep instead of tokens
 
     @property

@@ -250,9 +250,9 @@ class KvCache(RowStates):
         for side, tensor in enumerate((self._keys[layer_idx], self._values[layer_idx])):
             states = read[side]
             if cached := self._cached:  # read first, because the states may be written over a window's oldest tokens
-                held = tensor.index_select(0, cached[of].view(-1)).view(*cached[of].shape, -1)
+                held = tensor.index_select(0, cached[of].view(-1)).view(*cached[of].shape, tensor.shape[-1])
                 read[side] = torch.cat([held, states], 2)
-            written = states.reshape(-1, states.shape[-1])
+            written = states.reshape(states.shape[:-1].numel(), states.shape[-1])
             if unpadded is not None:
                 written = written.index_select(0, unpadded)
             tensor.index_copy_(0, slots, written)
@@ -260,6 +260,11 @@ class KvCache(RowStates):
             return self._views[layer_idx]
         self.prefilled_layers += 1
         return read[0], read[1]
+
+    def update_indexer(self, indexer_key_states: Tensor, layer_idx: int) -> Tensor:
+        """Writes the keys [rows, tokens, dim] of a layer's indexer; returns those of all tokens it chooses from."""
+        keys = indexer_key_states.unsqueeze(1)
+        return self.update(keys, keys[..., :0], self.layout.indexers[layer_idx])[0].squeeze(1)
 
     def row_copy(self, row: int, length: int) -> RowCopy:
         """Returns a copy of a row's first `length` tokens, without those to which its next token does not attend."""

@@ -8,6 +8,7 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import (
     DummyLayer,
+    DynamicIndexedLayer,
     DynamicLayer,
     DynamicSlidingWindowLayer,
     LinearAttentionAndFullAttentionLayer,
@@ -16,12 +17,14 @@ from transformers.cache_utils import (
 )
 
 from inference.engine_errors import UnsupportedModel
-from inference.local.kv.attention_windows import layer_kinds
+from inference.local.kv.attention_windows import INDEXER, layer_kinds
 from inference.local.kv.kv_budget import KvLayout, LayerShape
-from inference.local.loading.decoding_check import ELSEWHERE, row_dependence
+from inference.local.loading.architecture_faults import architecture_fault
+from inference.local.loading.decoding_check import ELSEWHERE
 
 SERVED_LAYERS = (  # they cache keys and values of all tokens or of a window, a state for each row, both, or nothing
     DynamicLayer,
+    DynamicIndexedLayer,
     DynamicSlidingWindowLayer,
     LinearAttentionLayer,
     LinearAttentionAndFullAttentionLayer,
@@ -35,8 +38,8 @@ def served_layout(model: Any, name: str) -> tuple[KvLayout, int]:
     """Returns the layout of the model's cache and its number of positions; raises UnsupportedModel for known faults."""
     config = model.config.get_text_config()
     max_positions = max(0, getattr(config, "max_position_embeddings", None) or 0) or UNBOUNDED
-    if fault := row_dependence(config, max_positions):
-        raise UnsupportedModel(name, fault)
+    if fault := architecture_fault(model, max_positions):
+        raise UnsupportedModel(name, f"{fault}; {ELSEWHERE}")
     _name_its_cache(model)
     return _kv_layout(model, name, max_positions), max_positions
 
@@ -63,16 +66,27 @@ def _kv_layout(model: Any, name: str, max_positions: int) -> KvLayout:
         shapes.append(LayerShape(keys.shape[1], keys.shape[3], values.shape[3]))
         tensors.append(keys)
     kinds, windows = layer_kinds(config, max_positions)
+    indexers = _indexers(cache, name)
     of_tokens = (*tensors, model.get_input_embeddings().weight)[0]
     return KvLayout(
-        shapes=tuple(shapes),
+        shapes=(*shapes, *indexers.values()),
         dtype=of_tokens.dtype,
         device=of_tokens.device,
-        kinds=tuple(kinds),
+        kinds=(*kinds, *[INDEXER] * len(indexers)),
         windows=windows,
         alibi=bool(config.model_type == "bloom" or getattr(config, "alibi", False)),
+        indexers={layer: len(shapes) + place for place, layer in enumerate(indexers)},
         state_bytes=sum(state.nbytes for state in states),
     )
+
+
+def _indexers(cache: DynamicCache, name: str) -> dict[int, LayerShape]:
+    """Returns the shape of the keys that each layer's indexer caches, by layer; raises UnsupportedModel."""
+    indexed = {number: layer for number, layer in enumerate(cache.layers) if isinstance(layer, DynamicIndexedLayer)}
+    if any(layer.indexer_position_ids is not None for layer in indexed.values()):  # Qwen4-Exp
+        raise UnsupportedModel(name, f"its indexers keep the positions of tokens; {ELSEWHERE}")
+    keys = {number: layer.indexer_keys for number, layer in indexed.items() if layer.indexer_keys is not None}
+    return {number: LayerShape(heads=1, key_dim=each.shape[-1]) for number, each in keys.items()}
 
 
 def _states(layer: Any) -> list[torch.Tensor]:

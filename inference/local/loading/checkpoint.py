@@ -12,6 +12,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
 )
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
@@ -23,6 +24,7 @@ from inference.model_directory.model_weights import cpu_dtype
 
 Quantize = Literal["4bit", "8bit"]
 
+WITH_ENCODERS = {*MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES}
 SHOWN_NAMES = 3  # the most wrong names that an error lists; not tuned
 SHOWN_CHARACTERS = 300  # most reasons that transformers gives are shorter; not tuned
 # Masks and frequencies that older checkpoints store, and that models compute by themselves.
@@ -83,7 +85,7 @@ def read_config(model: str) -> Any:
     if auto_class(config) is None:
         raise UnsupportedModel(model, f"transformers has no causal language model of the type {config.model_type}")
     # a decoder saved alone counts its positions from the longest row of a batch
-    if config.is_encoder_decoder or config.get_text_config().model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
+    if config.is_encoder_decoder or config.get_text_config().model_type in WITH_ENCODERS:
         raise UnsupportedModel(model, f"it is an encoder with a decoder ({config.model_type}), and continues no prompt")
     return config
 

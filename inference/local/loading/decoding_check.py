@@ -22,24 +22,11 @@ from inference.local.loading.checkpoint import one_line
 SHORT = (3, 6)  # lengths of two rows that are shorter than any window and threshold
 PAST = 3  # a row passes a threshold by this many tokens, so that the prefill and the decoding step are beyond it
 # Names of the lengths in a configuration beyond which rows are computed differently: windows, chunks, original
-# contexts, floors of a scale.
-THRESHOLD = re.compile("window|chunk|original_max|floor")
+# contexts, floors of a scale, the most tokens that an indexer chooses.
+THRESHOLD = re.compile("window|chunk|original_max|floor|index_topk")
 # On a CPU, rows beyond a threshold are checked if that takes at most this many operations, or some ten seconds.
 MOST_CPU_OPERATIONS = 10**12
 ELSEWHERE = "another server may serve it, such as vLLM: magnus up --engine URL"
-
-
-def row_dependence(config: Any, max_positions: int) -> str:
-    """Returns in words why rows of this architecture depend on their neighbours, or "" if none is known."""
-    window = getattr(config, "window_size", max_positions)
-    if "local" in getattr(config, "attention_layers", ()) and window < max_positions:  # GPT-Neo
-        return f"its window of {window} tokens is counted from the end of the batch's longest row; {ELSEWHERE}"
-    if getattr(config, "rel_extent", 0):  # Inkling
-        return f"its distances between tokens are counted from the batch's longest row; {ELSEWHERE}"
-    kept = getattr(config, "keep_window_size", None)
-    if kept is not None and kept < max_positions:  # Doge
-        return f"beyond {kept} tokens a row attends by the length of the batch's longest row; {ELSEWHERE}"
-    return ""
 
 
 def checked_batches(model: Any, max_positions: int) -> list[list[list[int]]]:
@@ -112,8 +99,9 @@ class DecodingCheck:
     ) -> str:
         """Compares the last two passes: a padded prefill and a cached decoding step, or two decoding steps.
 
-        Logits may differ by 0.001 of the largest in float32, and by a tenth of it in half precision. Rounding causes
-        smaller differences; a wrong mask or wrong positions cause larger ones. Not tuned.
+        Logits may differ by 0.002 of the largest in float32, and by a tenth of it in half precision. Rounding causes
+        smaller differences (at most 0.0014 in models with random weights, in a Zamba 2); wrong masks and positions made
+        0.057 or more. Not tuned otherwise.
         """
         lengths, by_pages = [*map(len, prompts)], reads_pages(self.decoder)
         budget_bytes = len(prompts) * (max(lengths) + 2) * self.layout.token_bytes
@@ -133,7 +121,7 @@ class DecodingCheck:
                 for step, logits in enumerate(ours[-2:]):
                     largest = expected[step].abs().max().clamp(min=1e-6)
                     off = (logits[row].float() - expected[step]).abs().max() / largest
-                    if not off < (1e-3 if self.layout.dtype == torch.float32 else 0.1):
+                    if not off < (2e-3 if self.layout.dtype == torch.float32 else 0.1):
                         of_what = f"of a row of {len(prompts[row])} tokens beside one of {lengths[row - 1]}"
                         return f"cached decoding {of_what} differs from its own forward pass by {off:.2g}; {ELSEWHERE}"
         return ""

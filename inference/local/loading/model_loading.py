@@ -14,6 +14,7 @@ from inference.local.forward.adapters import NO_ADAPTERS, Adapters
 from inference.local.forward.decode_attention import fastest_attention
 from inference.local.forward.fused_model import FusedModel, fusible
 from inference.local.forward.linear_weights import WeightForm, fastest_form, store_column_major
+from inference.local.forward.local_window import window_by_row
 from inference.local.forward.longrope import Longrope, rotate_by_row
 from inference.local.forward.query_scale import scale_by_row
 from inference.local.kv.kv_budget import KvLayout
@@ -185,6 +186,7 @@ def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel
     weight_bytes = sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))
     parameters = model.num_parameters()
     scale_by_row(model)
+    window_by_row(model)
     decoder = model
     if fusible(model):
         attend = fastest_attention(layout, model.config.num_attention_heads)

@@ -3,20 +3,19 @@
 from collections.abc import Sequence
 
 LONGEST_PERIOD = 64  # tokens that are repeated, a sentence or two
-# A row repeats itself once its last LEAST_TOKENS tokens, and LEAST_TIMES times the repeated ones, are periodic. Of
-# 48,907 answers of people and models to the papers' tasks and to chats, this stops five with SmolLM2's tokenizer, six
-# with the bundled one; four of them are loops of a model, the others repeat a statement of code or dashes.
-LEAST_TOKENS = 64
-LEAST_TIMES = 3
+# A row repeats itself once its last LEAST_REPEATED tokens, and at least a whole period, repeat those before them. Of
+# 15,000 answers of people and models to the papers' tasks and to chats, this stops one with SmolLM2's tokenizer, a loop
+# of a model. With a look every CHECKED_TOKENS, periods of up to 49 tokens end within 64 repeated tokens.
+LEAST_REPEATED = 48
 CHECKED_TOKENS = 16  # an answer is looked at whenever it has this many tokens more. Not tuned
 
 
 def repeated_period(tokens: Sequence[int]) -> int | None:
     """Returns the length of the shortest period with which the tokens end often enough, or None."""
-    for period in range(1, min(LONGEST_PERIOD, len(tokens) // LEAST_TIMES) + 1):
+    for period in range(1, min(LONGEST_PERIOD, len(tokens) // 2) + 1):
         if tokens[-1] != tokens[-1 - period]:
             continue
-        length = max(LEAST_TOKENS, LEAST_TIMES * period)
+        length = period + max(LEAST_REPEATED, period)
         if len(tokens) >= length and tokens[-length + period :] == tokens[-length:-period]:
             return period
     return None
@@ -43,7 +42,7 @@ class LoopStops:
         """Returns whether an answer repeats itself as its prompt does not; looks at it only now and then."""
         if len(generated) % CHECKED_TOKENS:
             return False
-        tail = generated[-max(LEAST_TOKENS, LEAST_TIMES * LONGEST_PERIOD) :]
+        tail = generated[-LONGEST_PERIOD - max(LEAST_REPEATED, LONGEST_PERIOD) :]
         period = repeated_period(tail)
         return period is not None and not has_twice(prompt, tail[-period:])
 

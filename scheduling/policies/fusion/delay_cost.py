@@ -17,7 +17,8 @@ instead of s(n, L). That delays
 - the n rows beside it, by its prefill and by the time that r iterations take longer, padding to a longer row included;
 - all requests that run or wait anywhere, by the worker's time that the joiner takes: its own share of the iterations,
   padded up to the upper edge of the worker's band, and the padding that it causes if it is longer than the band. Rows
-  share an iteration's fixed time in proportion to their memory, because memory limits the number of rows.
+  share an iteration's fixed time in proportion to their memory, because memory limits the number of rows. A second of
+  a worker delays the others by its share of the fleet's speed, since a slow worker would have served less in it.
 
 The price is linear in 1, p, r and r²/2, except for two products: of r with the tokens by which p exceeds L, and of r
 with the tokens by which p + r exceeds the band. So one matrix product prices every request on every worker. Paged
@@ -93,6 +94,12 @@ def _length_step(request: Request) -> int:
     return min(LENGTH_STEPS - 1, int(math.log(request.prefill + request.remaining) / LENGTH_STEP))
 
 
+def work_by_length(features: Floats, work_s: Floats) -> Floats:
+    """Return the work of requests, given by features (requests, 4) and seconds, summed by length: (length steps,)."""
+    steps = np.minimum(LENGTH_STEPS - 1, (np.log(features[:, 1] + features[:, 2]) / LENGTH_STEP).astype(np.int64))
+    return np.asarray(np.bincount(steps, work_s, LENGTH_STEPS), np.float64)
+
+
 def upper_edges(fleet: FleetArrays, waiting_s: Floats) -> Floats:
     """Return the upper edge of each worker's band in tokens, (workers,); `waiting_s` comes from `Backlog.work_s`.
 
@@ -107,8 +114,7 @@ def upper_edges(fleet: FleetArrays, waiting_s: Floats) -> Floats:
     cumulated_s = np.cumsum(waiting_s + np.bincount(steps, running_s, LENGTH_STEPS))
     summed_lengths = np.bincount(np.repeat(np.arange(len(fleet)), fleet.size), final_length, len(fleet))
     order = np.argsort(summed_lengths / np.maximum(fleet.size, 1), kind="stable")
-    speed = 1 / (fleet.d4 + fleet.d2 + fleet.d1 * fleet.shared_tokens)
-    share = np.cumsum(speed[order]) / speed.sum() * (1 - 1e-9)  # rounding must not push the last share beyond 1
+    share = np.cumsum(fleet.speed_share()[order]) * (1 - 1e-9)  # rounding must not push the last share beyond 1
     edges = np.empty(len(fleet))
     edges[order] = UPPER_EDGES[np.minimum(LENGTH_STEPS - 1, np.searchsorted(cumulated_s, share * cumulated_s[-1]))]
     return edges
@@ -118,36 +124,49 @@ def upper_edges(fleet: FleetArrays, waiting_s: Floats) -> Floats:
 class DelayedRequests:
     """The other requests of the fleet that a joiner delays, and the band edges."""
 
-    per_worker: float  # the requests of the whole fleet that run or wait, divided by the number of workers
+    per_worker: Floats  # (workers,): the requests of the whole fleet that run or wait, divided by the workers' speeds
     band_edges: Floats  # (workers,): the upper edge of each worker's band in tokens
 
 
-def delay_s(fleet: FleetArrays, delayed: DelayedRequests, workers: Ints, prefill: Floats, remaining: Floats) -> Floats:
-    """Return the seconds by which each request would delay all requests on each worker, (workers, requests)."""
+def delay_coefficients(fleet: FleetArrays, delayed: DelayedRequests, workers: Ints) -> Floats:
+    """Return the delay that a joiner without padding causes, (workers, 5), for a unit of each of `delay_features`."""
     size, longest, paged = fleet.size[workers], fleet.read_length[workers], fleet.rules.paged[workers]
     edge = np.where(paged, 0.0, delayed.band_edges[workers])
     p1, p2, p3, p4 = (p[workers] for p in (fleet.p1, fleet.p2, fleet.p3, fleet.p4))
     d1, d2, d3, d4 = (d[workers] for d in (fleet.d1, fleet.d2, fleet.d3, fleet.d4))
-    elsewhere, with_joiner = delayed.per_worker, size + 1
+    elsewhere, with_joiner = delayed.per_worker[workers], size + 1
     token_s = elsewhere * (d1 + d4 / fleet.shared_tokens[workers])
     reads = np.where(paged, size, size + with_joiner) * longest
     first = fleet.joiners[workers] == 0  # later joiners share the fixed time of the first one's prefill
-    coefficients = np.stack(
+    return np.stack(
         [
             with_joiner * (p2 + first * p4) + elsewhere * p2,
             with_joiner * (p1 + first * p3) + elsewhere * p1,
             d4 + d3 * longest + (size + with_joiner) * d2 + d1 * reads + elsewhere * d2 + token_s * edge,
             (size + with_joiner) * d1 + np.where(paged, token_s, -token_s),
+            np.where(paged, with_joiner * d1 + token_s, 0.0),
         ],
         axis=1,
     )
-    delays = coefficients @ np.stack([np.ones_like(prefill), prefill, remaining, remaining**2 / 2])
+
+
+def delay_features(prefill: Floats, remaining: Floats) -> Floats:
+    """Return 1, p, r, r²/2 and r · p of each request, (5, requests)."""
+    return np.stack([np.ones_like(prefill), prefill, remaining, remaining**2 / 2, remaining * prefill])
+
+
+def delay_s(fleet: FleetArrays, delayed: DelayedRequests, workers: Ints, prefill: Floats, remaining: Floats) -> Floats:
+    """Return the seconds by which each request would delay all requests on each worker, (workers, requests)."""
+    delays = delay_coefficients(fleet, delayed, workers) @ delay_features(prefill, remaining)
+    paged = fleet.rules.paged[workers]
     if paged.all():
-        return np.asarray(delays + (with_joiner * d1 + token_s)[:, None] * (remaining * prefill), np.float64)
+        return np.asarray(delays, np.float64)
+    size, longest, edge = fleet.size[workers], fleet.read_length[workers], delayed.band_edges[workers]
+    d1, d3, with_joiner = fleet.d1[workers], fleet.d3[workers], size + 1
+    token_s = delayed.per_worker[workers] * (d1 + fleet.d4[workers] / fleet.shared_tokens[workers])
     beyond_longest = np.maximum(0.0, prefill - longest[:, None])
     beyond_band = np.maximum(0.0, prefill + remaining - edge[:, None])
     padding_s = with_joiner * (with_joiner * d1 + d3)
     beyond_band *= (token_s * (1 + np.maximum(size, 1)))[:, None]
     padding = remaining * (padding_s[:, None] * beyond_longest + beyond_band)
-    own = (with_joiner * d1 + token_s)[:, None] * (remaining * prefill)
-    return np.asarray(delays + np.where(paged[:, None], own, padding), np.float64)
+    return np.asarray(delays + np.where(paged[:, None], 0.0, padding), np.float64)

@@ -14,6 +14,7 @@ Layers with a window hold at most k windows of tokens for k rows (`KvMemory.held
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter
 
 import numpy as np
@@ -85,6 +86,11 @@ class FutureMemory:
         ordered = remaining[np.arange(len(order))[:, None], order]
         return cls(ordered, np.maximum.accumulate(cached, axis=1), np.cumsum(cached, axis=1), rules)
 
+    def replace(self, workers: Ints, cached: Floats, remaining: Floats) -> None:
+        """Replace the rows of these workers, given for all workers as to `from_rows`."""
+        own = FutureMemory.from_rows(cached[workers], remaining[workers], self.rules[workers])
+        self.remaining[workers], self.longest[workers], self.total[workers] = own.remaining, own.longest, own.total
+
     def peaks_with(self, workers: Ints, cached: Floats, remaining: Floats) -> Floats:
         """Return the peaks in tokens, (pairs,), if one more row with these tokens joined the worker of each pair."""
         rows_remaining, longest, rules = self.remaining[workers], self.longest[workers], self.rules[workers]
@@ -150,15 +156,17 @@ class FleetArrays:
         shape = len(self), int(self.size.max()) + 1
         self.cached, self.remaining = np.zeros(shape), np.full(shape, -np.inf)
         generated = np.fromiter(map(attrgetter("generated"), rows), np.float64, len(rows))
-        names = ("length", "predicted", "predicted_upper", "predicted_at", "limit")
-        columns = (np.fromiter(map(attrgetter(name), requests), np.float64, len(rows)) for name in names)
-        prompt, predicted, upper, predicted_at, limit = columns
+        # Reads all fields of a request at once: the requests of a large fleet are not in the processor's cache.
+        fields = attrgetter("length", "predicted", "predicted_upper", "predicted_at", "limit")
+        values = np.fromiter(chain.from_iterable(map(fields, requests)), np.float64, 5 * len(rows))
+        prompt, predicted, upper, predicted_at, limit = values.reshape(-1, 5).T
         median, _ = conditional_totals(predicted, upper, generated, predicted_at)
         is_row = np.arange(shape[1]) < self.size[:, None]
         self.cached[is_row] = prompt + generated
         self.remaining[is_row] = np.minimum(median, limit) - generated
         self.longest, self.total = self.cached.max(axis=1), self.cached.sum(axis=1)
         self._future: FutureMemory | None = None
+        self._joined: set[int] = set()  # the workers whose rows are not yet in `_future`
 
     @property
     def read_length(self) -> Floats:
@@ -187,6 +195,11 @@ class FleetArrays:
         """Return the seconds of each worker's next iteration, as if it had at least one row."""
         size, length = np.maximum(self.size, 1), self.read_length
         return np.asarray(self.d4 + self.d3 * length + size * (self.d2 + self.d1 * length), np.float64)
+
+    def speed_share(self) -> Floats:
+        """Return each worker's share of the fleet's speed, by the seconds of an iteration that fills its memory."""
+        speed = 1 / (self.d4 + self.d2 + self.d1 * self.shared_tokens)
+        return np.asarray(speed / speed.sum(), np.float64)
 
     def turnover_s(self) -> Floats:
         """Return the seconds in which each worker's rows are predicted to end, on average; 0 without rows."""
@@ -237,15 +250,13 @@ class FleetArrays:
 
     @property
     def future(self) -> FutureMemory:
-        """Return the rows of all workers as `FutureMemory`, which is computed again only after a join."""
+        """Return the rows of all workers as `FutureMemory`; only workers with new joiners are sorted again."""
         if self._future is None:
             self._future = FutureMemory.from_rows(self.cached, self.remaining, self.rules)
+        elif self._joined:
+            self._future.replace(np.array(sorted(self._joined)), self.cached, self.remaining)
+        self._joined.clear()
         return self._future
-
-    def future_memory(self, workers: Ints) -> FutureMemory:
-        """Return the rows of these workers as `FutureMemory`."""
-        cached, remaining = self.cached[workers], self.remaining[workers]
-        return FutureMemory.from_rows(cached, remaining, self.rules[workers])
 
     def join(self, worker: int, request: Request) -> None:
         """Add a request to the worker's rows."""
@@ -253,9 +264,10 @@ class FleetArrays:
         if row == self.cached.shape[1]:
             self.cached = np.pad(self.cached, ((0, 0), (0, row)))
             self.remaining = np.pad(self.remaining, ((0, 0), (0, row)), constant_values=-np.inf)
+            self._future = None
         self.cached[worker, row], self.remaining[worker, row] = prefill, request.remaining
         self.longest[worker] = max(self.longest[worker], prefill)
         self.total[worker] += prefill
         self.size[worker] += 1
         self.joiners[worker] += 1
-        self._future = None
+        self._joined.add(worker)

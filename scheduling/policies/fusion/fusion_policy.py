@@ -29,6 +29,8 @@ from scheduling.policies.fusion.length_buckets import LengthBuckets, TenantQueue
 from scheduling.policies.fusion.matching import WorkerReservation, candidate_workers, join_best_pairs
 from scheduling.policies.fusion.peak_limits import PeakLimits
 from scheduling.policies.fusion.priority_key import (
+    FAVOURS,
+    Favour,
     FleetLoad,
     due_or_urgent_keys,
     in_batches,
@@ -64,7 +66,8 @@ class Fusion(Policy):
         "overtake while much waits, and whoever has waited twice its fair time goes first."
     )
 
-    def __init__(self) -> None:
+    def __init__(self, favour: Favour = FAVOURS["mean"]) -> None:
+        self._favour = favour
         self._queues = TenantQueues()
         self._join_buffer = JoinBuffer()
         self._reservation = WorkerReservation()
@@ -116,7 +119,7 @@ class Fusion(Policy):
             fleet.let_peak_reach(self._peak_limits.factors(fleet, self._prediction_weight, now))
         load = self._load(fleet)
         delayed = DelayedRequests(
-            (len(self._queues) + int(fleet.size.sum())) / len(fleet),
+            (len(self._queues) + int(fleet.size.sum())) * fleet.speed_share(),
             upper_edges(fleet, self._queues.backlog.work_s(fleet)),
         )
         for buckets in self._queues.by_tenant.values():
@@ -139,7 +142,8 @@ class Fusion(Policy):
 
     def _load(self, fleet: FleetArrays) -> FleetLoad:
         seconds = seconds_per_feature(fleet) / len(fleet)
-        return FleetLoad(float(seconds @ self._queues.backlog.total()), float(fleet.step_s().mean()), seconds)
+        drain_s = float(seconds @ self._queues.backlog.total())
+        return FleetLoad(drain_s, float(fleet.step_s().mean()), seconds, self._favour)
 
     def _join_buffered(self, fleet: FleetArrays) -> None:
         """Add the buffered joiners to their worker's rows.

@@ -95,9 +95,9 @@ def candidate_workers(fleet: FleetArrays, heads: BucketHeads) -> Ints:
     """Return the workers that could admit a request with the fewest prefill and the fewest remaining tokens of all."""
     count = len(fleet)
     prefill, remaining = (np.full(count, float(column.min())) for column in (heads.prefill, heads.remaining))
-    peaks = fleet.future.peaks_with(np.arange(count), prefill, remaining)
-    fits_at_once = fleet.fits_beside(np.arange(count), prefill[:, None])[:, 0]
-    return np.flatnonzero(fits_at_once & ((fleet.size == 0) | (peaks <= fleet.most_peak)))
+    at_once = np.flatnonzero(fleet.fits_beside(np.arange(count), prefill[:, None])[:, 0])
+    peaks = fleet.future.peaks_with(at_once, prefill[at_once], remaining[at_once])
+    return np.asarray(at_once[(fleet.size[at_once] == 0) | (peaks <= fleet.most_peak[at_once])], np.int64)
 
 
 def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, key: Floats, join: Join) -> bool:
@@ -189,7 +189,7 @@ def fits_to_the_end(fleet: FleetArrays, heads: BucketHeads, workers: Ints, candi
     joined = workers[candidates]
     prefill, remaining = heads.prefill[columns], heads.remaining[columns]
     alone = fleet.rules[joined].held(prefill + remaining) <= fleet.capacity[joined]
-    peaks = fleet.future_memory(workers).peaks_with(candidates, prefill, remaining)
+    peaks = fleet.future.peaks_with(joined, prefill, remaining)
     return np.asarray((alone & (peaks <= fleet.most_peak[joined])) | (fleet.size[joined] == 0), np.bool_)
 
 

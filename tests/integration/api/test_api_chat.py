@@ -164,7 +164,7 @@ def test_log_probabilities_and_a_format_are_stored_and_come_back_as_openai_shows
 def test_what_no_engine_of_the_model_can_do_is_refused_by_name_with_a_remedy(
     refusing_api: Api, path: str, body: dict[str, object], param: str
 ) -> None:
-    state = {"version": 2, "models": {"words": {"lacking": ["logprobs", "response_format", "temperature"]}}}
+    state = {"version": 3, "models": {"words": {"lacking": ["logprobs", "response_format", "temperature"]}}}
     refusing_api.sql(
         """insert into service_state (name, value) values ('planner', cast(:state as jsonb))
         on conflict (name) do update set value = excluded.value, updated_at = clock_timestamp()""",

@@ -248,7 +248,7 @@ def assert_both_shapes(body: dict[str, Any], status: int) -> None:
 
 
 def test_a_model_that_has_had_no_worker_for_an_hour_takes_no_requests(api: Api) -> None:
-    told = {"version": 2, "models": {"words": {"unserved": 400, "unserved_s": 4000.0}}}
+    told = {"version": 3, "models": {"words": {"unserved": 400, "unserved_s": 4000.0}}}
     Stage(api.engine).sql(
         "insert into service_state (name, value) values ('planner', cast(:told as jsonb))", told=json.dumps(told)
     )

@@ -4,6 +4,7 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import anthropic
@@ -14,6 +15,9 @@ from werkzeug.serving import make_server
 from models.connections.session import make_sessions
 from models.tenants import tenant_limits
 from models.tenants.api_keys import Scope
+from protocol.client_errors import InvalidRequest
+from protocol.messages.message_schemas import CreateMessage
+from protocol.messages.message_submissions import message_submission
 from request_body import read_body
 from settings import BUNDLED_MODEL, Settings
 from tests.integration.answering_worker import answering, events
@@ -85,7 +89,7 @@ def test_a_message_has_thinking_text_usage_and_the_id_of_its_response(thinking: 
 
 def test_a_message_makes_the_same_request_as_a_chat(thinking: Api) -> None:
     function = {"name": TOOL["name"], "parameters": TOOL["input_schema"]}
-    options = {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "max_tokens": 9}
+    options = {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "max_tokens": 99}
     chat = {
         **{"model": "thinking", "messages": [{"role": "system", "content": "Be short."}, QUESTION], "stop": ["END"]},
         **{"tools": [{"type": "function", "function": function}], "tool_choice": "required"},
@@ -166,6 +170,23 @@ def test_an_answer_of_nothing_is_an_empty_text_which_may_be_sent_back(claude: An
             streamed = stream.get_final_message()
     assert [block.to_dict() for block in answer.content] == [{"type": "text", "text": ""}]
     assert ([block.to_dict()["text"] for block in streamed.content], streamed.stop_reason) == ([""], "end_turn")
+
+
+def test_tools_that_anthropic_defines_are_left_out_and_named_or_refused_by_setting(thinking: Api) -> None:
+    hosted = [{"type": "web_search_20250305", "name": "web_search"}, {"type": "mcp_toolset", "mcp_server_name": "a"}]
+    with answering(thinking, ANSWER):
+        answered = thinking.call("POST", PATH, json=ASKED | {"tools": hosted}).json
+    assert answered["magnus"]["dropped_tools"] == ["mcp_toolset", "web_search_20250305"]
+    assert read_body(thinking.sql("select body from requests")[0].body).tools == ()
+    counts = [
+        thinking.call("POST", f"{PATH}/count_tokens", json={"model": "thinking", "messages": [QUESTION], **tools}).json
+        for tools in ({}, {"tools": hosted})
+    ]
+    assert counts[0] == counts[1]
+    limits = thinking.client.application.extensions["magnus"].prompt_limits
+    body = CreateMessage.model_validate(ASKED | {"tools": [TOOL, *hosted]})
+    with pytest.raises(InvalidRequest, match=r"No tool of the types mcp_toolset, web_search_20250305 runs here"):
+        message_submission(body, "t", replace(limits, refuses_hosted_tools=True))
 
 
 def test_a_failed_answer_is_an_error_and_in_a_stream_its_last_event(thinking: Api) -> None:
@@ -266,7 +287,11 @@ def test_a_message_in_the_background_is_answered_at_once_and_retrieved_as_a_mess
     address = f"{PATH}/{queued.json['id']}"
     for shown in (queued.json, thinking.call("GET", address).json):
         assert (shown["type"], shown["content"], shown["stop_reason"]) == ("message", [], None)
-    assert thinking.other_tenant().call("GET", address).status_code == 404
+    missing = thinking.other_tenant().call("GET", address)
+    assert (missing.status_code, missing.json["error"]["message"]) == (
+        404,
+        f"Message with id '{queued.json['id']}' not found.",
+    )
     [row] = thinking.sql("select body from requests")
     assert read_body(row.body).background
     with answering(thinking, ANSWER):

@@ -81,7 +81,7 @@ def test_a_failed_response_says_why(api: Api) -> None:
 def test_retry_after_is_the_estimate_of_the_planners_snapshot(api: Api) -> None:
     first, second, unlisted = (api.submit()["id"] for _ in range(3))
     state = {
-        "version": 2,
+        "version": 3,
         "queue": {
             "requests": 2,
             "backlog_s": 30.0,
@@ -112,7 +112,7 @@ def test_retry_after_is_the_estimate_of_the_planners_snapshot(api: Api) -> None:
 def test_without_a_recent_snapshot_nothing_is_promised(api: Api) -> None:
     api.sql(
         """insert into service_state (name, value, updated_at) values
-        ('planner', '{"version": 2, "queue": {"backlog_s": 1}}', clock_timestamp() - interval '1 minute')"""
+        ('planner', '{"version": 3, "queue": {"backlog_s": 1}}', clock_timestamp() - interval '1 minute')"""
     )
     made = api.submit()["id"]
     answer = api.call("GET", f"/v1/responses/{made}")

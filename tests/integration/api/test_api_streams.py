@@ -1,7 +1,10 @@
 """Streams of the API with a real database and a real broker; the test takes the worker's place."""
 
+import itertools
 import json
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,6 +12,13 @@ import redis
 
 from models import notifications
 from models.connections.installation import read_installation
+from models.planning.queue_snapshot import (
+    AnswerForecast,
+    ModelForecast,
+    ModelForecasts,
+    QueueSnapshot,
+    write_queue_snapshot,
+)
 from protocol.streaming.token_messages import asks_channel, decode_asks, encode_pieces, pieces_channel
 from settings import Settings
 from tests.integration.api_service import Api
@@ -72,6 +82,35 @@ def test_without_a_broker_a_chat_streams_its_answer_at_the_end(api: Api) -> None
     assert text["choices"][0]["delta"] == {"content": "one two"}
     assert (last["choices"][0]["finish_reason"], last["magnus"]["tokens_so_far"]) == ("stop", 2)
     assert (usage["choices"], usage["usage"]["completion_tokens"], text["usage"]) == ([], 2, None)
+
+
+def test_on_request_chunks_tell_the_tokens_so_far_and_the_seconds_left(api: Api) -> None:
+    asked = CHAT | {"n": 2, "temperature": 1.0, "stream_options": {"include_progress": True}}
+    events = iter(post(api, "/v1/chat/completions", asked))
+    told = [one["magnus"] for one in itertools.islice((one for one in events if not one["choices"]), 2)]
+    assert [(one["index"], one["tokens_so_far"], one["queue_position"]) for one in told] == [(0, 0, None), (1, 0, None)]
+    first, second = (row.id for row in api.sql("select id from requests order by id"))
+    jobs = {first: AnswerForecast(None, 40.0, 30.0, 60.0), second: AnswerForecast(1, 80.0, 70.0, 90.0)}
+    forecast = ModelForecast(at=time.time(), jobs=jobs)
+    with api.engine.begin() as connection:
+        now = datetime.now(UTC)
+        snapshot = QueueSnapshot(at=now, forecasts=ModelForecasts(of_models={"words": forecast}))
+        write_queue_snapshot(connection, snapshot)
+    expected = {40: (None, 30, 60), 80: (1, 70, 90)}
+    for eta_s, (position, low_s, high_s) in expected.items():
+        one = next(one["magnus"] for one in events if not one["choices"] and round_s(one["magnus"]["eta_s"]) == eta_s)
+        assert (one["queue_position"], round_s(one["eta_low_s"]), round_s(one["eta_high_s"])) == (
+            position,
+            low_s,
+            high_s,
+        )
+    end(api, "one two")
+    *_, last = events
+    assert last["choices"][0]["finish_reason"] == "stop"
+
+
+def round_s(seconds: float | None) -> int:
+    return -1 if seconds is None else 10 * round(seconds / 10 + 0.4)
 
 
 def entry(token: bytes) -> dict[str, Any]:

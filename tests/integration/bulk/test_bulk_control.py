@@ -45,7 +45,7 @@ def served(stage: Stage, leader: Leader) -> set[str]:
 def test_a_paused_batch_starts_no_line_until_it_is_resumed(
     client: OpenAI, bulk: BulkStage, stage: Stage, leader: Leader
 ) -> None:
-    paused, other = create(client, [chat_line("a"), chat_line("b")]), create(client, [chat_line("c")])
+    paused, other = create(client, [chat_line("a"), chat_line("b", "zwei")]), create(client, [chat_line("c")])
     bulk.feed()
     assert served(stage, leader) == {"a", "b", "c"}
     leader.step()  # the policy has all three again

@@ -26,7 +26,7 @@ from models.leasing.batch_results import Answer, BatchBegan, BatchEnded, Figures
 from models.leasing.leases import Lease
 from models.leasing.requeue import UnfinishedBatch
 from models.new_requests import NewRequest, SubmissionEta
-from models.planning import batch_claims, leadership, live_fleet, planner_requests, queue_snapshot
+from models.planning import batch_claims, leadership, live_fleet, planner_requests, queue_snapshot, twins
 from models.planning.leadership import Lead
 from models.planning.queue_snapshot import QueueSnapshot
 from models.tables import BatchStatus, RequestStatus
@@ -194,6 +194,25 @@ def submit_twice(connection: Connection) -> None:
         new_requests.submit(connection, a_new_request(), idempotency_key="a key", digest=b"")
 
 
+def meet_twins(connection: Connection) -> list[str]:
+    queued = a_queued(connection, NEW)
+    connection.execute(
+        text("update requests set twin_sha256 = 'equal', tenant = 'twins' where id = any(:ids)"), {"ids": queued}
+    )
+    assert len(twins.follow(connection, queued)) == NEW - 1
+    return queued
+
+
+def share_an_answer(connection: Connection) -> None:
+    queued = meet_twins(connection)
+    connection.execute(
+        text("""update requests set status = 'completed', finished_at = now()
+            where id = any(:ids) and shared"""),
+        {"ids": queued},
+    )
+    assert len(twins.share_answers(connection)) == NEW - 1
+
+
 def predict(connection: Connection) -> None:
     claimed = request_predictions.claim_unpredicted(connection, 20)
     lengths = dict.fromkeys((one.id for one in claimed), (10, 20))
@@ -274,6 +293,8 @@ CASES = [
     Case(
         "planner_requests.fetch_new_requests", lambda c: planner_requests.fetch_new_requests(c, 9, FEW), 5 * FEW, "some"
     ),
+    Case("twins.follow", meet_twins, 20 * NEW),
+    Case("twins.share_answers", share_an_answer, 20 * NEW),
     Case("planner_requests.queued_by_model", lambda c: planner_requests.queued_by_model(c, ["gone"]), QUEUED),
     Case("planner_requests.requests_of_batches", lambda c: planner_requests.requests_of_batches(c, OPEN_IDS)),
     Case("leases.prove_consuming", lambda c: leases.prove_consuming(c, "worker-0")),

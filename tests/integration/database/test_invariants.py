@@ -28,6 +28,7 @@ BREAKS = {
         batch_id = 999 where id = 'r1'""",
     "no result without a batch": """update requests set status = 'completed', finished_at = clock_timestamp(),
         output_tokens = 3 where id = 'r1'""",
+    "every twin waits for a request": "update requests set twin_sha256 = 'equal', twin_of = 'gone' where id = 'r1'",
     "every batch starts": BATCH.format(status="assigned", lease="null", age=90),
     "no worker is stale": """insert into workers (name, model, facts, longest_row_tokens, heartbeat_at)
         values ('silent', 'small', '{}', 1, clock_timestamp() - interval '60 s')""",

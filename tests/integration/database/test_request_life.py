@@ -13,7 +13,7 @@ from models.leasing import batch_results, leases
 from models.leasing.batch_results import Answer, RowReturned
 from models.leasing.leases import Lease
 from models.leasing.requeue import Failure, UnfinishedBatch, requeue
-from models.planning import batch_claims
+from models.planning import batch_claims, twins
 from models.planning.leadership import Lead
 from models.request_life import LIFE, UNFINISHED, Event, RequestStatus
 from models.upkeep import reconciler
@@ -58,6 +58,23 @@ def miss_its_deadline(connection: Connection) -> None:
     reconciler.expire_deadlines(connection)
 
 
+def end_the_request_that_it_follows(how: str) -> Callable[[Connection], object]:
+    """The request is the twin of another one, which ended so."""
+
+    def share(connection: Connection) -> None:
+        connection.exec_driver_sql("update requests set twin_sha256 = 'r', twin_of = 'first'")
+        connection.execute(
+            text("""insert into requests (id, tenant, model, application, instructions, input, body, prompt_tokens,
+                input_tokens, limit_tokens, status, finished_at, shared, twin_sha256, output_text)
+            select 'first', tenant, model, application, instructions, input, body, prompt_tokens,
+                input_tokens, limit_tokens, :how, now(), true, twin_sha256, 'text' from requests"""),
+            {"how": how},
+        )
+        twins.share_answers(connection)
+
+    return share
+
+
 def asked_to_end(call: Callable[[Connection], object]) -> Callable[[Connection], object]:
     """The call for a request whose cancel was noted."""
 
@@ -75,6 +92,8 @@ CASES: list[tuple[Event, Collection[RequestStatus], Callable[[Connection], objec
     ("claim", QUEUED, claim),
     ("complete", RUNNING, answered),
     ("cut_off", RUNNING, answer(RequestStatus.incomplete)),
+    ("complete", QUEUED, end_the_request_that_it_follows("completed")),
+    ("cut_off", QUEUED, end_the_request_that_it_follows("incomplete")),
     ("fail", RUNNING, answer(RequestStatus.failed)),
     ("fail", RUNNING, blame_it),
     ("fail", QUEUED, lambda c: reconciler.fail_too_large(c, MODEL, 1)),
@@ -115,7 +134,7 @@ def test_what_happens_to_a_request_leads_it_on_as_the_table_says_and_never_out_o
                 {"status": status.value, "final": status.final},
             )
             call(connection)
-            after = connection.scalar(text("select status from requests"))
+            after = connection.scalar(text("select status from requests where id = 'r'"))
             connection.rollback()
         assert after == (LIFE[status][event] if status in states else status), event
 

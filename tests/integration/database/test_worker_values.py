@@ -58,7 +58,7 @@ def test_an_upgrade_keeps_the_registered_workers_and_can_be_undone(stage: Stage)
         assert worker.memory == replace(FACTS.memory, max_rows=3)
         assert worker.loadable == FACTS.loadable
         assert worker.curves == (REPORT.curves if curves is LEARNED else FACTS.curves)
-        unknown_before = {"clock_ahead_s": 0}
+        unknown_before = {"clock_ahead_s": 0, "stopped_loops": 0, "saved_tokens": 0}
         assert figures(worker.report) == figures(REPORT) | {"curves": worker.report.curves} | unknown_before
         kept = {"memory": worker.facts.memory, "curves": worker.facts.curves}
         assert figures(worker.facts) == figures(FACTS) | kept | {"fingerprints": {}}

@@ -1,10 +1,12 @@
 """Two tenants that use one application name learn nothing of each other's answers."""
 
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import text
 
 from models.connections.session import make_sessions
+from models.new_requests import NewRequest
 from models.planning.response_time_estimate import MIN_ANSWERS, RecentAnswers, read_response_times
 from models.request_predictions import claim_unpredicted, scoped_application
 from models.training_log import finished_requests
@@ -51,7 +53,8 @@ def test_response_times_are_each_tenants_own(stage: Stage) -> None:
         answered(stage, f"g{number}", tenant="globex", output_tokens=7, took_s=1.0)
     with make_sessions(stage.database)() as session:
         estimate = read_response_times(session, RecentAnswers())
-    etas = [estimate.eta(name, 3, 20, "small", None) for name in ("acme/invoices", "globex/invoices")]
+    new = NewRequest("acme", "small", "invoices", "", "x", {}, prompt_tokens=3, input_tokens=3, limit_tokens=20)
+    etas = [estimate.eta(replace(new, tenant=name), None, 0.0) for name in ("acme", "globex")]
     assert [eta and round(eta.eta_s) for eta in etas] == [100, 1]
 
 

@@ -43,6 +43,8 @@ REPORT = WorkerReport(
     guessed_tokens=9,
     right_guesses=4,
     clock_ahead_s=-3,
+    stopped_loops=2,
+    saved_tokens=70,
 )
 
 

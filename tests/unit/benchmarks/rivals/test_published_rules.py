@@ -122,7 +122,7 @@ def test_shortest_first_has_no_guard_for_long_requests() -> None:
 
 
 def test_the_smallest_run_answers_every_request_and_compares_fusion_with_each_rival() -> None:
-    arguments = "--workloads chat --loads 2 --predictions useless --seeds 1 --requests 30 --workers 1 --processes 1"
+    arguments = "--workloads chat --loads 2 --predictions useless --seeds 1 --requests 30 --speeds 1 --processes 1"
     result = CliRunner().invoke(main, arguments.split(), catch_exceptions=False)
     assert all(name in result.output for name in POLICIES)
     assert "fusion is behind the best rival in" in result.output
@@ -141,5 +141,5 @@ def test_a_cell_says_where_fusion_keeps_its_aims() -> None:
 
 
 def test_equal_runs_have_equal_figures() -> None:
-    run = Run("trail", "chat", 1.5, "tau 0.4", 1, None, 1.0, 40, 1, "stalling")
+    run = Run("trail", "chat", 1.5, "tau 0.4", 1, None, 1.0, 40, (1.0, 0.25), "stalling")
     assert run.figures() == run.figures()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from sentence_transformers.sentence_transformer.modules import Normalize, Router, StaticEmbedding
 from tokenizers import Tokenizer
 
 from inference.embedding.model_loading import load_encode
@@ -55,6 +55,22 @@ def test_a_table_of_vectors_is_read_as_the_library_stores_it(cut: int | None, tm
     model = read_text_model("static", str(tmp_path / "static"))
     assert (model.scores_pairs, model.dimensions, model.max_tokens) == (False, 4, cut or STATIC_TOKENS)
     assert (load_encode(model, "cpu")(["red house", "river"]) == made.encode(["red house", "river"])).all()
+
+
+def test_routes_of_queries_and_documents_are_models_of_their_own(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(write_text_model(tmp_path / "words") / "tokenizer.json"))
+    router = Router.for_query_document(
+        query_modules=[StaticEmbedding(tokenizer, embedding_dim=6)],
+        document_modules=[StaticEmbedding(tokenizer, embedding_dim=6)],
+    )
+    model = SentenceTransformer(modules=[router, Normalize()], device="cpu")
+    model.save(str(tmp_path / "both"))
+    with pytest.raises(UnreadableModel, match="serve each under a name of its own, saved by ") as told:
+        read_text_model("both", str(tmp_path / "both"))
+    exec(str(told.value).partition("saved by ")[2].replace("DIRECTORY", repr(str(tmp_path / "query"))))
+    encode = load_encode(read_text_model("query", str(tmp_path / "query")), "cpu")
+    assert (encode(["red house"]) == model.encode_query(["red house"])).all()
+    assert not (encode(["red house"]) == model.encode_document(["red house"])).all()
 
 
 def test_special_tokens_and_the_models_own_prompt_count(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ def test_every_column_that_a_policy_needs_is_read() -> None:
         suspect_group=None,
         job="batch_1",
         held=False,
+        shares=False,
     )
     assert vars(row).keys() == REQUEST_COLUMNS.keys()
     assert to_request(row) == Request(

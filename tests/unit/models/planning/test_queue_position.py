@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from models.client_requests import RequestView
-from models.planning.queue_position import QueuePlace, place_in_queue
+from models.planning.queue_position import QueuePlace, place_in_queue, place_in_stream
 from models.planning.queue_snapshot import (
     AnswerForecast,
     BatchInQueue,
@@ -15,6 +15,7 @@ from models.planning.queue_snapshot import (
     WaitingQueue,
 )
 from models.tables import RequestStatus, StoredBatch, StoredRequest
+from scheduling.forecast.queue_order import QueueOrder
 
 NOW = datetime(2026, 11, 20, 21, 10, tzinfo=UTC)
 BATCHES = (
@@ -75,7 +76,7 @@ def test_a_running_batch_ends_after_its_estimated_serving_time_and_never_in_the_
 
 EXPECTED: dict[str, Any] = {
     "at": NOW.timestamp() - 2,
-    "line": (1.5, 0.25),
+    "order": QueueOrder((0.0, 0.0, 0.0, 0.0), 0.25, 1.0),
     "jobs": {"c": AnswerForecast(1, 7.0, 5.0, 12.0), "r": AnswerForecast(None, 4.0, 1.0, 9.0)},
 }
 
@@ -84,9 +85,9 @@ def test_what_the_last_forecast_says_counts_before_what_batches_say() -> None:
     snapshot = with_forecast(**EXPECTED)
     assert place_in_queue(view("c"), snapshot) == QueuePlace(1, later(5), later(3), later(10))
     assert place_in_queue(view("a"), snapshot) == QueuePlace(1, later(3))
-    line = snapshot.response_line("small")
-    assert line is not None
-    assert line.at(4) == 2.5
+    order = snapshot.order("small")
+    assert order is not None
+    assert order.response_s(1, 4) == 1.0
 
 
 def test_a_running_request_is_expected_as_forecast_and_no_instant_is_in_the_past() -> None:
@@ -94,9 +95,16 @@ def test_a_running_request_is_expected_as_forecast_and_no_instant_is_in_the_past
     assert place_in_queue(view("r", "in_progress"), snapshot) == QueuePlace(None, later(2), NOW, later(7))
 
 
-def test_a_model_for_whose_requests_nothing_was_forecast_has_no_line() -> None:
-    assert with_forecast(**EXPECTED | {"line": None}).response_line("small") is None
-    assert with_forecast().response_line("small") is None
+def test_in_a_stream_the_last_forecast_counts_whatever_the_status_was_when_the_stream_began() -> None:
+    snapshot = with_forecast(**EXPECTED)
+    assert place_in_stream(view("r"), snapshot) == QueuePlace(None, later(2), NOW, later(7))
+    assert place_in_stream(view("c"), snapshot) == QueuePlace(1, later(5), later(3), later(10))
+    assert place_in_stream(view("new"), snapshot) == place_in_stream(view("r"), None) == QueuePlace()
+
+
+def test_a_model_without_a_worker_has_no_order() -> None:
+    assert with_forecast(**EXPECTED | {"order": None}).order("small") is None
+    assert with_forecast().order("small") is None
 
 
 def test_until_a_forecast_names_it_a_request_keeps_the_interval_given_at_submission_and_its_eta_within() -> None:

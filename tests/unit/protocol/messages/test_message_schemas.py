@@ -24,7 +24,8 @@ def turns(*messages: dict[str, Any]) -> list[Any]:
 
 def test_blocks_become_turns_and_results_come_before_what_the_user_says_to_them() -> None:
     thought = {"type": "thinking", "thinking": "I look.", "signature": ""}
-    answer = {"role": "assistant", "content": [thought, {"type": "text", "text": "Wait."}, CALL]}
+    redacted = {"type": "redacted_thinking", "data": "EmwKAhgB"}
+    answer = {"role": "assistant", "content": [thought, redacted, {"type": "text", "text": "Wait."}, CALL]}
     told = {"role": "user", "content": [RESULT, {"type": "text", "text": "And now?"}]}
     asked, called, result, last = turns(QUESTION, answer, told)
     assert (asked.role, asked.content) == ("user", "Weather?")
@@ -62,7 +63,7 @@ def test_a_tool_has_a_name_of_as_many_characters_as_agents_give_it() -> None:
         {"role": "user", "content": [RESULT]},
     ]
     body = read(messages=history, tools=[TOOL | {"name": name}], tool_choice={"type": "tool", "name": name})
-    assert [tool.stored.name for tool in body.tools or ()] == [name]
+    assert [function.name for function in body.functions] == [name]
     with pytest.raises(ValidationError, match="name"):
         read(tools=[TOOL | {"name": name + "a"}])
 
@@ -122,6 +123,7 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.com/
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "images and documents are not read"),
         ({"messages": [{"role": "user", "content": [{"type": ["text"]}]}]}, "must be of type"),
         ({"messages": [{"role": "user", "content": [CALL]}]}, "no block of type tool_use"),
+        ({"messages": [{"role": "user", "content": [{"type": "redacted_thinking"}]}]}, "redacted_thinking>.data"),
         ({"messages": [QUESTION, {"role": "assistant", "content": [RESULT]}]}, "no block of type tool_result"),
         ({"messages": [QUESTION, {"role": "assistant", "content": [CALL]}]}, "results of the last message's calls"),
         ({"messages": [QUESTION, {"role": "assistant", "content": []}]}, "last message must not be empty"),
@@ -129,14 +131,14 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.com/
         ({"messages": [{"role": "user", "content": "a\0"}]}, "NUL"),
         ({"messages": [QUESTION] * 1001}, "messages"),
         ({"system": 5}, "system"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools"),
+        ({"tools": [TOOL | {"type": "function"}]}, "such as web_search_20250305, which do not run here"),
         ({"tools": [{"name": "weather"}]}, "input_schema"),
         ({"tools": [TOOL | {"input_schema": "object"}]}, "input_schema"),
         ({"tools": [TOOL] * 129}, "tools"),
         ({"tool_choice": "auto"}, "tool_choice"),
         ({"tool_choice": {"type": "tool"}}, "has a name"),
         ({"tool_choice": {"type": "auto", "name": "weather"}}, "has a name"),
-        ({"stop_sequences": ["a"] * 5}, "stop_sequences"),
+        ({"stop_sequences": ["a"] * 17}, "stop_sequences"),
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"temperature": "1"}, "temperature"),
         ({"top_k": -2}, "top_k"),

@@ -156,24 +156,6 @@ def test_requests_that_are_expected_to_come_delay_those_that_are_here() -> None:
     assert set(beside.expected()) == {"a"}
 
 
-def test_requests_that_come_now_take_the_longer_the_longer_their_answers_are() -> None:
-    coming = [a_request(f"c{n}", at=NOW + 1.0 * n, predicted=10 + 20 * (n % 3), limit=256) for n in range(12)]
-    line = forecast(make_policy("fusion", SETTINGS), idle(FLAT), coming=coming).response_line()
-    assert line is not None
-    assert line.token_s == pytest.approx(0.1, rel=0.2)
-    assert line.at(30) == pytest.approx(3.0, rel=0.2)
-    assert forecast(make_policy("fusion", SETTINGS), idle(FLAT)).response_line() is None
-
-
-def test_behind_a_long_queue_they_come_after_all_that_waits() -> None:
-    requests = waiting_requests([10] * (2 * MOST_PLAYED))
-    coming = [a_request(f"c{n}", at=NOW + 0.1 * n, predicted=10, limit=256) for n in range(12)]
-    line = forecast(policy_with("vs", requests), idle(FLAT), requests, coming).response_line()
-    assert line is not None
-    assert line.at(10) == pytest.approx(84, rel=0.1)
-    assert line.token_s == 0.0
-
-
 def test_it_is_played_in_pieces_of_any_size() -> None:
     requests = waiting_requests([5, 60, 20, 100, 33] * 3)
     whole = forecast(policy_with("fusion", requests), idle(), requests).expected()

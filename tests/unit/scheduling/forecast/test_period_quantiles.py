@@ -29,9 +29,10 @@ def test_a_case_that_goes_on_is_one_that_ends_later() -> None:
 
 def test_a_share_that_goes_on_beyond_all_ends_as_the_reciprocal_of_time() -> None:
     cases = [*ended(0.0, 0.0), *[Case(-math.inf, 5.0, False)] * 2]
-    high, higher = period_quantiles(cases, (0.75, 0.95), 1.0)
+    between, high, higher = period_quantiles(cases, (0.6, 0.75, 0.95), 1.0)
+    assert between == pytest.approx(5.0 + math.log(0.5 / 0.4))
     assert high == pytest.approx(5.0 + math.log(2))  # half of those that go on: at twice the time
-    assert higher == pytest.approx(5.0 + math.log(10))
+    assert higher == high  # nothing is known further out
 
 
 @examples(20)

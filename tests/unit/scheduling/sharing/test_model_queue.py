@@ -20,6 +20,15 @@ def test_the_sums_follow_what_comes_and_goes() -> None:
     assert (queue.work(False), queue.oldest_at(False)) == (Work(), math.inf)
 
 
+def test_each_request_knows_the_work_that_waited_when_it_came_unless_it_comes_back_unfinished() -> None:
+    queue = ModelQueue()
+    queue.add(a_request("a", length=30, predicted=7))
+    queue.add(a_request("b"))
+    queue.add(a_request("back", generated=3))
+    queue.remove("a")
+    assert {one.request.id: one.ahead.prefill for one in queue.waiting} == {"b": 30, "back": 0}
+
+
 def test_background_requests_count_apart() -> None:
     queue = ModelQueue()
     queue.add(a_line("line", at=1.0))

@@ -30,7 +30,9 @@ NONE = Overheads()
 def served(*arrivals: Arrival, counted: list[str] | None = None, took: AnswerTimes | None = None) -> ServedWork:
     ids = [arrival.request.id for arrival in arrivals] if counted is None else counted
     fleet = [Instance("w", a_memory(10_000))]
-    return ServedWork(arrivals, dict.fromkeys(ids, took or AnswerTimes(0, 0, 1, 1)), fleet, EngineCosts(FLAT), None, {})
+    return ServedWork(
+        arrivals, dict.fromkeys(ids, took or AnswerTimes(0, 0, 1, 1, 0.4)), fleet, EngineCosts(FLAT), None, {}
+    )
 
 
 def one(id: str, at: float = 0.0, tokens: int = 10) -> Arrival:
@@ -59,7 +61,7 @@ def test_overheads_make_service_longer_and_later() -> None:
 
 
 def test_overheads_are_found_by_what_requests_waited_and_took() -> None:
-    took = AnswerTimes(arrived_at=0.0, started_at=0.3, finished_at=3.33, tokens=10)
+    took = AnswerTimes(arrived_at=0.0, started_at=0.3, finished_at=3.33, tokens=10, alone_s=1.01)
     work = served(one("a"), one("b", at=100.0), one("c", at=200.0), took=took)
     found = calibrate("vs", work, SETTINGS, lambda: True)
     assert [found.slowdown, found.delay_s] == pytest.approx([3.0, 0.3])
@@ -67,7 +69,7 @@ def test_overheads_are_found_by_what_requests_waited_and_took() -> None:
 
 
 def test_a_service_as_fast_as_its_engines_has_no_overheads() -> None:
-    took = AnswerTimes(arrived_at=0.0, started_at=0.0, finished_at=1.01, tokens=10)
+    took = AnswerTimes(arrived_at=0.0, started_at=0.0, finished_at=1.01, tokens=10, alone_s=1.01)
     found = calibrate("vs", served(one("a"), took=took), SETTINGS, lambda: True)
     assert [found.slowdown, found.delay_s] == pytest.approx([1.0, 0.0])
 
@@ -94,21 +96,22 @@ def test_a_policy_that_is_none_is_refused() -> None:
 
 
 def test_figures_of_nothing_are_zero() -> None:
-    assert figures_of([], 3) == LabFigures(0, 3, 0.0, 0.0, 0.0, 0.0)
+    assert figures_of([], 3) == LabFigures(0, 3, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def test_figures_are_from_the_first_arrival_to_the_last_answer() -> None:
     # 3 answers in 10 s after 2, 4 and 9 s, of which they waited 1, 2 and 3 s
-    answers = [(0.0, 1.0, 2.0, 5), (1.0, 3.0, 5.0, 9), (1.0, 4.0, 10.0, 7)]
+    answers = [(0.0, 1.0, 2.0, 5, 0.4), (1.0, 3.0, 5.0, 9, 0.7), (1.0, 4.0, 10.0, 7, 2.0)]
     figures = figures_of([AnswerTimes(*one) for one in answers], 3)
     assert [figures.requests_per_s, figures.mean_s, figures.p50_s] == pytest.approx([0.3, 5.0, 4.0])
     assert figures.waited_s == pytest.approx(2.0)
+    assert figures.goodput == pytest.approx(2 / 3)  # within 5 times 0.4, 0.7 and 2 s: the first and the last
     # by length: 2, 9 and 4 s, of which the middle one is in both halves
     assert [figures.short_s, figures.long_s] == pytest.approx([5.5, 6.5])
 
 
 def figures(mean_s: float, waited_s: float, short_s: float, long_s: float, answered: int = 100) -> LabFigures:
-    return LabFigures(answered, 100 - answered, 1.0, mean_s, mean_s, mean_s, waited_s, short_s, long_s)
+    return LabFigures(answered, 100 - answered, 1.0, mean_s, mean_s, mean_s, 1.0, waited_s, short_s, long_s)
 
 
 NOW = figures(10.0, waited_s=6.0, short_s=8.0, long_s=12.0)

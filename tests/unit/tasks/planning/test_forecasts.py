@@ -12,8 +12,10 @@ from scheduling.forecast.expectations import FEWEST, Stage
 from scheduling.forecast.forecast import PresentWork
 from scheduling.policy import RunningRow, Worker
 from scheduling.request import Request
+from scheduling.sharing.background.deadlines import Work
+from scheduling.sharing.model_queue import WaitsBehind
 from scheduling.sharing.policy_factory import PolicySettings
-from tasks.planning.forecasts import FRESH_S, SAVED_S, SHARE, Forecasts, QueueFront
+from tasks.planning.forecasts import FRESH_S, SAVED_S, SHARE, Forecasts, ModelQueueView
 from tasks.planning.policies_by_model import PoliciesByModel
 from tests.unit.scheduling.scheduling_builders import FLAT, a_memory, a_request
 
@@ -66,10 +68,10 @@ def test_running_and_waiting_requests_are_published_with_positions_etas_and_inte
     forecasts.begin(policies, lambda: {"small": [PresentWork(worker(row))]}, NOW)
     forecasts.advance(no_ends, NOW)
     published = forecasts.described(
-        {"small": [PresentWork(worker(row))]}, {"small": QueueFront(["r0", "r1", "r2"], 3)}, NOW
+        {"small": [PresentWork(worker(row))]}, {"small": ModelQueueView(["r0", "r1", "r2"])}, NOW
     ).of_models["small"]
     assert published.at == NOW
-    assert published.line is not None
+    assert published.order is not None
     places = {name: job[0] for name, job in published.jobs.items()}
     assert places == {"runs": None, "r0": 1, "r1": 2, "r2": 3}
     for _, eta_s, low_s, high_s in published.jobs.values():
@@ -146,7 +148,7 @@ def test_an_old_forecast_tells_when_a_place_in_the_queue_has_its_turn_whoever_ha
     forecasts.advance(no_ends, NOW)
 
     def told(order: list[str], now: float) -> dict[str, list[Any]]:
-        jobs = forecasts.described(work, {"small": QueueFront(order, 10)}, now).of_models["small"].jobs
+        jobs = forecasts.described(work, {"small": ModelQueueView(order)}, now).of_models["small"].jobs
         return {name: list(job[:2]) for name, job in jobs.items()}
 
     fresh = told(["r0", "r1", "r2"], NOW)
@@ -154,6 +156,7 @@ def test_an_old_forecast_tells_when_a_place_in_the_queue_has_its_turn_whoever_ha
     old = told(["new", "r2", "r1", "r0"], NOW + FRESH_S + 1)
     assert [old[name] for name in ("new", "r2", "r1")] == [fresh[name] for name in ("r0", "r1", "r2")]
     assert old["r0"] == [4, pytest.approx(fresh["r2"][1] * 4 / 3, abs=0.001)]
-    behind = forecasts.described(work, {"small": QueueFront(["r0"], 9)}, NOW).of_models["small"].behind
+    waiting = [WaitsBehind(a_request(f"w{n}"), Work()) for n in range(9)]
+    behind = forecasts.described(work, {"small": ModelQueueView(["r0"], waiting)}, NOW).of_models["small"].behind
     assert behind is not None
     assert behind.seconds == pytest.approx(fresh["r2"][1] * 5 / 3, abs=0.001)  # the middle of places 2 to 9

@@ -19,6 +19,7 @@ class Scripted:
         self.events = events
         self.asked: list[tuple[str, Json]] = []
         self.shown: list[tuple[str, bool]] = []
+        self.expected: list[float | None] = []
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         content = request.read()
@@ -29,10 +30,10 @@ class Scripted:
 
     def chat(self, show: Callable[[str, bool], None] | None = None) -> Chat:
         client = Client("http://magnus", "key", transport=httpx.MockTransport(self.answer))
-        return Chat(client, {"model": "toy"}, show or (lambda *piece: self.shown.append(piece)))
+        return Chat(client, {"model": "toy"}, show or (lambda *piece: self.shown.append(piece)), self.expected.append)
 
 
-CREATED = {"type": "response.created", "response": {"id": "resp_1"}}
+CREATED = {"type": "response.created", "response": {"id": "resp_1", "magnus": {"eta_s": 4.0}}}
 THOUGHT = {"type": "response.reasoning_text.delta", "delta": "hm"}
 PIECES = [{"type": "response.output_text.delta", "delta": piece} for piece in ("a ", "lot")]
 
@@ -49,6 +50,7 @@ def test_an_answer_is_shown_as_it_comes_and_is_part_of_the_next_question() -> No
     said = chat.ask("how much?")
     assert said.startswith("2 tokens, 3 predicted; the first after ")
     assert service.shown == [("hm", True), ("\n\n", True), ("a ", False), ("lot", False)]
+    assert service.expected == [4.0]
     chat.ask("really?")
     assert [turn["content"] for turn in service.asked[1][1]["input"]] == ["how much?", "a lot", "really?"]
 

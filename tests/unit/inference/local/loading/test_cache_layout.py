@@ -28,3 +28,12 @@ def test_a_cache_of_another_kind_is_refused():
 def test_layers_may_differ_in_their_heads():
     layout, _ = served_layout(tiny_model(Family("MiMo-V2", "mimo_v2_flash")), "mimo")
     assert set(layout.shapes) == {LayerShape(2, 8, 8), LayerShape(4, 8, 8)}
+
+
+def test_indexers_have_caches_of_keys_behind_those_of_the_layers():
+    indexed = {"num_key_value_heads": 4, "index_head_dim": 16, "num_hidden_layers": 2}
+    layout, _ = served_layout(tiny_model(Family("DeepSeek-V3.2", "deepseek_v32", indexed)), "deepseek")
+    latent = LayerShape(heads=1, key_dim=16, value_dim=8)  # its rank, and the part that rotation turns
+    assert layout.shapes == (latent, latent, LayerShape(heads=1, key_dim=16), LayerShape(heads=1, key_dim=16))
+    assert layout.indexers == {0: 2, 1: 3}
+    assert layout.token_bytes == 2 * (16 + 8 + 16) * 4

@@ -2,24 +2,19 @@
 
 import pytest
 import torch
-from transformers import AutoConfig, GPTNeoConfig, GPTNeoForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from inference.engine_errors import UnsupportedModel
-from inference.local.loading.decoding_check import PAST, SHORT, checked_batches, row_dependence, unless_memory_lacks
+from inference.local.loading.architecture_faults import architecture_fault
+from inference.local.loading.decoding_check import PAST, SHORT, checked_batches, unless_memory_lacks
 from inference.local.loading.model_loading import prepare_model
-from tests.unit.inference.tiny_models import SHAPE, VOCABULARY, Letters
+from tests.models.tiny_families import Family, tiny_model
+from tests.unit.inference.tiny_models import SHAPE, Letters
 
 
 def llama(**options):
     torch.manual_seed(11)
     return LlamaForCausalLM(LlamaConfig(**SHAPE, initializer_range=0.4, **options))
-
-
-def neo(window):
-    shape = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_layers": 2, "num_heads": 4}
-    types = [[["global", "local"], 1]]
-    config = GPTNeoConfig(**shape, attention_types=types, max_position_embeddings=128, window_size=window)
-    return GPTNeoForCausalLM(config)
 
 
 def test_a_row_beyond_each_threshold_is_checked_beside_a_short_one():
@@ -33,10 +28,9 @@ def test_a_row_beyond_each_threshold_is_checked_beside_a_short_one():
 
 
 def test_rows_that_depend_on_their_neighbours_are_refused():
-    with pytest.raises(UnsupportedModel, match="counted from the end of the batch's longest row; another server"):
-        prepare_model(neo(16), Letters(), "neo")
-    assert row_dependence(neo(128).config, 128) == ""
-    assert "distances between tokens" in row_dependence(AutoConfig.for_model("inkling_text"), 128)
+    with pytest.raises(UnsupportedModel, match="by the length of the batch's longest row; another server"):
+        prepare_model(tiny_model(Family("Doge", "doge")), Letters(), "doge")
+    assert architecture_fault(tiny_model(Family("Doge", "doge", {"keep_window_size": 128})), 128) == ""
 
 
 def test_a_dependence_that_no_rule_knows_is_found_by_the_check():

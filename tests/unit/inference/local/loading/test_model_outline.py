@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from inference.engine_errors import UnsupportedModel
+from inference.local.loading.architecture_faults import architecture_fault
 from inference.local.loading.cache_layout import served_layout
+from inference.local.loading.model_loading import load_model
 from inference.local.loading.model_outline import outline_model
 from settings import BUNDLED_MODEL
 from tests.models.tiny_families import POSITIONS, Family, scaled, tiny_model
@@ -36,6 +39,7 @@ def configured(at: Path, model) -> str:
         Family("positions are a mask", "bloom"),
         Family("layers keep states", "qwen3_next"),
         Family("layers cache nothing else", "mamba"),
+        Family("indexers have a cache of their own", "deepseek_v32", {"num_key_value_heads": 4}),
         Family("layers differ in their heads", "mimo_v2_flash"),
     ],
     ids=lambda family: family.name,
@@ -46,6 +50,39 @@ def test_layout_and_weights_are_those_of_the_loaded_model(tmp_path: Path, family
     assert replace(outline.layout, device=CPU) == layout
     assert outline.max_positions == positions
     assert outline.weight_bytes == sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))
+
+
+DECODER = {"is_decoder": True}
+OF_WHISPER = {"decoder_layers": 2, "decoder_attention_heads": 4, "encoder_attention_heads": 4, "encoder_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("family", "why"),
+    [
+        (Family("its tokens attend to later ones", "bert"), "is_decoder is false"),
+        (Family("positions begin behind the padding's id", "roberta", DECODER), "from the padding token's id"),
+        (Family("it takes no positions", "roformer", DECODER), "takes no positions"),
+        (Family("its prompts have hidden tokens", "cpmant"), "takes no positions"),
+        (Family("its layers keep states", "recurrent_gemma", {"lru_width": 32}), "keep the states of rows themselves"),
+        (Family("its cache alone keeps a window", "moshi"), "its cache keeps a window"),
+        (Family("distances follow the longest row", "inkling_text"), "distances between tokens"),
+        (Family("it is part of an encoder with a decoder", "whisper", OF_WHISPER), "continues no prompt"),
+    ],
+    ids=lambda one: one.name if isinstance(one, Family) else "",
+)
+def test_what_is_refused_is_refused_in_the_same_words_without_weights(tmp_path: Path, family: Family, why: str) -> None:
+    model = tiny_model(family)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModel, match=why) as told:
+        outline_model(configured(tmp_path, model), CPU, "float32")
+    with pytest.raises(UnsupportedModel) as found:
+        load_model(str(tmp_path), dtype="float32")
+    assert found.value.reason == told.value.reason
+
+
+@pytest.mark.parametrize("model_type", ["bert", "gpt_neox_japanese", "mpt"])
+def test_decoders_and_models_that_need_no_positions_are_no_faults(model_type: str) -> None:
+    assert architecture_fault(tiny_model(Family("", model_type, DECODER)), POSITIONS) == ""
 
 
 def test_the_data_type_is_that_of_the_setting_or_of_the_model(tmp_path: Path) -> None:

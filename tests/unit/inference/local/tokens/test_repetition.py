@@ -13,8 +13,7 @@ from inference.local.engine import Engine
 from inference.local.engine_options import EngineOptions
 from inference.local.tokens.repetition import (
     CHECKED_TOKENS,
-    LEAST_TIMES,
-    LEAST_TOKENS,
+    LEAST_REPEATED,
     LONGEST_PERIOD,
     LoopStops,
     has_twice,
@@ -28,7 +27,7 @@ from tests.unit.inference.tiny_models import AMPLE, drain, known
 
 def by_brute_force(tokens: Sequence[int]) -> int | None:
     for period in range(1, LONGEST_PERIOD + 1):
-        length = max(LEAST_TOKENS, LEAST_TIMES * period)
+        length = max(LEAST_REPEATED + period, 2 * period)
         if len(tokens) >= length and all(
             tokens[n] == tokens[n - period] for n in range(len(tokens) - length + period, len(tokens))
         ):
@@ -46,17 +45,17 @@ units = st.lists(few, min_size=1, max_size=LONGEST_PERIOD + 2)
 
 
 @given(st.lists(few, max_size=40), units, st.integers(0, 5 * LONGEST_PERIOD), st.lists(few, max_size=2))
-@example([], [*range(LONGEST_PERIOD)], LEAST_TIMES * LONGEST_PERIOD, [])
-@example([], [*range(LONGEST_PERIOD)], LEAST_TIMES * LONGEST_PERIOD - 1, [])
-@example([], [*range(LONGEST_PERIOD + 1)], LEAST_TIMES * (LONGEST_PERIOD + 1), [])
-@example([], [0], LEAST_TOKENS, [])
-@example([], [0], LEAST_TOKENS - 1, [])
+@example([], [*range(LONGEST_PERIOD)], 2 * LONGEST_PERIOD, [])
+@example([], [*range(LONGEST_PERIOD)], 2 * LONGEST_PERIOD - 1, [])
+@example([], [*range(LONGEST_PERIOD + 1)], 2 * (LONGEST_PERIOD + 1), [])
+@example([], [0], LEAST_REPEATED + 1, [])
+@example([], [0], LEAST_REPEATED, [])
 def test_a_period_is_found_as_brute_force_finds_it(
     before: list[int], unit: list[int], length: int, behind: list[int]
 ) -> None:
     tokens = [*before, *islice(cycle(unit), length), *behind]
     assert repeated_period(tokens) == by_brute_force(tokens)
-    tail = tokens[-LEAST_TIMES * LONGEST_PERIOD :]  # what a row looks at
+    tail = tokens[-2 * LONGEST_PERIOD :]  # what a row looks at
     assert repeated_period(tail) == by_brute_force(tokens)
 
 

@@ -95,7 +95,7 @@ def one_worker_with(*rows: int) -> FleetArrays:
 def delay(fleet: FleetArrays, prefill: int, remaining: int, elsewhere: float = 0.0, edge: float = 1e9) -> float:
     seconds = delay_s(
         fleet,
-        DelayedRequests(elsewhere, np.array([edge])),
+        DelayedRequests(np.array([elsewhere]), np.array([edge])),
         np.array([0]),
         np.array([float(prefill)]),
         np.array([float(remaining)]),
@@ -161,6 +161,22 @@ def test_elsewhere_a_paged_joiner_takes_no_more_than_its_tokens_whatever_the_ban
 def test_in_a_mixed_fleet_each_worker_has_its_own_price() -> None:
     (padded_one,), (paged_one,) = one_worker_with(100).workers, paged(100).workers
     both = FleetArrays([padded_one, replace(paged_one, name="paged")])
-    delayed = DelayedRequests(0.0, np.array([1e9, 1e9]))
+    delayed = DelayedRequests(np.zeros(2), np.array([1e9, 1e9]))
     seconds = delay_s(both, delayed, np.array([0, 1]), np.array([600.0]), np.array([10.0]))
     assert seconds[:, 0].tolist() == pytest.approx([delay(one_worker_with(100), 600, 10), delay(paged(100), 600, 10)])
+
+
+def test_elsewhere_a_row_takes_as_much_on_a_slow_worker_as_on_a_fast_one() -> None:
+    (slow,) = paged().workers
+    fast_costs = ServingCurves(*(tuple(one / 4 for one in curve) for curve in (SLOPED.prefill, SLOPED.decode)))  # type: ignore[arg-type]  # four coefficients each
+    fleet = FleetArrays([slow, replace(slow, name="fast", costs=fast_costs)])
+    assert fleet.speed_share().tolist() == pytest.approx([0.2, 0.8])
+
+    def prices(requests: float) -> list[float]:
+        delayed = DelayedRequests(requests * fleet.speed_share(), np.array([1e9, 1e9]))
+        seconds = delay_s(fleet, delayed, np.array([0, 1]), np.array([100.0]), np.array([10.0]))
+        return [float(one) for one in seconds[:, 0]]
+
+    (slow_alone_s, fast_alone_s), (slow_s, fast_s) = prices(0.0), prices(20.0)
+    assert slow_alone_s == pytest.approx(4 * fast_alone_s)  # the row itself ends four times as late
+    assert slow_s - slow_alone_s == pytest.approx(fast_s - fast_alone_s)

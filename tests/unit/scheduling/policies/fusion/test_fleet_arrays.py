@@ -104,6 +104,30 @@ def test_a_joiner_counts_among_the_rows_of_its_worker_at_once() -> None:
     assert fleet.future.peaks_with(np.array([0]), np.array([10.0]), np.array([5.0])) > before
 
 
+@given(
+    rows=st.lists(ROWS, min_size=1, max_size=4),
+    joins=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 40), st.booleans()), max_size=12),
+)
+@examples(200)
+def test_rows_sorted_after_some_joins_are_as_if_all_were_sorted_anew(
+    rows: list[list[tuple[int, int]]], joins: list[tuple[int, int, bool]]
+) -> None:
+    fleet = FleetArrays(
+        [
+            a_paged_worker(
+                10_000, name=f"w{number}", rows=[a_row(f"{n}", length=one) for n, (one, _) in enumerate(own)]
+            )
+            for number, own in enumerate(rows)
+        ]
+    )
+    for number, (worker, length, reads) in enumerate(joins):
+        fleet.join(worker % len(fleet), a_request(f"r{number}", length=length, predicted=length))
+        if reads:
+            anew = FutureMemory.from_rows(fleet.cached, fleet.remaining, fleet.rules)
+            for name in ("remaining", "longest", "total"):
+                assert np.array_equal(getattr(fleet.future, name), getattr(anew, name))
+
+
 def test_a_join_costs_the_fixed_time_of_a_prefill_for_each_row_that_ran_before() -> None:
     fleet = FleetArrays([a_worker(costs=SLOPED, rows=[a_row(str(number)) for number in range(3)])])
     fleet.join(0, a_request())

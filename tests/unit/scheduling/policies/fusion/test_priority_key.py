@@ -9,6 +9,8 @@ import pytest
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.length_buckets import BucketHeads, TenantQueues, WaitingRequest
 from scheduling.policies.fusion.priority_key import (
+    DUE_OFFSET,
+    FAVOURS,
     REQUESTS_BY_KEY,
     FleetLoad,
     in_batches,
@@ -50,6 +52,16 @@ def test_a_request_is_due_after_twice_what_first_come_first_served_would_take() 
     due = key(a_request(at=0.0), ahead_tokens=100.0, now=22.5)
     assert due < -1e11
     assert due < key(a_request(at=0.0), ahead_tokens=101.0, now=22.5)  # due 0.2 s later
+
+
+def test_a_favoured_tail_lets_short_ones_overtake_less_and_goodput_lets_them_overtake_more_and_longer() -> None:
+    tail, goodput = (replace(LOAD, favour=FAVOURS[name]) for name in ("tail", "goodput"))
+    # a quarter of the 20 s in which the fleet would serve all that waits, four times as much
+    assert [key(a_request(), np.e, load) for load in (LOAD, tail, goodput)] == pytest.approx([20.0, 5.0, 80.0])
+    first = a_request(at=0.0, predicted=10)  # 2 s under first come, first served: due after 4 s, or after 8
+    assert key(first, load=LOAD, now=4.5, ahead_tokens=10.0) < DUE_OFFSET / 2
+    assert key(first, load=goodput, now=4.5, ahead_tokens=10.0) > DUE_OFFSET / 2
+    assert key(first, load=goodput, now=8.5, ahead_tokens=10.0) < DUE_OFFSET / 2
 
 
 def test_one_that_would_miss_its_deadline_goes_before_all_that_are_not_due() -> None:
