@@ -114,7 +114,7 @@ def queue_order(
             Coming(float(recent_logs[part].mean()), float(coming_s[part].sum())) for part in _groups(recent_logs)
         ),
         delay_s=delays,
-        due_ratio=favour.max_fcfs_ratio if favour else math.inf,
+        due_ratio=favour.max_fcfs_ratio if favour else 1.0,
         overtaking=favour.overtaking if favour else 1.0,
     )
 

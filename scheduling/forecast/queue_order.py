@@ -57,7 +57,7 @@ class QueueOrder:
     waiting: tuple[Group, ...] = ()
     coming: tuple[Coming, ...] = ()
     delay_s: tuple[float, ...] = ()  # the delay for a unit of each delay feature; empty: keys are arrivals
-    due_ratio: float = math.inf  # a request is due after this many times what waits at its arrival
+    due_ratio: float = 1.0  # with delays, a request is due after this many times what waits at its arrival
     overtaking: float = 1.0  # `scale_s` as a multiple of the time in which all waiting work is served
 
     def response_s(self, length: int, tokens: float, level: int = 0, age_s: float = 0.0) -> float:

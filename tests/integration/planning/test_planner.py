@@ -6,6 +6,9 @@ from datetime import UTC, datetime
 import pytest
 
 from models import planner_state
+from models.connections.session import make_sessions
+from models.planning.queue_snapshot import read_queue_snapshot
+from scheduling.sharing.policy_factory import POLICIES
 from tasks.planning.leader import Leader
 from tests.integration.database_stage import Stage, eventually
 from tests.integration.planner_stage import RULES
@@ -18,6 +21,25 @@ def test_what_waits_is_assigned_to_an_idle_worker_and_its_batch_named_for_sendin
     assert worker == "w1"
     assert stage.batches() == {batch_id: ("w1", ["r1"])}
     assert stage.requests("status", "attempts") == {"r1": ("in_progress", 1)}
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_under_every_policy_the_snapshot_can_be_read_and_says_when_a_request_would_be_answered(
+    stage: Stage, policy: str
+):
+    stage.worker("w1")
+    leader = Leader(stage.database, replace(RULES, policy=policy))
+    for n in range(40):
+        stage.request(f"r{n}", limit_tokens=10 + n)
+    for _ in range(3):
+        leader.step()
+    with make_sessions(stage.database)() as session:
+        snapshot = read_queue_snapshot(session)
+    leader.resign()
+    assert snapshot is not None
+    order = snapshot.order("small")
+    assert order is not None
+    assert 0 < order.response_s(10, 20) < order.latest_s(order.response_s(10, 20))
 
 
 def test_a_planner_takes_a_long_queue_over_in_parts_and_begins_with_what_no_planner_has_fetched(stage: Stage):

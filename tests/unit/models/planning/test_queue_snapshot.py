@@ -15,8 +15,10 @@ from models.planning.queue_snapshot import (
     WaitingQueue,
     parse_queue_snapshot,
 )
+from scheduling.forecast.queue_order import Group, QueueOrder
 
 NOW = datetime(2026, 11, 20, 21, 10, tzinfo=UTC)
+ORDER = QueueOrder((0.0, 0.0, 0.1, 0.0), 0.1, 1.0, waiting=(Group(0.0, 3.0, (0.0,) * 5, (0.0,) * 5),))
 SNAPSHOT = QueueSnapshot(
     at=NOW,
     decisions=Decisions(epoch=3, policy="fusion"),
@@ -27,7 +29,7 @@ SNAPSHOT = QueueSnapshot(
     ),
     models={"small": ModelState(unserved=2, largest_tokens=100, lacking=("logprobs",)), "other": ModelState()},
     forecasts=ModelForecasts(
-        of_models={"small": ModelForecast(at=5.0, line=(1.0, 0.1), jobs={"a": AnswerForecast(1, 2.0, 1.0, 3.0)})}
+        of_models={"small": ModelForecast(at=5.0, order=ORDER, jobs={"a": AnswerForecast(1, 2.0, 1.0, 3.0)})}
     ),
 )
 
