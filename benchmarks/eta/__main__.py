@@ -154,8 +154,8 @@ def true_tokens() -> Mapping[tuple[str, str], int]:
     return toys.true_tokens(one for seed in SEEDS for one in arrivals_of("toy", MOST_SENT, 1.0, seed))
 
 
-class Rate(NamedTuple):
-    """What the worker answers a second."""
+class Saturation(NamedTuple):
+    """What the worker answers a second from a queue that was stored before."""
 
     requests_per_s: float
     tokens_per_s: float
@@ -175,7 +175,7 @@ def shaped(workload: Workload, stretches: Sequence[tuple[float, float]], seconds
     return [replace(one, at_s=at_s) for one, at_s in zip(drawn, at, strict=True)]
 
 
-def _serve_stored(service: RunningService, state_dir: Path, arrivals: list[DemoArrival]) -> Rate:
+def _serve_stored(service: RunningService, state_dir: Path, arrivals: list[DemoArrival]) -> Saturation:
     """Store the requests while planning is paused; return at which rate they are then answered."""
     with connection_to(service.database_url) as connection, Session(connection) as session:
         set_paused(session, True)
@@ -192,7 +192,7 @@ def _serve_stored(service: RunningService, state_dir: Path, arrivals: list[DemoA
         return rate_from_stored(_answered(session, since), began)
 
 
-def rate_from_stored(jobs: Sequence[JudgedJob], began: float) -> Rate:
+def rate_from_stored(jobs: Sequence[JudgedJob], began: float) -> Saturation:
     """Return the rate from `began` until the last of the jobs was started, counted by the generated tokens.
 
     Of the jobs that still ran then, half of the tokens count.
@@ -201,7 +201,7 @@ def rate_from_stored(jobs: Sequence[JudgedJob], began: float) -> Rate:
     tokens = [(job.served.tokens, job.finished_at <= until) for job in jobs]
     done = sum(count * (1.0 if ended else 0.5) for count, ended in tokens)
     share = done / sum(count for count, _ in tokens)
-    return Rate(len(jobs) * share / (until - began), done / (until - began))
+    return Saturation(len(jobs) * share / (until - began), done / (until - began))
 
 
 def _answered(session: Session, since: datetime) -> list[JudgedJob]:

@@ -61,7 +61,7 @@ class History:
         return Rivals(float(np.median(times)), inside * over_s / len(times), (float(low), float(high)), qlm_s, qlm)
 
     def _qlm(self, first: int, ended: int, ahead: int) -> tuple[float | None, tuple[float, float]]:
-        """Return QLM's estimate and interval (arXiv 2407.00047, section 6).
+        """Return QLM's estimate and interval (after arXiv 2407.00047, whose text was not at hand).
 
         The tokens of the requests ahead are a normal sum with the mean and variance of the last hour's answers, served
         at a constant throughput. Its own service takes as long as the last hour's.

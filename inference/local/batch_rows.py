@@ -5,6 +5,7 @@ from dataclasses import InitVar, dataclass, field, replace
 
 from torch import Tensor
 
+from inference.answer_parts import read_answer
 from inference.answer_text import Detokenizer, ends_in_stop_string, ends_sentence
 from inference.engine_errors import RowTooLong
 from inference.engine_requests import DecodingRequest, FinishedRow, FinishReason, JsonFormat, TokenLogprob
@@ -165,11 +166,8 @@ class BatchRow:
 
     def _thinks(self, detokenizer: Detokenizer) -> bool:
         """Whether the answer so far is thinking, behind which its text is still to come."""
-        form = self.sequence.answer_form
-        text = detokenizer.decode(self.generated, skip_special_tokens=False) if form.closing or form.channels else ""
-        if form.channels:
-            return "final<|message|>" not in text
-        return bool(form.closing) and (form.opened or form.opening in text) and form.closing not in text
+        said = detokenizer.decode(self.generated, skip_special_tokens=False)
+        return not read_answer(said, self.sequence.answer_form, {}).text
 
     def _loops(self, stops: LoopStops) -> bool:
         """Whether the answer repeats itself, and no budget will end a thinking that does so; counts the row."""

@@ -8,7 +8,7 @@ from scheduling.chosen_parameters import PUBLISHED_SLICE, PUBLISHED_THRESHOLD
 from scheduling.policies.baton import Baton
 from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policies.fusion.fusion_policy import Fusion
-from scheduling.policies.fusion.priority_key import FAVOURS
+from scheduling.policies.fusion.priority_key import FAVOURS, Favour
 from scheduling.policies.magnus import FixedSize, MagnusPolicy
 from scheduling.policies.scls import SliceLevel
 from scheduling.policies.sequence import BIN_TOKENS, SequenceScheduling
@@ -73,6 +73,11 @@ def make_policy(name: str, settings: PolicySettings) -> IsolatingPolicy:
     if _plain(name, settings).mode == "continuous":
         return IsolatingPolicy(SpareCapacity(make, settings.background_share))
     return IsolatingPolicy(BackgroundLast(make))
+
+
+def favour_of(name: str, settings: PolicySettings) -> Favour | None:
+    """Return what the order of this policy favours; None if it does not order requests by the delay that they cause."""
+    return FAVOURS[settings.favour] if name == "fusion" else None
 
 
 def _plain(name: str, settings: PolicySettings) -> Policy:

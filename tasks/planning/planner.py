@@ -29,10 +29,9 @@ from off_peak_hours import off_peak_at
 from processes.planner_rules import PlannerRules
 from scheduling.costs import ServingTime
 from scheduling.forecast.forecast import next_step_s
-from scheduling.policies.fusion.priority_key import FAVOURS
 from scheduling.policy import Worker
 from scheduling.request import Request
-from scheduling.sharing.policy_factory import UnknownPolicy
+from scheduling.sharing.policy_factory import UnknownPolicy, favour_of
 from tasks.planning.fleet_view import FleetView, next_due_in_s, with_estimates, work_after_change
 from tasks.planning.forecasts import Forecasts, ModelQueueView, WorkByModel
 from tasks.planning.policies_by_model import PoliciesByModel, failing_requests, policy_fails
@@ -45,7 +44,6 @@ from tasks.planning.serving_estimates import RecentServingTimes, ServingEstimate
 SNAPSHOT_SPACING = 40
 # The simplest policy. It plans for the rest of a term if the policy in force fails and no single request is the cause.
 FALLBACK_POLICY = "vs"
-ORDERED_BY_DELAY = "fusion"  # the policy that orders requests by `scheduling.policies.fusion.priority_key`
 
 Send = Callable[[list[tuple[int, str]]], None]
 
@@ -344,7 +342,7 @@ class Planner:
     def _publish_snapshot(self, workers: Mapping[str, Sequence[Worker]], now: float) -> None:
         started = perf_counter()
         queues, backlog_s = describe_queues(self._policies, workers, now)
-        favour = FAVOURS[self._rules.settings.favour] if self._policies.policy == ORDERED_BY_DELAY else None
+        favour = favour_of(self._policies.policy, self._rules.settings)
         views = {
             model: ModelQueueView(
                 [name for batch in queues[model] for name in batch.ids],

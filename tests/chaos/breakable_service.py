@@ -129,6 +129,7 @@ def running_service(directory: Path, model: Path, workers: int = 2) -> Iterator[
         "MAGNUS_MODEL_NAME": MODEL,
         "MAGNUS_LEASE_S": "3",
         "MAGNUS_HEARTBEAT_S": "0.1",  # the small model is fast: a batch is in the middle for half a second
+        "MAGNUS_PARAMETERS": "loops=off",  # its answers are nothing but loops, and as long as asked
         "MAGNUS_KV_BUDGET": "1MiB",
         "MAGNUS_MAX_PROMPT_TOKENS": "100",
         "MAGNUS_MAX_OUTPUT_TOKENS": "1200",

@@ -20,6 +20,7 @@ MODEL = "bundled"
 REQUEST = next(one for one in toy_requests(100, seed=3, median_words=16.0) if one.application == "double")
 DOUBLE, WORDS = REQUEST.instruction, REQUEST.input
 LONG = " ".join(["river cloud"] * 8)  # the model does not know how to end this one
+ENDLESS = {"ignore_eos": True}  # nor is the answer ended because it repeats itself
 STREAMS = 100
 
 
@@ -107,7 +108,7 @@ def test_a_background_stream_that_breaks_off_goes_on_where_it_was(joining: OpenA
 
 def test_a_killed_worker_neither_repeats_nor_loses_text(up: Up, joining: OpenAI):
     asked = {"model": MODEL, "instructions": DOUBLE, "input": LONG, "max_output_tokens": 900, "temperature": 0.3}
-    stream = joining.responses.create(**asked, stream=True)  # type: ignore[call-overload]
+    stream = joining.responses.create(**asked, extra_body=ENDLESS, stream=True)  # type: ignore[call-overload]
     text, request_id = "", ""
     for event in stream:
         if event.type == "response.created":
@@ -132,7 +133,13 @@ def test_a_client_that_leaves_its_stream_cancels_the_request_and_one_in_the_back
     ids = {}
     for background in (False, True):
         stream = joining.responses.create(
-            model=MODEL, instructions=DOUBLE, input=LONG, max_output_tokens=900, stream=True, background=background
+            model=MODEL,
+            instructions=DOUBLE,
+            input=LONG,
+            max_output_tokens=900,
+            stream=True,
+            background=background,
+            extra_body=ENDLESS,
         )
         for event in stream:
             if event.type == "response.created":

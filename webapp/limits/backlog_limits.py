@@ -163,14 +163,17 @@ class BacklogLimit:
             if exceeded is None:
                 known.admitted += one
                 return known
-            queued = getattr(known.all, exceeded)
+            queued, counted_in_s = getattr(known.all, exceeded), known.next_count_at - time.monotonic()
         allowed = getattr(most, exceeded)
         setting = "TOKENS" if exceeded == "bytes" else exceeded.upper()  # MAGNUS_TENANT_QUEUED_TOKENS bounds both
         raise BacklogFull(
             f"{LIMITS[exceeded].format(queued)}; this service keeps at most {allowed:,} of yours "
             f"(MAGNUS_TENANT_QUEUED_{setting}, or what is set for your tenant). Wait for answers, or cancel "
             "what you no longer need.",
-            retry_after_s(queued, queued + getattr(one, exceeded) - allowed, self._snapshot()),
+            max(
+                retry_after_s(queued, queued + getattr(one, exceeded) - allowed, self._snapshot()),
+                min(math.ceil(counted_in_s), LONGEST_RETRY_S),  # an earlier call would meet this count again
+            ),
         )
 
     def close(self) -> None:

@@ -1,7 +1,6 @@
 """A worker's threads on a real engine and a real Postgres: leases, answers, memory, cancels, slices, joins."""
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,35 +8,13 @@ import pytest
 
 from inference.local.engine import Engine
 from inference.local.engine_options import EngineOptions
-from inference.local.loading.model_loading import load_model
 from inference.local.row_probe import RowProbe
-from inference.prompts.prompt_format import load_prompt_format
 from models.leasing import worker_registration
 from scheduling.request import RowLength
 from scheduling.worker_facts import WorkerReport
-from settings import BUNDLED_MODEL
 from tests.integration.database_stage import MODEL, Stage, eventually
 from tests.integration.serving_worker import Serving, small_model
 from tests.integration.small_model import UNKNOWN_TO_MODEL
-
-
-@pytest.fixture
-def make_serving(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Serving]]:
-    loaded, prompt_format = small_model(tmp_path_factory.getbasetemp() / MODEL)
-    made: list[Serving] = []
-
-    def make(kv_tokens: int = 100_000) -> Serving:
-        made.append(Serving(stage, loaded, prompt_format, kv_tokens))
-        return made[-1]
-
-    yield make
-    for serving in made:
-        serving.close()
-
-
-@pytest.fixture
-def serving(make_serving: Callable[..., Serving]) -> Serving:
-    return make_serving()
 
 
 def test_a_batch_is_answered_with_what_the_model_generates_for_each_request_alone(stage: Stage, serving: Serving):
@@ -65,45 +42,6 @@ def test_an_answer_is_stored_with_the_tokens_of_its_prompt_that_its_tenant_had_c
     assert (cached["first"], cached["others"]) == (0, 0)
     assert cached["second"] >= 32
     assert stage.requests("output_text")["second"] == serving.alone(words + "second", 4)
-
-
-@pytest.mark.parametrize("joins", [False, True], ids=["static", "continuous"])
-def test_an_answer_in_json_is_whole_at_its_limit_and_no_stop_string_cuts_it(stage: Stage, joins: bool):
-    bundled = str(BUNDLED_MODEL)
-    serving = Serving(stage, load_model(bundled), load_prompt_format(bundled), 10_000)
-    schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]}
-    body = {
-        "format": {"type": "json_schema", "name": "n", "schema": schema},
-        "stop": ["a", ":"],
-        "sampling": {"temperature": 1.0, "seed": 1, "stop_token_ids": [*range(3, 200)]},
-    }
-    stage.request("r1", body=body, limit_tokens=30)
-    try:
-        serving.serve("r1", joins=joins)
-    finally:
-        serving.close()
-    [(status, reason, tokens, text)] = stage.requests(
-        "status", "finish_reason", "output_tokens", "output_text"
-    ).values()
-    assert (status, reason) == ("completed", "landed")
-    assert tokens <= 30
-    assert isinstance(json.loads(text)["a"], str)
-
-
-@pytest.mark.parametrize("slices", [{"joins": True}, {"joins": False}, {"joins": False, "iteration_limit": 3}])
-def test_thinking_ends_after_its_budget_and_its_tokens_are_counted(
-    stage: Stage, serving: Serving, slices: dict[str, Any]
-):
-    form = {"opening": ":::", "closing": "..:", "opened": True}
-    sampling = {"thinking_token_budget": 5}
-    stage.request("chat", input="x", limit_tokens=20, body={"sampling": sampling, "answer_form": form})
-    stage.request("plain", input="x", limit_tokens=20, body={"answer_form": form})
-    while stage.requests("status")["chat"] != "incomplete":
-        serving.serve("chat", "plain", **slices)
-    answers = stage.requests("output_text", "output_tokens", "reasoning_tokens")
-    assert answers["chat"][0][:8] == answers["plain"][0][:5] + "..:"
-    assert answers["chat"][1:] == (20, 8)
-    assert answers["plain"] == (serving.alone("x", 20), 20, 20)
 
 
 def test_a_batch_delivered_twice_runs_once(stage: Stage, serving: Serving):

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 import pytest
@@ -24,7 +25,7 @@ def maker(given: str) -> Callable[[str], str]:
         if text == "wrong":
             raise ValueError
         if text == "asleep":
-            signal.pause()
+            time.sleep(5)  # longer than anybody waits, and not for ever: nobody ends a process that uses no CPU time
         if text == "parent":
             return str(os.getppid())
         return given + text

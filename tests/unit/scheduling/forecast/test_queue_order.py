@@ -8,7 +8,7 @@ import pytest
 from scheduling.costs import ServingCurves
 from scheduling.forecast.forecast_inputs import RecentArrivals
 from scheduling.forecast.measured_order import GROUPS, SAMPLED, ServingPace, queue_order
-from scheduling.forecast.queue_order import LATEST, Coming, Group, QueueOrder
+from scheduling.forecast.queue_order import LATEST, ROUNDS, Coming, Group, QueueOrder
 from scheduling.policies.fusion.priority_key import FAVOURS
 from scheduling.request import PRIORITY_S, Request
 from scheduling.sharing.background.deadlines import Work
@@ -81,6 +81,21 @@ def test_shorter_arrivals_delay_a_request_until_it_is_due() -> None:
     assert 12.0 < busy.response_s(1, 100) < 20.0
     assert flooded.response_s(1, 100) == pytest.approx(10.0 + 5 * 20.0)  # it is due after twice the 10 s
     assert busy.response_s(1, 1) == pytest.approx(0.0)  # its own delay is the shortest
+
+
+def test_arrivals_that_nearly_fill_the_pace_are_followed_for_a_bounded_number_of_rounds() -> None:
+    waiting = (Group(0.0, 10.0, (-1.0,) * 5, (1e9,) * 5),)
+    order = QueueOrder(
+        (0.0, 0.0, 0.1, 0.0),
+        0.0,
+        1.0,
+        waiting=waiting,
+        coming=(Coming(0.0, 0.99),),
+        delay_s=BY_TOKENS,
+        due_ratio=1e6,
+        overtaking=100.0,
+    )
+    assert order.response_s(1, 100) == pytest.approx(10 * (1 - 0.99**ROUNDS) / 0.01, rel=0.02)  # of 1,000 s in the end
 
 
 def test_a_waiting_request_goes_ahead_once_it_is_due() -> None:

@@ -66,6 +66,13 @@ def test_many_waiting_requests_pay_for_a_change_and_few_do_not(waiting: int, cha
     assert loads(policy, [worker], LEAST_STAY * CHANGE_S) == change
 
 
+def test_the_requests_that_wait_for_a_model_can_be_listed() -> None:
+    policy = changing_policy()
+    add_all(policy, [a_request("one", 0.0, model="a"), a_request("other", 0.0, model="b")])
+    assert [one.request.id for one in policy.waiting_for("a")] == ["one"]
+    assert list(policy.waiting_for("c")) == []
+
+
 def test_a_worker_stays_for_a_while_with_a_model_that_has_work() -> None:
     policy = changing_policy()
     add_all(policy, some(60, "b"))

@@ -2,8 +2,9 @@ import pickle
 
 import pytest
 
+from scheduling.policies.fusion.priority_key import FAVOURS
 from scheduling.policy import Policy
-from scheduling.sharing.policy_factory import POLICIES, PolicySettings, UnknownPolicy, make_policy
+from scheduling.sharing.policy_factory import POLICIES, PolicySettings, UnknownPolicy, favour_of, make_policy
 from tests.unit.scheduling.scheduling_builders import a_request, a_worker, add_all
 
 
@@ -42,3 +43,10 @@ def test_a_policy_can_be_copied_with_what_waits_in_it(name: str) -> None:
     copied = pickle.loads(pickle.dumps(policy))
     policy.discard("r")
     assert (len(copied), len(policy)) == (1, 0)
+
+
+def test_only_an_order_by_the_delay_that_requests_cause_favours_something() -> None:
+    settings = PolicySettings(favour="tail")
+    assert {name: favour_of(name, settings) for name in POLICIES if favour_of(name, settings)} == {
+        "fusion": FAVOURS["tail"]
+    }

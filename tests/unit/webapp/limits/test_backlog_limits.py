@@ -1,5 +1,6 @@
 """A tenant's requests are admitted until its limits are reached, and again once the queue has become shorter."""
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -9,7 +10,14 @@ from sqlalchemy.exc import OperationalError
 from models.planning.queue_snapshot import QueueSnapshot, WaitingQueue
 from models.tenants.tenant_limits import TenantBacklog, TenantLimits
 from protocol.client_errors import BacklogFull
-from webapp.limits.backlog_limits import COUNT_EVERY_S, RETRY_UNKNOWN_S, BacklogLimit, TokenStanding, retry_after_s
+from webapp.limits.backlog_limits import (
+    COUNT_EVERY_S,
+    COUNTING_SHARE,
+    RETRY_UNKNOWN_S,
+    BacklogLimit,
+    TokenStanding,
+    retry_after_s,
+)
 
 FAR = 10**9
 
@@ -58,6 +66,19 @@ def test_what_a_process_admits_counts_before_it_is_counted() -> None:
     with pytest.raises(BacklogFull, match="MAGNUS_TENANT_QUEUED_REQUESTS"):
         submit(limit, "acme", 5, now=0.0)
     submit(limit, "globex", 5, now=0.0)
+
+
+def test_a_refused_client_comes_back_once_its_queue_may_be_counted_again() -> None:
+    def slowly(tenant: str) -> TenantBacklog:
+        time.sleep(0.15)
+        return TenantBacklog(requests=1)
+
+    queue = Queue()
+    queue.backlog_s = 1.0
+    limit = BacklogLimit(slowly, TenantBacklog(1, FAR, FAR), snapshot=queue.snapshot)
+    with pytest.raises(BacklogFull) as caught:
+        submit(limit, "acme", 5, now=time.monotonic())
+    assert caught.value.retry_after_s >= 0.15 / COUNTING_SHARE  # not after the second that the queue should take
 
 
 def test_the_tokens_of_prompts_have_a_limit_of_their_own() -> None:
