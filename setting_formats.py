@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 from pydantic import StringConstraints
 from pydantic.functional_validators import AfterValidator
 
+from off_peak_hours import OffPeakHours
+
 ROLE_SCOPES = frozenset({"operate", "submit", "read"})  # as `magnus keys create --scopes` takes them
 # A group's name: of LDAP, where each part has an equals sign, or without any. A comma in place of `;` is thus refused.
 NAME_OF_GROUP = re.compile(r"[^=]+|[^=,]+=(?!(?:operate|submit|read)\s)(?:\\.|[^,=])+(,[^=,]+=(?:\\.|[^,=])+)*")
@@ -69,6 +71,12 @@ def secure_origin(value: str) -> str:
     if urlsplit(secure_url(value)).path not in ("", "/"):
         raise ValueError("write scheme, host and port alone, because Magnus is served at the root of its site")
     return value.rstrip("/")
+
+
+def off_peak(value: str) -> str:
+    """Checks ranges of hours and their time zone."""
+    OffPeakHours.parse(value)
+    return value
 
 
 def byte_size(value: str) -> str:
@@ -136,6 +144,7 @@ SecureUrl = Annotated[str, AfterValidator(secure_url)]
 SecureOrigin = Annotated[str, AfterValidator(secure_origin)]
 ByteSize = Annotated[str, AfterValidator(byte_size)]
 DeviceList = Annotated[str, AfterValidator(device_list)]
+OffPeak = Annotated[str, AfterValidator(off_peak)]
 RoleList = Annotated[str, AfterValidator(role_list)]
 NetworkList = Annotated[str, AfterValidator(network_list)]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]+$")]

@@ -211,6 +211,10 @@ class Settings(BaseSettings):
     parameters: GivenParameters = Field(
         Parameters(), description="Comma-separated parameters of policies, predictors and engine, as slice_tokens=64"
     )
+    off_peak: formats.OffPeak | None = Field(
+        None,
+        description="Hours and time zone in which the tier off_peak is served, as 22:00-06:00 Europe/Berlin",
+    )
     lease_s: float = Field(
         10.0, gt=0, description="A batch whose worker has not renewed its lease for this long goes back to the queue"
     )

@@ -90,6 +90,8 @@ class StoredRequest(Base):
     needs: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # abilities that its engine needs
     job_id: Mapped[str | None]  # the bulk job whose line it is
     held: Mapped[bool] = mapped_column(server_default="false")  # whether its job is paused, so that no policy gets it
+    # the tokens that it counted at submission against its tenant's limit of generated tokens; null without a limit
+    charged_tokens: Mapped[int | None]
     # digest of all that decides its answer, its turn and its job; null: it shares no computation
     twin_sha256: Mapped[bytes | None] = mapped_column(LargeBinary)
     twin_of: Mapped[str | None]  # the equal request for whose answer it waits, or whose answer it got
@@ -151,7 +153,7 @@ class StoredRequest(Base):
         ),
         # Without unpredicted requests: the planner would read past all of them in each step.
         Index("requests_unfed", "planner_epoch", postgresql_where=text(f"{PREDICTED} and tier > 'flex'")),
-        Index("requests_unfed_background", "planner_epoch", postgresql_where=text(f"{PREDICTED} and tier = 'flex'")),
+        Index("requests_unfed_background", "planner_epoch", postgresql_where=text(f"{PREDICTED} and tier <= 'flex'")),
         Index("requests_leading", "tenant", "twin_sha256", "arrived_at", "id", postgresql_where=text(LEADING)),
         Index("requests_following", "tenant", "twin_sha256", "arrived_at", "id", postgresql_where=text(FOLLOWING)),
         Index("requests_to_share", "finished_at", postgresql_where=text(TO_SHARE)),

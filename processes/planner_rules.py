@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from celery_config import TICK_S
+from off_peak_hours import OffPeakHours
 from scheduling.chosen_parameters import PUBLISHED_THRESHOLD
 from scheduling.sharing.policy_factory import PolicySettings
 from settings import Settings
@@ -19,6 +20,7 @@ class PlannerRules:
 
     policy: str  # in force until `magnus policy set` names another
     settings: PolicySettings
+    off_peak: OffPeakHours | None = None  # the only hours in which requests of the tier `off_peak` are served
     alive_s: float = 4.0  # a worker without a heartbeat for this long gets no new batch
     on_time_s: float = 2.0  # a worker with an older heartbeat lacks CPU: a message that it left proves nothing
     lease_s: float = 10.0
@@ -55,6 +57,7 @@ def planner_rules(settings: Settings) -> PlannerRules:
             background_share=parameters.background_share,
             reserves_upper=not published,
         ),
+        off_peak=None if settings.off_peak is None else OffPeakHours.parse(settings.off_peak),
         alive_s=min(settings.lease_s, 8 * settings.heartbeat_s),
         on_time_s=4 * settings.heartbeat_s,
         lease_s=settings.lease_s,

@@ -47,6 +47,14 @@ class BacklogFull(ClientError):
         super().__init__(message)
 
 
+class TokenRateReached(ClientError):
+    """The tenant generates as many tokens a minute as it may; a request of this length fits in `retry_after_s`."""
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
 class TooManyWaiting(ClientError):
     """The tenant has as many waiting calls as it may have; it can submit in the background instead."""
 
@@ -93,7 +101,8 @@ CLIENT_ERRORS: dict[type[Exception], ErrorKind] = {
     InvalidKey: (401, "invalid_request_error", "invalid_api_key", None),
     MissingScope: (403, "invalid_request_error", "missing_scope", None),
     NotFound: (404, "invalid_request_error", "not_found", None),
-    RateLimited: (429, "rate_limit_error", "rate_limit_exceeded", None),  # this and the next have `retry_after_s`
+    RateLimited: (429, "rate_limit_error", "rate_limit_exceeded", None),  # these three have `retry_after_s`
+    TokenRateReached: (429, "rate_limit_error", "rate_limit_exceeded", None),
     BacklogFull: (429, "rate_limit_error", "backlog_full", None),
     TooManyWaiting: (429, "rate_limit_error", "too_many_waiting", 1),
     NotAnswered: (502, "server_error", "server_error", None),

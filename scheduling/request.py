@@ -13,10 +13,12 @@ PRIORITY_S = 300.0
 # The level of the upper quantile of a predicted generation length: this share of answers should end at or below it.
 # With a higher level fewer batches outgrow the memory reserved for them, and fewer rows fit. Not tuned.
 COVERAGE = 0.9
-ServiceTier = Literal["flex", "default", "priority"]  # the lowest first; `flex` gets the capacity that others leave
+# The lowest first; `flex` gets the capacity that others leave, and so does `off_peak` in the service's off-peak hours.
+ServiceTier = Literal["off_peak", "flex", "default", "priority"]
+BACKGROUND_TIERS: frozenset[ServiceTier] = frozenset({"off_peak", "flex"})
 # A tier is worth these levels of priority where one number orders all requests. Any distance above 200 keeps the tiers
 # apart, because clients' priorities lie between -100 and 100.
-TIER_LEVELS: Mapping[ServiceTier, int] = {"flex": -1000, "default": 0, "priority": 1000}
+TIER_LEVELS: Mapping[ServiceTier, int] = {"off_peak": -1000, "flex": -1000, "default": 0, "priority": 1000}
 
 
 def level_of(tier: ServiceTier, priority: int) -> int:
@@ -65,7 +67,7 @@ class Request:
     @property
     def background(self) -> bool:
         """Return whether the request is served only with capacity that other requests leave."""
-        return self.tier == "flex"
+        return self.tier in BACKGROUND_TIERS
 
     @property
     def level(self) -> int:

@@ -257,6 +257,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         announcer=announcer,
         inserts=GroupedInserts(in_connection(engine, new_requests.insert)),
         priority_requests=PRIORITY_REQUESTS,
+        off_peak=settings.off_peak is not None,
         wait_s=settings.wait_s,
         worker_alive_s=settings.lease_s,
         private_webhooks=settings.private_webhooks,

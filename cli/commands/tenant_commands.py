@@ -174,6 +174,11 @@ def tenant() -> None:
 @click.option("--requests-per-minute", type=Limit(MOST), help="Requests of all of its keys together.")
 @click.option("--queued-requests", type=Limit(MOST), help="Most requests that it may have in the queue.")
 @click.option("--queued-tokens", type=Limit(MOST_TOKENS), help="Most prompt tokens of those requests together.")
+@click.option(
+    "--generated-tokens-per-minute",
+    type=Limit(MOST_TOKENS),
+    help="Tokens that its requests of a minute may generate, as predicted at submission; no limit if never set.",
+)
 @click.option("--priority-requests", type=Limit(MOST, 0), help="Most requests in the service tier priority at once.")
 @click.option(
     "--weight",
@@ -198,7 +203,15 @@ def set_(opened: Session, name: str, **given: Any) -> dict[str, Any]:
 
 
 def _tenants_table(tenants: list[dict[str, Any]]) -> Table:
-    columns = ("tenant", "weight", "requests a minute", "queued requests", "queued tokens", "priority requests")
+    columns = (
+        "tenant",
+        "weight",
+        "requests a minute",
+        "queued requests",
+        "queued tokens",
+        "priority requests",
+        "generated tokens a minute",
+    )
     rows = ((None if value is None else _shown(value) for value in facts.values()) for facts in tenants)
     return table(columns, rows)
 
@@ -253,7 +266,14 @@ def _number(weight: float | None) -> float | None:
 
 
 def _tenant_facts(one: StoredTenant) -> dict[str, Any]:
-    limits = ("weight", "requests_per_minute", "queued_requests", "queued_tokens", "priority_requests")
+    limits = (
+        "weight",
+        "requests_per_minute",
+        "queued_requests",
+        "queued_tokens",
+        "priority_requests",
+        "generated_tokens_per_minute",
+    )
     return {"tenant": one.name, **{name: getattr(one, name) for name in limits}}
 
 

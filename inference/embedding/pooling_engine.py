@@ -20,6 +20,7 @@ from inference.engine_errors import OutOfMemory
 from inference.engine_requests import EngineRequest, FinishedRow, FinishReason, Generated, PoolingRequest, RunFigures
 from inference.remote.server_errors import RowRefused, ServerFailed, ServerLost
 from inference.serving_engine import run_to_the_end
+from scheduling.request import BACKGROUND_TIERS
 
 # Encodes texts, or pairs of texts, together; returns the array (texts, values). Raises OutOfMemory, and if a server
 # does the encoding also ServerLost, ServerFailed or RowRefused.
@@ -96,7 +97,7 @@ class PoolingEngine:
                 continue
             row = _TextRow(sequence, items, sequence.pooling.tokens, [None] * len(items), list(range(len(items))))
             self._rows[sequence.id] = row
-            self._turns[sequence.tier == "flex"].append(row)
+            self._turns[sequence.tier in BACKGROUND_TIERS].append(row)
             self._held_tokens += sequence.length
             figures = replace(figures, length=max(figures.length, sequence.length))
         size, peak = max(figures.size, len(self._rows)), max(figures.peak_kv_bytes, self._held_tokens)
@@ -175,7 +176,7 @@ class PoolingEngine:
 
     def _take_out(self, row: _TextRow) -> None:
         del self._rows[row.sequence.id]
-        self._turns[row.sequence.tier == "flex"].remove(row)
+        self._turns[row.sequence.tier in BACKGROUND_TIERS].remove(row)
         self._held_tokens -= row.sequence.length
 
 

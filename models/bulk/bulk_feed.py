@@ -90,7 +90,7 @@ def others_are_served(connection: Connection) -> bool:
         connection.scalar(
             text("""
                 select exists (
-                    select from requests where status = 'in_progress' and tier <> 'flex' and job_id is null
+                    select from requests where status = 'in_progress' and tier > 'flex' and job_id is null
                 ) or exists (
                     select from requests
                     where status = 'queued' and predicted_tokens is null and tier > 'flex' -- as the index is ordered

@@ -52,7 +52,7 @@ def request_counts(session: Session) -> RequestCounts:
                     (select count(*) from requests
                         where {PREDICTED} and planner_epoch = 0 and tier > 'flex')
                         + (select count(*) from requests
-                            where {PREDICTED} and planner_epoch = 0 and tier = 'flex')
+                            where {PREDICTED} and planner_epoch = 0 and tier <= 'flex')
                         - held.unplanned as unplanned,
                     (select count(*) from requests where status = 'queued' and predicted_tokens is null)
                         - held.unpredicted as unpredicted, held.requests as held

@@ -20,14 +20,16 @@ from scheduling.sharing.background.deadlines import Work
 # Arrivals are counted over this many seconds: autoscalers decide about once in 15 to 30 s, and a load that ends before
 # a worker has started is no reason to start one. Not tuned.
 ARRIVALS_S = 120.0
-# Requests of the tier `flex` have no deadline of their own; they are to be served within the usual window of a batch.
+# Requests of the tiers `flex` and `off_peak` have no deadline of their own; they are to be served within the usual
+# window of a batch.
 FLEX_WITHIN_S = 86_400.0
 STALE_S = 120.0  # older signals are not shown, so that an autoscaler changes nothing; several times their usual age
 
 # Both queries leave out lines of bulk jobs, and group by the model whose workers serve a request. UNFINISHED reads
-# unfinished requests, those of `flex` apart; ARRIVED reads requests that arrived in the last ARRIVALS_S, not `flex`.
+# unfinished requests, background requests apart; ARRIVED reads requests that arrived in the last ARRIVALS_S, without
+# background requests.
 UNFINISHED = text("""
-    select model, tier = 'flex' as flex, count(*) filter (where status = 'in_progress') as running,
+    select model, tier <= 'flex' as flex, count(*) filter (where status = 'in_progress') as running,
         count(*) filter (where status = 'queued') as requests,
         coalesce(sum(prefill) filter (where status = 'queued'), 0)::bigint as prefill,
         coalesce(sum(remaining) filter (where status = 'queued'), 0)::bigint as remaining,
@@ -49,7 +51,7 @@ ARRIVED = text("""
         select coalesce(base, model) as model, prompt_tokens,
             coalesce(output_tokens, predicted_tokens, limit_tokens) as answer
         from requests where status = state and arrived_at > statement_timestamp() - make_interval(secs => :back_s)
-            and job_id is null and tier <> 'flex'
+            and job_id is null and tier > 'flex'
     ) arrived group by 1
 """)
 

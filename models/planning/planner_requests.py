@@ -50,7 +50,7 @@ FETCH_NEW_REQUESTS = f"""
         select id from requests where {PREDICTED} and tier > 'flex' and planner_epoch < cast(:epoch as bigint)
         order by planner_epoch limit cast(:most as int) for update skip locked
     ), background as (
-        select id from requests where {PREDICTED} and tier = 'flex' and planner_epoch < cast(:epoch as bigint)
+        select id from requests where {PREDICTED} and tier <= 'flex' and planner_epoch < cast(:epoch as bigint)
         order by planner_epoch limit cast(:most as int) - (select count(*) from others) for update skip locked
     )
     update requests r set planner_epoch = cast(:epoch as bigint)

@@ -5,7 +5,7 @@ Without a recent snapshot, or without a worker of its model, a queued request ha
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from models.client_requests import RequestView
 from models.planning.queue_snapshot import ModelForecast, QueueSnapshot, instant
@@ -41,6 +41,7 @@ def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePl
     serving time, and a queued request's ETA is the end of its waiting batch. A queued request that is in no such batch
     gets the ETA given at submission, else the end of the backlog plus one typical batch. The interval is the
     forecast's, else the one given at submission. A final request has no position, ETA or interval.
+    Off-peak work outside its hours has an ETA behind their next beginning, and no interval.
     """
     request = view.request
     if request.status is RequestStatus.in_progress:
@@ -48,6 +49,12 @@ def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePl
         running = forecast is not None and forecast.position is None
         place = forecast if forecast is not None and running else _in_batch(view)
         return _with_interval(place, told_at_submission(request)).not_before(view.now)
+    if request.status is RequestStatus.queued and request.tier == "off_peak" and snapshot is not None:
+        opens_at = snapshot.decisions.off_peak_at
+        if opens_at is not None:
+            return QueuePlace(None, datetime.fromtimestamp(opens_at + snapshot.queue.typical_s, UTC)).not_before(
+                view.now
+            )
     if request.status is not RequestStatus.queued or snapshot is None or request.served_by in snapshot.unserved:
         return QueuePlace()
     told = told_at_submission(request)

@@ -5,11 +5,13 @@ Everything is read from the request's row and the planner's last snapshot, so th
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from models.client_requests import RequestView
 from models.planning.queue_position import QueuePlace
 from models.planning.queue_snapshot import STALE_AFTER, QueueSnapshot
 from models.tables import BatchStatus, RequestStatus, StoredRequest
+from scheduling.request import BACKGROUND_TIERS
 
 Answer = tuple[bool, str]  # whether the request waits for what the question asks, and the answer as a sentence
 
@@ -53,6 +55,8 @@ def _answers(view: RequestView, snapshot: QueueSnapshot | None, place: QueuePlac
             yield WaitingReason("Is its answer computed already?", True, f"It gets the answer of {request.twin_of}.")
         yield WaitingReason("Is its length predicted?", *_is_predicted(request))
         yield WaitingReason("Does a planner assign work?", *_is_planned(snapshot))
+        if request.tier == "off_peak":
+            yield WaitingReason("Are these its hours?", *_are_these_its_hours(snapshot))
         if snapshot is not None:
             yield WaitingReason("May a worker of its model get work?", *_may_a_worker_serve(request, snapshot))
             yield WaitingReason("Can a worker do what it needs?", *_can_a_worker_serve(request, snapshot))
@@ -77,6 +81,13 @@ def _is_planned(snapshot: QueueSnapshot | None) -> Answer:
     if snapshot.decisions.broker_error is not None:
         return True, f"The broker takes no messages ({snapshot.decisions.broker_error}): start it again."
     return False, f"A planner leads, under the policy {snapshot.decisions.policy}."
+
+
+def _are_these_its_hours(snapshot: QueueSnapshot | None) -> Answer:
+    if snapshot is not None and snapshot.decisions.off_peak_at is not None:
+        begin = datetime.fromtimestamp(snapshot.decisions.off_peak_at, UTC)
+        return True, f"It is off-peak work, and the next off-peak hours begin at {begin:%Y-%m-%d %H:%M} UTC."
+    return False, "These are off-peak hours."
 
 
 def _may_a_worker_serve(request: StoredRequest, snapshot: QueueSnapshot) -> Answer:
@@ -116,7 +127,7 @@ def _is_it_held_back(request: StoredRequest) -> Answer:
         return False, "An engine failed while it was served: it runs again apart from others, in ever smaller groups."
     if request.sealed_group is not None:
         return False, "Memory ran out while it was served: it runs again in a smaller batch."
-    if request.job_id is not None or request.tier == "flex":
+    if request.job_id is not None or request.tier in BACKGROUND_TIERS:
         return False, "It is background work, which gets what other requests leave free."
     return False, "Nothing holds it back but its place."
 

@@ -1,7 +1,7 @@
 """A tenant's limits and weight, which an operator sets, and the counts that are compared with the limits."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy.dialects.postgresql import insert
@@ -19,6 +19,7 @@ class TenantLimits:
     requests_per_minute: int | None = None
     queued_requests: int | None = None
     queued_tokens: int | None = None
+    generated_tokens_per_minute: int | None = None
 
 
 NO_LIMITS = TenantLimits()
@@ -29,7 +30,7 @@ def limits_of(session: Session, name: str) -> TenantLimits:
     stored = session.get(Tenant, name)
     if stored is None:
         return NO_LIMITS
-    return TenantLimits(stored.requests_per_minute, stored.queued_requests, stored.queued_tokens)
+    return TenantLimits(*(getattr(stored, limit.name) for limit in fields(TenantLimits)))
 
 
 def change_tenant(session: Session, name: str, changes: Mapping[str, float | int | None]) -> Tenant:
@@ -96,6 +97,43 @@ def may_prefer(session: Session, tenant: str, most: int) -> bool:
     unfinished = text(f"select count(*) from requests where tenant = :tenant and {PREFERRED_UNFINISHED}")  # noqa: S608
     values = {"tenant": tenant, "most": most}
     return bool(session.scalar(unfinished, values) < session.scalar(quota, values))
+
+
+# The charges of the last minute. A request fits once the oldest of them no longer count, up to the first whose `newer`
+# charges leave enough; a request above the limit fits once nothing counts.
+ROOM_FOR_TOKENS = text("""
+    with expired as (
+        delete from token_charges where tenant = :tenant and at <= statement_timestamp() - interval '1 minute'
+    ), recent as (
+        select at, sum(sum(tokens)) over (order by at desc) - sum(tokens) as newer, sum(tokens) as tokens
+        from token_charges where tenant = :tenant and at > statement_timestamp() - interval '1 minute' group by at
+    ), allowed as (
+        select generated_tokens_per_minute as most from tenants where name = :tenant
+    )
+    select most, coalesce(sum(tokens), 0)::bigint as charged, extract(epoch from
+        min(at) filter (where newer + least(:tokens, most) <= most) + interval '1 minute' - statement_timestamp()
+    )::float8 as fits_in_s
+    from allowed left join recent on true group by most
+""")
+
+
+class TokensExceeded(Exception):
+    """A tenant's requests of the last minute generate too many tokens for one more; it fits in `fits_in_s` seconds."""
+
+    def __init__(self, most: int, charged: int, fits_in_s: float) -> None:
+        self.most, self.charged, self.fits_in_s = most, charged, fits_in_s
+        super().__init__(f"{charged} of {most} generated tokens a minute are charged")
+
+
+def check_generated_tokens(session: Session, tenant: str, tokens: int) -> None:
+    """Checks that a request expected to generate `tokens` is within its tenant's limit; raises TokensExceeded.
+
+    The tenant's other calls of this function wait until this session commits, which is to store the request.
+    """
+    check_alone(session, tenant, "generated tokens")
+    row = session.execute(ROOM_FOR_TOKENS, {"tenant": tenant, "tokens": tokens}).one_or_none()
+    if row is not None and row.most is not None and row.charged + min(tokens, row.most) > row.most:
+        raise TokensExceeded(row.most, row.charged, row.fits_in_s)
 
 
 COUNT_REQUESTS = """

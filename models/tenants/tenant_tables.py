@@ -19,7 +19,25 @@ class Tenant(Base):
     queued_requests: Mapped[int | None]
     queued_tokens: Mapped[int | None] = mapped_column(BigInteger)  # the most prompt tokens of all its queued requests
     priority_requests: Mapped[int | None]  # the most unfinished requests of the service tier `priority`
+    generated_tokens_per_minute: Mapped[int | None] = mapped_column(BigInteger)
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
+
+
+class TokenCharge(Base):
+    """Tokens that count against a tenant's limit for a minute from `at` on; a trigger of `requests` writes it.
+
+    A request adds its expected tokens when it is stored, and at its end the difference to those that it generated:
+    what it generated beyond its charge counts from its end on, what it did not use is taken back from its arrival on.
+    """
+
+    __tablename__ = "token_charges"
+
+    id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    tenant: Mapped[str]
+    at: Mapped[datetime]
+    tokens: Mapped[int]  # below 0 where an answer was shorter than expected
+
+    __table_args__ = (Index("token_charges_of_tenant", "tenant", "at"),)
 
 
 class ApiKey(Base):

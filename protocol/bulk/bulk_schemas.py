@@ -47,6 +47,9 @@ class BatchExtras(Body):
     """Fields that OpenAI's API lacks."""
 
     dry_run: bool = Field(default=False, description="true: some lines are checked, all are estimated, nothing runs")
+    service_tier: Literal["flex", "off_peak"] = Field(
+        default="flex", description="off_peak: its lines are served in the service's off-peak hours alone"
+    )
 
 
 class CreateBatch(Body):
@@ -68,8 +71,10 @@ class ChangeBatch(Body):
     completion_window: Window | None = Field(
         default=None, description="When it must be done, counted from its creation"
     )
-    service_tier: Literal["flex", "default"] | None = Field(
-        default=None, description="flex: its lines get the capacity that others leave; default: as other requests"
+    service_tier: Literal["flex", "off_peak", "default"] | None = Field(
+        default=None,
+        description="flex: its lines get the capacity that others leave, off_peak: in off-peak hours alone; "
+        "default: as other requests",
     )
 
 
@@ -145,7 +150,9 @@ class BatchMagnus(ApiObject):
 
     paused_at: int | None = Field(default=None, description="Since when none of its waiting lines is served")
     parent_id: str | None = Field(default=None, description="The batch whose failed lines it retries")
-    service_tier: str = Field(default="flex", description="Of its lines: flex, or default once it was changed")
+    service_tier: str = Field(
+        default="flex", description="Of its lines: flex, off_peak, or default once it was changed"
+    )
     done_tokens: int = Field(default=0, description="Tokens of its ended lines, prompts and answers")
     predicted_tokens: int | None = Field(default=None, description="Tokens of all its lines, as far as predicted")
     left_gpu_s: float | None = Field(

@@ -295,6 +295,6 @@ class CreateMessage(PromptFields, WaitingFields):
     max_tokens: Annotated[int, Field(ge=1)] = Field(description="Most tokens of the answer, its thinking included")
     stop_sequences: StopSequences | None = Field(default=None, description="The answer ends before the first of these")
     metadata: MessageMetadata | None = None
-    service_tier: Literal["auto", "standard_only", "flex", "priority"] | None = Field(
-        default=None, description="auto and standard_only: as any request; flex and priority: as in chats"
+    service_tier: Literal["auto", "standard_only", "flex", "off_peak", "priority"] | None = Field(
+        default=None, description="auto and standard_only: as any request; flex, off_peak and priority: as in chats"
     )

@@ -52,10 +52,10 @@ TemplateVariables = Annotated[
 ThinkingTokens = Annotated[int, Field(ge=-1, le=MAX_TOKEN_ID)] | Literal["auto"]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 AskedTier = Annotated[
-    Literal["auto", "default", "flex", "priority"] | None,
+    Literal["auto", "default", "flex", "off_peak", "priority"] | None,
     Field(
-        description="auto is default; flex: served with capacity that others leave; priority: ahead of others, as many "
-        "at once as the tenant may have"
+        description="auto is default; flex: served with capacity that others leave; off_peak: likewise, in off-peak "
+        "hours alone; priority: ahead of others, as many at once as the tenant may have"
     ),
 ]
 

@@ -83,7 +83,7 @@ class Submission:
 
 def served_tier(asked: str | None) -> ServiceTier:
     """Returns the service tier that a client's `service_tier` asks for."""
-    return "flex" if asked == "flex" else "priority" if asked == "priority" else "default"
+    return next((tier for tier in TIER_LEVELS if tier == asked), "default")
 
 
 def tier_of_answers(views: Sequence[RequestView]) -> ServiceTier:

@@ -25,10 +25,12 @@ from models.planning.planner_requests import QueuedRequest
 from models.planning.queue_snapshot import Decisions, ModelState, QueueSnapshot, WaitingQueue, write_queue_snapshot
 from models.registered_workers import RegisteredWorker, registered_workers, told_apart
 from models.upkeep import reconciler
+from off_peak_hours import off_peak_at
 from processes.planner_rules import PlannerRules
 from scheduling.costs import ServingTime
 from scheduling.forecast.forecast import next_step_s
 from scheduling.policy import Worker
+from scheduling.request import Request
 from scheduling.sharing.policy_factory import UnknownPolicy, favour_of
 from tasks.planning.fleet_view import FleetView, next_due_in_s, with_estimates, work_after_change
 from tasks.planning.forecasts import Forecasts, ModelQueueView, WorkByModel
@@ -84,6 +86,7 @@ class Planner:
         self._more_are_late = self._more_to_share = False
         self._broker_error: str | None = None
         self._paused = False
+        self._off_peak_at: float | None = None  # when off-peak hours begin; None within them, and if none are set
         self._unserved_since: dict[str, float] = {}  # since when a model has had requests and no worker
         self._largest_tokens: dict[str, int] = {}  # by model, the tokens of the longest row that fits a worker
         self._lacking: dict[str, Lacking] = {}  # by model, the abilities that its workers lack
@@ -185,6 +188,7 @@ class Planner:
         self._estimates.adopt(self._connection, inputs.serving_time_version)
         self._policies.set_rank_correlation(inputs.tau)
         self._policies.set_weights(inputs.weights)
+        self._adopt_hours(inputs)
         policy = inputs.policy or self._rules.policy
         if policy in (self._policies.policy, self._refused_policy):
             return
@@ -196,6 +200,13 @@ class Planner:
             return
         log.info("policy changed", before=self._policies.policy, now=policy)
         self._begin_with(policies, inputs.tau)
+
+    def _adopt_hours(self, inputs: PlannerInputs) -> None:
+        """Reads the queue again when off-peak hours begin or end: policies have off-peak requests only within them."""
+        before, self._off_peak_at = self._off_peak_at, off_peak_at(self._rules.off_peak, inputs.now)
+        if (before is None) is not (self._off_peak_at is None):
+            log.info("off-peak hours change", begin_at=self._off_peak_at)
+            self._read_queue_again(inputs.tau, self._policies.differing_abilities)
 
     def _begin_with(self, policies: PoliciesByModel, tau: float | None) -> None:
         """Replaces the policies and draws a new epoch, so that every queued request is fed to them again."""
@@ -247,8 +258,9 @@ class Planner:
         follow = set[str]()
         if self._rules.shares_twins:
             follow = twins.follow(self._connection, [one.request.id for one in fetched if one.shares])
-        self._policies.discard_all(one.request.id for one in fetched if one.held or one.request.id in follow)
-        queued = [one for one in fetched if not one.held and one.request.id not in follow]
+        kept = {one.request.id for one in fetched if one.held or self._too_early(one.request)} | follow
+        self._policies.discard_all(kept)
+        queued = [one for one in fetched if one.request.id not in kept]
         for model, tokens in live_fleet.largest_workers(live).items():
             self._largest_tokens[model] = max(tokens, self._largest_tokens.get(model, 0))
         too_large = defaultdict(list)
@@ -261,6 +273,10 @@ class Planner:
             queued, self._careful = self._without_failing(queued, live, now), not self.fetched_all
         self._policies.feed(queued, now)
         self._forecasts.add_arrivals(queued, now)
+
+    def _too_early(self, request: Request) -> bool:
+        """Returns whether the request waits for off-peak hours; once they begin, it is fetched again."""
+        return request.tier == "off_peak" and self._off_peak_at is not None
 
     def _fits_nowhere(self, one: QueuedRequest) -> bool:
         """Returns whether the largest worker has no memory for one more token, or the request alone outgrew it."""
@@ -349,6 +365,7 @@ class Planner:
                 policy=self._policies.policy,
                 last_s=round(self._decision_s, 6),
                 paused=self._paused,
+                off_peak_at=self._off_peak_at,
                 broker_error=self._broker_error,
             ),
             queue=waiting,

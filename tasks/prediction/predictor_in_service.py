@@ -14,6 +14,7 @@ from models.request_predictions import UnpredictedRequest
 from models.training_log import FinishedRequest
 from processes.outcomes import OutcomeCursor, outcome_of, prompt_of
 from processes.published_models import load_active
+from scheduling.request import BACKGROUND_TIERS
 
 # One read returns at most this many outcomes, the newest ones. This bounds the first read after a start, which finds
 # the outcomes of an hour; the calibration itself keeps 200 of each application. Not tuned.
@@ -83,7 +84,7 @@ class PredictorInService:
                 self._check_at = monotonic() + self._check_every_s
             if not chunk:
                 break
-            on_predicted(chunk[0].tier != "flex")
+            on_predicted(chunk[0].tier not in BACKGROUND_TIERS)
         if self._outdated_before is not None and self._predict_again(self._outdated_before):
             on_predicted(False)
         return total

@@ -26,7 +26,7 @@ from settings import Settings
 ROOT = Path(__file__).parents[2]
 # The widest types, which every feature is tempted to widen by a field.
 FIELDS: dict[type, int] = {
-    Settings: 60,
+    Settings: 61,  # off-peak hours
     QueueSnapshot: 6,
     PromptLimits: 13,  # the limit of calls without one; whether schemas are read literally
     # the instant of a template's clock, and the reading of schemas: alike in web and worker; whether an earlier request
@@ -41,38 +41,39 @@ FIELDS: dict[type, int] = {
 }
 # requests: what generated their tokens, the claim of a predictor, which locks no row while it computes, and the stop
 # string that ended them, which a message must name; what equal requests share, whose answer one gets, and whether its
-# end is still to be told to them; jobs: their usage, and when their deletion began
-COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 51, StoredBatch: 29, BulkJob: 41}
+# end is still to be told to them; what it counts against a limit of tokens; jobs: their usage, and when their deletion
+# began
+COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 52, StoredBatch: 29, BulkJob: 41}
 PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
-    # turns of tenants; figures of ended loops
-    "webapp": 7608,  # the id that clients of /v1/messages read; times only where a policy has some
+    # turns of tenants; figures of ended loops; off-peak hours and charges of expected tokens
+    "webapp": 7661,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
-    "protocol": 5830,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
+    "protocol": 5846,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
-    # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue
-    "tasks": 5656,
-    "processes": 1559,  # the script that starts a child lies here: the trainer lowers its priority with it
+    # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue; off-peak hours
+    "tasks": 5674,
+    "processes": 1562,  # the script that starts a child lies here: the trainer lowers its priority with it
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
     # figures of ended loops; what `fusion` favours; a worker's time by its speed; the order of a
     # queue, from which ETAs at submission follow; twins
-    "scheduling": 9171,
+    "scheduling": 9173,
     "learning": 3556,
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
     # decoders saved alone; distances counted from the longest row; answers in a format are led to their end, whose
     # shortest way is looked for; budgets of thinking; loops; faults of architectures; indexers; GPT-Neo's window
-    "inference": 13_157,
+    "inference": 13_158,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
-    # the removal of a tenant; which stop string ended an answer
-    "models": 9482,
+    # the removal of a tenant; which stop string ended an answer; charges of expected tokens
+    "models": 9565,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
-    "cli": 6899,
-    "migrations": 313,  # a trigger hands on a deleted request's twins, whichever release deletes it
+    "cli": 6921,
+    "migrations": 358,  # triggers of charges and of deleted requests' twins
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes; shapes of load, paced workers and QLM's estimator
     "benchmarks": 12_457,
@@ -84,7 +85,7 @@ FILES_THAT_NAME = {
     "adapter": 50,  # their fingerprints, of a directory and of a server
     "probe": 25,  # a probed server has a fingerprint
     "loadable": 18,
-    "tier": 58,  # twins are of one tier, and the migration rebuilds indexes by tier
+    "tier": 62,  # twins are of one tier, and the migration rebuilds indexes by tier
     "logprob": 45,  # an answer is shared with them
 }  # their stored JSON goes into answers as it is
 

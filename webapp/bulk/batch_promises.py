@@ -79,12 +79,15 @@ def spread_lines(sessions: sessionmaker[Session], file: StoredFile) -> Iterator[
         yield from lines[:: math.ceil(len(lines) * min(len(firsts), SAMPLED_CHUNKS) / SAMPLED_LINES) or 1]
 
 
-def promise_of(job: BulkJob, outlook: BulkOutlook) -> BatchMagnus:
-    """Returns the `magnus` object of a stored batch."""
+def promise_of(job: BulkJob, outlook: BulkOutlook, off_peak_at: float | None = None) -> BatchMagnus:
+    """Returns the `magnus` object of a stored batch; `off_peak_at` is when the next off-peak hours begin."""
     left = Work(**job.left_work) if job.left_work else None
     left_s = (job.expires_at - outlook.now).total_seconds()
     spent_s = (outlook.now - job.created_at).total_seconds()
-    told = _told(outlook.of_job(job), left_s, spent_s, outlook.now)
+    waits_s = 0.0
+    if job.service_tier == "off_peak" and off_peak_at is not None:
+        waits_s = max(0.0, off_peak_at - outlook.now.timestamp())
+    told = _told(outlook.of_job(job), left_s, spent_s, outlook.now, waits_s)
     return told.model_copy(
         update={
             "paused_at": None if job.paused_at is None else int(job.paused_at.timestamp()),
@@ -116,20 +119,23 @@ def _seconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
 
-def _told(job: JobOutlook | None, left_s: float, spent_s: float, now: datetime) -> BatchMagnus:
-    """Returns the forecast of a batch that was created `spent_s` ago and whose window ends in `left_s`."""
+def _told(job: JobOutlook | None, left_s: float, spent_s: float, now: datetime, waits_s: float = 0.0) -> BatchMagnus:
+    """Returns the forecast of a batch that was created `spent_s` ago and whose window ends in `left_s`.
+
+    Its lines are not served in the next `waits_s` seconds.
+    """
     if job is None:
         return BatchMagnus()
-    expected, feasible, earliest, warnings = job.expected, job.feasible_s <= left_s, None, list[str]()
+    expected, feasible, earliest, warnings = job.expected, waits_s + job.feasible_s <= left_s, None, list[str]()
     if not feasible:
-        earliest = window_of(spent_s + job.feasible_s)
+        earliest = window_of(spent_s + waits_s + job.feasible_s)
         remedy = f"; {earliest} is the earliest window that it should meet" if earliest else ""
         warnings.append(f"This batch is unlikely to be done when its completion window ends{remedy}.")
     return BatchMagnus(
-        eta_s=round(expected.seconds, 1),
-        eta_low_s=round(expected.low_s, 1),
-        eta_high_s=round(expected.high_s, 1),
-        eta_at=round(now.timestamp() + expected.seconds, 1),
+        eta_s=round(waits_s + expected.seconds, 1),
+        eta_low_s=round(waits_s + expected.low_s, 1),
+        eta_high_s=round(waits_s + expected.high_s, 1),
+        eta_at=round(now.timestamp() + waits_s + expected.seconds, 1),
         feasible=feasible,
         earliest_window=earliest,
         warnings=warnings,

@@ -46,6 +46,7 @@ class AppContext:
     announcer: Announcer
     inserts: GroupedInserts
     priority_requests: int  # most unfinished requests in the tier `priority` of a tenant without its own quota
+    off_peak: bool  # whether the service has off-peak hours
     wait_s: float  # longest time in seconds that a call waits for its answer
     worker_alive_s: float  # a worker with an older heartbeat counts as lost
     private_webhooks: bool  # whether webhooks may go to addresses that only this network reaches

@@ -106,6 +106,10 @@ class BacklogLimit:
         """Sets a tenant's own limits; where it has none, those of the service apply."""
         self._limits[tenant] = limits
 
+    def limits_of(self, tenant: str) -> TenantLimits:
+        """Returns the limits that were set last for a tenant."""
+        return self._limits.get(tenant, NO_LIMITS)
+
     def standing(self, tenant: str) -> TokenStanding | None:
         """Returns what a tenant may still submit, or None if it has submitted nothing to this process."""
         with self._lock:
@@ -116,7 +120,7 @@ class BacklogLimit:
         return TokenStanding(most, max(0, most - queued), snapshot.queue.backlog_s if snapshot and queued else 0.0)
 
     def _most(self, tenant: str) -> TenantBacklog:
-        own, all_have = self._limits.get(tenant, NO_LIMITS), self._most_of_all
+        own, all_have = self.limits_of(tenant), self._most_of_all
         return TenantBacklog(
             all_have.requests if own.queued_requests is None else own.queued_requests,
             all_have.tokens if own.queued_tokens is None else own.queued_tokens,

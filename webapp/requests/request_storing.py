@@ -1,5 +1,6 @@
 """Stores the request of a valid body, for every call that submits; reads none of Flask's globals."""
 
+import math
 import time
 from dataclasses import replace
 
@@ -8,11 +9,13 @@ from sqlalchemy.orm import Session
 from models import new_requests
 from models.client_requests import RequestView
 from models.new_requests import NewRequest
+from models.request_predictions import scoped_application
 from models.tenants import tenant_limits
-from models.tenants.tenant_limits import TenantBacklog
-from protocol.client_errors import InvalidRequest
+from models.tenants.tenant_limits import TenantBacklog, TokensExceeded
+from protocol.client_errors import InvalidRequest, TokenRateReached
 from protocol.requests.submission import Submission, accepted_request, canonical_digest, checked_key
 from request_body import readable_body
+from scheduling.request import BACKGROUND_TIERS
 from webapp.context.app_context import AppContext
 
 
@@ -43,16 +46,41 @@ def store(context: AppContext, submission: Submission, new: NewRequest, part: st
 
 
 def _insert(context: AppContext, new: NewRequest, key: str | None, digest: bytes | None) -> RequestView:
-    if new.tier != "priority":
+    if new.tier != "priority" and new.charged_tokens is None:
         if key is None:
             return context.inserts.store(new)
         with context.database.connect() as connection:
             return new_requests.submit(connection, new, idempotency_key=key, digest=digest)
     with context.tenant_turns[new.tenant], context.sessions() as session:
-        admitted = within_quota(session, new, context.priority_requests)
-        view = new_requests.submit(session.connection(), admitted, idempotency_key=key, digest=digest)
+        if new.charged_tokens is not None:
+            check_token_rate(session, new.tenant, new.charged_tokens)
+        if new.tier == "priority":
+            new = within_quota(session, new, context.priority_requests)
+        view = new_requests.submit(session.connection(), new, idempotency_key=key, digest=digest)
         session.commit()
     return view
+
+
+def check_tier(context: AppContext, tier: str | None) -> None:
+    """Raises InvalidRequest for the tier `off_peak` of a service that has no off-peak hours."""
+    if tier == "off_peak" and not context.off_peak:
+        why = (
+            "This service has no off-peak hours: its operator sets them as MAGNUS_OFF_PEAK. flex is served at any hour."
+        )
+        raise InvalidRequest(why, param="service_tier")
+
+
+def check_token_rate(session: Session, tenant: str, tokens: int) -> None:
+    """Raises TokenRateReached if a request that should generate `tokens` exceeds its tenant's limit."""
+    try:
+        tenant_limits.check_generated_tokens(session, tenant, tokens)
+    except TokensExceeded as exceeded:
+        retry_after_s = max(1, math.ceil(exceeded.fits_in_s))
+        raise TokenRateReached(
+            f"Your requests of the last minute are expected to generate {exceeded.charged:,} of {exceeded.most:,} "
+            f"tokens a minute, and this one {tokens:,}. Try again in {retry_after_s} s.",
+            retry_after_s,
+        ) from exceeded
 
 
 def within_quota(session: Session, new: NewRequest, most: int) -> NewRequest:
@@ -64,12 +92,19 @@ def within_quota(session: Session, new: NewRequest, most: int) -> NewRequest:
 
 def new_request(context: AppContext, submission: Submission) -> NewRequest:
     """Returns the row to insert, with its ETA; raises a ClientError for a request that cannot be accepted."""
+    check_tier(context, submission.service_tier)
     snapshot, limits = context.queue_snapshot.get(), context.prompt_limits
     new = accepted_request(limits, snapshot, submission)
     if snapshot is not None:
         state = snapshot.of(new.served_by)
         limits.check_served(new.served_by, state.unserved_s, state.unserved)
-    # background work and requests that generate no text get no forecast here
-    if new.kind != "answer" or new.tier == "flex":
+    if new.kind != "answer":  # it generates no text
         return new
-    return replace(new, eta=context.response_times.get().eta(new, snapshot, time.time()))
+    times = context.response_times.get()
+    if context.backlog_limit.limits_of(new.tenant).generated_tokens_per_minute is not None:
+        application = scoped_application(new.tenant, new.application)
+        expected = times.answer_tokens(application, new.input_tokens, new.limit_tokens)
+        new = replace(new, charged_tokens=new.limit_tokens if expected is None else max(1, math.ceil(expected)))
+    if new.tier in BACKGROUND_TIERS:  # background work gets no forecast here
+        return new
+    return replace(new, eta=times.eta(new, snapshot, time.time()))

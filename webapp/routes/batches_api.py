@@ -41,6 +41,7 @@ from webapp.bulk.batch_promises import (
 from webapp.bulk.retried_lines import retry_of
 from webapp.context.app_context import current_context
 from webapp.context.auth import current_tenant
+from webapp.requests.request_storing import check_tier
 from webapp.routes.files_api import file_not_found, find_file
 from webapp.routes.list_pages import read_page
 
@@ -59,6 +60,7 @@ def create_batch(json_data: CreateBatch) -> Batch:
 
     A line that cannot be accepted goes to the error file and harms no other.
     """
+    check_tier(current_context(), json_data.magnus.service_tier)
     tenant, key = current_tenant(), checked_key(request.headers.get("Idempotency-Key"))
     file = find_file(json_data.input_file_id)
     if file.purpose is not FilePurpose.batch:
@@ -85,6 +87,7 @@ def create_batch(json_data: CreateBatch) -> Batch:
         metadata=json_data.metadata,
         idempotency_key=key,
         digest=digest,
+        service_tier=json_data.magnus.service_tier,
         output_expires_s=None if json_data.output_expires_after is None else json_data.output_expires_after.seconds,
         left_work=asdict(sampled.work) if sampled.work.requests else None,
         forecast_s=forecast_s,
@@ -146,6 +149,7 @@ def resume_batch(id: str) -> Batch:
 def change_batch(id: str, json_data: ChangeBatch) -> Batch:
     """Gives it another completion window or service tier, which its waiting lines follow within seconds."""
     window, tier = json_data.completion_window, json_data.service_tier
+    check_tier(current_context(), tier)
     if window is None and tier is None:
         raise InvalidRequest("Give 'completion_window', 'service_tier' or both.", param="completion_window")
     seconds = None if window is None else window_s(window)
@@ -195,7 +199,8 @@ def read_results(id: str, query_data: ResultsQuery) -> Response:
 
 def shown(job: BulkJob) -> Batch:
     """Returns a stored batch with its forecast."""
-    return batch_of(job, promise_of(job, current_context().bulk_outlook.get()))
+    outlook, snapshot = current_context().bulk_outlook.get(), current_context().queue_snapshot.get()
+    return batch_of(job, promise_of(job, outlook, None if snapshot is None else snapshot.decisions.off_peak_at))
 
 
 def tried(asked: CreateBatch, file: StoredFile, sampled: CheckedLines, magnus: BatchMagnus) -> Batch:

@@ -277,7 +277,9 @@ def retry(client: Client, ids: tuple[str, ...]) -> list[Json]:
 @click.argument("ids", nargs=-1, required=True)
 @click.option("--window", help="When they must be done, counted from their creation: 30m, 24h, 7d.")
 @click.option(
-    "--tier", type=click.Choice(["flex", "default"]), help="Whether lines wait for capacity that others leave."
+    "--tier",
+    type=click.Choice(["flex", "off_peak", "default"]),
+    help="Whether lines wait for capacity that others leave.",
 )
 @printed(_batches, lines=True)
 @with_client

@@ -9,9 +9,11 @@ from openai import OpenAI
 
 from models.connections.session import make_sessions
 from models.tenants import tenant_limits
+from settings import Settings
 from tests.integration.answering_worker import answering, events
 from tests.integration.api_service import MODEL, Api
-from tests.integration.bulk_stage import BulkStage, chat_line, create
+from tests.integration.bulk_stage import BulkStage, chat_line, create, upload
+from webapp.app import create_app
 
 CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "eins"}]}
 CALLS: list[tuple[str, dict[str, Any]]] = [
@@ -95,6 +97,31 @@ def test_a_repeated_call_keeps_its_tier_and_every_chunk_of_a_stream_has_it(api: 
         streamed = api.call("POST", "/v1/chat/completions", json=CHAT | {"service_tier": "priority", "stream": True})
         tiers = {event["service_tier"] for event in events(streamed)}
     assert tiers == {"priority"}
+
+
+def test_without_off_peak_hours_their_tier_is_refused(refusing_api: Api) -> None:
+    for path, body in CALLS:
+        answer = refusing_api.call("POST", path, json=body | {"service_tier": "off_peak"})
+        assert (answer.status_code, answer.json["error"]["param"]) == (400, "service_tier")
+        assert "MAGNUS_OFF_PEAK" in answer.json["error"]["message"]
+    batch = {"input_file_id": "file_1", "endpoint": "/v1/responses", "completion_window": "24h"}
+    answer = refusing_api.call("POST", "/v1/batches", json=batch | {"magnus": {"service_tier": "off_peak"}})
+    assert "MAGNUS_OFF_PEAK" in answer.json["error"]["message"]
+
+
+def test_calls_and_batches_may_be_off_peak_work(
+    client: OpenAI, bulk: BulkStage, web_settings: Settings, api: Api
+) -> None:
+    app = create_app(web_settings.model_copy(update={"off_peak": "22:00-06:00 Europe/Berlin"}))
+    nightly = Api(app.test_client(), api.engine, api.key)
+    assert nightly.submit(service_tier="off_peak")["service_tier"] == "off_peak"
+    file = upload(client, [chat_line("a"), chat_line("b")])
+    asked = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    batch = nightly.call("POST", "/v1/batches", json=asked | {"magnus": {"service_tier": "off_peak"}}).json
+    app.extensions["magnus"].close()
+    assert batch["magnus"]["service_tier"] == "off_peak"
+    bulk.feed()
+    assert api.sql("select tier, count(*) from requests group by 1") == [("off_peak", 3)]
 
 
 def test_a_line_of_a_batch_is_flex_and_cannot_be_ahead_of_others(client: OpenAI, bulk: BulkStage) -> None:

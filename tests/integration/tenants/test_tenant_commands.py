@@ -90,6 +90,8 @@ def test_what_is_set_for_a_tenant_is_listed_and_taken_back(magnus: Magnus) -> No
         str(10**12),
         "--priority-requests",
         "0",
+        "--generated-tokens-per-minute",
+        "90000",
     )
     expected = {
         "tenant": "acme",
@@ -98,6 +100,7 @@ def test_what_is_set_for_a_tenant_is_listed_and_taken_back(magnus: Magnus) -> No
         "queued_requests": 50,
         "queued_tokens": 10**12,
         "priority_requests": 0,
+        "generated_tokens_per_minute": 90_000,
     }
     assert magnus("tenant", "set", "acme", *limits, "--weight", "3", "--json") == expected
     assert magnus("tenant", "list", "--json") == [expected]

@@ -58,11 +58,13 @@ def test_a_joiner_that_did_not_fit_alone_reserves_its_limit() -> None:
 
 
 def test_the_level_of_a_request_goes_by_its_tier_and_then_by_its_priority() -> None:
-    each = [a_request(tier=tier, priority=priority) for tier in TIER_LEVELS for priority in (-100, 0, 100)]
+    tiers = [tier for tier in TIER_LEVELS if tier != "off_peak"]  # which is worth as much as flex
+    each = [a_request(tier=tier, priority=priority) for tier in tiers for priority in (-100, 0, 100)]
     assert sorted(each, key=lambda request: request.level) == each
     assert len({request.level for request in each}) == len(each)
 
 
-def test_only_the_tier_flex_is_background_work() -> None:
+def test_only_the_two_lowest_tiers_are_background_work() -> None:
     each = {tier: a_request(tier=tier) for tier in TIER_LEVELS}
-    assert [tier for tier, request in each.items() if request.background] == ["flex"]
+    assert [tier for tier, request in each.items() if request.background] == ["off_peak", "flex"]
+    assert each["off_peak"].level == each["flex"].level

@@ -1,0 +1,138 @@
+"""A tenant's limit of generated tokens a minute: charged as predicted with the insert, settled at the end."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event
+
+import pytest
+
+from models.connections.session import make_sessions
+from models.tenants import tenant_limits
+from settings import Settings
+from tests.integration.api_service import Api, ApiAnswer
+from webapp.app import KEYS_TTL_S, create_app
+
+# Without any answer from which to predict, a request is charged its limit of tokens.
+EACH = 10
+
+
+@pytest.fixture
+def limited(api: Api) -> Api:
+    """The API, with 40 generated tokens a minute for the tenant `acme`."""
+    set_limit(api, 40)
+    return api
+
+
+def set_limit(api: Api, most: int | None) -> None:
+    """Sets the limit of the tenant `acme` as `magnus tenant set` does, and waits until it holds."""
+    with make_sessions(api.engine).begin() as session:
+        tenant_limits.change_tenant(session, "acme", {"generated_tokens_per_minute": most})
+    api.call("GET", "/v1/models")
+    Event().wait(KEYS_TTL_S)
+
+
+def post(api: Api, tokens: int = EACH, **arguments: object) -> ApiAnswer:
+    body = {"model": "words", "input": "eins zwei", "background": True, "max_output_tokens": tokens}
+    return api.call("POST", "/v1/responses", json=body, **arguments)
+
+
+def end(api: Api, answer: ApiAnswer, tokens: int | None, status: str = "completed") -> None:
+    api.sql(
+        "update requests set status = :status, output_tokens = :n, finished_at = clock_timestamp() where id = :id",
+        status=status,
+        n=tokens,
+        id=answer.json["id"],
+    )
+
+
+def charged(api: Api) -> int:
+    return int(api.sql("select coalesce(sum(tokens), 0) from token_charges where tenant = 'acme'")[0][0])
+
+
+def let_pass(api: Api, seconds: float) -> None:
+    """Lets the charges of all requests be older by some seconds."""
+    api.sql("update token_charges set at = at - make_interval(secs => :s)", s=seconds)
+
+
+def test_requests_are_charged_as_predicted_and_refused_until_one_of_this_length_fits(limited: Api) -> None:
+    assert post(limited, 25).status_code == 200
+    let_pass(limited, 40)
+    assert post(limited, 10).status_code == 200
+    let_pass(limited, 10)
+    refused = post(limited, 8)
+    assert (refused.status_code, refused.json["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert "35 of 40 tokens a minute" in refused.json["error"]["message"]
+    assert 5 <= int(refused.headers["Retry-After"]) <= 10  # once the 25 tokens no longer count
+    assert 45 <= int(post(limited, 35).headers["Retry-After"]) <= 50  # once the 10 tokens do not count either
+    assert post(limited, 5).status_code == 200
+    assert post(limited.other_tenant(), 60).status_code == 200
+    let_pass(limited, 10)
+    assert post(limited, 8).status_code == 200
+    assert limited.sql("select count(*) from token_charges where at < now() - interval '1 minute'") == [(0,)]
+
+
+def test_a_longer_request_than_the_limit_runs_alone(limited: Api) -> None:
+    assert post(limited, 60).status_code == 200
+    assert post(limited, 1).status_code == 429
+    let_pass(limited, 60)
+    assert post(limited, 1).status_code == 200
+    assert post(limited, 60).status_code == 429
+
+
+def test_the_end_of_a_request_settles_its_charge(limited: Api) -> None:
+    short, cancelled, long, _ = (post(limited) for _ in range(4))
+    assert post(limited).status_code == 429
+    end(limited, short, 3)
+    end(limited, cancelled, None, "cancelled")
+    end(limited, long, 14)
+    assert charged(limited) == 3 + 0 + 14 + EACH
+    let_pass(limited, 59.0)  # what was too long counts from its end on, the rest from the arrival on
+    limited.sql("update token_charges set at = at + interval '59 s' where tokens = 4")
+    let_pass(limited, 1.0)
+    assert post(limited, 37).status_code == 429
+    assert post(limited, 36).status_code == 200
+
+
+def test_a_request_that_is_not_stored_is_not_charged(limited: Api) -> None:
+    key = {"Idempotency-Key": "once"}
+    assert len({post(limited, headers=key).json["id"] for _ in range(3)}) == 1
+    assert charged(limited) == EACH
+    assert post(limited, 64 + 1).status_code == 400
+    assert charged(limited) == EACH
+
+
+def test_calls_at_once_do_not_exceed_the_limit(limited: Api) -> None:
+    begin = Barrier(16)
+
+    def one(_: int) -> int:
+        client = Api(limited.client.application.test_client(), limited.engine, limited.key)
+        begin.wait(60)
+        return post(client).status_code
+
+    with ThreadPoolExecutor(16) as threads:
+        statuses = list(threads.map(one, range(16)))
+    assert sorted(statuses) == [200] * 4 + [429] * 12
+    assert charged(limited) == 4 * EACH
+
+
+def test_the_prediction_is_the_applications_recent_answers_by_input_length(
+    limited: Api, web_settings: Settings
+) -> None:
+    for words in (1, 2, 3, 4) * 2:  # as many answers as an application needs for a line of its own
+        answer = post(limited)
+        limited.sql("update requests set input_tokens = :n where id = :id", n=words, id=answer.json["id"])
+        end(limited, answer, 3 * words)
+        let_pass(limited, 60)
+    app = create_app(web_settings)  # a process that reads these answers
+    answer = post(Api(app.test_client(), limited.engine, limited.key))
+    app.extensions["magnus"].close()
+    stored = limited.sql("select charged_tokens, input_tokens from requests where id = :id", id=answer.json["id"])
+    assert stored == [(6, 2)]
+
+
+def test_without_a_limit_nothing_is_charged(limited: Api) -> None:
+    set_limit(limited, None)
+    for _ in range(6):
+        post(limited)
+    assert charged(limited) == 0
+    with make_sessions(limited.engine)() as session:
+        tenant_limits.check_generated_tokens(session, "acme", 10**6)
