@@ -45,12 +45,12 @@ def end(api: Api, answer: ApiAnswer, tokens: int | None, status: str = "complete
     )
 
 
-def predict(api: Api, requests: int, tokens: int) -> None:
-    """Writes this length for so many requests, as a predictor does."""
+def predict(api: Api, *tokens: int) -> None:
+    """Writes lengths for the oldest requests without one, as a predictor does."""
     with api.engine.begin() as connection:
-        claimed = request_predictions.claim_unpredicted(connection, requests)
-        lengths = {one.id: (tokens, tokens) for one in claimed}
-        assert request_predictions.write_predictions(connection, claimed, lengths, "v1") == requests
+        claimed = request_predictions.claim_unpredicted(connection, len(tokens))
+        lengths = {one.id: (each, each) for one, each in zip(claimed, tokens, strict=True)}
+        assert request_predictions.write_predictions(connection, claimed, lengths, "v1") == len(tokens)
 
 
 def charged(api: Api) -> int:
@@ -70,7 +70,9 @@ def test_requests_are_charged_as_predicted_and_refused_until_one_of_this_length_
     refused = post(limited, 8)
     assert (refused.status_code, refused.json["error"]["code"]) == (429, "rate_limit_exceeded")
     assert "35 of 40 tokens a minute" in refused.json["error"]["message"]
-    assert 5 <= int(refused.headers["Retry-After"]) <= 10  # once the 25 tokens no longer count
+    assert refused.headers["Retry-After"] == "1"  # until then, the charges are predicted
+    predict(limited, 25, 10)
+    assert 5 <= int(post(limited, 8).headers["Retry-After"]) <= 10  # once the 25 tokens no longer count
     assert 45 <= int(post(limited, 35).headers["Retry-After"]) <= 50  # once the 10 tokens do not count either
     assert post(limited, 5).status_code == 200
     assert post(limited.other_tenant(), 60).status_code == 200
@@ -104,7 +106,7 @@ def test_the_end_of_a_request_settles_its_charge(limited: Api) -> None:
 def test_a_prediction_replaces_the_charge_of_an_application_without_answers(limited: Api) -> None:
     before, _ = post(limited, 20), post(limited, 20)
     assert post(limited, 8).status_code == 429
-    predict(limited, 2, 3)
+    predict(limited, 3, 3)
     assert charged(limited) == 3 + 3
     let_pass(limited, 30)
     end(limited, before, 7)
@@ -148,7 +150,7 @@ def test_the_prediction_is_the_applications_recent_answers_by_input_length(
     app = create_app(web_settings)  # a process that reads these answers
     answer = post(Api(app.test_client(), limited.engine, limited.key))
     app.extensions["magnus"].close()
-    predict(limited, 1, 9)
+    predict(limited, 9)
     stored = limited.sql("select charged_tokens, input_tokens from requests where id = :id", id=answer.json["id"])
     assert stored == [(6, 2)]
 
