@@ -69,6 +69,7 @@ class NewRequest:
     job_id: str | None = None  # the bulk job whose line it is
     deadline_at: datetime | None = None  # the deadline of a bulk job's line, which is an instant
     charged_tokens: int | None = None  # what it counts against its tenant's limit of generated tokens; None without one
+    charge_assumed: bool = False  # whether its prediction replaces these: its application has too few answers yet
     computation: bytes | None = None  # digest of all that decides its answer; None: it shares no computation
 
     @property
@@ -101,7 +102,7 @@ INSERT = f"""
         idempotency_sha256 text, twin_sha256 text, deadline_s float8, deadline_at timestamptz, tenant text, model text,
         application text, instructions text, input text, body jsonb, prompt_tokens int, input_tokens int,
         limit_tokens int, kind text, tier service_tier, priority int, eta jsonb, needs text[], base text, job_id text,
-        charged_tokens int),
+        charged_tokens int, charge_assumed boolean),
         lateral (select statement_timestamp() + place * interval '1 microsecond') as t (arrived)
     on conflict (tenant, idempotency_key) where idempotency_key is not null do nothing
     returning id, arrived_at, deadline_at, eta

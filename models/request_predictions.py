@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from models.connections.sql import run, text
 from models.planner_state import write_service_state
 from models.tables import RequestKind
+from scheduling.length_distributions import expected_length
 from scheduling.request import ServiceTier
 
 # Seconds after which the requests of a predictor that has not written are predicted by another one: a chunk takes some
@@ -116,15 +117,18 @@ def write_predictions(
 ) -> int:
     """Writes lengths (median and upper quantile in tokens) by request id; the planner then fetches the requests.
 
-    Skips requests that are queued no more or that another predictor has claimed since; returns the number written.
+    A request whose charge was assumed is charged its expected length instead. Skips requests that are queued no more or
+    that another predictor has claimed since; returns the number written.
     """
+    limits = {one.id: one.limit_tokens for one in claimed}
     written = run(
         connection,
         """
             update requests r set predicted_tokens = p.tokens, predicted_upper_tokens = p.upper_tokens,
-                predictor_version = :version, planner_epoch = 0, predicting_until = null
-            from unnest(cast(:ids as text[]), cast(:tokens as int[]), cast(:upper_tokens as int[]))
-                as p (id, tokens, upper_tokens)
+                predictor_version = :version, planner_epoch = 0, predicting_until = null,
+                charged_tokens = case when charge_assumed then p.expected else charged_tokens end
+            from unnest(cast(:ids as text[]), cast(:tokens as int[]), cast(:upper_tokens as int[]),
+                cast(:expected as int[])) as p (id, tokens, upper_tokens, expected)
             where r.id = p.id and r.status = 'queued' and r.predicting_until = :until
             returning r.id
         """,
@@ -133,6 +137,7 @@ def write_predictions(
             "ids": list(lengths),
             "tokens": [median for median, _ in lengths.values()],
             "upper_tokens": [upper for _, upper in lengths.values()],
+            "expected": [round(expected_length(*each, limits[one])) for one, each in lengths.items()],
             "until": claimed[0].claimed_until,  # one statement claimed them all
         },
     )

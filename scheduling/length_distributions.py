@@ -56,6 +56,18 @@ def drawn_length(request: Request, level: float, generated: int | None = None) -
     return max(1, min(at + round(length), request.limit) - total)
 
 
+def expected_length(median: float, upper: float, limit: int) -> float:
+    """Return the mean of a log-normal length with this median m and upper quantile that ends at the limit L ≥ m.
+
+    With the spread σ and z = ln(L/m) / σ it is m · e^(σ²/2) · Φ(z - σ) + L · (1 - Φ(z)).
+    """
+    spread = log_spread(median, upper)
+    if spread <= CERTAIN_SPREAD:
+        return median
+    z = math.log(limit / median) / spread
+    return median * math.exp(spread**2 / 2) * NORMAL.cdf(z - spread) + limit * NORMAL.cdf(-z)
+
+
 def log_spread(median: float, upper: float) -> float:
     """Return the standard deviation of ln(length) for a log-normal with this median and upper quantile."""
     return max(0.0, math.log(upper / median)) / UPPER_Z

@@ -11,18 +11,20 @@ depends_on = None
 # A twin generates nothing: it gets the answer of another request.
 CHARGE = """create function charge_tokens() returns trigger language plpgsql as $$
 declare
-    tokens integer := new.charged_tokens;
+    ended boolean := new.finished_at is not null;
+    tokens integer := case when not ended then new.charged_tokens when new.twin_of is not null then 0
+        else coalesce(new.output_tokens, cardinality(new.generated_ids)) end - coalesce(old.charged_tokens, 0);
 begin
-    if tg_op = 'UPDATE' then
-        tokens := case when new.twin_of is not null then 0
-            else coalesce(new.output_tokens, cardinality(new.generated_ids)) end - tokens;
-    end if;
     if tokens <> 0 then
         insert into token_charges (tenant, at, tokens) values (new.tenant,
-            case when tg_op = 'UPDATE' and tokens > 0 then clock_timestamp() else new.arrived_at end, tokens);
+            case when ended and tokens > 0 then clock_timestamp() else new.arrived_at end, tokens);
     end if;
     return null;
 end $$"""
+CHARGED = """create trigger requests_charged after insert on requests for each row
+    when (new.charged_tokens is not null) execute function charge_tokens()"""
+CHARGED_AGAIN = """create trigger requests_charged_again after update of charged_tokens, finished_at on requests
+    for each row when (old.finished_at is null and new.charged_tokens is not null) execute function charge_tokens()"""
 UNFED = """create index {name} on requests (planner_epoch)
     where status = 'queued' and predicted_tokens is not null {alone} and tier {tiers} 'flex'"""
 GROUP = "on requests (tenant, twin_sha256, arrived_at, id) where"
@@ -47,8 +49,8 @@ def upgrade() -> None:
     """Adds the tier, the limit with its charges and triggers, and twins' columns and indexes."""
     op.execute("alter type service_tier add value if not exists 'off_peak' before 'flex'")
     op.execute("""
-        alter table requests add charged_tokens integer, add twin_sha256 bytea, add twin_of text,
-            add shared boolean not null default false
+        alter table requests add charged_tokens integer, add charge_assumed boolean not null default false,
+            add twin_sha256 bytea, add twin_of text, add shared boolean not null default false
     """)
     index_waiting("and twin_of is null", {"requests_unfed": ">", "requests_unfed_background": "<="})
     op.execute(f"""create index requests_leading {GROUP} status in ('queued', 'in_progress')
@@ -64,15 +66,8 @@ def upgrade() -> None:
     """)
     op.execute("create index token_charges_of_tenant on token_charges (tenant, at)")
     op.execute(CHARGE)
-    op.execute("""
-        create trigger requests_charged after insert on requests for each row
-            when (new.charged_tokens is not null) execute function charge_tokens()
-    """)
-    op.execute("""
-        create trigger requests_settled after update of finished_at on requests for each row
-            when (old.finished_at is null and new.finished_at is not null and new.charged_tokens is not null)
-            execute function charge_tokens()
-    """)
+    op.execute(CHARGED)
+    op.execute(CHARGED_AGAIN)
 
 
 def downgrade() -> None:
@@ -82,12 +77,14 @@ def downgrade() -> None:
         op.execute(f"update {table} set {column} = 'flex' where {column} < 'flex'")  # noqa: S608  # constants
     op.execute("update requests set planner_epoch = 0 where status = 'queued' and twin_of is not null")
     op.execute("drop trigger requests_charged on requests")
-    op.execute("drop trigger requests_settled on requests")
+    op.execute("drop trigger requests_charged_again on requests")
     op.execute("drop function charge_tokens")
     op.execute("drop table token_charges")
     op.execute("drop index requests_leading, requests_following, requests_to_share")
     index_waiting("", {"requests_unfed": ">", "requests_unfed_background": "="})
-    op.execute("alter table requests drop charged_tokens, drop twin_sha256, drop twin_of, drop shared")
+    op.execute(
+        "alter table requests drop charged_tokens, drop charge_assumed, drop twin_sha256, drop twin_of, drop shared"
+    )
     op.execute("alter table tenants drop generated_tokens_per_minute")
 
 

@@ -22,9 +22,12 @@ from models.request_predictions import scoped_application
 from scheduling.forecast.expectations import IntervalCalibration, OpenForecast, ResponseLine
 from scheduling.forecast.queue_order import LATEST
 
-# The lines are fitted to this many newest answers, and one read returns at most as many. More answers make the lines
-# steadier, fewer follow a change of load sooner. Not tuned.
+# The lines are fitted to this many newest answers, those of lengths to as many of each application, because lengths do
+# not depend on the load. One read returns at most as many. More answers make the lines steadier, fewer follow a change
+# of load sooner. Not tuned.
 RECENT_ANSWERS = 200
+# Lengths of this many applications are kept, those with the newest answers, to bound the memory. Not tuned.
+MOST_APPLICATIONS = 1000
 # An application with fewer answers uses the line of all applications together. With a smaller number, one unusual
 # answer could tilt a line; with a larger one, rare applications would have no line of their own. Not tuned.
 MIN_ANSWERS = 8
@@ -134,6 +137,10 @@ class ResponseTimeEstimate:
         lengths = self.output_tokens.get(application) or self.output_tokens.get(None)
         return None if lengths is None else min(lengths.at(input_tokens), limit_tokens)
 
+    def knows(self, application: str) -> bool:
+        """Returns whether `answer_tokens` follows from the application's own answers."""
+        return application in self.output_tokens
+
     def _without_order_s(self, application: str, input_tokens: int, snapshot: QueueSnapshot | None) -> float | None:
         responses = self.response_s.get(application) or self.response_s.get(None)
         if responses is None:
@@ -142,11 +149,32 @@ class ResponseTimeEstimate:
         return max(responses.at(input_tokens), backlog_s)
 
 
+class AnswerLengths:
+    """The lines of applications' lengths, each from its newest answers."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, ResponseLine] = {}
+        self._answers: dict[str, deque[tuple[int, int]]] = {}  # the application with the newest answer comes last
+
+    def add(self, answers: Collection[RecentAnswer]) -> None:
+        """Adds answers, the newest last, and fits the lines of their applications."""
+        for name in dict.fromkeys(one.application for one in answers):
+            own = self._answers.pop(name, None) or deque(maxlen=RECENT_ANSWERS)
+            own.extend((one.input_tokens, one.output_tokens) for one in answers if one.application == name)
+            self._answers[name] = own
+            if len(own) >= MIN_ANSWERS:
+                self.lines[name] = _line(own)
+        for name in list(self._answers)[:-MOST_APPLICATIONS]:
+            del self._answers[name]
+            self.lines.pop(name, None)
+
+
 class RecentAnswers:
     """The newest answers, and the errors of all forecasts whose answers were read."""
 
     def __init__(self) -> None:
         self._newest: deque[RecentAnswer] = deque(maxlen=RECENT_ANSWERS)
+        self._lengths = AnswerLengths()
         self._calibrations = {third: IntervalCalibration() for third in (None, 0, 1, 2)}
         self._judged_at = -math.inf
 
@@ -160,6 +188,7 @@ class RecentAnswers:
     ) -> ResponseTimeEstimate:
         """Adds answers, the newest last, and the requests that have no answer by `now`; returns the new estimate."""
         self._newest.extend(answers)
+        self._lengths.add(answers)
         for third, calibration in self._calibrations.items():
             came = [one for one in answers if third in (None, one.third)]
             open_ = [one for one in unanswered if third in (None, one.third)]
@@ -170,7 +199,7 @@ class RecentAnswers:
             opened = (OpenForecast(one.forecast_s, SPREAD, one.age_s, one.weight) for one in open_)
             calibration.observe("waiting", opened, now)
         self._judged_at = now
-        return estimate_response_times(self._newest, self._calibrations)
+        return estimate_response_times(self._newest, self._lengths.lines, self._calibrations)
 
     def _judge(
         self,
@@ -210,24 +239,27 @@ def read_unanswered(session: Session) -> list[UnansweredRequest]:
     return [UnansweredRequest(*row) for row in rows]
 
 
-def estimate_response_times(answers: Collection[RecentAnswer], calibrations: Calibrations) -> ResponseTimeEstimate:
-    """Fits the lines of each application with at least MIN_ANSWERS answers, and the lines of all answers together."""
+def estimate_response_times(
+    answers: Collection[RecentAnswer], lengths: Mapping[str, ResponseLine], calibrations: Calibrations
+) -> ResponseTimeEstimate:
+    """Fits the response times of each application with at least MIN_ANSWERS answers, and the lines of all together."""
     by_application: dict[str | None, list[RecentAnswer]] = defaultdict(list)
     for answer in answers:
         by_application[answer.application].append(answer)
     groups = {name: some for name, some in by_application.items() if len(some) >= MIN_ANSWERS}
     if answers:
         groups[None] = list(answers)
+    of_all = {None: _line([(one.input_tokens, one.output_tokens) for one in answers])} if answers else {}
     first, second = quantiles([one.output_tokens for one in answers], n=3) if len(answers) > 1 else (None, None)
     return ResponseTimeEstimate(
         {name: _line([(one.input_tokens, one.response_s) for one in some]) for name, some in groups.items()},
-        {name: _line([(one.input_tokens, one.output_tokens) for one in some]) for name, some in groups.items()},
+        {**lengths, **of_all},
         calibrations,
         None if first is None or second is None else (first, second),
     )
 
 
-def _line(points: list[tuple[int, float]]) -> ResponseLine:
+def _line(points: Collection[tuple[int, float]]) -> ResponseLine:
     """Fits least squares; the slope is 0 if all inputs are equally long, or if longer inputs were answered sooner."""
     tokens, seconds = zip(*points, strict=True)
     try:

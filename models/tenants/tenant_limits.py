@@ -100,20 +100,26 @@ def may_prefer(session: Session, tenant: str, most: int) -> bool:
 
 
 # The charges of the last minute. A request fits once the oldest of them no longer count, up to the first whose `newer`
-# charges leave enough; a request above the limit fits once nothing counts.
+# charges leave enough; a request above the limit fits once nothing counts. Predictions soon replace `assumed` charges,
+# so nobody is told to wait until these no longer count.
 ROOM_FOR_TOKENS = text("""
     with expired as (
         delete from token_charges where tenant = :tenant and at <= statement_timestamp() - interval '1 minute'
     ), recent as (
         select at, sum(sum(tokens)) over (order by at desc) - sum(tokens) as newer, sum(tokens) as tokens
         from token_charges where tenant = :tenant and at > statement_timestamp() - interval '1 minute' group by at
+    ), assumed as (
+        select coalesce(sum(charged_tokens), 0) as tokens from requests where tenant = :tenant and status = 'queued'
+            and predicted_tokens is null and charge_assumed and tier > 'flex' -- as the index is ordered
     ), allowed as (
-        select generated_tokens_per_minute as most from tenants where name = :tenant
+        select generated_tokens_per_minute as most,
+            generated_tokens_per_minute - least(:tokens, generated_tokens_per_minute) + assumed.tokens as others
+        from tenants, assumed where name = :tenant
     )
-    select most, coalesce(sum(tokens), 0)::bigint as charged, extract(epoch from
-        min(at) filter (where newer + least(:tokens, most) <= most) + interval '1 minute' - statement_timestamp()
-    )::float8 as fits_in_s
-    from allowed left join recent on true group by most
+    select most, coalesce(sum(tokens), 0)::bigint as charged, case when sum(tokens) > others then
+        extract(epoch from min(at) filter (where newer <= others) + interval '1 minute' - statement_timestamp())
+        else 0 end::float8 as fits_in_s
+    from allowed left join recent on true group by most, others
 """)
 
 

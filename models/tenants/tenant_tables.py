@@ -26,8 +26,9 @@ class Tenant(Base):
 class TokenCharge(Base):
     """Tokens that count against a tenant's limit for a minute from `at` on; a trigger of `requests` writes it.
 
-    A request adds its expected tokens when it is stored, and at its end the difference to those that it generated:
-    what it generated beyond its charge counts from its end on, what it did not use is taken back from its arrival on.
+    A request adds its expected tokens when it is stored, and the difference when its length is predicted, both from its
+    arrival on. At its end it adds the difference to the tokens that it generated: what it generated beyond its charge
+    counts from its end on, what it did not use is taken back from its arrival on.
     """
 
     __tablename__ = "token_charges"

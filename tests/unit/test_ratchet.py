@@ -41,9 +41,9 @@ FIELDS: dict[type, int] = {
 }
 # requests: what generated their tokens, the claim of a predictor, which locks no row while it computes, and the stop
 # string that ended them, which a message must name; what equal requests share, whose answer one gets, and whether its
-# end is still to be told to them; what it counts against a limit of tokens; jobs: their usage, and when their deletion
-# began
-COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 52, StoredBatch: 29, BulkJob: 41}
+# end is still to be told to them; what it counts against a limit of tokens, and whether
+# its prediction replaces that; jobs: their usage, and when their deletion began
+COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 53, StoredBatch: 29, BulkJob: 41}
 PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;

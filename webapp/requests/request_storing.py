@@ -104,7 +104,8 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
     if context.backlog_limit.limits_of(new.tenant).generated_tokens_per_minute is not None:
         application = scoped_application(new.tenant, new.application)
         expected = times.answer_tokens(application, new.input_tokens, new.limit_tokens)
-        new = replace(new, charged_tokens=new.limit_tokens if expected is None else max(1, math.ceil(expected)))
+        charged = new.limit_tokens if expected is None else max(1, round(expected))
+        new = replace(new, charged_tokens=charged, charge_assumed=not times.knows(application))
     if new.tier in BACKGROUND_TIERS:  # background work gets no forecast here
         return new
     return replace(new, eta=times.eta(new, snapshot, time.time()))

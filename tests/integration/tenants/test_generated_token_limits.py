@@ -5,6 +5,7 @@ from threading import Barrier, Event
 
 import pytest
 
+from models import request_predictions
 from models.connections.session import make_sessions
 from models.tenants import tenant_limits
 from settings import Settings
@@ -44,6 +45,14 @@ def end(api: Api, answer: ApiAnswer, tokens: int | None, status: str = "complete
     )
 
 
+def predict(api: Api, *tokens: int) -> None:
+    """Writes lengths for the oldest requests without one, as a predictor does."""
+    with api.engine.begin() as connection:
+        claimed = request_predictions.claim_unpredicted(connection, len(tokens))
+        lengths = {one.id: (each, each) for one, each in zip(claimed, tokens, strict=True)}
+        assert request_predictions.write_predictions(connection, claimed, lengths, "v1") == len(tokens)
+
+
 def charged(api: Api) -> int:
     return int(api.sql("select coalesce(sum(tokens), 0) from token_charges where tenant = 'acme'")[0][0])
 
@@ -61,7 +70,9 @@ def test_requests_are_charged_as_predicted_and_refused_until_one_of_this_length_
     refused = post(limited, 8)
     assert (refused.status_code, refused.json["error"]["code"]) == (429, "rate_limit_exceeded")
     assert "35 of 40 tokens a minute" in refused.json["error"]["message"]
-    assert 5 <= int(refused.headers["Retry-After"]) <= 10  # once the 25 tokens no longer count
+    assert refused.headers["Retry-After"] == "1"  # until then, the charges are predicted
+    predict(limited, 25, 10)
+    assert 5 <= int(post(limited, 8).headers["Retry-After"]) <= 10  # once the 25 tokens no longer count
     assert 45 <= int(post(limited, 35).headers["Retry-After"]) <= 50  # once the 10 tokens do not count either
     assert post(limited, 5).status_code == 200
     assert post(limited.other_tenant(), 60).status_code == 200
@@ -92,6 +103,19 @@ def test_the_end_of_a_request_settles_its_charge(limited: Api) -> None:
     assert post(limited, 36).status_code == 200
 
 
+def test_a_prediction_replaces_the_charge_of_an_application_without_answers(limited: Api) -> None:
+    before, _ = post(limited, 20), post(limited, 20)
+    assert post(limited, 8).status_code == 429
+    predict(limited, 3, 3)
+    assert charged(limited) == 3 + 3
+    let_pass(limited, 30)
+    end(limited, before, 7)
+    assert charged(limited) == 7 + 3
+    let_pass(limited, 30)
+    assert post(limited, 37).status_code == 429  # the 4 tokens beyond the prediction count from the end on
+    assert post(limited, 36).status_code == 200
+
+
 def test_a_request_that_is_not_stored_is_not_charged(limited: Api) -> None:
     key = {"Idempotency-Key": "once"}
     assert len({post(limited, headers=key).json["id"] for _ in range(3)}) == 1
@@ -100,16 +124,17 @@ def test_a_request_that_is_not_stored_is_not_charged(limited: Api) -> None:
     assert charged(limited) == EACH
 
 
-def test_calls_at_once_do_not_exceed_the_limit(limited: Api) -> None:
-    begin = Barrier(16)
+def test_calls_of_two_processes_at_once_do_not_exceed_the_limit(limited: Api, web_settings: Settings) -> None:
+    apps, begin = (limited.client.application, create_app(web_settings)), Barrier(16)
 
-    def one(_: int) -> int:
-        client = Api(limited.client.application.test_client(), limited.engine, limited.key)
+    def one(number: int) -> int:
+        client = Api(apps[number % 2].test_client(), limited.engine, limited.key)
         begin.wait(60)
         return post(client).status_code
 
     with ThreadPoolExecutor(16) as threads:
         statuses = list(threads.map(one, range(16)))
+    apps[1].extensions["magnus"].close()
     assert sorted(statuses) == [200] * 4 + [429] * 12
     assert charged(limited) == 4 * EACH
 
@@ -125,6 +150,7 @@ def test_the_prediction_is_the_applications_recent_answers_by_input_length(
     app = create_app(web_settings)  # a process that reads these answers
     answer = post(Api(app.test_client(), limited.engine, limited.key))
     app.extensions["magnus"].close()
+    predict(limited, 9)
     stored = limited.sql("select charged_tokens, input_tokens from requests where id = :id", id=answer.json["id"])
     assert stored == [(6, 2)]
 

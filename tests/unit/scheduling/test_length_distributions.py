@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.length_distributions import conditional_level, conditional_quantile, conditional_totals, drawn_length
+from scheduling.length_distributions import (
+    UPPER_Z,
+    conditional_level,
+    conditional_quantile,
+    conditional_totals,
+    drawn_length,
+    expected_length,
+)
 from scheduling.request import RowLength
 from tests.unit.scheduling.scheduling_builders import a_request
 
@@ -77,3 +84,20 @@ def test_a_row_predicted_again_is_a_new_row_with_what_it_had_then_behind_it(
     new = a_request("new", predicted=left, upper=upper, limit=limit)
     row = RowLength(at, at + left, at + upper).of(a_request("row", predicted=9, limit=at + limit))
     assert drawn_length(row, 0.3, at + since) == drawn_length(new, 0.3, since)
+
+
+ONE_SPREAD = math.exp(UPPER_Z)  # the ratio of upper quantile and median for σ = 1
+
+
+@pytest.mark.parametrize(
+    ("median", "upper", "limit", "mean"),
+    [
+        (100, 100, 500, 100),  # a certain prediction
+        (100, 90, 500, 100),  # an upper quantile below the median says nothing about the spread
+        (100, 100 * ONE_SPREAD, 10**9, 100 * math.exp(0.5)),  # no answer reaches the limit
+        (100, 100 * ONE_SPREAD, 100, 76.1578),  # z = 0: 100 · (1.64872 · 0.158655 + 0.5)
+        (20, 1024, 1024, 184.5),  # σ = 3.0709, z = 1.2816: 2,234 · 0.03677 + 1024 · 0.1
+    ],
+)
+def test_the_mean_of_a_predicted_length(median: float, upper: float, limit: int, mean: float) -> None:
+    assert expected_length(median, upper, limit) == pytest.approx(mean, rel=1e-3)

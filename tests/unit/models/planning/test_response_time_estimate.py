@@ -1,5 +1,6 @@
 """The ETA given at submission follows the planner's forecast, recent answers, and the errors of earlier ETAs."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -9,6 +10,8 @@ from models.planning.queue_snapshot import ModelForecast, ModelForecasts, QueueS
 from models.planning.response_time_estimate import (
     MIN_ANSWERS,
     MOST_AGE_S,
+    MOST_APPLICATIONS,
+    RECENT_ANSWERS,
     RecentAnswer,
     RecentAnswers,
     ResponseTimeEstimate,
@@ -70,6 +73,19 @@ def test_an_application_with_few_answers_gets_the_line_of_all_applications() -> 
     assert of_new == of_unknown
     assert of_new is not None
     assert of_new > 1.0
+
+
+def test_lengths_follow_from_the_applications_own_answers_even_if_others_came_since() -> None:
+    answers = RecentAnswers()
+    estimate = answers.add(COPIES[1:])
+    assert not estimate.knows("acme/copy")
+    answers.add(COPIES[:1])
+    estimate = answers.add([replace(label, finished_at=NOW + 1) for label in LABELS * RECENT_ANSWERS])
+    assert estimate.knows("acme/copy")
+    assert estimate.answer_tokens("acme/copy", 20, 100) == pytest.approx(40)
+    assert estimate.answer_tokens("acme/unknown", 20, 100) == pytest.approx(1)
+    estimate = answers.add([RecentAnswer(f"acme/{number}", 1, 1, 1.0, NOW) for number in range(MOST_APPLICATIONS)])
+    assert not estimate.knows("acme/copy")
 
 
 def test_the_backlog_is_a_lower_bound_unless_the_queue_is_empty() -> None:
