@@ -7,8 +7,11 @@ from itertools import islice
 import numpy as np
 
 from scheduling.costs import Floats, Ints
-from scheduling.forecast.forecast_inputs import RecentArrivals
+from scheduling.forecast.expectations import spread_of
+from scheduling.forecast.forecast import ExpectedAnswer
+from scheduling.forecast.forecast_inputs import WINDOW_S, RecentArrivals
 from scheduling.forecast.queue_order import LEVELS, SHORTEST_S, Coming, Group, QueueOrder
+from scheduling.length_distributions import log_spread
 from scheduling.policies.fusion.delay_cost import (
     DelayedRequests,
     delay_coefficients,
@@ -43,6 +46,7 @@ class ServingPace:
         self._at = self._busy_s = 0.0
         self._served = np.zeros(4)  # work features
         self._left = 0  # the requests that waited after the last decision
+        self._waits_since: float | None = None  # since when requests have been waiting without a break
 
     def decided(self, assigned: Iterable[Request], left: int, now: float) -> None:
         """Count the requests of a decision at `now`, after which `left` requests wait."""
@@ -51,6 +55,17 @@ class ServingPace:
             self._busy_s = faded * self._busy_s + now - self._at
             self._served = faded * self._served + sum((np.array(work_features(one)) for one in assigned), np.zeros(4))
         self._at, self._left = now, left
+        if not left:
+            self._waits_since = None
+        elif self._waits_since is None:
+            self._waits_since = now
+
+    def lasts_s(self, now: float) -> float:
+        """Return the seconds for which arrivals are expected to go on: as long as requests have been waiting.
+
+        At least the seconds over which the rate of arrivals was measured.
+        """
+        return max(WINDOW_S, 0.0 if self._waits_since is None else now - self._waits_since)
 
     def pace(self, work_s: Sequence[float] | Floats) -> float:
         """Return the seconds of work that are served a second, with these seconds for each feature."""
@@ -91,9 +106,7 @@ def queue_order(
         delayed = DelayedRequests((len(waiting) + int(fleet.size.sum())) * fleet.speed_share(), edges)
         delays = tuple(delay_coefficients(fleet, delayed, np.arange(len(fleet))).mean(axis=0).tolist())
         logs, recent_logs = (_log_delay(delays, some[:, 1], some[:, 2]) for some in (features, of_recent))
-        cached = features[:, 3].sum() / max(1.0, features[:, 2].sum())
-        ahead = np.array([(w.requests, w.prefill, w.remaining, w.remaining * cached) for _, w in sampled])
-        dues = arrived_s + favour.max_fcfs_ratio * (ahead.reshape(-1, 4) @ work_s + features[:, 2] * step_s)
+        dues = _due_s(sampled, features, arrived_s, work_s, step_s, favour)
     by_level_s = arrived_s - PRIORITY_S * np.array([one.level for one in requests])
     coming_s = arrivals_per_s / max(1, len(recent)) * of_recent @ work_s
     return QueueOrder(
@@ -116,7 +129,48 @@ def queue_order(
         delay_s=delays,
         due_ratio=favour.max_fcfs_ratio if favour else 1.0,
         overtaking=favour.overtaking if favour else 1.0,
+        lasts_s=pace.lasts_s(now),
     )
+
+
+def expected_by_order(
+    order: QueueOrder, waiting: Sequence[WaitsBehind], favour: Favour | None, now: float
+) -> dict[str, ExpectedAnswer]:
+    """Return the expected answer of each of these waiting requests by its own place in the order."""
+    if not waiting:
+        return {}
+    requests = [one.request for one in waiting]
+    features = _features(requests)
+    arrived_s = np.array([one.arrived_at for one in requests]) - now
+    log_delay, due_s = np.zeros(len(requests)), np.full(len(requests), NEVER_S)
+    if favour:
+        log_delay = _log_delay(order.delay_s, features[:, 1], features[:, 2])
+        due_s = _due_s(waiting, features, arrived_s, order.work_s, order.token_s, favour)
+    by_level_s = arrived_s - PRIORITY_S * np.array([one.level for one in requests])
+    starts_s = order.served_at(by_level_s, log_delay, due_s)
+    alone_s = order.alone_s(features[:, 1], features[:, 2])
+    return {
+        one.id: ExpectedAnswer("waiting", start_s, start_s + own_s, _spread(one, own_s / (start_s + own_s)))
+        for one, start_s, own_s in zip(requests, starts_s.tolist(), alone_s.tolist(), strict=True)
+    }
+
+
+def _spread(request: Request, service_share: float) -> float:
+    return spread_of(log_spread(request.remaining, request.remaining_upper), service_share)
+
+
+def _due_s(
+    waiting: Sequence[WaitsBehind],
+    features: Floats,
+    arrived_s: Floats,
+    work_s: Sequence[float] | Floats,
+    token_s: float,
+    favour: Favour,
+) -> Floats:
+    """Return when waiting requests with these work features become due, in seconds from now."""
+    cached = features[:, 3].sum() / max(1.0, features[:, 2].sum())
+    ahead = np.array([(w.requests, w.prefill, w.remaining, w.remaining * cached) for _, w in waiting]).reshape(-1, 4)
+    return np.asarray(arrived_s + favour.max_fcfs_ratio * (ahead @ np.asarray(work_s) + features[:, 2] * token_s))
 
 
 def _joining_share(fleet: FleetArrays, coming: Floats, arrivals_per_s: float) -> float:
