@@ -1,7 +1,7 @@
 """Makes the order of a model's queue from its waiting requests, its workers, recent arrivals and the measured pace."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
@@ -23,7 +23,7 @@ from scheduling.policies.fusion.delay_cost import (
 )
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.priority_key import Favour
-from scheduling.policy import Worker
+from scheduling.policy import RunningRow, Worker
 from scheduling.request import PRIORITY_S, Request
 from scheduling.sharing.model_queue import WaitsBehind
 
@@ -35,6 +35,7 @@ SAMPLED = 1024
 # The pace is a moving average over these seconds in which something waited. Simulated under `baton` at 1.3 times
 # saturation, with a median response time of 68 s, ETAs erred by 7.8, 6.1 and 5.7 s with 20, 60 and 150 s.
 PACE_S = 60.0
+TOKEN_PACE_S = 20.0  # the seconds of a token are averaged over these: rows live shorter than queues; not tuned
 LONGEST_GAP_S = 5.0  # the planner was paused if its decisions are further apart; nothing is learned of such a gap
 PRIOR_S = 2.0  # the costs count as right for this many seconds of the average
 
@@ -47,6 +48,9 @@ class ServingPace:
         self._served = np.zeros(4)  # work features
         self._left = 0  # the requests that waited after the last decision
         self._waits_since: float | None = None  # since when requests have been waiting without a break
+        self._generated: Mapping[str, int] = {}  # the tokens of the rows at the last look, by request
+        self._looked_at = 0.0
+        self._gained_s = self._promised_s = 0.0
 
     def decided(self, assigned: Iterable[Request], left: int, now: float) -> None:
         """Count the requests of a decision at `now`, after which `left` requests wait."""
@@ -59,6 +63,24 @@ class ServingPace:
             self._waits_since = None
         elif self._waits_since is None:
             self._waits_since = now
+
+    def looked(self, rows: Iterable[tuple[RunningRow, float]], now: float) -> None:
+        """Compare the tokens that rows have gained since the last look with the seconds of their next iterations."""
+        passed_s, generated = now - self._looked_at, {}
+        faded = math.exp(-passed_s / TOKEN_PACE_S)
+        self._gained_s, self._promised_s = faded * self._gained_s, faded * self._promised_s
+        for row, step_s in rows:
+            name = row.request.id
+            generated[name] = row.generated
+            if name in self._generated and passed_s <= LONGEST_GAP_S:
+                self._gained_s += passed_s
+                self._promised_s += (row.generated - self._generated[name]) * step_s
+        self._generated, self._looked_at = generated, now
+
+    @property
+    def slowness(self) -> float:
+        """Return the seconds in which a row gains a token over those of an iteration: others' prefills take time."""
+        return (PRIOR_S + self._gained_s) / (PRIOR_S + self._promised_s)
 
     def lasts_s(self, now: float) -> float:
         """Return the seconds for which arrivals are expected to go on: as long as requests have been waiting.

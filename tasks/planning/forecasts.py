@@ -14,7 +14,7 @@ from time import thread_time
 from models.planning.planner_requests import QueuedRequest
 from models.planning.queue_snapshot import AnswerForecast, ModelForecast, ModelForecasts
 from scheduling.forecast.expectations import Expectation, IntervalCalibration, OpenForecast, Stage
-from scheduling.forecast.forecast import ExpectedAnswer, Forecast, PresentWork, expected_of_rows
+from scheduling.forecast.forecast import ExpectedAnswer, Forecast, PresentWork, expected_of_rows, next_step_s
 from scheduling.forecast.forecast_inputs import RecentArrivals, copy_of
 from scheduling.forecast.measured_order import ServingPace, expected_by_order, queue_order
 from scheduling.forecast.queue_order import QueueOrder
@@ -198,7 +198,7 @@ class Forecasts:
         described = {}
         for model in dict.fromkeys([*self._models, *work]):
             state = self._state_of(model)
-            state.running = {name: answer for one in work.get(model, ()) for name, answer in expected_of_rows(one)}
+            state.running = _expected_of_rows(state, work.get(model, ()), now)
             queue = queues.get(model, ModelQueueView())
             order = _order(state, queue, work.get(model, ()), now)
             if state.running or state.concluded or order:
@@ -233,6 +233,15 @@ class Forecasts:
         waiting = {one: corrected[one] for one, answer in expected.items() if answer.stage == "waiting"}
         running = {one: corrected[one] for one, answer in expected.items() if answer.stage == "running"}
         state.concluded = _Concluded(began_at, waiting, running)
+
+
+def _expected_of_rows(state: _ModelState, work: Sequence[PresentWork], now: float) -> dict[str, ExpectedAnswer]:
+    """Returns the expected answers of running rows at the pace at which rows have lately gained tokens."""
+    paced = [(one, next_step_s(one.worker, one.step_costs or one.worker.costs)) for one in work if one.worker.rows]
+    state.pace.looked(((row, step_s) for one, step_s in paced for row in one.worker.rows), now)
+    return {
+        name: answer for one, step_s in paced for name, answer in expected_of_rows(one, step_s * state.pace.slowness)
+    }
 
 
 def _order(state: _ModelState, queue: ModelQueueView, work: Sequence[PresentWork], now: float) -> QueueOrder | None:
