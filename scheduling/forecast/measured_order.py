@@ -64,17 +64,18 @@ class ServingPace:
         elif self._waits_since is None:
             self._waits_since = now
 
-    def looked(self, rows: Iterable[tuple[RunningRow, float]], now: float) -> None:
-        """Compare the tokens that rows have gained since the last look with the seconds of their next iterations."""
-        passed_s, generated = now - self._looked_at, {}
+    def looked(self, batches: Iterable[tuple[Sequence[RunningRow], float]], now: float) -> None:
+        """Compare the tokens that rows have gained since the last look with the seconds of their batch's iteration."""
+        passed_s = now - self._looked_at
         faded = math.exp(-passed_s / TOKEN_PACE_S)
         self._gained_s, self._promised_s = faded * self._gained_s, faded * self._promised_s
-        for row, step_s in rows:
-            name = row.request.id
-            generated[name] = row.generated
-            if name in self._generated and passed_s <= LONGEST_GAP_S:
-                self._gained_s += passed_s
-                self._promised_s += (row.generated - self._generated[name]) * step_s
+        generated: dict[str, int] = {}
+        for rows, step_s in batches:
+            for row in rows:
+                generated[row.request.id] = row.generated
+                if row.request.id in self._generated and passed_s <= LONGEST_GAP_S:
+                    self._gained_s += passed_s
+                    self._promised_s += (row.generated - self._generated[row.request.id]) * step_s
         self._generated, self._looked_at = generated, now
 
     @property

@@ -5,8 +5,8 @@ served first: the arrival, less the worth of its level, and under `fusion` plus 
 delay that it causes. A new request waits until the work before its own key is served at the measured pace. That work
 grows by requests that become due and by later arrivals whose keys are smaller still, until the new request is due
 itself (see `scheduling.policies.fusion.priority_key`). Nobody knows how long arrivals will go on: they are expected to
-last as long as requests have been waiting without a break (Gott's rule). Policies without such a key count as first come, first served:
-the errors of earlier forecasts correct them.
+last as long as requests have been waiting without a break (Gott's rule). Policies without such a key count as first
+come, first served: the errors of earlier forecasts correct them.
 """
 
 import math

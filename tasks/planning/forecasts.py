@@ -14,7 +14,7 @@ from time import thread_time
 from models.planning.planner_requests import QueuedRequest
 from models.planning.queue_snapshot import AnswerForecast, ModelForecast, ModelForecasts
 from scheduling.forecast.expectations import Expectation, IntervalCalibration, OpenForecast, Stage
-from scheduling.forecast.forecast import ExpectedAnswer, Forecast, PresentWork, expected_of_rows, next_step_s
+from scheduling.forecast.forecast import ExpectedAnswer, Forecast, PresentWork, expected_of_rows, step_s_of
 from scheduling.forecast.forecast_inputs import RecentArrivals, copy_of
 from scheduling.forecast.measured_order import ServingPace, expected_by_order, queue_order
 from scheduling.forecast.queue_order import QueueOrder
@@ -39,7 +39,8 @@ MOST_S = 1.0
 FRESH_S = 1.0
 MOST_WAITING = 1000  # requests at the front of the queue that a forecast names; others get a common expectation
 # At most MOST_JUDGED forecasts of a request in each stage are compared with its answer, each kept once the stage has
-# lasted LONGER times as long as at the one before. Otherwise a long job would count as often as it was forecast. Not tuned.
+# lasted LONGER times as long as at the one before. Otherwise a long job would count as often as it was forecast. Not
+# tuned.
 MOST_JUDGED, LONGER = 3, 2.0
 MOST_BEHIND = 64  # of the requests that a forecast does not name, this many tell their common expectation; not tuned
 MOST_OBSERVED = 250  # forecasts without an answer are represented by at most this many, which take a millisecond
@@ -237,11 +238,9 @@ class Forecasts:
 
 def _expected_of_rows(state: _ModelState, work: Sequence[PresentWork], now: float) -> dict[str, ExpectedAnswer]:
     """Returns the expected answers of running rows at the pace at which rows have lately gained tokens."""
-    paced = [(one, next_step_s(one.worker, one.step_costs or one.worker.costs)) for one in work if one.worker.rows]
-    state.pace.looked(((row, step_s) for one, step_s in paced for row in one.worker.rows), now)
-    return {
-        name: answer for one, step_s in paced for name, answer in expected_of_rows(one, step_s * state.pace.slowness)
-    }
+    busy = [one for one in work if one.worker.rows]
+    state.pace.looked(((one.worker.rows, step_s_of(one)) for one in busy), now)
+    return {name: answer for one in busy for name, answer in expected_of_rows(one, state.pace.slowness)}
 
 
 def _order(state: _ModelState, queue: ModelQueueView, work: Sequence[PresentWork], now: float) -> QueueOrder | None:
@@ -344,7 +343,7 @@ def _observe(state: _ModelState, now: float) -> None:
 
 
 def _remember(made: dict[str, list[_Made]], request_id: str, forecast: _Made) -> None:
-    """Keeps a forecast for comparison with the answer if this stage has lasted LONGER times as long as at the last one."""
+    """Keeps a forecast for comparison with the answer if its stage has lasted LONGER times as long as at the last."""
     kept = made.setdefault(request_id, [])
     of_stage = [one.at for one in kept if one.stage == forecast.stage]
     longer = not of_stage or forecast.at - of_stage[0] >= LONGER * (of_stage[-1] - of_stage[0]) + EVERY_S

@@ -107,8 +107,9 @@ def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, k
 
     `key`, (these workers, buckets), belongs to the first requests; an infinite one forbids the join. A later request of
     a bucket has that key plus the difference of their arrivals; none of them joins in the round of a first request that
-    is due or urgent, because they need not be. A worker takes one joiner for every ROWS_PER_JOINER of its rows, at least
-    one, and none after a request that it does not admit. `join` returns False to end the round after this join. Only KEYS_TRIED keys of each of WORKERS_TRIED workers are tried, in each case the smallest ones.
+    is due or urgent, because they need not be. A worker takes one joiner for every ROWS_PER_JOINER of its rows, at
+    least one, and none after a request that it does not admit. `join` returns False to end the round after this join.
+    Only KEYS_TRIED keys of each of WORKERS_TRIED workers are tried, in each case the smallest ones.
     """
     bucket_keys = buckets.bucket_keys()
     arrived_at = buckets.heads().arrived_at.tolist()  # a copy, because heads change with every join
