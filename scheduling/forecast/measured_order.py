@@ -129,7 +129,7 @@ def queue_order(
         delayed = DelayedRequests((len(waiting) + int(fleet.size.sum())) * fleet.speed_share(), edges)
         delays = tuple(delay_coefficients(fleet, delayed, np.arange(len(fleet))).mean(axis=0).tolist())
         logs, recent_logs = (_log_delay(delays, some[:, 1], some[:, 2]) for some in (features, of_recent))
-        dues = _due_s(sampled, features, arrived_s, work_s, step_s, favour)
+        dues = arrived_s + favour.max_fcfs_ratio * _fcfs_s(sampled, features, work_s, step_s)
     by_level_s = arrived_s - PRIORITY_S * np.array([one.level for one in requests])
     coming_s = arrivals_per_s / max(1, len(recent)) * of_recent @ work_s
     return QueueOrder(
@@ -156,9 +156,7 @@ def queue_order(
     )
 
 
-def expected_by_order(
-    order: QueueOrder, waiting: Sequence[WaitsBehind], favour: Favour | None, now: float
-) -> dict[str, ExpectedAnswer]:
+def expected_by_order(order: QueueOrder, waiting: Sequence[WaitsBehind], now: float) -> dict[str, ExpectedAnswer]:
     """Return the expected answer of each of these waiting requests by its own place in the order."""
     if not waiting:
         return {}
@@ -166,9 +164,9 @@ def expected_by_order(
     features = _features(requests)
     arrived_s = np.array([one.arrived_at for one in requests]) - now
     log_delay, due_s = np.zeros(len(requests)), np.full(len(requests), NEVER_S)
-    if favour:
+    if order.delay_s:
         log_delay = _log_delay(order.delay_s, features[:, 1], features[:, 2])
-        due_s = _due_s(waiting, features, arrived_s, order.work_s, order.token_s, favour)
+        due_s = arrived_s + order.due_ratio * _fcfs_s(waiting, features, order.work_s, order.token_s)
     by_level_s = arrived_s - PRIORITY_S * np.array([one.level for one in requests])
     starts_s = order.served_at(by_level_s, log_delay, due_s)
     alone_s = order.alone_s(features[:, 1], features[:, 2])
@@ -182,18 +180,13 @@ def _spread(request: Request, service_share: float) -> float:
     return spread_of(log_spread(request.remaining, request.remaining_upper), service_share)
 
 
-def _due_s(
-    waiting: Sequence[WaitsBehind],
-    features: Floats,
-    arrived_s: Floats,
-    work_s: Sequence[float] | Floats,
-    token_s: float,
-    favour: Favour,
+def _fcfs_s(
+    waiting: Sequence[WaitsBehind], features: Floats, work_s: Sequence[float] | Floats, token_s: float
 ) -> Floats:
-    """Return when waiting requests with these work features become due, in seconds from now."""
+    """Return the response times of waiting requests with these work features under first come, first served."""
     cached = features[:, 3].sum() / max(1.0, features[:, 2].sum())
     ahead = np.array([(w.requests, w.prefill, w.remaining, w.remaining * cached) for _, w in waiting]).reshape(-1, 4)
-    return np.asarray(arrived_s + favour.max_fcfs_ratio * (ahead @ np.asarray(work_s) + features[:, 2] * token_s))
+    return np.asarray(ahead @ np.asarray(work_s) + features[:, 2] * token_s, np.float64)
 
 
 def _joining_share(fleet: FleetArrays, coming: Floats, arrivals_per_s: float) -> float:

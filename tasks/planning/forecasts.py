@@ -290,10 +290,10 @@ def _described_by_order(
         return ModelForecast(at=now, jobs=jobs)
     others = {one.request.id: one for one in queue.waiting}
     places = {name: place for place, name in enumerate(queue.front, start=1) if name in others}
-    expected = expected_by_order(order, [others.pop(name) for name in places], queue.favour, now)
+    expected = expected_by_order(order, [others.pop(name) for name in places], now)
     state.waiting = expected.keys()
     jobs |= {name: _job(places[name], _told(state, name, answer, now)) for name, answer in expected.items()}
-    behind = expected_by_order(order, _some(others.values(), MOST_BEHIND), queue.favour, now)
+    behind = expected_by_order(order, _some(others.values(), MOST_BEHIND), now)
     middle = sorted(behind.values(), key=lambda one: one.seconds)[len(behind) // 2 : len(behind) // 2 + 1]
     told = [state.calibration.around(one.stage, one.seconds, one.spread) for one in middle]
     return ModelForecast(at=now, order=order, jobs=jobs, behind=_job(None, told[0]) if told else None)

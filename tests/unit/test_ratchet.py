@@ -53,13 +53,15 @@ LINES = {
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
     # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue
-    "tasks": 5656,
+    # half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows
+    "tasks": 5716,
     "processes": 1559,  # the script that starts a child lies here: the trainer lowers its priority with it
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
     # figures of ended loops; what `fusion` favours; a worker's time by its speed; the order of a
     # queue, from which ETAs at submission follow; twins
-    "scheduling": 9171,
+    # half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows
+    "scheduling": 9282,
     "learning": 3556,
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
