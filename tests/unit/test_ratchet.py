@@ -58,9 +58,9 @@ LINES = {
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
     # figures of ended loops; what `fusion` favours; a worker's time by its speed; the order of a
-    # queue, from which ETAs at submission follow; twins
-    "scheduling": 9171,
-    "learning": 3556,
+    # queue, from which ETAs at submission follow; twins; what a decision keeps of the rows for the next one
+    "scheduling": 9205,
+    "learning": 3561,  # the axes of the paper's KNN
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
     # decoders saved alone; distances counted from the longest row; answers in a format are led to their end, whose
@@ -84,7 +84,8 @@ FILES_THAT_NAME = {
     "adapter": 50,  # their fingerprints, of a directory and of a server
     "probe": 25,  # a probed server has a fingerprint
     "loadable": 18,
-    "tier": 58,  # twins are of one tier, and the migration rebuilds indexes by tier
+    # twins are of one tier, and the migration rebuilds indexes by tier; a decision reads it of all rows, without a call
+    "tier": 59,
     "logprob": 45,  # an answer is shared with them
 }  # their stored JSON goes into answers as it is
 
