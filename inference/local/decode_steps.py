@@ -65,7 +65,7 @@ class DecodeSteps:
         batch.reserve()
         guesses = guessed_tokens(rows, batch.kv, self._guessing)
         if self._probe is not None:
-            self._probe.before_step(rows)
+            self._probe.before_step(rows, parts)
         decoded = batch.step(parts, guesses)
         ended, computed_s = perf_counter(), self._clock() - began
         ended_rows = self._take_ended()

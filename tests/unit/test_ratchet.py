@@ -59,13 +59,14 @@ LINES = {
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
     # figures of ended loops; what `fusion` favours; a worker's time by its speed; the order of a
     # queue, from which ETAs at submission follow; twins; what a decision keeps of the rows for the next one
-    "scheduling": 9205,
-    "learning": 3561,  # the axes of the paper's KNN
+    "scheduling": 9208,
+    "learning": 3563,  # the axes of the paper's KNN; rows that join
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
     # decoders saved alone; distances counted from the longest row; answers in a format are led to their end, whose
-    # shortest way is looked for; budgets of thinking; loops; faults of architectures; indexers; GPT-Neo's window
-    "inference": 13_157,
+    # shortest way is looked for; budgets of thinking; loops; faults of architectures; indexers; GPT-Neo's window;
+    # readings of rows that join, within their share of the time
+    "inference": 13_179,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
     "models": 9493,

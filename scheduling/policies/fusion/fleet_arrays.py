@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter, is_
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +35,8 @@ from scheduling.request import Request
 # full before this limit is reached.
 BUSY_SHARE = 0.92
 LEAST_ROWS = 16  # a worker may always have this many rows, because fitted costs may be wrong
-# The rows beside so many joiners fit the processor's cache: 2,048 pairs of 80 rows take 0.8 instead of 3.1 ms; any number
-# from 128 to 512 is about as fast.
+# The rows beside so many joiners fit the processor's cache: 2,048 pairs of 80 rows take 0.8 instead of 3.1 ms. Any
+# number from 128 to 512 is about as fast.
 PAIRS_AT_ONCE = 256
 TINY_S = 1e-12  # the least divisor; by fitted costs a further row may cost nothing
 
@@ -148,7 +149,7 @@ class RowRequests:
 
     @classmethod
     def of(cls, worker: Worker, earlier: "RowRequests | None") -> "RowRequests":
-        """Return the requests of a worker's rows; they are `earlier`, those of the last decision, if none has changed."""
+        """Return the requests of a worker's rows: `earlier`, those of the last decision, if none has changed."""
         requests = [row.request for row in worker.rows]
         if earlier and len(requests) == len(earlier.requests) and all(map(is_, requests, earlier.requests)):
             return earlier
@@ -176,12 +177,16 @@ class FleetArrays:
         self.d1, self.d2, self.d3, self.d4 = np.array([curve.decode for curve in curves], np.float64).T
         self.size = np.array([len(worker.rows) for worker in workers])
         self.joiners = np.zeros(len(workers), np.int64)
-        known = dict(zip(earlier.names, earlier._requests, strict=True)) if earlier else {}
-        self._requests = [RowRequests.of(worker, known.get(worker.name)) for worker in workers]
+        known: dict[str, RowRequests] = dict(zip(earlier.names, earlier._requests, strict=False)) if earlier else {}
+        self._requests: list[RowRequests] = [RowRequests.of(worker, known.get(worker.name)) for worker in workers]
         self._read_rows()
 
     def __len__(self) -> int:
         return len(self.workers)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a copy, whose next decision reads all rows anew: forecasts copy policies often."""
+        return {**self.__dict__, "_requests": []}
 
     def _read_rows(self) -> None:
         """Set the cached and the remaining tokens of every row, (workers, rows), 0 and -inf where there is no row."""
