@@ -9,13 +9,13 @@ model does not take more of the probe's memory and time.
 """
 
 from collections.abc import Mapping, Sequence
-from time import perf_counter
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from inference.accelerator import clock_of
 from inference.local.batch_rows import BatchRow
 from inference.local.forward.fused_model import FusedModel
 from scheduling.costs import Floats
@@ -58,7 +58,6 @@ class RowProbe:
     ) -> None:
         self._middle, self._probe, self._every, self._steps = model.middle_states, probe, every, 0
         self._joins_share, self._joins_s, self._steps_s = joins_share, 0.0, 0.0
-        self._began: float | None = None  # when the present step began; None for a pass of prompts alone
         self._joining = False  # whether the rows to read are only joining ones
         self._read: list[tuple[int, str, tuple[int, int, int, int, int]]] = []  # index, id and figures of rows to read
         self._signs: Tensor | None = None  # [hidden, MOST_VALUES], made if a state is wider
@@ -70,7 +69,7 @@ class RowProbe:
 
     def before_step(self, rows: Sequence[BatchRow], parts: Mapping[int, int]) -> None:
         """Note the rows that are to be read: all running ones, or those whose prompts end with the step's `parts`."""
-        self._steps, self._began = self._steps + 1, perf_counter()
+        self._steps += 1
         self._joining = self._steps % self._every != 0
         may_read = self._joins_s <= self._joins_share * self._steps_s
         joined = [index for index, count in parts.items() if may_read and count == rows[index].unjoined]
@@ -78,17 +77,19 @@ class RowProbe:
         self._read = [(index, rows[index].sequence.id, _known(rows[index])) for index in (*running, *joined)]
         self._middle.wanted = bool(self._read)
 
-    def after_step(self, ended: Sequence[BatchRow]) -> None:
-        """Read the rows of the step, whose first columns had each row's newest token, and tell of those that ended."""
+    def after_step(self, ended: Sequence[BatchRow], computed_s: float = 0.0) -> None:
+        """Read the rows of the step, whose first columns had each row's newest token, and tell of those that ended.
+
+        The step took `computed_s` by the clock of the device.
+        """
         if self._middle.wanted and self._middle.kept is not None:
-            began = perf_counter()
+            clock = clock_of(self._middle.kept.device)
+            began = clock()
             indices, ids, known = zip(*self._read, strict=True)
             states = self._projected(self._middle.kept[: max(indices) + 1])
             self._probe.read([*ids], np.array(known, np.float64), states[[*indices]], self._joining)
-            self._joins_s += perf_counter() - began if self._joining else 0.0
-        if self._began is not None:
-            self._steps_s += perf_counter() - self._began
-            self._began = None
+            self._joins_s += clock() - began if self._joining else 0.0
+        self._steps_s += computed_s
         self._middle.wanted = False
         for row in ended:
             self.ended(row)

@@ -66,7 +66,7 @@ LINES = {
     # decoders saved alone; distances counted from the longest row; answers in a format are led to their end, whose
     # shortest way is looked for; budgets of thinking; loops; faults of architectures; indexers; GPT-Neo's window;
     # readings of rows that join, within their share of the time
-    "inference": 13_179,
+    "inference": 13_180,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer
     "models": 9493,
