@@ -244,7 +244,7 @@ def _described(state: _ModelState, queue: ModelQueueView, order: QueueOrder | No
     for name, answer in state.running.items():
         told = state.calibration.around("running", answer.seconds, answer.spread)
         _remember(state.made, name, _Made("running", now, answer.seconds, answer.spread, told))
-        jobs[name] = _job(None, told)
+        jobs[name] = _job(None, told)._replace(length=answer.length)
     if last is None:
         return ModelForecast(at=now, order=order, jobs=jobs)
     for name, expected in last.running.items():
