@@ -175,13 +175,13 @@ def test_progress_may_come_in_comments_which_clients_skip(
 
 
 def test_a_stream_that_is_read_later_tells_its_progress_too(api: Api) -> None:
-    id = post(api, "/v1/responses", RESPONSE)  # stays open
+    first = post(api, "/v1/responses", RESPONSE)
     [row] = api.sql("select id from requests")
     later = Stream(api, "GET", f"/v1/responses/{row.id}?stream=true&include_progress=true")
     events = iter(later)
     assert [next(events)["type"], next(events)["type"]] == ["response.created", "magnus.progress"]
     later.close()
-    id.close()
+    first.close()
 
 
 def test_progress_is_refused_by_name_where_nothing_is_streamed(api: Api) -> None:
