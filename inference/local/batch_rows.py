@@ -117,6 +117,13 @@ class BatchRow:
         self._copied.follow(self.generated)
         return self._copied
 
+    def thinks_on(self, token: int, eos_ids: frozenset[int]) -> int | None:
+        """Returns the token that ends the thinking in place of this one, which would end the answer; None: it may."""
+        asked = self.sequence.sampling
+        if self.thinking is None or token not in eos_ids or asked.ignore_eos or token in asked.stop_token_ids:
+            return None
+        return self.thinking.instead_of_end(self.generated, self.limit)
+
     def ends(self, eos_ids: frozenset[int]) -> frozenset[int]:
         """Returns the tokens that end the answer: its stop tokens, and `eos_ids` unless the request ignores these."""
         asked = self.sequence.sampling
@@ -217,6 +224,8 @@ def new_row(
         why = f"the worker has no adapter {sequence.adapter}"
     form = sequence.answer_form if sequence.format is None else sequence.format.answer_form
     thinking = thinking_budget(form, sequence.sampling.thinking_token_budget, loaded.tokenizer)
+    if thinking is not None:
+        thinking.resume(sequence.generated_ids)
     if sequence.sampling.ignore_eos or sequence.format is not None:
         loop_stops = None
     row = BatchRow(sequence, entry_number, loaded.max_positions, matcher, thinking, loop_stops)
