@@ -160,7 +160,7 @@ class BatchRow:
         elif len(self.generated) >= self.limit:
             self.finish_reason = "landed" if self.matcher is not None and self.matcher.complete else "limit"
         elif self.loop_stops is not None and self._loops(self.loop_stops):
-            self.finish_reason = "loop"
+            self.finish_reason = "parked" if self.loop_stops.parks else "loop"
         return self.finish_reason is not None
 
     def _lands(self, detokenizer: Detokenizer) -> bool:
@@ -204,7 +204,7 @@ def new_row(
 ) -> BatchRow:
     """Returns the row of a sequence; a row that this model can never answer is finished at once, as `refused`.
 
-    Rows in a format, and those that ignore their end, are never ended by `loop_stops`.
+    Rows in a format, and those that ignore their end, are never ended by `loop_stops`; background rows never parked.
     """
     matcher: RowFormat | None = None
     why = ""
@@ -226,7 +226,8 @@ def new_row(
     thinking = thinking_budget(form, sequence.sampling.thinking_token_budget, loaded.tokenizer)
     if thinking is not None:
         thinking.resume(sequence.generated_ids)
-    if sequence.sampling.ignore_eos or sequence.format is not None:
+    parked = loop_stops is not None and loop_stops.parks and sequence.tier == "flex"
+    if sequence.sampling.ignore_eos or sequence.format is not None or parked:
         loop_stops = None
     row = BatchRow(sequence, entry_number, loaded.max_positions, matcher, thinking, loop_stops)
     if why:
