@@ -3,7 +3,7 @@
 Without a recent snapshot, or without a worker of its model, a queued request has no position and no ETA.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from models.client_requests import RequestView
@@ -24,7 +24,7 @@ class QueuePlace:
     eta_at: datetime | None = None
     low_at: datetime | None = None
     high_at: datetime | None = None
-    length: RowLength | None = None
+    length: RowLength | None = field(default=None, kw_only=True)
 
     def not_before(self, now: datetime) -> "QueuePlace":
         """Returns this place with no instant in the past, and with the ETA within its interval."""
@@ -33,7 +33,7 @@ class QueuePlace:
         )
         if eta_at is not None and low_at is not None and high_at is not None:
             eta_at = min(max(eta_at, low_at), high_at)
-        return QueuePlace(self.position, eta_at, low_at, high_at, self.length)
+        return QueuePlace(self.position, eta_at, low_at, high_at, length=self.length)
 
 
 def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePlace:
@@ -70,9 +70,10 @@ def tokens_left(request: StoredRequest, place: QueuePlace, generated: int) -> tu
 
     None once it has ended, and while its length is not predicted.
     """
-    predicted, upper = request.predicted_tokens, request.predicted_upper_tokens
-    length = place.length or (predicted and upper and RowLength(0, predicted, upper))
-    if request.status.final or not length:
+    length, predicted, upper = place.length, request.predicted_tokens, request.predicted_upper_tokens
+    if length is None and predicted is not None and upper is not None:
+        length = RowLength(0, predicted, upper)
+    if request.status.final or length is None:
         return None
     asked = length.of(Request(request.id, 0.0, 1, request.limit_tokens, 1, 1))
     median, low, high = (drawn_length(asked, level, max(generated, length.at)) for level in (0.5, 0.05, 0.95))

@@ -46,32 +46,35 @@ COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 51, StoredBat
 PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
-    # turns of tenants; figures of ended loops
-    "webapp": 7608,  # the id that clients of /v1/messages read; times only where a policy has some
+    # turns of tenants; figures of ended loops; progress of every stream
+    "webapp": 7622,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
-    "protocol": 5830,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
+    # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's; progress of every stream,
+    # also in comments, and tokens left
+    "protocol": 5917,
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
-    # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue
-    "tasks": 5656,
+    # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue; parked rows
+    "tasks": 5657,
     "processes": 1559,  # the script that starts a child lies here: the trainer lowers its priority with it
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
     # figures of ended loops; what `fusion` favours; a worker's time by its speed; the order of a
-    # queue, from which ETAs at submission follow; twins
-    "scheduling": 9171,
+    # queue, from which ETAs at submission follow; twins; lengths of rows as predicted last
+    "scheduling": 9173,
     "learning": 3556,
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
     # decoders saved alone; distances counted from the longest row; answers in a format are led to their end, whose
-    # shortest way is looked for; budgets of thinking; loops; faults of architectures; indexers; GPT-Neo's window
-    "inference": 13_157,
+    # shortest way is looked for; budgets of thinking; loops; faults of architectures; indexers; GPT-Neo's window;
+    # ends within thinking; ways out of recursions; parked rows; abbreviations
+    "inference": 13_221,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
-    # the removal of a tenant; which stop string ended an answer
-    "models": 9493,
+    # the removal of a tenant; which stop string ended an answer; tokens left
+    "models": 9516,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
-    # examples of longer toy texts
-    "cli": 6899,
+    # examples of longer toy texts; a chat shows how long its answer still takes
+    "cli": 6934,
     "migrations": 296,
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes; shapes of load, paced workers and QLM's estimator
@@ -84,7 +87,7 @@ FILES_THAT_NAME = {
     "adapter": 50,  # their fingerprints, of a directory and of a server
     "probe": 25,  # a probed server has a fingerprint
     "loadable": 18,
-    "tier": 58,  # twins are of one tier, and the migration rebuilds indexes by tier
+    "tier": 59,  # twins are of one tier, and the migration rebuilds indexes by tier; background rows are never parked
     "logprob": 45,  # an answer is shared with them
 }  # their stored JSON goes into answers as it is
 

@@ -106,6 +106,7 @@ def stream_chunks(
         in_chunks=body.counts_usage,
         count=context.prompt_limits.of(body.model).prompt_format.count,
     )
-    progress = shown_progress(context, body.model, body.stream_options and body.stream_options.include_progress)
+    asked = body.stream_options.include_progress if body.stream_options else None
+    progress = shown_progress(context, body.model, asked)
     streams = submit_and_stream_all(context, submissions, connection_of(request))
     return event_stream(streams, lambda: chunks(streams, kind, shown, progress))

@@ -33,7 +33,7 @@ def message(json_data: CreateMessage) -> FlaskResponse:
     context, key, later = current_context(), request.headers.get("Idempotency-Key"), prefers_async(request)
     submission = message_submission(json_data, current_tenant(), context.prompt_limits, key, background=later)
     if submission.body.stream:
-        asked = json_data.stream_options and json_data.stream_options.include_progress
+        asked = json_data.stream_options.include_progress if json_data.stream_options else None
         progress = shown_progress(context, json_data.model, asked)
         streams = submit_and_stream_all(context, [submission], connection_of(request))
         return event_stream(streams, lambda: message_events(streams[0], progress))

@@ -59,7 +59,7 @@ def create(json_data: CreateResponse) -> FlaskResponse:
     referenced = partial(referenced_items, context, tenant)
     submission = response_submission(json_data, tenant, context.prompt_limits, key, earlier, referenced)
     if submission.body.stream:
-        asked = json_data.stream_options and json_data.stream_options.include_progress
+        asked = json_data.stream_options.include_progress if json_data.stream_options else None
         progress = shown_progress(context, json_data.model, asked)
         (stream,) = submit_and_stream_all(context, [submission], connection_of(request))
         return event_stream([stream], lambda: response_events(stream, answer_of(stream.view)[0], progress))

@@ -127,7 +127,7 @@ def test_a_request_that_is_parked_goes_on_from_its_tokens_as_background_work(ser
     assert (row.status, row.tier, row.generated_ids) == ("queued", "flex", [5, 6])
     serving.api.sql("update requests set status = 'in_progress', batch_id = 2")
     serving.answer("a", batch_id=2)
-    assert [(one["requests"], one["gpu_seconds"]) for one in serving.used(serving.api)] == [(0, 1.25), (1, 0.5)]
+    assert [(one["requests"], one["gpu_seconds"]) for one in serving.used(serving.api)] == [(1, 1.75)]
 
 
 def test_a_request_that_is_served_in_parts_is_one_request_with_the_seconds_of_all_parts(serving: Serving) -> None:

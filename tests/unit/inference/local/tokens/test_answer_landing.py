@@ -218,6 +218,7 @@ def test_however_deep_a_recursion_is_a_quick_search_takes_the_way_out_of_it(nest
     begun = '{"kind": "branch", "left": ' * nested
     matcher.consume_tokens(masks._vocabulary.tokenize_str(begun))
     ending = masks._endings.short(matcher, thread_time() + 5)
+    assert ending is not None
     text = begun + masks._vocabulary.decode_bytes(ending).decode()
     jsonschema_rs.validator_for(json.loads(schema)).validate(json.loads(text))
     assert text.count(f'"{leaf}"') <= nested + 4  # at least `nested` + 1: the walk may take a wrong way, once or so
