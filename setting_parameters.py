@@ -44,9 +44,10 @@ class Parameters(BaseModel):
     twins: Literal["shared", "apart"] = Field(
         "shared", description="equal greedy requests of a tenant that wait at the same time are computed once, or each"
     )
-    loops: Literal["stop", "off"] = Field(
+    loops: Literal["stop", "park", "off"] = Field(
         "stop",
-        description="answers that repeat themselves, as their prompts do not, are ended or go on to their limits",
+        description="answers that repeat themselves, as their prompts do not, are ended, or go on to their limits as "
+        "background work or as before",
     )
     schemas: Literal["closed", "literal"] = Field(
         "closed", description="objects that say nothing about additionalProperties have none, or any as it stands"

@@ -7,7 +7,6 @@ a mask of the vocabulary. A longer ending than the shortest is safe: an answer i
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from math import log
 from time import thread_time
 
 from llguidance import LLMatcher, LLTokenizer
@@ -37,19 +36,32 @@ class Taken:
 
     def __init__(self) -> None:
         self.lately = Counter[int]()  # how often each byte and each kind of byte was chosen since bytes were forced
-        self._behind = Counter[bytes]()  # how often a byte was chosen behind the same bytes
+        self._depth = self._closed = 0  # the brackets that are open beyond those at the beginning; those that closed
+        # behind the same bytes: the turn of a byte, how often it was chosen, and the brackets open and closed by then
+        self._behind = dict[bytes, tuple[int, int, int, int]]()
+
+    def add(self, following: bytes) -> None:
+        """Counts the brackets of the walk's next bytes."""
+        opened, closed = (sum(map(following.count, brackets)) for brackets in (b"{[", b"}]"))
+        self._depth, self._closed = self._depth + opened - closed, self._closed + closed
 
     def chosen(self, allowed: Sequence[int], context: bytes) -> int:
         """Returns the byte that is chosen next.
 
         Behind the same bytes, the first one of those chosen least lately is chosen twice, the second one eight times,
-        the third one 32 times: a recursion that takes the wrong way twice has enough turns of the right one.
+        the third one 32 times. One that has led deeper to the same place has no further turn, and one whose brackets
+        have closed since keeps its turn: a recursion takes a wrong way once, and the right one as often as it needs.
         """
         least = min(map(self._times, allowed))
         least_taken = [byte for byte in allowed if self._times(byte) == least]
-        byte = least_taken[int(log(1.5 * self._behind[context] + 1, 4)) % len(least_taken)]
+        turn, times, depth, closed = self._behind.get(context, (0, 0, self._depth, self._closed))
+        if self._depth > depth or times >= 2 * 4**turn:
+            turn, times = turn + 1, 0
+        if self._closed == closed or not times:
+            times += 1
+        self._behind[context] = turn, times, self._depth, self._closed
+        byte = least_taken[turn % len(least_taken)]
         self.lately.update((byte, -KIND[byte]))
-        self._behind[context] += 1
         return byte
 
     def _times(self, byte: int) -> tuple[int, int]:
@@ -152,6 +164,7 @@ class AnswerEndings:
             if not ids or matcher.try_consume_tokens(ids) < len(ids) or thread_time() > until_s:
                 return None
             ending += following
+            taken.add(following)
             if choices > MOST_CHOICES or len(ending) > MOST_BYTES:
                 return None
         return ending

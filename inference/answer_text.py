@@ -6,6 +6,8 @@ from typing import Protocol
 
 # Not behind a number, which may go on or begin an item of a list, nor behind a single letter, as in `e.g.`.
 SENTENCE_END = re.compile(r"""([^\W\d_]{2}["'”’)\]*_]*[.!?…]+|[。！？])["'”’)\]*_]*\s*$""")
+# Behind these a sentence goes on nearly always.
+ABBREVIATION = re.compile(r"""\b(Mr|Mrs|Ms|Dr|Prof|St|vs|cf|etc|approx|Fig)\.["'”’)\]*_]*\s*$""", re.IGNORECASE)
 SENTENCE_TOKENS = 12  # the end of a word, its mark and what closes it; tokens may be single bytes
 
 
@@ -28,9 +30,12 @@ def ends_in_stop_string(detokenizer: Detokenizer, generated_ids: Sequence[int], 
 
 
 def ends_sentence(detokenizer: Detokenizer, generated_ids: Sequence[int]) -> bool:
-    """Returns whether the last token completed a sentence: a mark behind a word of two letters, quotes, brackets."""
+    """Returns whether the last token completed a sentence: a mark behind a word of two letters, quotes, brackets.
+
+    A word that is an abbreviation does not count.
+    """
     tail = detokenizer.decode(list(generated_ids[-SENTENCE_TOKENS:]), skip_special_tokens=True)
-    return SENTENCE_END.search(tail) is not None
+    return SENTENCE_END.search(tail) is not None and ABBREVIATION.search(tail) is None
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str:

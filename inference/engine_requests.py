@@ -8,10 +8,10 @@ from scheduling.request import ServiceTier, level_of
 
 MAX_TOKEN_ID = 2**31 - 1  # the largest value of the database's int4 column; no vocabulary comes near it
 
-# "loop": the row repeated itself, and was ended before its limit.
+# "loop": the row repeated itself, and was ended before its limit; "parked": it goes back as background work instead.
 # "unfinished": the row goes back to the queue; "failed": the row goes back, and a failed attempt is counted; "refused":
 # this engine can never answer the row. "landed": the engine led an answer in a format to a valid end within its limit.
-FinishReason = Literal["eos", "landed", "stop", "limit", "loop", "unfinished", "failed", "removed", "refused"]
+FinishReason = Literal["eos", "landed", "stop", "limit", "loop", "parked", "unfinished", "failed", "removed", "refused"]
 
 
 @dataclass(frozen=True, slots=True)

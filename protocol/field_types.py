@@ -1,6 +1,6 @@
 """Types of single values in bodies and queries; a value that they refuse never reaches the database."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -59,6 +59,10 @@ def text_or_list(value: object) -> str | None:
 TEXT_OR_LIST = Discriminator(
     text_or_list, custom_error_type="text_or_list", custom_error_message="must be a text or a list"
 )
+
+
+# Whether a stream tells how long its answer still takes, and if so, whether in a comment instead of an event
+AskedProgress = bool | Literal["comment"]
 
 
 def only_beside(other: str, needed: object, message: str) -> AfterValidator:

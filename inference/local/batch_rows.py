@@ -117,6 +117,13 @@ class BatchRow:
         self._copied.follow(self.generated)
         return self._copied
 
+    def thinks_on(self, token: int, eos_ids: frozenset[int]) -> int | None:
+        """Returns the token that ends the thinking in place of this one, which would end the answer; None: it may."""
+        asked = self.sequence.sampling
+        if self.thinking is None or token not in eos_ids or asked.ignore_eos or token in asked.stop_token_ids:
+            return None
+        return self.thinking.instead_of_end(self.generated, self.limit)
+
     def ends(self, eos_ids: frozenset[int]) -> frozenset[int]:
         """Returns the tokens that end the answer: its stop tokens, and `eos_ids` unless the request ignores these."""
         asked = self.sequence.sampling
@@ -153,7 +160,7 @@ class BatchRow:
         elif len(self.generated) >= self.limit:
             self.finish_reason = "landed" if self.matcher is not None and self.matcher.complete else "limit"
         elif self.loop_stops is not None and self._loops(self.loop_stops):
-            self.finish_reason = "loop"
+            self.finish_reason = "parked" if self.loop_stops.parks else "loop"
         return self.finish_reason is not None
 
     def _lands(self, detokenizer: Detokenizer) -> bool:
@@ -197,7 +204,7 @@ def new_row(
 ) -> BatchRow:
     """Returns the row of a sequence; a row that this model can never answer is finished at once, as `refused`.
 
-    Rows in a format, and those that ignore their end, are never ended by `loop_stops`.
+    Rows in a format, and those that ignore their end, are never ended by `loop_stops`; background rows never parked.
     """
     matcher: RowFormat | None = None
     why = ""
@@ -217,7 +224,10 @@ def new_row(
         why = f"the worker has no adapter {sequence.adapter}"
     form = sequence.answer_form if sequence.format is None else sequence.format.answer_form
     thinking = thinking_budget(form, sequence.sampling.thinking_token_budget, loaded.tokenizer)
-    if sequence.sampling.ignore_eos or sequence.format is not None:
+    if thinking is not None:
+        thinking.resume(sequence.generated_ids)
+    parked = loop_stops is not None and loop_stops.parks and sequence.tier == "flex"
+    if sequence.sampling.ignore_eos or sequence.format is not None or parked:
         loop_stops = None
     row = BatchRow(sequence, entry_number, loaded.max_positions, matcher, thinking, loop_stops)
     if why:

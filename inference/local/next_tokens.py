@@ -44,8 +44,7 @@ def next_tokens(
         at = to_device(sampled, logits.device)
         found = sample(logits.index_select(0, at), [row.sequence.sampling for row in those], uniforms)
         tokens.index_copy_(0, at, found)
-    forced = {index: token for index in asking if (token := _forced_token(rows[index])) is not None}
-    if forced:
+    if forced := _forced_tokens(tokens, [(index, rows[index]) for index in asking if rows[index].thinking], eos_ids):
         given = to_device([*forced.values()], logits.device, tokens.dtype)
         tokens.index_copy_(0, to_device([*forced], logits.device), given)
     _lead_to_endings(tokens, [(index, rows[index]) for index in changed if rows[index].matcher], eos_ids)
@@ -57,10 +56,19 @@ def next_tokens(
     return tokens
 
 
-def _forced_token(row: BatchRow) -> int | None:
-    """Returns the token that ends the thinking, or None, also where the answer's format has ended it already."""
-    token = row.thinking.forced_token(row.generated) if row.thinking else None
-    return token if token is None or row.matcher is None or row.matcher.allows(token) else None
+def _forced_tokens(tokens: Tensor, thinking: Sequence[tuple[int, BatchRow]], eos_ids: frozenset[int]) -> dict[int, int]:
+    """Returns the tokens that end the thinking of rows, by index, except where a row's format has ended it already."""
+    if not thinking:
+        return {}
+    chosen = to_host(tokens if len(thinking) == len(tokens) else of_rows(tokens, [index for index, _ in thinking]))
+    found = {}
+    for (index, row), own in zip(thinking, chosen, strict=True):
+        forced = row.thinking.forced_token(row.generated) if row.thinking else None
+        if forced is None:
+            forced = row.thinks_on(own, eos_ids)
+        if forced is not None and (row.matcher is None or row.matcher.allows(forced)):
+            found[index] = forced
+    return found
 
 
 def _changes_logits(row: BatchRow) -> bool:

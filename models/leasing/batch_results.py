@@ -69,6 +69,7 @@ class RowReturned:
     gpu_s: float = 0.0
     first_token_at: float | None = None
     blamed: str = ""  # why its server did not answer the request; empty if the request is not to blame
+    parked: bool = False  # whether it goes on as background work, because it repeats itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,7 @@ RETURNED = f"""
         generated_ids = a.generated_ids, logprobs = nullif(a.logprobs, '[]'),
         generated_by = cast(:fingerprints as jsonb)->>r.model,
         attempts = r.attempts - case when a.blamed = '' then 1 else 0 end, planner_epoch = 0,
+        tier = case when a.parked then 'flex' else r.tier end,
         first_token_at = coalesce(r.first_token_at,
             clock_timestamp() - make_interval(secs => cast(:now as float8) - a.first_token_at)),
         outgrew_tokens = case when not a.outgrew then r.outgrew_tokens else (
@@ -168,7 +170,8 @@ RETURNED = f"""
     from (
         select given.*, blamed <> '' and attempts >= cast(:max_attempts as int) as given_up from requests
         join json_to_recordset(cast(:returned as json)) as given (lease json, request_id text,
-            generated_ids int[], outgrew bool, logprobs jsonb, gpu_s float8, first_token_at float8, blamed text)
+            generated_ids int[], outgrew bool, logprobs jsonb, gpu_s float8, first_token_at float8, blamed text,
+            parked bool)
         on id = request_id where id = any(cast(:ids as text[]))
     ) as a
     where r.id = any(cast(:ids as text[])) -- by their ids, whatever the planner thinks of the batch

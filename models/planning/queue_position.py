@@ -3,26 +3,28 @@
 Without a recent snapshot, or without a worker of its model, a queued request has no position and no ETA.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from models.client_requests import RequestView
-from models.planning.queue_snapshot import ModelForecast, QueueSnapshot, instant
+from models.planning.queue_snapshot import AnswerForecast, ModelForecast, QueueSnapshot, instant
 from models.tables import RequestStatus, StoredBatch, StoredRequest
+from scheduling.length_distributions import drawn_length
+from scheduling.request import Request, RowLength
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace:
     """A request's position in the order of service (1 is next), and the expected time of its answer, if known.
 
-    Nine of ten answers should come between `low_at` and `high_at`.
+    Nine of ten answers should come between `low_at` and `high_at`. `length` is a running row's, as predicted last.
     """
 
     position: int | None = None
     eta_at: datetime | None = None
     low_at: datetime | None = None
     high_at: datetime | None = None
+    length: RowLength | None = field(default=None, kw_only=True)
 
     def not_before(self, now: datetime) -> "QueuePlace":
         """Returns this place with no instant in the past, and with the ETA within its interval."""
@@ -31,7 +33,7 @@ class QueuePlace:
         )
         if eta_at is not None and low_at is not None and high_at is not None:
             eta_at = min(max(eta_at, low_at), high_at)
-        return QueuePlace(self.position, eta_at, low_at, high_at)
+        return QueuePlace(self.position, eta_at, low_at, high_at, length=self.length)
 
 
 def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePlace:
@@ -70,6 +72,21 @@ def place_in_stream(view: RequestView, snapshot: QueueSnapshot | None) -> QueueP
     return _with_interval(place or told, told).not_before(view.now)
 
 
+def tokens_left(request: StoredRequest, place: QueuePlace, generated: int) -> tuple[int, int, int] | None:
+    """Returns the median, the 5 % and the 95 % quantile of the tokens that an answer still gets.
+
+    None once it has ended, and while its length is not predicted.
+    """
+    length, predicted, upper = place.length, request.predicted_tokens, request.predicted_upper_tokens
+    if length is None and predicted is not None and upper is not None:
+        length = RowLength(0, predicted, upper)
+    if request.status.final or length is None:
+        return None
+    asked = length.of(Request(request.id, 0.0, 1, request.limit_tokens, 1, 1))
+    median, low, high = (drawn_length(asked, level, max(generated, length.at)) for level in (0.5, 0.05, 0.95))
+    return median, low, high
+
+
 def told_at_submission(request: StoredRequest) -> QueuePlace:
     """Returns the ETA and the interval that were given at submission, without a position."""
     if request.eta is None:
@@ -96,19 +113,19 @@ def _waiting_place(request: StoredRequest, snapshot: QueueSnapshot) -> QueuePlac
     forecast = snapshot.forecasts.of_models.get(request.served_by)
     if forecast is None or forecast.behind is None or request.arrived_at >= snapshot.at:
         return None
-    return _expected(None, forecast, forecast.behind[1:])
+    return _expected(forecast, forecast.behind._replace(place=None))
 
 
 def _forecast(request_id: str, snapshot: QueueSnapshot) -> QueuePlace | None:
     for forecast in snapshot.forecasts.of_models.values():
         if request_id in forecast.jobs:
-            place, *seconds = forecast.jobs[request_id]
-            return _expected(place, forecast, seconds)
+            return _expected(forecast, forecast.jobs[request_id])
     return None
 
 
-def _expected(place: int | None, forecast: ModelForecast, seconds: Iterable[float | None]) -> QueuePlace:
-    return QueuePlace(place, *(None if some is None else instant(forecast, some) for some in seconds))
+def _expected(forecast: ModelForecast, told: AnswerForecast) -> QueuePlace:
+    instants = (None if some is None else instant(forecast, some) for some in (told.seconds, told.low_s, told.high_s))
+    return QueuePlace(told.place, *instants, length=told.length)
 
 
 def _in_batch(view: RequestView) -> QueuePlace:

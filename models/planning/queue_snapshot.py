@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from models.planner_state import write_service_state
 from models.service_tables import ServiceState
 from scheduling.forecast.queue_order import QueueOrder
+from scheduling.request import RowLength
 
 # A snapshot older than this is ignored: the planner is away, and its estimates no longer hold. Twenty times the usual
 # 0.5 s between two snapshots, so that one slow step does not hide the positions; not tuned.
@@ -44,13 +45,14 @@ class BatchInQueue(_Value):
 class AnswerForecast(NamedTuple):
     """A request's expected answer time, in seconds from the forecast, and its place in the queue (None if it runs).
 
-    The interval's ends are None while too few errors of forecasts are known.
+    The interval's ends are None while too few errors of forecasts are known. `length` is that of a running row.
     """
 
     place: int | None
     seconds: float
     low_s: float | None
     high_s: float | None
+    length: RowLength | None = None
 
 
 class ModelForecast(_Value):

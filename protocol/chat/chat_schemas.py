@@ -8,7 +8,6 @@ from protocol.api_objects import PageQuery
 from protocol.field_types import (
     TEXT_OR_LIST,
     AnswerLimit,
-    Body,
     HistoryBody,
     Metadata,
     Seed,
@@ -32,7 +31,7 @@ from protocol.requests.tools import (
     ToolName,
     stored_custom_call,
 )
-from protocol.responses.response_schemas import Content, Extras, RoleAndContent
+from protocol.responses.response_schemas import Content, Extras, RoleAndContent, StreamOptions
 from request_body import Effort, StoredCall, StoredTurn
 
 MOST_ANSWERS = 128  # answers of one call: OpenAI's bound of `n`; each is a request of its own
@@ -123,17 +122,13 @@ class ChatMessage(RoleAndContent):
         )
 
 
-class StreamOptions(Body):
-    """The options of a stream: what it sends beside its text."""
+class ChatStreamOptions(StreamOptions):
+    """The options of a stream of chunks."""
 
     include_usage: bool | None = Field(default=None, description="One more chunk at the end with the tokens used")
     continuous_usage_stats: bool | None = Field(
         default=None, description="vLLM's: each chunk has the tokens so far, those of the answer counted in its text"
     )
-    include_progress: bool | None = Field(
-        default=None, description="Magnus's: about once a second, a chunk with the tokens so far and the seconds left"
-    )
-    include_obfuscation: Literal[False] | None = None
 
 
 class WaitingFields(SamplingFields):
@@ -145,6 +140,7 @@ class WaitingFields(SamplingFields):
     )
     top_p: TopP | None = None
     stream: bool | None = Field(default=None, description="true: server-sent events, token by token")
+    stream_options: Annotated[StreamOptions, only_beside("stream", True, "only with stream: true")] | None = None
     service_tier: str | None = None
     magnus: Extras = Field(default=Extras(), description="Fields that only Magnus has")
 
@@ -157,18 +153,13 @@ class CommonFields(StructuredFields, WaitingFields):
     max_tokens: AnswerLimit = Field(default=None, description="Most tokens of the answer; -1 is as if left out")
     metadata: Metadata | None = Field(default=None, description="`application` names the kind of request")
     n: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] | None = Field(default=None, description="Answers to each prompt")
-    stream_options: Annotated[StreamOptions, only_beside("stream", True, "only with stream: true")] | None = None
+    stream_options: Annotated[ChatStreamOptions, only_beside("stream", True, "only with stream: true")] | None = None
     service_tier: AskedTier = None
 
     @property
     def includes_usage(self) -> bool:
         """Whether a stream ends with the tokens used."""
         return bool(self.stream_options and self.stream_options.include_usage)
-
-    @property
-    def includes_progress(self) -> bool:
-        """Whether chunks between the others tell how long an answer still takes."""
-        return bool(self.stream_options and self.stream_options.include_progress)
 
     @property
     def counts_usage(self) -> bool:

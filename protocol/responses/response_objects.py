@@ -9,7 +9,7 @@ import structlog
 from pydantic import Field
 
 from models.client_requests import RequestView
-from models.planning.queue_position import QueuePlace
+from models.planning.queue_position import QueuePlace, tokens_left
 from models.tables import RequestStatus
 from protocol.api_objects import ApiObject, DeletedObject, ListPage
 from protocol.responses.output_items import OutputItem, output_items
@@ -34,6 +34,9 @@ class Magnus(ApiObject):
     predicted_upper_tokens: int | None = Field(description="Their upper quantile, what memory is reserved for")
     predictor_version: str | None
     tokens_so_far: int = Field(description="Tokens generated so far, by the last heartbeat")
+    tokens_left: int | None = Field(default=None, description="Tokens that the answer will still get, the median")
+    tokens_left_low: int | None = Field(default=None, description="Their 5 % quantile, by the last prediction")
+    tokens_left_high: int | None = Field(default=None, description="Their 95 % quantile, by the last prediction")
     queue_position: int | None = Field(description="1 is served next; null when running, final or not yet placed")
     eta_s: float | None = Field(description="Seconds until the answer is expected")
     eta_low_s: float | None = Field(
@@ -225,6 +228,7 @@ def magnus_of(view: RequestView, place: QueuePlace, body: RequestBody, waits_for
         tokens = request.output_tokens
     elif batch is not None and request.status is RequestStatus.in_progress and not batch.joins:
         tokens = min(tokens + batch.progress_tokens, request.limit_tokens)
+    left, low, high = tokens_left(request, place, tokens) or (None, None, None)
     return Magnus(
         application=request.application,
         arrived_at=request.arrived_at.timestamp(),
@@ -233,6 +237,9 @@ def magnus_of(view: RequestView, place: QueuePlace, body: RequestBody, waits_for
         predicted_upper_tokens=request.predicted_upper_tokens,
         predictor_version=request.predictor_version,
         tokens_so_far=tokens,
+        tokens_left=left,
+        tokens_left_low=low,
+        tokens_left_high=high,
         queue_position=place.position,
         eta_s=_seconds(view, place.eta_at),
         eta_low_s=_seconds(view, place.low_at),

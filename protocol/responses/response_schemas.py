@@ -9,6 +9,7 @@ from protocol.api_objects import PageQuery, Query
 from protocol.field_types import (
     TEXT_OR_LIST,
     AnswerLimit,
+    AskedProgress,
     Body,
     HistoryBody,
     Metadata,
@@ -277,9 +278,14 @@ class ResponseExtras(Extras):
     stop: StopStrings = Field(default=[], description="The answer ends before the first of these")
 
 
-class NoObfuscation(Body):
-    """OpenAI's only option of a stream; streams are never obfuscated here."""
+class StreamOptions(Body):
+    """The options of any stream; streams are never obfuscated here."""
 
+    include_progress: AskedProgress | None = Field(
+        default=None,
+        description="Magnus's: about once a second the tokens so far, and the tokens and seconds left with their "
+        "intervals; `comment`: in a comment of the stream, which clients skip",
+    )
     include_obfuscation: Literal[False] | None = None
 
 
@@ -326,7 +332,7 @@ class CreateResponse(SamplingFields):
     # fields that OpenAI's clients may send; the allowed values are those that describe what Magnus does anyway
     store: bool | None = Field(default=None, description="false: its texts are deleted once it is answered")
     stream: bool | None = Field(default=None, description="true: server-sent events, token by token")
-    stream_options: NoObfuscation | None = None
+    stream_options: StreamOptions | None = None
     truncation: Literal["auto", "disabled"] | None = Field(
         default=None, description="auto: the oldest items are left out of a prompt that is too long"
     )
@@ -364,6 +370,7 @@ class RetrieveQuery(Query):
     starting_after: Annotated[StreamPlace, only_beside("stream", True, "only with stream=true")] | None = Field(
         default=None, description="For a stream: only events after the one with this sequence number"
     )
+    include_progress: AskedProgress = Field(default=False, description="For a stream: as in stream_options")
     include_obfuscation: Literal["false"] | None = None
     include: Includable | None = Field(
         default=None,

@@ -2,6 +2,7 @@
 
 import codecs
 from collections.abc import Iterator, Sequence
+from time import monotonic
 from typing import Any, Literal
 
 from pydantic_core import from_json
@@ -17,18 +18,18 @@ PieceKind = Literal["reasoning", "text"]
 Piece = tuple[PieceKind, str, Entries]
 
 
-def shown_pieces(stream: AnswerStream, body: RequestBody, *, waits: bool) -> Iterator[Piece]:
+def shown_pieces(stream: AnswerStream, body: RequestBody, wait_s: float) -> Iterator[Piece]:
     """Yields what `stream.pieces` yields, each piece with its kind and its tokens' log probabilities.
 
     Text that may become a call is held back. Log probabilities are stored with the answer, so the text of a request
-    that asks for them comes at its end.
+    that asks for them comes at its end. Whenever nothing was shown for `wait_s`, an empty piece comes.
     """
-    shown = _ShownParts(body)
-    for piece in stream.pieces(waits=waits):
-        if not piece:
-            yield "text", "", []
-        elif body.top_logprobs is None:
-            yield from shown.add(piece)
+    shown, shown_at = _ShownParts(body), monotonic()
+    for piece in stream.pieces(wait_s):
+        new = [*shown.add(piece)] if piece and body.top_logprobs is None else []
+        if new or not piece or monotonic() >= shown_at + wait_s:
+            shown_at = monotonic()
+            yield from new or [("text", "", [])]
     if stream.left:
         return
     output = stream.view.request.output_text

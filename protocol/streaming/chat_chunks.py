@@ -1,11 +1,9 @@
 """The streams of /v1/chat/completions and /v1/completions: chunks with their answer's `index`, then [DONE]."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from time import monotonic
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from models.client_requests import RequestView
 from models.planning.queue_position import QueuePlace
 from protocol.chat.chat_answers import completion_logprobs, finish_reason_of, usage_of
 from protocol.chat.chat_objects import CompletionUsage, answered_call
@@ -15,30 +13,27 @@ from protocol.requests.submission import tier_of_answers
 from protocol.responses.output_items import answer_parts
 from protocol.responses.response_objects import magnus_of
 from protocol.streaming.answer_pieces import shown_pieces
-from protocol.streaming.server_sent_events import DONE, KEEP_ALIVE, KEEP_ALIVE_S, AnswerStream, event, in_turns
+from protocol.streaming.answer_progress import AnswerProgress, ShownProgress
+from protocol.streaming.server_sent_events import DONE, KEEP_ALIVE, AnswerStream, event, in_turns
 from request_body import PLAIN, read_body
 
 NAMES = {"text": "content", "reasoning": "reasoning_content"}  # the field of a delta for each kind of piece
-PROGRESS_S = 1.0  # between two chunks with the progress of an answer
 ChunkKind = Literal["chat.completion.chunk", "text_completion"]
-Present = Callable[[RequestView], tuple[RequestView, QueuePlace]]
 
 
 @dataclass(frozen=True, slots=True)
 class ShownUsage:
-    """How chunks show numbers of tokens, and how long answers still take.
-
-    `count` counts a text's tokens; `present` returns a running answer's place, and its view with the present instant.
-    """
+    """How chunks show numbers of tokens; `count` counts a text's tokens."""
 
     answers_a_prompt: int
     at_end: bool
     in_chunks: bool
     count: Callable[[str], int]
-    present: Present | None = None  # None: chunks show no place
 
 
-def chunks(streams: Sequence[AnswerStream], kind: ChunkKind, shown: ShownUsage) -> Iterator[bytes]:
+def chunks(
+    streams: Sequence[AnswerStream], kind: ChunkKind, shown: ShownUsage, progress: ShownProgress
+) -> Iterator[bytes]:
     """Yields the events of either call; an error ends them with an `error` object in place of a chunk."""
     request = streams[0].view.request
     head: dict[str, Any] = {
@@ -50,8 +45,11 @@ def chunks(streams: Sequence[AnswerStream], kind: ChunkKind, shown: ShownUsage) 
     }
     common = head | ({"usage": None} if shown.at_end or shown.in_chunks else {})
     try:
-        each = [_chunks_of_one(stream, index, common, shown) for index, stream in enumerate(streams)]
-        yield from in_turns(streams, each, KEEP_ALIVE_S if shown.present is None else PROGRESS_S)
+        each = [
+            _chunks_of_one(stream, index, common, shown, AnswerProgress(progress))
+            for index, stream in enumerate(streams)
+        ]
+        yield from in_turns(streams, each, progress.wait_s)
         if streams[0].left:
             return
         if shown.at_end:
@@ -62,7 +60,9 @@ def chunks(streams: Sequence[AnswerStream], kind: ChunkKind, shown: ShownUsage) 
     yield DONE
 
 
-def _chunks_of_one(stream: AnswerStream, index: int, common: Mapping[str, Any], shown: ShownUsage) -> Iterator[bytes]:
+def _chunks_of_one(
+    stream: AnswerStream, index: int, common: Mapping[str, Any], shown: ShownUsage, progress: AnswerProgress
+) -> Iterator[bytes]:
     chat, request = common["object"] == "chat.completion.chunk", stream.view.request
     so_far: dict[str, int] = {"text": 0, "reasoning": 0}  # tokens sent, by kind of piece, if they are shown
 
@@ -78,24 +78,19 @@ def _chunks_of_one(stream: AnswerStream, index: int, common: Mapping[str, Any], 
             more["usage"] = usage.model_dump()
         return event({**common, "choices": [choice], **more})
 
-    def progress(present: Present) -> bytes:
-        view, place = present(replace(stream.view, tokens_so_far=sum(so_far.values())))
-        return event({**common, "choices": [], "magnus": {"index": index, **magnus_of(view, place, body).model_dump()}})
-
     body = read_body(request.body)
     if chat:
         yield chunk({"delta": {"role": "assistant", "content": ""}})
     elif body.echo and body.top_logprobs is None:
         yield chunk({"text": request.input})
-    characters, told_at = 0, -PROGRESS_S
-    for kind, piece, entries in shown_pieces(stream, body, waits=False):
-        if shown.present is not None and monotonic() >= told_at + PROGRESS_S:
-            told_at = monotonic()
-            yield progress(shown.present)
+    characters = 0
+    for kind, piece, entries in shown_pieces(stream, body, wait_s=0):
+        yield from progress.told(stream.view, lambda magnus: event({**common, "choices": [], "magnus": magnus}), index)
         if not piece and not entries:
             yield KEEP_ALIVE
             continue
-        if shown.in_chunks or shown.present is not None:
+        progress.add(piece)
+        if shown.in_chunks:
             so_far[kind] += shown.count(piece)
         content = {"delta": {NAMES[kind]: piece}} if chat else {"text": piece}
         logprobs: object = {"content": entries, "refusal": None}

@@ -21,6 +21,7 @@ from protocol.responses.output_items import (
 )
 from protocol.responses.response_objects import Response, response_of
 from protocol.streaming.answer_pieces import PieceKind, shown_pieces
+from protocol.streaming.answer_progress import AnswerProgress, Magnus, ShownProgress
 from protocol.streaming.server_sent_events import KEEP_ALIVE, AnswerStream, event
 from request_body import readable_body
 
@@ -40,16 +41,21 @@ LAST_EVENT = {
 }
 
 
+PROGRESS = "magnus.progress"
 DELTA: dict[PieceKind, str] = {"reasoning": "response.reasoning_text", "text": "response.output_text"}
 
 
-def response_events(stream: AnswerStream, response: Response, starting_after: int | None = None) -> Iterator[bytes]:
+def response_events(
+    stream: AnswerStream, response: Response, shown: ShownProgress, starting_after: int | None = None
+) -> Iterator[bytes]:
     """Yields the events after `starting_after`; `response` is the object as it was when the stream began."""
-    events = _Events(response, -1 if starting_after is None else starting_after)
+    events, progress = _Events(response, -1 if starting_after is None else starting_after), AnswerProgress(shown)
     yield from events.begin()
     try:
-        for kind, piece, logprobs in shown_pieces(stream, readable_body(stream.view.request.body), waits=True):
+        for kind, piece, logprobs in shown_pieces(stream, readable_body(stream.view.request.body), shown.wait_s):
+            yield from progress.told(stream.view, events.progress)
             if piece:
+                progress.add(piece)
                 yield from events.text(kind, piece, logprobs)
             else:  # log probabilities of tokens without text are in the last events
                 yield KEEP_ALIVE
@@ -106,9 +112,18 @@ class _Events:
     def failure(self, error: ClientError) -> bytes:
         """Returns the event of an error that ends the stream."""
         shown = error_object(error)
-        number = max(self._number, self._seen, 0)
-        fields = {"code": shown.code, "message": shown.message, "param": shown.param, "sequence_number": number}
-        return event({"type": "error", **fields}, "error")
+        fields = {"code": shown.code, "message": shown.message, "param": shown.param}
+        return event({"type": "error", **fields, "sequence_number": self._place_now}, "error")
+
+    def progress(self, magnus: Magnus) -> bytes:
+        """Returns the event that tells how long the answer still takes."""
+        fields = {"type": PROGRESS, "sequence_number": self._place_now, "magnus": magnus}
+        return event(fields, PROGRESS)
+
+    @property
+    def _place_now(self) -> int:
+        """The number of the last event, behind which a client that resumes goes on."""
+        return max(self._number, self._seen, 0)
 
     def _add(self, kind: PieceKind) -> Iterator[bytes]:
         yield from self._start()

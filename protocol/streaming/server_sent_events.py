@@ -22,8 +22,8 @@ class AnswerStream(Protocol):
     view: RequestView  # the request as it was when the stream began, then as it ended
     changed: Event  # set when `pieces` can go on
 
-    def pieces(self, *, waits: bool = True) -> Iterator[str]:
-        """Yields the answer's pieces until its end; if none comes, an empty piece, with `waits` after KEEP_ALIVE_S.
+    def pieces(self, wait_s: float = KEEP_ALIVE_S) -> Iterator[str]:
+        """Yields the answer's pieces until its end, and an empty piece whenever none has come for `wait_s`.
 
         Raises a ClientError if the answer cannot go on to its end.
         """
@@ -61,3 +61,8 @@ def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
     """Encodes one server-sent event."""
     named = b"" if name is None else b"event: " + name.encode() + b"\n"
     return named + b"data: " + one_line_json(data) + b"\n\n"
+
+
+def comment(name: str, data: Mapping[str, Any]) -> bytes:
+    """Encodes one comment, which parsers of server-sent events skip."""
+    return b": " + name.encode() + b" " + one_line_json(data) + b"\n\n"

@@ -14,7 +14,7 @@ from scheduling.costs import ServingCurves, ServingTime, linearized
 from scheduling.forecast.expectations import Stage, spread_of
 from scheduling.length_distributions import drawn_length, log_spread, van_der_corput
 from scheduling.policy import Policy, Worker
-from scheduling.request import COVERAGE, Request
+from scheduling.request import COVERAGE, Request, RowLength
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, Simulation, StartedBatch
@@ -53,6 +53,7 @@ class ExpectedAnswer:
     starts_in_s: float
     seconds: float
     spread: float
+    length: RowLength | None = None  # the length of a running row of a continuous batch, as it was predicted last
 
 
 class Forecast:
@@ -198,7 +199,8 @@ def expected_of_rows(work: PresentWork, slowness: float = 1.0) -> Iterator[tuple
         median = drawn_length(row.request, 0.5, row.generated)
         upper = max(median, drawn_length(row.request, COVERAGE, row.generated))
         spread = spread_of(log_spread(median, upper), 1.0)
-        yield row.request.id, ExpectedAnswer("running", 0.0, median * token_s, spread)
+        length = RowLength(row.request.predicted_at, row.request.predicted, row.request.predicted_upper)
+        yield row.request.id, ExpectedAnswer("running", 0.0, median * token_s, spread, length)
 
 
 def step_s_of(work: PresentWork) -> float:

@@ -262,7 +262,10 @@ def _order(state: _ModelState, queue: ModelQueueView, work: Sequence[PresentWork
 def _described(state: _ModelState, queue: ModelQueueView, order: QueueOrder | None, now: float) -> ModelForecast:
     """Returns the last forecast for the requests that wait and run now; running rows are forecast by their progress."""
     last = state.concluded
-    jobs = {name: _job(None, _told(state, name, answer, now)) for name, answer in state.running.items()}
+    jobs = {
+        name: _job(None, _told(state, name, answer, now))._replace(length=answer.length)
+        for name, answer in state.running.items()
+    }
     if queue.joins:
         return _described_by_order(state, queue, order, jobs, now)
     if last is None:

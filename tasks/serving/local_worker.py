@@ -95,8 +95,8 @@ class LocalModels:
         """Loads nothing yet; `models` has directories or hub ids by name."""
         self._name, self._device, self._kv_budget = name, device, kv_budget
         self._models, self._known = dict(models), dict[str, MeasuredModel]()
-        self._loop_stops = LoopStops()
         self._settings, self._heartbeat = service.settings, heartbeat_of(name, service.database_url)
+        self._loop_stops = LoopStops(parks=self._settings.parameters.loops == "park")
 
     def load(self, model: str) -> ServedModel:
         """Loads a model, and measures it at its first load; nothing may keep a reference to the model before it."""
@@ -177,7 +177,7 @@ class LocalModels:
             probe=probe,
             prefix_cache=settings.parameters.prefix_cache,
             guessing=known.guessing,
-            loop_stops=self._loop_stops if settings.parameters.loops == "stop" else None,
+            loop_stops=self._loop_stops if settings.parameters.loops != "off" else None,
         )
         return ServedModel(
             lambda: _new_engine(loaded, engine_bytes, options),

@@ -47,22 +47,24 @@ COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 53, StoredBat
 PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
-    # turns of tenants; figures of ended loops; off-peak hours and charges of expected tokens
-    "webapp": 7662,  # the id that clients of /v1/messages read; times only where a policy has some
+    # turns of tenants; figures of ended loops; off-peak hours and charges of expected tokens; progress of every stream
+    "webapp": 7676,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
-    "protocol": 5846,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
+    # progress of every stream, also in comments, and tokens left
+    "protocol": 5933,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
-    # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue; off-peak hours
-    # half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows
-    "tasks": 5740,
+    # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue; off-peak hours; parked
+    # rows; half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows
+    "tasks": 5744,
     "processes": 1562,  # the script that starts a child lies here: the trainer lowers its priority with it
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
     # figures of ended loops; what `fusion` favours; a worker's time by its speed; the order of a
     # half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows
     # queue, from which ETAs at submission follow; twins; what a decision keeps of the rows for the next one
-    "scheduling": 9326,
+    # lengths of rows as predicted last
+    "scheduling": 9328,
     "learning": 3563,  # the axes of the paper's KNN; rows that join
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
@@ -70,13 +72,16 @@ LINES = {
     # shortest way is looked for; budgets of thinking; loops; faults of architectures; indexers; GPT-Neo's window;
     # graphs are recorded before the first request
     # readings of rows that join, within their share of the time
-    "inference": 13_212,
+    # ends within thinking; ways out of recursions; parked rows; abbreviations
+    "inference": 13_276,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer; charges of expected tokens
-    "models": 9611,
+    # tokens left
+    "models": 9634,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
-    "cli": 6921,
+    # a chat shows how long its answer still takes
+    "cli": 6956,
     "migrations": 355,  # triggers of charges and of deleted requests' twins
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes; shapes of load, paced workers and QLM's estimator
@@ -90,7 +95,7 @@ FILES_THAT_NAME = {
     "probe": 25,  # a probed server has a fingerprint
     "loadable": 18,
     # twins are of one tier, and the migration rebuilds indexes by tier; a decision reads it of all rows, without a call
-    "tier": 63,
+    "tier": 64,
     "logprob": 45,  # an answer is shared with them
 }  # their stored JSON goes into answers as it is
 

@@ -3,15 +3,21 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from datetime import timedelta
 from itertools import chain
+from time import monotonic
 
 import structlog
 from flask import Response
 from sqlalchemy.exc import SQLAlchemyError
 
 from models.client_requests import RequestView
+from models.planning.queue_position import QueuePlace, place_in_stream
 from protocol.client_errors import Busy, NotAnswered
+from protocol.field_types import AskedProgress
 from protocol.requests.submission import Submission
+from protocol.streaming.answer_progress import ShownProgress
 from protocol.streaming.server_sent_events import KEEP_ALIVE_S
 from webapp.context.app_context import AppContext
 from webapp.requests.awaited_answers import store_all
@@ -58,16 +64,16 @@ class StoredAnswerStream:
                 opened.callback(connection.on_close(self._call.leave))
             self._opened = opened.pop_all()
 
-    def pieces(self, *, waits: bool = True) -> Iterator[str]:
-        """Yields the pieces of the answer until it has ended, and an empty piece after each KEEP_ALIVE_S without one.
+    def pieces(self, wait_s: float = KEEP_ALIVE_S) -> Iterator[str]:
+        """Yields the pieces of the answer until it has ended, and an empty piece whenever none has come for `wait_s`.
 
-        Without `waits`, for a caller that waits for several streams itself, the empty piece comes at once. At the end
-        `view` is the ended request. Raises a ClientError if the stream cannot go on to the end: NotAnswered if the text
-        sent does not begin the stored answer, as after the loss of a worker whose sampling is not repeatable.
+        A caller that waits for several streams itself gives 0, so that the empty piece comes at once. At the end `view`
+        is the ended request. Raises a ClientError if the stream cannot go on to the end: NotAnswered if the text sent
+        does not begin the stored answer, as after the loss of a worker whose sampling is not repeatable.
         """
         call = self._call
         while call.over is None:
-            woken = waits and call.wait(KEEP_ALIVE_S)
+            woken = wait_s > 0 and call.wait(wait_s)
             piece = self._text.text[self._sent_characters :]
             if piece or not woken:
                 self._sent_characters += len(piece)
@@ -134,6 +140,17 @@ def find_and_stream(context: AppContext, tenant: str, id: str, connection: Conne
         stream = StoredAnswerStream(context, found, connection, slot, cancels=False, new=False)
         undone.pop_all()
     return stream
+
+
+def shown_progress(context: AppContext, model: str, asked: AskedProgress | None) -> ShownProgress:
+    """Returns how a stream of this model's answers tells its progress; the stream begins now."""
+    began = monotonic()
+
+    def present(view: RequestView) -> tuple[RequestView, QueuePlace]:
+        now = replace(view, now=view.now + timedelta(seconds=monotonic() - began))
+        return now, place_in_stream(now, context.queue_snapshot.get())
+
+    return ShownProgress(present, lambda text: context.prompt_limits.of(model).prompt_format.count(text), asked)
 
 
 def event_stream(streams: Iterable[StoredAnswerStream], events: Callable[[], Iterable[bytes]]) -> Response:

@@ -1,18 +1,13 @@
 """/v1/chat/completions and /v1/completions, which wait; each answer can be read under /v1/responses, too."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from datetime import timedelta
 from functools import partial
-from time import monotonic
 
 from apiflask import APIBlueprint
 from flask import Response as FlaskResponse
 from flask import request
 
 from models import client_requests
-from models.client_requests import RequestView
-from models.planning.queue_position import QueuePlace, place_in_stream
 from models.tables import RequestStatus
 from protocol.chat.chat_answers import chat_completion_of, completion_of
 from protocol.chat.chat_objects import (
@@ -27,7 +22,7 @@ from protocol.requests.submission import Submission
 from protocol.streaming.chat_chunks import ChunkKind, ShownUsage, chunks
 from webapp.context.app_context import current_context
 from webapp.context.auth import current_tenant
-from webapp.requests.answer_stream import event_stream, submit_and_stream_all
+from webapp.requests.answer_stream import event_stream, shown_progress, submit_and_stream_all
 from webapp.requests.awaited_answers import wait_for_answers
 from webapp.requests.stored_requests import RESPONSE_ID, find_request, response_not_found
 from webapp.routes.list_pages import json_answer, read_page
@@ -104,18 +99,14 @@ def stream_chunks(
     submissions: Sequence[Submission], kind: ChunkKind, body: CommonFields, answers_a_prompt: int
 ) -> FlaskResponse:
     """Returns the answers as server-sent events."""
-    context, began = current_context(), monotonic()
-
-    def present(view: RequestView) -> tuple[RequestView, QueuePlace]:
-        now = replace(view, now=view.now + timedelta(seconds=monotonic() - began))
-        return now, place_in_stream(now, context.queue_snapshot.get())
-
+    context = current_context()
     shown = ShownUsage(
         answers_a_prompt,
         at_end=body.includes_usage,
         in_chunks=body.counts_usage,
         count=context.prompt_limits.of(body.model).prompt_format.count,
-        present=present if body.includes_progress else None,
     )
+    asked = body.stream_options.include_progress if body.stream_options else None
+    progress = shown_progress(context, body.model, asked)
     streams = submit_and_stream_all(context, submissions, connection_of(request))
-    return event_stream(streams, lambda: chunks(streams, kind, shown))
+    return event_stream(streams, lambda: chunks(streams, kind, shown, progress))

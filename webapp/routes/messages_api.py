@@ -11,7 +11,7 @@ from protocol.requests.several_answers import require_answer
 from protocol.streaming.message_events import message_events
 from webapp.context.app_context import current_context
 from webapp.context.auth import current_tenant
-from webapp.requests.answer_stream import event_stream, submit_and_stream_all
+from webapp.requests.answer_stream import event_stream, shown_progress, submit_and_stream_all
 from webapp.requests.awaited_answers import wait_for_answers
 from webapp.requests.request_storing import submit
 from webapp.requests.stored_requests import find_request, response_not_found
@@ -33,8 +33,10 @@ def message(json_data: CreateMessage) -> FlaskResponse:
     context, key, later = current_context(), request.headers.get("Idempotency-Key"), prefers_async(request)
     submission = message_submission(json_data, current_tenant(), context.prompt_limits, key, background=later)
     if submission.body.stream:
+        asked = json_data.stream_options.include_progress if json_data.stream_options else None
+        progress = shown_progress(context, json_data.model, asked)
         streams = submit_and_stream_all(context, [submission], connection_of(request))
-        return event_stream(streams, lambda: message_events(streams[0]))
+        return event_stream(streams, lambda: message_events(streams[0], progress))
     if later:
         return json_answer(message_of(submit(context, submission)), {"Preference-Applied": "respond-async"})
     return json_answer(message_of(*wait_for_answers([submission])))

@@ -24,7 +24,7 @@ from protocol.responses.response_submission import response_submission
 from protocol.streaming.response_events import response_events
 from webapp.context.app_context import current_context
 from webapp.context.auth import current_tenant
-from webapp.requests.answer_stream import event_stream, find_and_stream, submit_and_stream_all
+from webapp.requests.answer_stream import event_stream, find_and_stream, shown_progress, submit_and_stream_all
 from webapp.requests.awaited_answers import submit_all_and_wait
 from webapp.requests.request_storing import submit
 from webapp.requests.stored_conversations import earlier_turns, referenced_items
@@ -59,8 +59,10 @@ def create(json_data: CreateResponse) -> FlaskResponse:
     referenced = partial(referenced_items, context, tenant)
     submission = response_submission(json_data, tenant, context.prompt_limits, key, earlier, referenced)
     if submission.body.stream:
+        asked = json_data.stream_options.include_progress if json_data.stream_options else None
+        progress = shown_progress(context, json_data.model, asked)
         (stream,) = submit_and_stream_all(context, [submission], connection_of(request))
-        return event_stream([stream], lambda: response_events(stream, answer_of(stream.view)[0]))
+        return event_stream([stream], lambda: response_events(stream, answer_of(stream.view)[0], progress))
     if submission.body.background:
         return json_answer(*answer_of(submit(context, submission)))
     (view,) = submit_all_and_wait(context, [submission], patience_of(request, context.wait_s))
@@ -105,7 +107,9 @@ def retrieve(id: str, query_data: RetrieveQuery) -> FlaskResponse:
     context, tenant = current_context(), current_tenant()
     if query_data.stream:
         stream, after = find_and_stream(context, tenant, id, connection_of(request)), query_data.starting_after
-        return event_stream([stream], lambda: response_events(stream, answer_of(stream.view)[0], after))
+        asked = query_data.include_progress and not stream.view.request.status.final  # its model may be gone by then
+        progress = shown_progress(context, stream.view.request.model, asked)
+        return event_stream([stream], lambda: response_events(stream, answer_of(stream.view)[0], progress, after))
     wait_s = preferred_wait_s(request)
     if not wait_s:
         return json_answer(*answer_of(find_request(context, tenant, id)))

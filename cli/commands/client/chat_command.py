@@ -20,6 +20,7 @@ HELP = """\
 Ctrl-C cancels an answer, Ctrl-D ends the chat."""
 DELTAS = {"response.reasoning_text.delta": True, "response.output_text.delta": False}  # whether the delta is a thought
 LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
+TITLE, EMPTIED_LINE = "\x1b]0;{}\x07", "\r\x1b[K"  # a terminal's commands for its title and for its line
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters, which a terminal would obey
 
 
@@ -31,11 +32,12 @@ class Chat:
         client: Client,
         fields: Json,
         show: Callable[[str, bool], None],
-        expect: Callable[[float | None], None] = lambda eta_s: None,
+        expect: Callable[[Json | None], None] = lambda magnus: None,
     ) -> None:
         """Call `show` with each piece of an answer and whether it is a thought; send `fields` with every request.
 
-        `expect` is called with the seconds until the whole answer is expected, None if that is not known.
+        `expect` is called about once a second with the answer's `magnus` object, which tells how long it still takes,
+        and with None once the answer has ended.
         """
         self._client, self._fields, self._show, self._expect = client, fields, show, expect
         self._turns: list[Json] = []
@@ -56,14 +58,16 @@ class Chat:
     def ask(self, text: str) -> str:
         """Send a message, show the answer, return its figures; raises CommandFailed. Ctrl-C cancels the request."""
         turns = [*self._turns, {"role": "user", "content": text}]
+        asked = {**self._fields, "input": turns, "stream_options": {"include_progress": True}}
         asked_at, first_s, request_id, response, thinks = time.monotonic(), None, None, None, False
-        with closing(self._client.stream({**self._fields, "input": turns})) as events:
+        with closing(self._client.stream(asked)) as events:
             try:
                 for event in events:
                     kind = event["type"]
                     if kind == "response.created":
                         request_id = event["response"]["id"]
-                        self._expect(event["response"]["magnus"]["eta_s"])
+                    elif kind == "magnus.progress":
+                        self._expect(event["magnus"])
                     elif kind in DELTAS:
                         first_s = time.monotonic() - asked_at if first_s is None else first_s
                         if thinks and not DELTAS[kind]:
@@ -78,12 +82,44 @@ class Chat:
                 if request_id is not None:
                     self._client.cancel(request_id)
                 raise
+            finally:
+                self._expect(None)
         if response is None:
             raise Unreachable("the stream ended before the answer did")
         if response["status"] not in ("completed", "incomplete"):
             raise CommandFailed((response["error"] or {}).get("message", f"the request was {response['status']}"))
         self._turns = [*turns, {"role": "assistant", "content": output_text(response)}]
         return figures(response, first_s, time.monotonic() - asked_at)
+
+
+class Waiting:
+    """Shows how long an answer still takes: in a line until its first text, then in the terminal's title."""
+
+    def __init__(self, terminal: bool) -> None:
+        """Shows nothing without a terminal."""
+        self._terminal, self._begun = terminal, False
+
+    def expect(self, magnus: Json | None) -> None:
+        """Shows an answer's progress in place of what was shown before; None: the answer has ended."""
+        words = "" if magnus is None else time_left(magnus)
+        if self._terminal and (self._begun or magnus is None):
+            click.echo(TITLE.format(words), nl=False, err=True, color=True)
+        if self._terminal and not self._begun:
+            click.echo(EMPTIED_LINE + click.style(words, dim=True), nl=False, err=True, color=True)
+        self._begun = self._begun and magnus is not None
+
+    def begin(self) -> None:
+        """Removes the line, where the answer's text begins."""
+        if self._terminal and not self._begun:
+            click.echo(EMPTIED_LINE, nl=False, err=True, color=True)
+        self._begun = True
+
+
+def time_left(magnus: Json) -> str:
+    """Return how long an answer still takes, in words; empty if nothing is known."""
+    tokens, seconds = magnus["tokens_left"], magnus["eta_s"]
+    known = [f"{tokens} tokens"] * (tokens is not None) + [f"{seconds or 0:.0f} s"] * (seconds is not None)
+    return f"about {', '.join(known)} left" if known else ""
 
 
 def figures(response: Json, first_s: float | None, whole_s: float) -> str:
@@ -109,8 +145,10 @@ def chat(client: Client, model: str | None, **options: Any) -> None:
     hold are left out.
     """
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    waiting = Waiting(terminal and sys.stderr.isatty())
 
     def show(piece: str, thinking: bool) -> None:
+        waiting.begin()
         if terminal:
             text = CONTROLS.sub("", piece)
             click.echo(click.style(text, dim=True) if thinking else text, nl=False)
@@ -119,11 +157,8 @@ def chat(client: Client, model: str | None, **options: Any) -> None:
 
     given = {name: value for name, value in options.items() if value is not None}
 
-    def expect(eta_s: float | None) -> None:
-        if terminal and eta_s is not None and eta_s >= 1:
-            click.secho(f"[the whole answer in about {eta_s:.0f} s]", dim=True, err=True)
-
-    conversation = Chat(client, {"model": model or client.model(), "truncation": "auto", **given}, show, expect)
+    fields = {"model": model or client.model(), "truncation": "auto", **given}
+    conversation = Chat(client, fields, show, waiting.expect)
     try:
         for line in typed_lines() if terminal else sys.stdin:
             if line.strip():

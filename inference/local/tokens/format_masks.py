@@ -173,7 +173,9 @@ class RowFormat:
             return None
         found = self._endings.short(self._matcher, began + SEARCH_S, self._leads)
         if thorough and (found is None or len(found) > most):
-            found = self._endings.shortest(self._matcher, began + SEARCH_S, self._leads)
+            # a limit just above the shortest answer: only a search of the whole answer finds it, and nothing later does
+            within_s = SEARCH_S if self._tokens else SEARCH_BURST_S
+            found = self._endings.shortest(self._matcher, began + within_s, self._leads)
         self._searched_s += thread_time() - began
         return found
 

@@ -33,10 +33,13 @@ def has_twice(tokens: Sequence[int], repeated: Sequence[int]) -> bool:
 
 
 class LoopStops:
-    """Ends rows that repeat themselves; counts them, and the tokens that they had left to their limits."""
+    """Ends rows that repeat themselves; counts them, and the tokens that they had left to their limits.
 
-    def __init__(self) -> None:
-        self.rows = self.saved_tokens = 0
+    With `parks`, such a row goes back to the queue instead, as background work that goes on to its limit.
+    """
+
+    def __init__(self, *, parks: bool = False) -> None:
+        self.parks, self.rows, self.saved_tokens = parks, 0, 0
 
     def loops(self, prompt: Sequence[int], generated: Sequence[int]) -> bool:
         """Returns whether an answer repeats itself as its prompt does not; looks at it only now and then."""
@@ -49,4 +52,4 @@ class LoopStops:
     def count(self, saved_tokens: int) -> None:
         """Counts a row that was ended with this many tokens left to its limit."""
         self.rows += 1
-        self.saved_tokens += saved_tokens
+        self.saved_tokens += 0 if self.parks else saved_tokens

@@ -1,6 +1,7 @@
 """Ends a row's thinking once it has taken its budget of tokens, with the mark by which the chat template ends it.
 
-What is forced follows from the row's tokens alone, so that a row goes on alike wherever and however it is resumed.
+A model that would end its answer while it thinks ends its thinking instead. What is forced follows from the row's
+tokens alone, so that a row goes on alike wherever and however it is resumed.
 """
 
 from collections.abc import Sequence
@@ -42,8 +43,7 @@ class ThinkingBudget:
         """Returns the next token of an answer whose tokens so far are `generated`, or None if the model chooses it."""
         if self._over:
             return None
-        if self._begin is None:
-            self._look_for_opening(generated)
+        self._look_for_opening(generated)
         if self._begin is None or len(generated) < self._begin + self._most:
             return None
         place = len(generated) - self._begin - self._most
@@ -54,6 +54,27 @@ class ThinkingBudget:
         self._over = self._over or place >= len(self._mark) or self._whole_mark in self._text(generated[self._begin :])
         return None if self._over else self._mark[place]
 
+    def instead_of_end(self, generated: Sequence[int], limit: int) -> int | None:
+        """Returns the token with which the thinking ends here, where the model would end the answer.
+
+        None if `generated` does not think, or if its limit leaves no room for an answer behind the mark.
+        """
+        if self._over or self._begin is None or len(generated) + len(self._mark) >= limit:
+            return None
+        self._over = self._closing in self._text(generated[self._begin :])
+        if self._over:
+            return None
+        self._most = len(generated) - self._begin
+        return self._mark[0]
+
+    def resume(self, generated: Sequence[int]) -> None:
+        """Goes on with a mark that was begun before the budget's end, and of which `generated` ends with a part."""
+        self._look_for_opening(generated)
+        for part in range(len(self._mark) - 1, 0, -1):
+            before = len(generated) - part - (self._begin or 0)
+            if self._begin is not None and 0 <= before < self._most and [*generated[-part:]] == self._mark[:part]:
+                self._most = before
+
     def will_end(self, generated: Sequence[int], limit: int) -> bool:
         """Returns whether an answer that thinks now, and has at most `limit` tokens, will have its thinking ended."""
         if self._over or self._begin is None or self._begin + self._most >= limit:
@@ -63,6 +84,8 @@ class ThinkingBudget:
         return not self._over
 
     def _look_for_opening(self, generated: Sequence[int]) -> None:
+        if self._begin is not None:
+            return
         begun = generated[:MOST_LEADING_TOKENS]
         text = self._text(begun).lstrip()
         if text.startswith(self._opening):

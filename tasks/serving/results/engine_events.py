@@ -44,7 +44,7 @@ def event_of_row(
     lease: Lease, asked: EngineRequest, row: FinishedRow, at: float, gpu_s: float, first_token_at: float | None
 ) -> EngineEvent:
     """Returns the event of a row that its engine has finished with; `asked` is the row as it entered the engine."""
-    if row.reason in ("unfinished", "failed"):  # its server is unreachable or full, or did not answer this row
+    if row.reason in ("unfinished", "failed", "parked"):  # its server is unreachable, full or did not answer this row
         return RowReturned(
             lease,
             row.id,
@@ -53,6 +53,7 @@ def event_of_row(
             gpu_s=gpu_s,
             first_token_at=first_token_at,
             blamed=storable(row.refusal) if row.reason == "failed" else "",
+            parked=row.reason == "parked",
         )
     if row.reason == "refused":
         return RowFailed(lease, row.id, REFUSED_BY_ENGINE, row.refusal, at)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from inference.engine_requests import DecodingRequest, FinishedRow
 from models.connections.session import make_sessions
 from models.leasing import batch_results
 from models.leasing.batch_results import Answer, RowReturned
@@ -16,6 +17,7 @@ from models.tables import RequestStatus
 from models.tenants import usage
 from models.tenants.api_keys import Scope
 from models.upkeep import retention
+from tasks.serving.results.engine_events import event_of_row
 from tests.integration.api_service import MODEL, Api
 from tests.integration.database_stage import Stage
 
@@ -111,6 +113,21 @@ def test_a_request_that_failed_counts_with_its_seconds_alone(serving: Serving) -
         batch_results.write_answers(connection, [failed])
     (used,) = serving.used(serving.api)
     assert (used["requests"], used["prompt_tokens"], used["gpu_seconds"]) == (0, 0, 2.0)
+
+
+def test_a_request_that_is_parked_goes_on_from_its_tokens_as_background_work(serving: Serving) -> None:
+    serving.running("a")
+    asked = DecodingRequest("a", (1, 2), 9)
+    ended = FinishedRow("a", (5, 6), "parked")
+    parked = event_of_row(Lease(1, 1), asked, ended, at=0.0, gpu_s=1.25, first_token_at=None)
+    assert isinstance(parked, RowReturned)
+    with serving.api.engine.begin() as connection:
+        batch_results.write_returned(connection, [parked], 0.0)
+    [row] = serving.api.sql("select status, tier, generated_ids from requests")
+    assert (row.status, row.tier, row.generated_ids) == ("queued", "flex", [5, 6])
+    serving.api.sql("update requests set status = 'in_progress', batch_id = 2")
+    serving.answer("a", batch_id=2)
+    assert [(one["requests"], one["gpu_seconds"]) for one in serving.used(serving.api)] == [(1, 1.75)]
 
 
 def test_a_request_that_is_served_in_parts_is_one_request_with_the_seconds_of_all_parts(serving: Serving) -> None:

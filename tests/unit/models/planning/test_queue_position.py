@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from models.client_requests import RequestView
-from models.planning.queue_position import QueuePlace, place_in_queue, place_in_stream
+from models.planning.queue_position import QueuePlace, place_in_queue, place_in_stream, tokens_left
 from models.planning.queue_snapshot import (
     AnswerForecast,
     BatchInQueue,
@@ -16,6 +16,7 @@ from models.planning.queue_snapshot import (
 )
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 from scheduling.forecast.queue_order import QueueOrder
+from scheduling.request import RowLength
 
 NOW = datetime(2026, 11, 20, 21, 10, tzinfo=UTC)
 BATCHES = (
@@ -100,6 +101,25 @@ def test_in_a_stream_the_last_forecast_counts_whatever_the_status_was_when_the_s
     assert place_in_stream(view("r"), snapshot) == QueuePlace(None, later(2), NOW, later(7))
     assert place_in_stream(view("c"), snapshot) == QueuePlace(1, later(5), later(3), later(10))
     assert place_in_stream(view("new"), snapshot) == place_in_stream(view("r"), None) == QueuePlace()
+
+
+def test_the_tokens_left_are_those_of_the_last_prediction_behind_the_tokens_so_far() -> None:
+    predicted = {"predicted_tokens": 100, "predicted_upper_tokens": 200, "limit_tokens": 150}
+    request = StoredRequest(id="r", status=RequestStatus.in_progress, **predicted)
+    median, low, high = tokens_left(request, QueuePlace(), 0) or (0, 0, 0)
+    assert (median, high) == (100, 150)  # at most the limit
+    assert 0 < low < median
+    later_on = tokens_left(request, QueuePlace(), 120)
+    assert later_on is not None
+    assert later_on[2] <= 30
+
+    reread = with_forecast(**EXPECTED | {"jobs": {"r": AnswerForecast(None, 4.0, 1.0, 9.0, RowLength(32, 40, 41))}})
+    place = place_in_stream(view("r"), reread)
+    assert tokens_left(request, place, 35) == (5, 4, 6)  # the engine itself predicts 40 tokens in all
+    assert tokens_left(request, place, 3) == (8, 7, 9)  # a stream may show fewer than the 32 tokens that it read
+    unknown = StoredRequest(id="u", status=RequestStatus.queued, limit_tokens=9)
+    ended = StoredRequest(id="r", status=RequestStatus.completed, **predicted)
+    assert tokens_left(unknown, QueuePlace(), 0) is tokens_left(ended, QueuePlace(), 0) is None
 
 
 def test_a_model_without_a_worker_has_no_order() -> None:

@@ -80,7 +80,9 @@ def test_running_and_waiting_requests_are_published_with_positions_etas_and_inte
     assert published.order is not None
     places = {name: job[0] for name, job in published.jobs.items()}
     assert places == {"runs": None, "r0": 1, "r1": 2, "r2": 3}
-    for _, eta_s, low_s, high_s in published.jobs.values():
+    # a running row's length as it was predicted last: tokens generated then, median, upper quantile
+    assert {name: job.length for name, job in published.jobs.items() if job.length} == {"runs": (0, 50, 90)}
+    for _, eta_s, low_s, high_s, _ in published.jobs.values():
         assert eta_s > 0
         assert (low_s is None) is (high_s is None) is (not errors)
         assert low_s is None or high_s is None or 0 < low_s < eta_s < high_s

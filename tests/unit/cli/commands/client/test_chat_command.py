@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from cli.api_client import Client, Json
-from cli.commands.client.chat_command import HELP, Chat
+from cli.commands.client.chat_command import EMPTIED_LINE, HELP, TITLE, Chat, Waiting, time_left
 from cli.output import CommandFailed, Unreachable
 
 
@@ -19,7 +19,7 @@ class Scripted:
         self.events = events
         self.asked: list[tuple[str, Json]] = []
         self.shown: list[tuple[str, bool]] = []
-        self.expected: list[float | None] = []
+        self.expected: list[Json | None] = []
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         content = request.read()
@@ -33,7 +33,9 @@ class Scripted:
         return Chat(client, {"model": "toy"}, show or (lambda *piece: self.shown.append(piece)), self.expected.append)
 
 
-CREATED = {"type": "response.created", "response": {"id": "resp_1", "magnus": {"eta_s": 4.0}}}
+CREATED = {"type": "response.created", "response": {"id": "resp_1"}}
+LEFT = {"tokens_left": 40, "eta_s": 4.2}
+PROGRESS = {"type": "magnus.progress", "magnus": LEFT}
 THOUGHT = {"type": "response.reasoning_text.delta", "delta": "hm"}
 PIECES = [{"type": "response.output_text.delta", "delta": piece} for piece in ("a ", "lot")]
 
@@ -45,12 +47,12 @@ def ended(last: str = "completed", **fields: Any) -> Json:
 
 
 def test_an_answer_is_shown_as_it_comes_and_is_part_of_the_next_question() -> None:
-    service = Scripted(CREATED, THOUGHT, *PIECES, ended())
+    service = Scripted(CREATED, PROGRESS, THOUGHT, *PIECES, ended())
     chat = service.chat()
     said = chat.ask("how much?")
     assert said.startswith("2 tokens, 3 predicted; the first after ")
     assert service.shown == [("hm", True), ("\n\n", True), ("a ", False), ("lot", False)]
-    assert service.expected == [4.0]
+    assert service.expected == [LEFT, None]
     chat.ask("really?")
     assert [turn["content"] for turn in service.asked[1][1]["input"]] == ["how much?", "a lot", "really?"]
 
@@ -82,6 +84,24 @@ def test_an_interrupt_cancels_the_answer_on_the_server() -> None:
     with pytest.raises(KeyboardInterrupt):
         service.chat(interrupt).ask("how much?")
     assert [path for path, _ in service.asked] == ["/v1/responses", "/v1/responses/resp_1/cancel"]
+
+
+def test_a_terminal_shows_how_long_an_answer_still_takes_until_it_has_ended(capsys) -> None:
+    waiting = Waiting(terminal=True)
+    waiting.expect(LEFT)
+    waiting.begin()
+    waiting.expect({"tokens_left": 9, "eta_s": None})
+    waiting.expect(None)
+    line, *rest = capsys.readouterr().err.split(EMPTIED_LINE)[1:]
+    assert "about 40 tokens, 4 s left" in line
+    assert "".join(rest) == TITLE.format("about 9 tokens left") + TITLE.format("")
+    assert time_left({"tokens_left": None, "eta_s": None}) == ""
+
+    quiet = Waiting(terminal=False)
+    quiet.expect(LEFT)
+    quiet.begin()
+    quiet.expect(None)
+    assert capsys.readouterr().err == ""
 
 
 def test_commands_change_the_conversation_and_are_not_sent() -> None:

@@ -207,3 +207,18 @@ def test_one_row_that_is_led_beside_a_plain_one_leaves_the_plain_tokens_unchange
         bundled.pool[1].answer,
         bundled.pool[2].answer,
     )
+
+
+@pytest.mark.parametrize("leaf", ["leaf", "a"])  # behind and before `branch` in the order in which bytes are tried
+@pytest.mark.parametrize("nested", [3, 12, 25])
+def test_however_deep_a_recursion_is_a_quick_search_takes_the_way_out_of_it(nested, leaf):
+    schema = json.dumps(TREE).replace('"leaf"', f'"{leaf}"')
+    masks = masks_of_bundled()
+    matcher = compiled(JsonFormat(schema), masks._vocabulary)
+    begun = '{"kind": "branch", "left": ' * nested
+    matcher.consume_tokens(masks._vocabulary.tokenize_str(begun))
+    ending = masks._endings.short(matcher, thread_time() + 5)
+    assert ending is not None
+    text = begun + masks._vocabulary.decode_bytes(ending).decode()
+    jsonschema_rs.validator_for(json.loads(schema)).validate(json.loads(text))
+    assert text.count(f'"{leaf}"') <= nested + 4  # at least `nested` + 1: the walk may take a wrong way, once or so

@@ -68,6 +68,8 @@ def test_a_mark_behind_a_word_ends_a_sentence(text: str) -> None:
     assert ends_sentence(Letters(), [*map(ord, text)])
 
 
-@pytest.mark.parametrize("text", ["It costs 3.", "1.", "e.g.", "a word", "so,", "and:", "", "."])
-def test_a_number_a_letter_or_a_comma_ends_none(text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["It costs 3.", "1.", "e.g.", "See Dr.", "pears, etc.)", "a word", "so,", "and:", "", "."]
+)
+def test_a_number_a_letter_an_abbreviation_or_a_comma_ends_none(text: str) -> None:
     assert not ends_sentence(Letters(), [*map(ord, text)])

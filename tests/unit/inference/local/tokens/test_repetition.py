@@ -108,6 +108,21 @@ def test_rows_end_where_they_have_repeated_themselves_however_they_are_computed(
     assert ends(drain(engine)) == ends(found)
 
 
+def test_a_parked_row_leaves_with_its_tokens_and_goes_on_to_its_limit_as_background_work() -> None:
+    loaded, rows, unbound = looping()
+    [row, *_] = [row for row in rows if expected_end(row, unbound[row.id])]
+    stops = LoopStops(parks=True)
+    engine = Engine(loaded, AMPLE, EngineOptions(loop_stops=stops))
+    engine.insert([row])
+    parked = drain(engine)[row.id]
+    length = expected_end(row, unbound[row.id])
+    assert (parked.reason, parked.generated_ids) == ("parked", unbound[row.id][:length])
+    assert (stops.rows, stops.saved_tokens) == (1, 0)
+    engine.insert([replace(row, generated_ids=parked.generated_ids, tier="flex")])
+    assert drain(engine)[row.id].generated_ids == unbound[row.id]
+    assert stops.rows == 1
+
+
 @pytest.mark.parametrize(
     "options",
     [{"sampling": Sampling(ignore_eos=True)}, {"format": JsonFormat(pattern=r"(?s:.*)")}],

@@ -22,6 +22,7 @@ THINKS = AnswerForm(opening="<think>", closing="</think>")
 OPENED = THINKS.model_copy(update={"opened": True})
 SPECIAL = AnswerForm(opening="<user>", closing="<assistant>", opened=True)  # special tokens of this tokenizer
 CHANNELS = AnswerForm(channels=True)
+CHANNELS_MARK = "<|end|><|start|>assistant<|channel|>final<|message|>"
 
 
 def ids(text: str) -> list[int]:
@@ -196,3 +197,76 @@ def test_log_probabilities_are_those_of_the_forced_tokens() -> None:
     loaded, [row] = known("bundled").loaded, thinking_rows(1)
     [found], _ = Engine(loaded, AMPLE).run([replace(row, top_logprobs=1)])
     assert tuple(one.id for one in found.logprobs) == found.generated_ids
+
+
+@pytest.mark.parametrize(
+    ("form", "said", "ends"),
+    [
+        (OPENED, "cat dog", True),
+        (THINKS, "<think>cat dog", True),
+        (THINKS, "<think>", True),
+        (THINKS, "<thi", False),  # it has not begun to think
+        (THINKS, "It rains", False),
+        (OPENED, "cat</think>It rains", False),
+        (CHANNELS, "<|channel|>analysis<|message|>cat", True),
+        (CHANNELS, "<|channel|>final<|message|>cat", False),
+    ],
+)
+def test_an_end_of_the_answer_within_its_thinking_is_the_end_of_the_thinking(
+    form: AnswerForm, said: str, ends: bool
+) -> None:
+    generated, mark = ids(said), ids(CHANNELS_MARK if form.channels else "</think>")
+    budget = ThinkingBudget(form, 500, BYTES)
+    assert budget.forced_token(generated) is None
+    assert budget.instead_of_end(generated, len(generated) + len(mark)) is None  # no room for an answer
+    first = budget.instead_of_end(generated, len(generated) + len(mark) + 1)
+    assert first == (mark[0] if ends else None)
+    while ends and (forced := budget.forced_token(generated)) is not None:
+        generated.append(forced)
+    assert text_of(generated) == (said + text_of(mark) if ends else said)
+
+
+def ending_rows(count: int, limit: int = 200, most: int = 150) -> list[DecodingRequest]:
+    """Rows whose model ends its answer long before the thinking's budget."""
+    sampling = replace(GREEDY, thinking_token_budget=most)
+    pool = known("bundled").pool[:count]
+    return [one.sequence(str(n), limit, sampling=sampling, answer_form=OPENED) for n, one in enumerate(pool)]
+
+
+def test_a_model_that_ends_while_it_thinks_answers_behind_the_mark_however_its_row_is_computed() -> None:
+    loaded, mark, rows = known("bundled").loaded, ids("</think>"), ending_rows(4)
+    free = [replace(row, sampling=GREEDY) for row in rows]
+    unbound = {row.id: row.generated_ids for row in Engine(loaded, AMPLE).run(free)[0]}
+    plain = Engine(loaded, AMPLE)
+    plain.insert(rows)
+    expected = drain(plain)
+    for row in expected.values():
+        thought = unbound[row.id][:-1]
+        assert row.generated_ids[: len(thought) + len(mark)] == (*thought, *mark)
+        assert len(row.generated_ids) > len(thought) + len(mark)
+    assert ends({row.id: row for row in Engine(loaded, AMPLE).run(rows)[0]}) == ends(expected)
+    guessing = Engine(
+        loaded,
+        AMPLE,
+        EngineOptions(guessing=Foreseen([(*row.prompt_ids, *expected[row.id].generated_ids) for row in rows])),
+    )
+    guessing.insert(rows)
+    assert ends(drain(guessing)) == ends(expected)
+
+    for steps in range(len(unbound["0"]) - 3, len(expected["0"].generated_ids) - 1):  # also within the mark
+        engine = Engine(loaded, AMPLE)
+        engine.insert(rows[:1])
+        for _ in range(steps):
+            engine.step()
+        other = Engine(loaded, AMPLE)
+        other.insert([engine.preempt("0")])
+        assert drain(other)["0"].generated_ids == expected["0"].generated_ids
+
+
+def test_a_thought_ends_as_the_model_says_where_nothing_may_replace_its_end() -> None:
+    loaded, [row] = known("bundled").loaded, ending_rows(1)
+    [free], _ = Engine(loaded, AMPLE).run([replace(row, sampling=GREEDY)])
+    end, most = free.generated_ids[-1], len(free.generated_ids) + len(ids("</think>")) - 1
+    for asked in (replace(row, limit=most), replace(row, sampling=replace(row.sampling, stop_token_ids=(end,)))):
+        [found], _ = Engine(loaded, AMPLE).run([asked])
+        assert (found.generated_ids, found.reason) == (free.generated_ids, "eos")
