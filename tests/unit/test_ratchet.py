@@ -41,14 +41,14 @@ FIELDS: dict[type, int] = {
 }
 # requests: what generated their tokens, the claim of a predictor, which locks no row while it computes, and the stop
 # string that ended them, which a message must name; what equal requests share, whose answer one gets, and whether its
-# end is still to be told to them; what it counts against a limit of tokens, and whether
-# its prediction replaces that; jobs: their usage, and when their deletion began
-COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 53, StoredBatch: 29, BulkJob: 41}
+# end is still to be told to them; what it counts against limits of expected work;
+# jobs: their usage, and when their deletion began
+COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 52, StoredBatch: 29, BulkJob: 41}
 PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
-    # turns of tenants; figures of ended loops; off-peak hours and charges of expected tokens
-    "webapp": 7661,  # the id that clients of /v1/messages read; times only where a policy has some
+    # turns of tenants; figures of ended loops; off-peak hours and charges of expected work
+    "webapp": 7664,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
     "protocol": 5846,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
@@ -59,8 +59,8 @@ LINES = {
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
     # figures of ended loops; what `fusion` favours; a worker's time by its speed; the order of a
-    # queue, from which ETAs at submission follow; twins
-    "scheduling": 9173,
+    # queue, from which ETAs at submission follow; twins; the mean of a predicted length
+    "scheduling": 9185,
     "learning": 3556,
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
@@ -68,11 +68,11 @@ LINES = {
     # shortest way is looked for; budgets of thinking; loops; faults of architectures; indexers; GPT-Neo's window
     "inference": 13_158,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
-    # the removal of a tenant; which stop string ended an answer; charges of expected tokens
-    "models": 9565,
+    # the removal of a tenant; which stop string ended an answer; charges of expected work
+    "models": 9651,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
-    "cli": 6921,
+    "cli": 6928,
     "migrations": 358,  # triggers of charges and of deleted requests' twins
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes; shapes of load, paced workers and QLM's estimator
