@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
+from time import perf_counter
 
 import torch
 
@@ -19,6 +20,7 @@ from inference.engine_requests import DecodingRequest, FinishedRow, Generated, R
 from inference.local.batch_rows import BatchRow, new_row
 from inference.local.decode_steps import DecodeSteps
 from inference.local.engine_options import EngineOptions
+from inference.local.forward.step_graphs import SIZES
 from inference.local.joiners import Joiners
 from inference.local.kv.kv_cache import BudgetExceeded, KvCache
 from inference.local.kv.row_offload import OffloadedRows
@@ -129,6 +131,33 @@ class Engine:
         self._offload(row)
         self._remove(row)
         return replace(row.sequence, generated_ids=tuple(row.generated), logprobs=tuple(row.logprobs))
+
+    @torch.inference_mode()
+    def record_graphs(self, within_s: float) -> list[int]:
+        """Lets the device record its graphs of steps, the smallest first; returns the numbers of rows that have one.
+
+        Without it, the first step with each number of rows would wait for the recording. Begins none after `within_s`
+        seconds; returns [] on a device without graphs.
+        """
+        recorded, began, batch = list[int](), perf_counter(), self._batch
+        if not (self.loaded.repeats_passes and self.loaded.in_blocks):
+            return recorded
+        self._begin(in_blocks=True)
+        for size in SIZES:
+            if perf_counter() - began >= within_s or self._kv.needed_bytes([2] * size) > self.kv_budget_bytes:
+                break
+            try:
+                batch.join(self._new_rows([DecodingRequest(str(row), (0,), limit=2) for row in range(size)]))
+                batch.prefill(dict.fromkeys(range(size), 1))
+                batch.reserve()
+                batch.step({}, ())
+            except torch.OutOfMemoryError:  # the pass needs memory, too
+                batch.release_cache()
+                return []
+            recorded.append(size)
+            self._begin(in_blocks=True)
+        batch.ended.clear()
+        return recorded
 
     @property
     def max_positions(self) -> int:

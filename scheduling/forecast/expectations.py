@@ -155,6 +155,7 @@ class IntervalCalibration:
         self._open: dict[_Key, list[OpenForecast]] = {}
         self._opened_at = 0.0  # the instant at which the open forecasts were observed
         self._bands: dict[_Key, Band] = {}  # quantiles, cached until scores or levels change
+        self._nearest: dict[_Key, _Key] = {}  # the horizon whose scores count for each horizon, cached until `learn`
         self._outside: dict[Stage, tuple[float, float]] = {}  # the shares of scores below and above the interval
 
     def learn(self, stage: Stage, expected_s: float, spread: float, real_s: float, at: float) -> None:
@@ -169,6 +170,7 @@ class IntervalCalibration:
                 scores[-1].weight += 1
             while len(scores) > KEPT and scores[0].at < at - KEPT_S:
                 scores.popleft()
+        self._nearest.clear()
 
     def observe(self, stage: Stage, unanswered: Iterable[OpenForecast], now: float) -> None:
         """Replace the open forecasts of this stage by these, whose answers have not come by `now`."""
@@ -198,17 +200,22 @@ class IntervalCalibration:
         Errors of other horizons are of another kind: a delay of 0.1 s is a third of a short wait, and nothing of a long
         one. If no horizon has enough scores, those of all horizons count.
         """
-        every, (_, horizon) = _keys(stage, seconds)
+        own: _Key = stage, _horizon(seconds)
+        key = self._nearest.get(own)
+        if key is None:
+            key = self._nearest[own] = self._nearest_of(stage, _horizon(seconds))
+        band = self._bands.get(key)
+        if band is None:
+            band = self._bands[key] = self._quantiles(key)
+        return band
+
+    def _nearest_of(self, stage: Stage, horizon: int) -> _Key:
         distances = {
             key: abs(key[1] - horizon)
             for key, scores in self._scores.items()
             if key[0] == stage and key[1] is not None and len(scores) >= FEWEST
         }
-        key = min(distances, key=lambda one: distances[one], default=every)
-        band = self._bands.get(key)
-        if band is None:
-            band = self._bands[key] = self._quantiles(key)
-        return band
+        return min(distances, key=lambda one: distances[one], default=(stage, None))
 
     def _forget(self, stage: Stage) -> None:
         self._bands = {key: band for key, band in self._bands.items() if key[0] != stage}
@@ -226,7 +233,8 @@ class IntervalCalibration:
             since = scores[0].at
             cases = [Case(one.entered(since), one.score, True, one.weight) for one in scores]
             cases += [one.case(since - self._opened_at) for one in unanswered]
-            high = max(high, *period_quantiles(cases, (1 - above,), spread))
+            known, latest = period_quantiles(cases, (0.5, 1 - above), spread)
+            middle, high = max(middle, known), max(high, latest)
         return Band(low, middle, high)
 
 

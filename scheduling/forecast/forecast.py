@@ -183,22 +183,27 @@ class Forecast:
         }
 
 
-def expected_of_rows(work: PresentWork) -> Iterator[tuple[str, ExpectedAnswer]]:
+def expected_of_rows(work: PresentWork, slowness: float = 1.0) -> Iterator[tuple[str, ExpectedAnswer]]:
     """Yield each row's id and expected answer, for the worker's continuous batch at its present pace.
 
     A forecast is seconds old when the next one is complete. Running rows are therefore estimated anew for each
-    snapshot: the tokens still to come by their predictions, times the seconds of the batch's next iteration. Rows that
-    join and leave meanwhile cause errors, from which the intervals are learned.
+    snapshot: the tokens still to come by their predictions, times `slowness` times the seconds of the batch's next
+    iteration. Rows that join and leave meanwhile cause errors, from which the intervals are learned.
     """
     rows = work.worker.rows
     if not rows:
         return
-    step_s = next_step_s(work.worker, work.step_costs or work.worker.costs)
+    token_s = slowness * step_s_of(work)
     for row in rows:
         median = drawn_length(row.request, 0.5, row.generated)
         upper = max(median, drawn_length(row.request, COVERAGE, row.generated))
         spread = spread_of(log_spread(median, upper), 1.0)
-        yield row.request.id, ExpectedAnswer("running", 0.0, median * step_s, spread)
+        yield row.request.id, ExpectedAnswer("running", 0.0, median * token_s, spread)
+
+
+def step_s_of(work: PresentWork) -> float:
+    """Return the seconds of the next iteration of a worker's continuous batch, which has rows."""
+    return next_step_s(work.worker, work.step_costs or work.worker.costs)
 
 
 def next_step_s(worker: Worker, costs: ServingTime) -> float:

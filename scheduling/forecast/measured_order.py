@@ -1,14 +1,17 @@
 """Makes the order of a model's queue from its waiting requests, its workers, recent arrivals and the measured pace."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
 
 from scheduling.costs import Floats, Ints
-from scheduling.forecast.forecast_inputs import RecentArrivals
+from scheduling.forecast.expectations import spread_of
+from scheduling.forecast.forecast import ExpectedAnswer
+from scheduling.forecast.forecast_inputs import WINDOW_S, RecentArrivals
 from scheduling.forecast.queue_order import LEVELS, SHORTEST_S, Coming, Group, QueueOrder
+from scheduling.length_distributions import log_spread
 from scheduling.policies.fusion.delay_cost import (
     DelayedRequests,
     delay_coefficients,
@@ -20,7 +23,7 @@ from scheduling.policies.fusion.delay_cost import (
 )
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.priority_key import Favour
-from scheduling.policy import Worker
+from scheduling.policy import RunningRow, Worker
 from scheduling.request import PRIORITY_S, Request
 from scheduling.sharing.model_queue import WaitsBehind
 
@@ -32,6 +35,7 @@ SAMPLED = 1024
 # The pace is a moving average over these seconds in which something waited. Simulated under `baton` at 1.3 times
 # saturation, with a median response time of 68 s, ETAs erred by 7.8, 6.1 and 5.7 s with 20, 60 and 150 s.
 PACE_S = 60.0
+TOKEN_PACE_S = 20.0  # the seconds of a token are averaged over these: rows live shorter than queues; not tuned
 LONGEST_GAP_S = 5.0  # the planner was paused if its decisions are further apart; nothing is learned of such a gap
 PRIOR_S = 2.0  # the costs count as right for this many seconds of the average
 
@@ -43,6 +47,10 @@ class ServingPace:
         self._at = self._busy_s = 0.0
         self._served = np.zeros(4)  # work features
         self._left = 0  # the requests that waited after the last decision
+        self._waits_since: float | None = None  # since when requests have been waiting without a break
+        self._generated: Mapping[str, int] = {}  # the tokens of the rows at the last look, by request
+        self._looked_at = 0.0
+        self._gained_s = self._promised_s = 0.0
 
     def decided(self, assigned: Iterable[Request], left: int, now: float) -> None:
         """Count the requests of a decision at `now`, after which `left` requests wait."""
@@ -51,6 +59,36 @@ class ServingPace:
             self._busy_s = faded * self._busy_s + now - self._at
             self._served = faded * self._served + sum((np.array(work_features(one)) for one in assigned), np.zeros(4))
         self._at, self._left = now, left
+        if not left:
+            self._waits_since = None
+        elif self._waits_since is None:
+            self._waits_since = now
+
+    def looked(self, batches: Iterable[tuple[Sequence[RunningRow], float]], now: float) -> None:
+        """Compare the tokens that rows have gained since the last look with the seconds of their batch's iteration."""
+        passed_s = now - self._looked_at
+        faded = math.exp(-passed_s / TOKEN_PACE_S)
+        self._gained_s, self._promised_s = faded * self._gained_s, faded * self._promised_s
+        generated: dict[str, int] = {}
+        for rows, step_s in batches:
+            for row in rows:
+                generated[row.request.id] = row.generated
+                if row.request.id in self._generated and passed_s <= LONGEST_GAP_S:
+                    self._gained_s += passed_s
+                    self._promised_s += (row.generated - self._generated[row.request.id]) * step_s
+        self._generated, self._looked_at = generated, now
+
+    @property
+    def slowness(self) -> float:
+        """Return the seconds in which a row gains a token over those of an iteration: others' prefills take time."""
+        return (PRIOR_S + self._gained_s) / (PRIOR_S + self._promised_s)
+
+    def lasts_s(self, now: float) -> float:
+        """Return the seconds for which arrivals are expected to go on: as long as requests have been waiting.
+
+        At least the seconds over which the rate of arrivals was measured.
+        """
+        return max(WINDOW_S, 0.0 if self._waits_since is None else now - self._waits_since)
 
     def pace(self, work_s: Sequence[float] | Floats) -> float:
         """Return the seconds of work that are served a second, with these seconds for each feature."""
@@ -91,9 +129,7 @@ def queue_order(
         delayed = DelayedRequests((len(waiting) + int(fleet.size.sum())) * fleet.speed_share(), edges)
         delays = tuple(delay_coefficients(fleet, delayed, np.arange(len(fleet))).mean(axis=0).tolist())
         logs, recent_logs = (_log_delay(delays, some[:, 1], some[:, 2]) for some in (features, of_recent))
-        cached = features[:, 3].sum() / max(1.0, features[:, 2].sum())
-        ahead = np.array([(w.requests, w.prefill, w.remaining, w.remaining * cached) for _, w in sampled])
-        dues = arrived_s + favour.max_fcfs_ratio * (ahead.reshape(-1, 4) @ work_s + features[:, 2] * step_s)
+        dues = arrived_s + favour.max_fcfs_ratio * _fcfs_s(sampled, features, work_s, step_s)
     by_level_s = arrived_s - PRIORITY_S * np.array([one.level for one in requests])
     coming_s = arrivals_per_s / max(1, len(recent)) * of_recent @ work_s
     return QueueOrder(
@@ -116,7 +152,41 @@ def queue_order(
         delay_s=delays,
         due_ratio=favour.max_fcfs_ratio if favour else 1.0,
         overtaking=favour.overtaking if favour else 1.0,
+        lasts_s=pace.lasts_s(now),
     )
+
+
+def expected_by_order(order: QueueOrder, waiting: Sequence[WaitsBehind], now: float) -> dict[str, ExpectedAnswer]:
+    """Return the expected answer of each of these waiting requests by its own place in the order."""
+    if not waiting:
+        return {}
+    requests = [one.request for one in waiting]
+    features = _features(requests)
+    arrived_s = np.array([one.arrived_at for one in requests]) - now
+    log_delay, due_s = np.zeros(len(requests)), np.full(len(requests), NEVER_S)
+    if order.delay_s:
+        log_delay = _log_delay(order.delay_s, features[:, 1], features[:, 2])
+        due_s = arrived_s + order.due_ratio * _fcfs_s(waiting, features, order.work_s, order.token_s)
+    by_level_s = arrived_s - PRIORITY_S * np.array([one.level for one in requests])
+    starts_s = order.served_at(by_level_s, log_delay, due_s)
+    alone_s = order.alone_s(features[:, 1], features[:, 2])
+    return {
+        one.id: ExpectedAnswer("waiting", start_s, start_s + own_s, _spread(one, own_s / (start_s + own_s)))
+        for one, start_s, own_s in zip(requests, starts_s.tolist(), alone_s.tolist(), strict=True)
+    }
+
+
+def _spread(request: Request, service_share: float) -> float:
+    return spread_of(log_spread(request.remaining, request.remaining_upper), service_share)
+
+
+def _fcfs_s(
+    waiting: Sequence[WaitsBehind], features: Floats, work_s: Sequence[float] | Floats, token_s: float
+) -> Floats:
+    """Return the response times of waiting requests with these work features under first come, first served."""
+    cached = features[:, 3].sum() / max(1.0, features[:, 2].sum())
+    ahead = np.array([(w.requests, w.prefill, w.remaining, w.remaining * cached) for _, w in waiting]).reshape(-1, 4)
+    return np.asarray(ahead @ np.asarray(work_s) + features[:, 2] * token_s, np.float64)
 
 
 def _joining_share(fleet: FleetArrays, coming: Floats, arrivals_per_s: float) -> float:

@@ -4,14 +4,15 @@ Work is measured in seconds of the whole fleet, by the learned costs. A request 
 served first: the arrival, less the worth of its level, and under `fusion` plus `scale_s` times the logarithm of the
 delay that it causes. A new request waits until the work before its own key is served at the measured pace. That work
 grows by requests that become due and by later arrivals whose keys are smaller still, until the new request is due
-itself (see `scheduling.policies.fusion.priority_key`). Policies without such a key count as first come, first served:
-the errors of earlier forecasts correct them.
+itself (see `scheduling.policies.fusion.priority_key`). Nobody knows how long arrivals will go on: they are expected to
+last as long as requests have been waiting without a break (Gott's rule). Policies without such a key count as first
+come, first served: the errors of earlier forecasts correct them.
 """
 
 import math
 from dataclasses import dataclass
 from operator import mul
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,7 +22,10 @@ from scheduling.request import PRIORITY_S
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of a group's instants; so 16 groups make 64 stretches between quantiles
 LATEST = 3.0  # the ratio of due requests, 2, and as much again as everything that waits for those that are due before
 SHORTEST_S = 1e-9  # keys take a logarithm, and stretches are divided by their length, so neither may be 0
+FOREVER_S = 1e9  # 31 years
 ROUNDS = 40  # the wait converges from below; each round adds what came in the round before
+
+Amount = TypeVar("Amount", float, Floats)
 
 
 class Group(NamedTuple):
@@ -59,6 +63,7 @@ class QueueOrder:
     delay_s: tuple[float, ...] = ()  # the delay for a unit of each delay feature; empty: keys are arrivals
     due_ratio: float = 1.0  # with delays, a request is due after this many times what waits at its arrival
     overtaking: float = 1.0  # `scale_s` as a multiple of the time in which all waiting work is served
+    lasts_s: float = FOREVER_S  # seconds for which arrivals are expected to go on
 
     def response_s(self, length: int, tokens: float, level: int = 0, age_s: float = 0.0) -> float:
         """Return the expected seconds to the answer of a request that comes `age_s` after the instant of the order."""
@@ -67,9 +72,12 @@ class QueueOrder:
             features = (1.0, length, tokens, tokens**2 / 2, tokens * length)
             log_delay = math.log(max(SHORTEST_S, sum(map(mul, self.delay_s, features))))
             due_s = age_s + self.due_ratio * (sum(group.work_s for group in self.waiting) + alone_s)
-        served_at = self._served_at(age_s - PRIORITY_S * level, log_delay, age_s, due_s)
-        prefill_s = self.work_s[0] + length * self.work_s[1]
-        return max(0.0, served_at - age_s) + prefill_s + alone_s
+        keys = (np.array([one]) for one in (age_s - PRIORITY_S * level, log_delay, due_s))
+        return max(0.0, float(self.served_at(*keys)[0]) - age_s) + self.alone_s(length, tokens)
+
+    def alone_s(self, length: Amount, tokens: Amount) -> Amount:
+        """Return the seconds from the beginning of a request's service to its answer, element by element."""
+        return self.work_s[0] + length * self.work_s[1] + tokens * self.token_s
 
     def latest_s(self, seconds: float) -> float:
         """Return the upper bound of an interval around this response time.
@@ -78,29 +86,37 @@ class QueueOrder:
         """
         return LATEST * max(seconds, sum(group.work_s for group in self.waiting) / self.pace)
 
-    def _served_at(self, arrived_s: float, log_delay: float, age_s: float, due_s: float) -> float:
-        """Return when a request is served; `arrived_s` is its arrival less the worth of its level."""
+    def served_at(self, arrived_s: Floats, log_delay: Floats, due_s: Floats) -> Floats:
+        """Return when each request is served; `arrived_s` is its arrival less the worth of its level, (requests,)."""
         logs, works, *instants = (np.array([group[column] for group in self.waiting]) for column in range(4))
         arrivals, dues = (each.reshape(-1, len(LEVELS)) for each in instants)
         coming_logs, coming_s = (np.array([one[column] for one in self.coming]) for column in (0, 1))
-        drain_s, grows_s = float(works.sum()), float(coming_s.sum()) - self.pace
-        at = 0.0
+        drain_s, comes_s = float(works.sum()), float(coming_s.sum())
+        at = np.zeros(len(arrived_s))
         for _ in range(ROUNDS):
-            until = min(at, due_s)
+            until = np.minimum(at, due_s)
+            arrives_until = np.minimum(until, self.lasts_s)
             # A request goes first if the logarithm of its delay makes up for its later arrival. The logarithm counts
             # by the work that waits, which grows or shrinks meanwhile.
-            scale_s = max(SHORTEST_S, self.overtaking * (drain_s + grows_s * until)) if self.delay_s else 0.0
-            earlier = _share_below(arrivals, arrived_s + scale_s * (log_delay - logs))
-            due = _share_below(dues, np.full(len(dues), until))
-            came_s = np.clip(arrived_s + scale_s * (log_delay - coming_logs), 0.0, until)
-            before_s = float(works @ (earlier + due - earlier * due) + coming_s @ came_s)
-            at, last = max(at, before_s / self.pace), at
-            if at - last <= 0.001 * at:
+            left_s = drain_s + comes_s * arrives_until - self.pace * until
+            scale_s = np.maximum(SHORTEST_S, (self.overtaking if self.delay_s else 0.0) * left_s)[:, None]
+            earlier = _share_below(arrivals, arrived_s[:, None] + scale_s * (log_delay[:, None] - logs))
+            due = _share_below(dues, until[:, None])
+            came_s = np.clip(
+                arrived_s[:, None] + scale_s * (log_delay[:, None] - coming_logs), 0.0, arrives_until[:, None]
+            )
+            before_s = (earlier + due - earlier * due) @ works + came_s @ coming_s
+            at, last = np.maximum(at, before_s / self.pace), at
+            if (at - last <= 0.001 * at).all():
                 break
-        return max(self.starts_in_s, at)
+        return np.maximum(self.starts_in_s, at)
 
 
 def _share_below(quantiles: Floats, limits: Floats) -> Floats:
-    """Return the share of each group below its limit, by the group's quantiles at LEVELS, (groups, levels)."""
+    """Return the share of each group below each request's limit, (requests, groups), by its quantiles at LEVELS.
+
+    Quantiles are (groups, levels), limits (requests, groups) or (requests, 1).
+    """
     steps = np.maximum(np.diff(quantiles), SHORTEST_S)
-    return np.asarray(np.clip((limits[:, None] - quantiles[:, :-1]) / steps, 0.0, 1.0).mean(axis=1), np.float64)
+    shares = np.clip((limits[:, :, None] - quantiles[:, :-1]) / steps, 0.0, 1.0)
+    return np.asarray(shares.mean(axis=2), np.float64)

@@ -1,4 +1,9 @@
-"""Computes forecasts beside the planner's decisions, one after the other, in pieces, in 3 % of the planner's time."""
+"""Computes forecasts of waiting and running requests for the planner's snapshots, and learns from their errors.
+
+Where rows join and leave, a waiting request is expected by its own place in the order of the queue, anew for each
+snapshot. Where batches run to completion, the policy is simulated beside the planner's decisions, one forecast after
+the other, in pieces, in 3 % of the planner's time.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,10 +13,10 @@ from time import thread_time
 
 from models.planning.planner_requests import QueuedRequest
 from models.planning.queue_snapshot import AnswerForecast, ModelForecast, ModelForecasts
-from scheduling.forecast.expectations import Expectation, IntervalCalibration, Stage
-from scheduling.forecast.forecast import ExpectedAnswer, Forecast, PresentWork, expected_of_rows
+from scheduling.forecast.expectations import Expectation, IntervalCalibration, OpenForecast, Stage
+from scheduling.forecast.forecast import ExpectedAnswer, Forecast, PresentWork, expected_of_rows, step_s_of
 from scheduling.forecast.forecast_inputs import RecentArrivals, copy_of
-from scheduling.forecast.measured_order import ServingPace, queue_order
+from scheduling.forecast.measured_order import ServingPace, expected_by_order, queue_order
 from scheduling.forecast.queue_order import QueueOrder
 from scheduling.policies.fusion.priority_key import Favour
 from scheduling.policy import Assignment, Policy
@@ -33,9 +38,12 @@ MOST_S = 1.0
 # others have arrived and overtaken meanwhile. As long as two snapshots are apart; not tuned.
 FRESH_S = 1.0
 MOST_WAITING = 1000  # requests at the front of the queue that a forecast names; others get a common expectation
-# At most MOST_JUDGED forecasts of a request are compared with its answer, each kept once the request has waited LONGER
-# times as long as at the one before. Otherwise a long job would count as often as it was forecast. Not tuned.
+# At most MOST_JUDGED forecasts of a request in each stage are compared with its answer, each kept once the stage has
+# lasted LONGER times as long as at the one before. Otherwise a long job would count as often as it was forecast. Not
+# tuned.
 MOST_JUDGED, LONGER = 3, 2.0
+MOST_BEHIND = 64  # of the requests that a forecast does not name, this many tell their common expectation; not tuned
+MOST_OBSERVED = 250  # forecasts without an answer are represented by at most this many, which take a millisecond
 MOST_REMEMBERED = 4000  # forecasts are kept for at most this many requests without an answer
 
 # Returns the instants at which requests were answered, by id; None for a request that failed or was cancelled. Leaves
@@ -103,6 +111,8 @@ class _ModelState:
     calibration: IntervalCalibration = field(default_factory=IntervalCalibration)
     made: dict[str, list[_Made]] = field(default_factory=dict)
     running: dict[str, ExpectedAnswer] = field(default_factory=dict)  # answers of rows that ran at the last snapshot
+    waiting: Collection[str] = ()  # the requests expected at the last snapshot by their places in the order
+    learned: bool = True  # whether errors of forecasts were read since the last snapshot
     concluded: _Concluded | None = None  # the last complete forecast
     begun: int = 0
     due_at: float = 0.0
@@ -146,7 +156,7 @@ class Forecasts:
         due = [
             (state.due_at, model, policy)
             for model, policy in policies
-            if (state := self._state_of(model)).due_at <= now
+            if policy.mode != "continuous" and (state := self._state_of(model)).due_at <= now
         ]
         if not due:
             return
@@ -166,7 +176,12 @@ class Forecasts:
         self._spend(self._clock() - began)
 
     def advance(self, ends_of: EndsOf, now: float) -> None:
-        """Continues the forecast while the share of time allows; once it is complete, learns from earlier forecasts."""
+        """Continues the forecast while the share of time allows; learns from forecasts whose answers have come."""
+        for state in self._models.values():
+            if not state.learned:
+                _learn(ends_of, state, state.waiting)
+                _observe(state, now)
+                state.learned = True
         playing, left_s = self._in_progress, self._left_s(now)
         if playing is None or left_s <= 0:
             return
@@ -184,7 +199,7 @@ class Forecasts:
         described = {}
         for model in dict.fromkeys([*self._models, *work]):
             state = self._state_of(model)
-            state.running = {name: answer for one in work.get(model, ()) for name, answer in expected_of_rows(one)}
+            state.running = _expected_of_rows(state, work.get(model, ()), now)
             queue = queues.get(model, ModelQueueView())
             order = _order(state, queue, work.get(model, ()), now)
             if state.running or state.concluded or order:
@@ -221,6 +236,13 @@ class Forecasts:
         state.concluded = _Concluded(began_at, waiting, running)
 
 
+def _expected_of_rows(state: _ModelState, work: Sequence[PresentWork], now: float) -> dict[str, ExpectedAnswer]:
+    """Returns the expected answers of running rows at the pace at which rows have lately gained tokens."""
+    busy = [one for one in work if one.worker.rows]
+    state.pace.looked(((one.worker.rows, step_s_of(one)) for one in busy), now)
+    return {name: answer for one in busy for name, answer in expected_of_rows(one, state.pace.slowness)}
+
+
 def _order(state: _ModelState, queue: ModelQueueView, work: Sequence[PresentWork], now: float) -> QueueOrder | None:
     """Returns the order of a model's queue; None without a worker, or if iterations take no time by its costs."""
     if not work:
@@ -240,11 +262,9 @@ def _order(state: _ModelState, queue: ModelQueueView, work: Sequence[PresentWork
 def _described(state: _ModelState, queue: ModelQueueView, order: QueueOrder | None, now: float) -> ModelForecast:
     """Returns the last forecast for the requests that wait and run now; running rows are forecast by their progress."""
     last = state.concluded
-    jobs: dict[str, AnswerForecast] = {}
-    for name, answer in state.running.items():
-        told = state.calibration.around("running", answer.seconds, answer.spread)
-        _remember(state.made, name, _Made("running", now, answer.seconds, answer.spread, told))
-        jobs[name] = _job(None, told)
+    jobs = {name: _job(None, _told(state, name, answer, now)) for name, answer in state.running.items()}
+    if queue.joins:
+        return _described_by_order(state, queue, order, jobs, now)
     if last is None:
         return ModelForecast(at=now, order=order, jobs=jobs)
     for name, expected in last.running.items():
@@ -261,12 +281,43 @@ def _described(state: _ModelState, queue: ModelQueueView, order: QueueOrder | No
     )
 
 
+def _described_by_order(
+    state: _ModelState, queue: ModelQueueView, order: QueueOrder | None, jobs: dict[str, AnswerForecast], now: float
+) -> ModelForecast:
+    """Returns a forecast in which each waiting request is expected by its own place in the order of the queue."""
+    state.waiting, state.learned = (), False
+    if order is None:
+        return ModelForecast(at=now, jobs=jobs)
+    others = {one.request.id: one for one in queue.waiting}
+    places = {name: place for place, name in enumerate(queue.front, start=1) if name in others}
+    expected = expected_by_order(order, [others.pop(name) for name in places], now)
+    state.waiting = expected.keys()
+    jobs |= {name: _job(places[name], _told(state, name, answer, now)) for name, answer in expected.items()}
+    behind = expected_by_order(order, _some(others.values(), MOST_BEHIND), now)
+    middle = sorted(behind.values(), key=lambda one: one.seconds)[len(behind) // 2 : len(behind) // 2 + 1]
+    told = [state.calibration.around(one.stage, one.seconds, one.spread) for one in middle]
+    return ModelForecast(at=now, order=order, jobs=jobs, behind=_job(None, told[0]) if told else None)
+
+
+def _some(every: Collection[WaitsBehind], most: int) -> list[WaitsBehind]:
+    return list(islice(every, 0, None, 1 + len(every) // most))
+
+
+def _told(state: _ModelState, name: str, answer: ExpectedAnswer, now: float) -> Expectation:
+    """Returns the corrected forecast, which is remembered until the answer comes."""
+    told = state.calibration.around(answer.stage, answer.seconds, answer.spread)
+    _remember(state.made, name, _Made(answer.stage, now, answer.seconds, answer.spread, told))
+    while len(state.made) > MOST_REMEMBERED:
+        del state.made[next(iter(state.made))]
+    return told
+
+
 def _job(place: int | None, expected: Expectation) -> AnswerForecast:
     low_s, high_s = (None if end is None else round(end, 3) for end in expected.told_s)
     return AnswerForecast(place, round(expected.seconds, 3), low_s, high_s)
 
 
-def _learn(ends_of: EndsOf, state: _ModelState, expected: Mapping[str, ExpectedAnswer]) -> None:
+def _learn(ends_of: EndsOf, state: _ModelState, expected: Collection[str]) -> None:
     """Learns from the errors of the forecasts of requests that have ended."""
     gone = [request_id for request_id in state.made if request_id not in expected and request_id not in state.running]
     ends = ends_of(gone) if gone else {}
@@ -282,10 +333,19 @@ def _learn(ends_of: EndsOf, state: _ModelState, expected: Mapping[str, ExpectedA
                 state.calibration.judge(made.stage, before, not before and not after, after)
 
 
+def _observe(state: _ModelState, now: float) -> None:
+    """Counts forecasts without an answer, because the errors of those that have one are the errors of early answers."""
+    waiting = [made[0] for name in state.waiting if (made := state.made.get(name))]
+    sample = waiting[:: 1 + len(waiting) // MOST_OBSERVED]
+    weight = len(waiting) / max(1, len(sample))
+    opened = (OpenForecast(one.expected_s, one.spread, now - one.at, weight) for one in sample)
+    state.calibration.observe("waiting", opened, now)
+
+
 def _remember(made: dict[str, list[_Made]], request_id: str, forecast: _Made) -> None:
-    """Keeps a forecast for comparison with the answer if the wait is LONGER times that at the last kept forecast."""
+    """Keeps a forecast for comparison with the answer if its stage has lasted LONGER times as long as at the last."""
     kept = made.setdefault(request_id, [])
-    waited_s = forecast.at - kept[0].at if kept else 0.0
-    longer = not kept or waited_s >= LONGER * (kept[-1].at - kept[0].at) + EVERY_S
-    if (longer or kept[-1].stage != forecast.stage) and len(kept) < MOST_JUDGED:
+    of_stage = [one.at for one in kept if one.stage == forecast.stage]
+    longer = not of_stage or forecast.at - of_stage[0] >= LONGER * (of_stage[-1] - of_stage[0]) + EVERY_S
+    if longer and len(of_stage) < MOST_JUDGED:
         kept.append(forecast)

@@ -40,6 +40,8 @@ from tasks.serving.worker_process import heartbeat_of, in_a_thread_that_ends, pr
 # A starting worker measures its prefills and decode steps for at most this long. A longer time delays its first batch,
 # and learned curves replace the measured ones within seconds of traffic. Not tuned.
 PROFILE_WITHIN_S = 5.0
+# A starting worker lets a device record graphs for at most this long; later steps record what is missing. Not tuned.
+RECORD_WITHIN_S = 5.0
 # Curves with four coefficients each are fitted to at least this many measured batches. With fewer, as on a device with
 # little memory, the curves would be meaningless.
 FEWEST_MEASURED = 3
@@ -168,20 +170,17 @@ class LocalModels:
         # as published, batches are planned for Θ; the rest of the memory is for rows that outgrow their predictions
         published = settings.parameters.magnus == "published"
         engine_bytes = int(memory.theta_bytes / GPU_SHARE) if published else memory.theta_bytes
+        options = EngineOptions(
+            step_log=known.steps,
+            prefill_tokens=settings.parameters.prefill_tokens,
+            thread_trials=known.thread_trials,
+            probe=probe,
+            prefix_cache=settings.parameters.prefix_cache,
+            guessing=known.guessing,
+            loop_stops=self._loop_stops if settings.parameters.loops == "stop" else None,
+        )
         return ServedModel(
-            lambda: Engine(
-                loaded,
-                engine_bytes,
-                EngineOptions(
-                    step_log=known.steps,
-                    prefill_tokens=settings.parameters.prefill_tokens,
-                    thread_trials=known.thread_trials,
-                    probe=probe,
-                    prefix_cache=settings.parameters.prefix_cache,
-                    guessing=known.guessing,
-                    loop_stops=self._loop_stops if settings.parameters.loops == "stop" else None,
-                ),
-            ),
+            lambda: _new_engine(loaded, engine_bytes, options),
             load_prompt_format(self._models[model]),
             facts,
             report=lambda: WorkerReport(
@@ -195,6 +194,13 @@ class LocalModels:
             ),
             prepare_format=loaded.format_masks.prepare if loaded.format_masks else take_any_format,
         )
+
+
+def _new_engine(loaded: LoadedModel, kv_budget_bytes: int, options: EngineOptions) -> Engine:
+    engine, began = Engine(loaded, kv_budget_bytes, options), perf_counter()
+    if recorded := engine.record_graphs(RECORD_WITHIN_S):
+        log.info("graphs recorded", rows=recorded, seconds=round(perf_counter() - began, 2))
+    return engine
 
 
 def _measured(loaded: LoadedModel, memory: KvMemory, guess_tokens: int) -> MeasuredModel:

@@ -54,19 +54,22 @@ LINES = {
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
     # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue; off-peak hours
-    "tasks": 5674,
+    # half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows
+    "tasks": 5740,
     "processes": 1562,  # the script that starts a child lies here: the trainer lowers its priority with it
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
     # figures of ended loops; what `fusion` favours; a worker's time by its speed; the order of a
-    # queue, from which ETAs at submission follow; twins; the mean of a predicted length
-    "scheduling": 9185,
+    # queue, from which ETAs at submission follow; twins; the mean of a predicted length;
+    # half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows
+    "scheduling": 9289,
     "learning": 3556,
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
     # decoders saved alone; distances counted from the longest row; answers in a format are led to their end, whose
-    # shortest way is looked for; budgets of thinking; loops; faults of architectures; indexers; GPT-Neo's window
-    "inference": 13_158,
+    # shortest way is looked for; budgets of thinking; loops; faults of architectures; indexers; GPT-Neo's window;
+    # graphs are recorded before the first request
+    "inference": 13_189,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer; charges of expected work
     "models": 9651,

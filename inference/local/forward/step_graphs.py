@@ -9,6 +9,7 @@ Numbers of tokens are rounded up, so that few graphs serve all of them. The toke
 write no page, and their results are never read.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
@@ -19,6 +20,8 @@ from inference.local.kv.kv_cache import KvCache
 
 # The most tokens of a pass that is repeated: with more, the device computes longer than the host launches. Not tuned.
 MOST_TOKENS = 256
+# Two numbers of tokens for each power of two. More graphs would add fewer tokens, and take longer to record.
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, MOST_TOKENS)
 NO_POSITION = -1
 
 States = tuple[Tensor, Tensor]
@@ -77,9 +80,8 @@ class StepGraphs:
 
 
 def rounded(tokens: int) -> int:
-    """Returns how many tokens the smallest graph for this many tokens has: 1, 2, 3, 4, 6, 8, 12, 16, 24, ..."""
-    power = 1 << (tokens - 1).bit_length()
-    return power * 3 // 4 if 4 * tokens <= 3 * power else power
+    """Returns how many tokens the smallest graph for this many tokens has."""
+    return SIZES[bisect_left(SIZES, tokens)]
 
 
 def _fill(memory: PassInputs, given: PassInputs) -> None:

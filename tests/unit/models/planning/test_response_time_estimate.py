@@ -140,7 +140,8 @@ def test_requests_that_wait_for_long_raise_the_upper_end_of_an_interval() -> Non
     assert warned is not None
     assert (quickly.high_s or 9.0) < 2.0
     assert (warned.high_s or 0.0) > 2.5
-    assert [warned.low_s, warned.eta_s] == pytest.approx([quickly.low_s, quickly.eta_s])
+    assert warned.low_s == quickly.low_s
+    assert quickly.eta_s < warned.eta_s < 1.1 * quickly.eta_s  # a sixth of the requests has no answer yet
 
 
 def test_an_interval_never_reaches_further_than_what_waits_explains() -> None:

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 from scheduling.costs import ServingCurves
-from scheduling.forecast.forecast_inputs import RecentArrivals
-from scheduling.forecast.measured_order import GROUPS, SAMPLED, ServingPace, queue_order
+from scheduling.forecast.forecast_inputs import WINDOW_S, RecentArrivals
+from scheduling.forecast.measured_order import GROUPS, SAMPLED, ServingPace, expected_by_order, queue_order
 from scheduling.forecast.queue_order import LATEST, ROUNDS, Coming, Group, QueueOrder
 from scheduling.policies.fusion.priority_key import FAVOURS
 from scheduling.request import PRIORITY_S, Request
 from scheduling.sharing.background.deadlines import Work
 from scheduling.sharing.model_queue import WaitsBehind
-from tests.unit.scheduling.scheduling_builders import a_request, a_worker
+from tests.unit.scheduling.scheduling_builders import a_request, a_row, a_worker
 
 NOW = 1.7e9
 # A token takes 10 ms of a worker of its own, and nothing else takes time: work is proportional to the answer.
@@ -81,6 +81,40 @@ def test_shorter_arrivals_delay_a_request_until_it_is_due() -> None:
     assert 12.0 < busy.response_s(1, 100) < 20.0
     assert flooded.response_s(1, 100) == pytest.approx(10.0 + 5 * 20.0)  # it is due after twice the 10 s
     assert busy.response_s(1, 1) == pytest.approx(0.0)  # its own delay is the shortest
+
+
+def test_arrivals_are_expected_to_last_as_long_as_requests_have_been_waiting() -> None:
+    waiting = (Group(1.0, 10.0, (-1.0,) * 5, (1e9,) * 5),)
+    endless = QueueOrder(
+        (0.0, 0.0, 0.1, 0.0), 0.0, 1.0, waiting=waiting, coming=(Coming(0.0, 5.0),), delay_s=BY_TOKENS, due_ratio=2.0
+    )
+    assert replace(endless, lasts_s=4.0).response_s(1, 100) == pytest.approx(10.0 + 5 * 4.0)
+    pace = ServingPace()
+    pace.decided([], 3, NOW)
+    pace.decided([], 3, NOW + 100)
+    assert pace.lasts_s(NOW + 100) == 100.0
+    pace.decided([], 0, NOW + 101)
+    assert pace.lasts_s(NOW + 102) == WINDOW_S  # nothing waited: as long as the rate was measured
+
+
+def test_a_waiting_request_is_expected_by_its_own_arrival_and_length() -> None:
+    long = [a_request(f"50-0-{n}", NOW - 1 - n, predicted=50) for n in range(20)]
+    waiting = [WaitsBehind(one, Work()) for one in (*long, *some_requests(1, 5, ago_s=0.0))]
+    requests = [one.request for one in waiting]
+    expected = expected_by_order(order_of(requests, favour=None), waiting, NOW)
+    assert expected["50-0-19"].starts_in_s == pytest.approx(0.0)  # the oldest
+    assert expected["50-0-9"].starts_in_s == pytest.approx(5.0, rel=0.05)
+    assert expected["5-0-0"].starts_in_s == pytest.approx(10.0, rel=0.05)  # 20 requests of 50 tokens, 10 ms each
+    by_delay = expected_by_order(order_of(requests), waiting, NOW)
+    assert by_delay["5-0-0"].seconds < by_delay["50-0-0"].seconds
+
+
+def test_rows_are_as_slow_as_they_have_lately_been() -> None:
+    pace = ServingPace()
+    assert pace.slowness == 1.0
+    for look in range(200):  # an iteration takes 0.1 s, and a row gains a token in 0.2 s
+        pace.looked([([a_row("r", generated=10 + 5 * look, predicted=2000, limit=4000)], 0.1)], NOW + look)
+    assert pace.slowness == pytest.approx(2.0, rel=0.1)
 
 
 def test_arrivals_that_nearly_fill_the_pace_are_followed_for_a_bounded_number_of_rounds() -> None:

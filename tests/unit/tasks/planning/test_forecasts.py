@@ -14,7 +14,7 @@ from scheduling.policy import RunningRow, Worker
 from scheduling.request import Request
 from scheduling.sharing.background.deadlines import Work
 from scheduling.sharing.model_queue import WaitsBehind
-from scheduling.sharing.policy_factory import PolicySettings
+from scheduling.sharing.policy_factory import PolicySettings, favour_of
 from tasks.planning.forecasts import FRESH_S, SAVED_S, SHARE, Forecasts, ModelQueueView
 from tasks.planning.policies_by_model import PoliciesByModel
 from tests.unit.scheduling.scheduling_builders import FLAT, a_memory, a_request
@@ -35,8 +35,8 @@ def worker(*rows: RunningRow) -> Worker:
     return Worker("w", a_memory(2_000), FLAT, rows, model="small")
 
 
-def planner_with(requests: Sequence[Request]) -> PoliciesByModel:
-    policies = PoliciesByModel("fusion", PolicySettings())
+def planner_with(requests: Sequence[Request], policy: str = "magnus") -> PoliciesByModel:
+    policies = PoliciesByModel(policy, PolicySettings())
     policies.feed([queued(request) for request in requests], NOW)
     return policies
 
@@ -54,12 +54,18 @@ def a_clock(step_s: float) -> Any:
     return lambda: next(instants)
 
 
+def view(names: Sequence[str], waiting: Sequence[Request], policy: str = "magnus") -> ModelQueueView:
+    behind = [WaitsBehind(one, Work()) for one in waiting]
+    return ModelQueueView(names, behind, joins=policy == "fusion", favour=favour_of(policy, PolicySettings()))
+
+
+@pytest.mark.parametrize("policy", ["fusion", "magnus"])
 @pytest.mark.parametrize("errors", [0, FEWEST])
 def test_running_and_waiting_requests_are_published_with_positions_etas_and_intervals_that_rest_on_errors(
-    errors: int,
+    errors: int, policy: str
 ) -> None:
     requests = [a_request(f"r{n}", at=NOW - 1, predicted=10, upper=20) for n in range(3)]
-    forecasts, policies = Forecasts(a_clock(0.0)), planner_with(requests)
+    forecasts, policies = Forecasts(a_clock(0.0)), planner_with(requests, policy)
     for number in range(errors):
         for stage in get_args(Stage):
             forecasts._state_of("small").calibration.learn(stage, 1.0, 0.5, 1 + number / 40, NOW)
@@ -68,7 +74,7 @@ def test_running_and_waiting_requests_are_published_with_positions_etas_and_inte
     forecasts.begin(policies, lambda: {"small": [PresentWork(worker(row))]}, NOW)
     forecasts.advance(no_ends, NOW)
     published = forecasts.described(
-        {"small": [PresentWork(worker(row))]}, {"small": ModelQueueView(["r0", "r1", "r2"])}, NOW
+        {"small": [PresentWork(worker(row))]}, {"small": view(["r0", "r1", "r2"], requests, policy)}, NOW
     ).of_models["small"]
     assert published.at == NOW
     assert published.order is not None
@@ -148,7 +154,7 @@ def test_an_old_forecast_tells_when_a_place_in_the_queue_has_its_turn_whoever_ha
     forecasts.advance(no_ends, NOW)
 
     def told(order: list[str], now: float) -> dict[str, list[Any]]:
-        jobs = forecasts.described(work, {"small": ModelQueueView(order)}, now).of_models["small"].jobs
+        jobs = forecasts.described(work, {"small": view(order, [])}, now).of_models["small"].jobs
         return {name: list(job[:2]) for name, job in jobs.items()}
 
     fresh = told(["r0", "r1", "r2"], NOW)
@@ -156,7 +162,36 @@ def test_an_old_forecast_tells_when_a_place_in_the_queue_has_its_turn_whoever_ha
     old = told(["new", "r2", "r1", "r0"], NOW + FRESH_S + 1)
     assert [old[name] for name in ("new", "r2", "r1")] == [fresh[name] for name in ("r0", "r1", "r2")]
     assert old["r0"] == [4, pytest.approx(fresh["r2"][1] * 4 / 3, abs=0.001)]
-    waiting = [WaitsBehind(a_request(f"w{n}"), Work()) for n in range(9)]
-    behind = forecasts.described(work, {"small": ModelQueueView(["r0"], waiting)}, NOW).of_models["small"].behind
+    waiting = [a_request(f"w{n}") for n in range(9)]
+    behind = forecasts.described(work, {"small": view(["r0"], waiting)}, NOW).of_models["small"].behind
     assert behind is not None
     assert behind.seconds == pytest.approx(fresh["r2"][1] * 5 / 3, abs=0.001)  # the middle of places 2 to 9
+
+
+def test_where_rows_join_a_waiting_request_is_expected_by_its_own_place_and_the_others_by_their_middle() -> None:
+    requests = [a_request(f"r{n}", at=NOW - 9 + n, predicted=100) for n in range(8)]
+    short = a_request("short", at=NOW, predicted=1)
+    forecasts, work = Forecasts(a_clock(0.0)), {"small": [PresentWork(worker())]}
+    views = {"small": view(["short", "r0", "r7"], [*requests, short], "fusion")}
+    published = forecasts.described(work, views, NOW).of_models["small"]
+    told = {name: job.seconds for name, job in published.jobs.items()}
+    assert told["short"] < told["r0"] < told["r7"]
+    assert published.behind is not None
+    assert told["r0"] < published.behind.seconds < told["r7"]
+
+
+def test_what_waits_without_an_answer_makes_forecasts_later() -> None:
+    forecasts, work = Forecasts(a_clock(0.0)), {"small": [PresentWork(worker())]}
+    waits = [a_request(f"w{n}", at=NOW, predicted=100) for n in range(FEWEST)]
+    views = {"small": view([one.id for one in waits], waits, "fusion")}
+    calibration = forecasts._state_of("small").calibration
+    before = forecasts.described(work, views, NOW).of_models["small"].jobs["w0"].seconds
+    for number in range(FEWEST):
+        calibration.learn("waiting", before, 0.5, before * (1 + number / 100), NOW)
+    forecasts.advance(no_ends, NOW)
+    known = forecasts.described(work, views, NOW).of_models["small"].jobs["w0"]
+    forecasts.advance(no_ends, NOW + 20 * before)
+    late = forecasts.described(work, views, NOW).of_models["small"].jobs["w0"]
+    assert known.high_s is not None
+    assert late.high_s is not None
+    assert late.high_s - late.seconds > known.high_s - known.seconds

@@ -96,6 +96,30 @@ def test_nor_do_they_once_the_memory_has_been_given_back_and_taken_again(llama):
             engine._batch.release_cache()
 
 
+def test_an_engine_that_has_recorded_its_graphs_records_none_while_it_serves(llama):
+    with repeating(llama.loaded) as recorder:
+        engine = Engine(llama.loaded, AMPLE, EngineOptions(block_tokens=4, prefix_cache=True))
+        recorded = engine.record_graphs(within_s=60.0)
+        before = recorder.recorded
+        assert len(recorded) == before
+        assert engine.rows == {}
+        engine.insert([answered.sequence(str(number)) for number, answered in enumerate(llama.pool)])
+        done = drain(engine)
+    assert [done[str(number)].generated_ids for number in range(len(llama.pool))] == [a.answer for a in llama.pool]
+    assert recorder.recorded == before
+
+
+def test_graphs_are_recorded_as_far_as_time_and_memory_allow(llama):
+    with repeating(llama.loaded):
+        assert Engine(llama.loaded, AMPLE).record_graphs(within_s=0.0) == []
+        twelve_blocks = 12 * 4 * llama.loaded.layout.token_bytes
+        scarce = Engine(llama.loaded, twelve_blocks, EngineOptions(block_tokens=4))
+        assert scarce.record_graphs(within_s=60.0) == [1, 2, 3, 4, 6, 8, 12]
+        scarce.insert([llama.pool[0].sequence("0", limit=3)])
+        assert drain(scarce)["0"].generated_ids == llama.pool[0].up_to(3)
+    assert Engine(llama.loaded, AMPLE).record_graphs(within_s=60.0) == []
+
+
 def test_numbers_of_tokens_are_rounded_up_by_a_third_at_most():
     assert [rounded(tokens) for tokens in (1, 2, 3, 4, 5, 7, 9, 13, 17, 256)] == [1, 2, 3, 4, 6, 8, 12, 16, 24, 256]
     assert all(tokens <= rounded(tokens) < 1.5 * tokens for tokens in range(1, MOST_TOKENS + 1))
