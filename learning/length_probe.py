@@ -70,11 +70,12 @@ class LengthProbe:
         # row's length, and the levels of that length and of the limit
         self._judged: dict[int, Floats] = {}
 
-    def read(self, ids: Sequence[str], known: Floats, states: Floats) -> None:
+    def read(self, ids: Sequence[str], known: Floats, states: Floats, joining: bool = False) -> None:
         """Keep a reading of all running rows, and predict the rows at whose stages the probe is in service.
 
-        A reading is a row's state, (rows, values), and its `known` values, (rows, 5): the prompt's tokens, the tokens
-        generated so far, the limit, and the median and upper quantile of the length as predicted at arrival.
+        With `joining` these are only rows that join the others, which keep their lengths. A reading is a row's state,
+        (rows, values), and its `known` values, (rows, 5): the prompt's tokens, the tokens generated so far, the limit,
+        and the median and upper quantile of the length as predicted at arrival.
         """
         readings = np.empty((len(ids), KNOWN + states.shape[1]), np.float32)
         readings[:, :KNOWN], readings[:, KNOWN:] = known, states
@@ -84,7 +85,8 @@ class LengthProbe:
                 kept.append(reading)
         while len(self._open) > MOST_OPEN:
             del self._open[next(iter(self._open))]
-        self.lengths = self._predicted(self._fit, ids, readings) if self._fit and self._fit.in_service else {}
+        found = self._predicted(self._fit, ids, readings) if self._fit and self._fit.in_service else {}
+        self.lengths = {**self.lengths, **found} if joining else found
 
     def _predicted(self, fit: _Fit, ids: Sequence[str], readings: Floats) -> dict[str, RowLength]:
         """Return the lengths of the rows at whose stages the probe is in service."""

@@ -22,7 +22,7 @@ from inference.local.batch_rows import BatchRow
 from inference.local.engine import Engine
 from inference.local.engine_options import EngineOptions
 from inference.local.loading.model_loading import LoadedModel, load_model
-from inference.local.row_probe import READ_EVERY, RowProbe
+from inference.local.row_probe import RowProbe
 from inference.prompts.prompt_format import load_prompt_format
 from inference.toy.toy_applications import toy_requests
 from learning.length_probe import LengthProbe
@@ -39,13 +39,11 @@ class ProbeSeconds(RowProbe):
     """Adds up the thread's CPU seconds in readings of the probe, and in the learning that follows a row's end."""
 
     reading_s = ended_s = 0.0
-    passes = 0
 
-    def after_step(self, ended: Sequence[BatchRow]) -> None:
+    def after_step(self, ended: Sequence[BatchRow], computed_s: float = 0.0) -> None:
         """Time the steps in which the probe reads; in the others reading the clock would take longer than the probe."""
-        self.passes += 1
-        began = time.thread_time() - self.ended_s if self.passes % READ_EVERY == 0 else None
-        super().after_step(ended)
+        began = time.thread_time() - self.ended_s if self._middle.wanted else None
+        super().after_step(ended, computed_s)
         if began is not None:
             self.reading_s += time.thread_time() - self.ended_s - began
 

@@ -72,6 +72,7 @@ def markdown(runs: Sequence[Json]) -> list[str]:
         "to the last arrival": "requests_per_s_to_last_arrival:.2f",
         "mean s": lambda row: _with_range(runs, row["policy"], ".1f", "response_s", "mean"),
         f"mean × {base['policy']}": lambda row: f"{row['response_s']['mean'] / base['response_s']['mean']:.2f}",
+        "P50 s": "response_s.p50:.1f",
         "P99 s": "response_s.p99:.1f",
         "valid tokens/s": "valid_tokens_per_s:.0f",
         "valid": "valid_token_share:.0%",

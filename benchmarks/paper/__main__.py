@@ -44,7 +44,7 @@ COLUMNS: dict[str, Column] = {
     "req/s": "requests_per_s",
     "valid/s": "valid_tokens_per_s",
     "total/s": "total_tokens_per_s",
-    **{name: f"response_s.{name}" for name in ("mean", "p95", "p99", "max")},
+    **{name: f"response_s.{name}" for name in ("mean", "p50", "p95", "p99", "max")},
     "batch": "batch_size_mean:.1f",
     "invalid": lambda row: f"{row['invalid_tokens'] / row['requests']:.0f}",  # tokens a request
     "pad": lambda row: f"{row['pad_tokens'] / row['requests']:.0f}",

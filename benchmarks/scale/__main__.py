@@ -49,6 +49,7 @@ COLUMNS: dict[str, Column] = {  # the CPU of processes is in milliseconds a requ
     "offered/s": "rate:.0f",
     "served/s": "served_per_s:.0f",
     "mean s": "response_s.mean:.2f",
+    "P50 s": "response_s.p50:.2f",
     "P99 s": "response_s.p99:.2f",
     **{
         name: f"cpu_ms_a_request.{name}:.2f"

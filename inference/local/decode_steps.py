@@ -65,12 +65,12 @@ class DecodeSteps:
         batch.reserve()
         guesses = guessed_tokens(rows, batch.kv, self._guessing)
         if self._probe is not None:
-            self._probe.before_step(rows)
+            self._probe.before_step(rows, parts)
         decoded = batch.step(parts, guesses)
         ended, computed_s = perf_counter(), self._clock() - began
         ended_rows = self._take_ended()
         if self._probe is not None:
-            self._probe.after_step(ended_rows)
+            self._probe.after_step(ended_rows, computed_s)
         decoding, seconds = sum(row.joined is None for row in rows), ended - started
         guessed, joining, running, right = sum(map(len, guesses)), sum(parts.values()), decoded.running, decoded.right
         computed = len(rows) - len(parts) + guessed + joining

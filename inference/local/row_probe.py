@@ -1,5 +1,9 @@
 """Gives a probe, which predicts generation lengths, a middle layer's states of running rows, and the rows that ended.
 
+A row that joins others is first read when its prompt has been computed, at the prompt's last token; later all rows are
+read every few steps. Beside the steps of a small model readings take long, so rows are read as they join only within a
+share of the steps' time.
+
 A state wider than MOST_VALUES is reduced to as many sums over groups of its values, with random signs, so that a wide
 model does not take more of the probe's memory and time.
 """
@@ -11,12 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from inference.accelerator import clock_of
 from inference.local.batch_rows import BatchRow
 from inference.local.forward.fused_model import FusedModel
 from scheduling.costs import Floats
 from scheduling.request import RowLength
 
 READ_EVERY = 32  # decoding steps; every 16 cost twice the time and ranked rows alike (docs/results/real_lengths.md)
+# Readings of joining rows take at most this share of the steps' time; with the other readings and the fits the bundled
+# model's steps take about 1 % longer. On SmolLM2 a reading takes less (docs/results/real_lengths.md).
+JOINS_SHARE = 0.005
 # The most values of a state. SmolLM2's 576, reduced to 256 or 128, ranked running rows at a tau 0.02 or 0.05 lower.
 MOST_VALUES = 1024
 SEED = 1  # any other would do, but it must not change between readings
@@ -30,11 +38,12 @@ class Probe(Protocol):
     def lengths(self) -> Mapping[str, RowLength]:
         """The lengths of the rows read last, by id, as far as the predictions are good enough."""
 
-    def read(self, ids: Sequence[str], known: Floats, states: Floats) -> None:
+    def read(self, ids: Sequence[str], known: Floats, states: Floats, joining: bool = False) -> None:
         """Predict these rows from their states, (rows, values), and from `known`, (rows, 5).
 
-        `known` has the tokens of the prompt, those generated so far, the limit, and the median and upper quantile of
-        the length as predicted at arrival.
+        They are all running rows, or with `joining` only rows that join the others. `known` has the tokens of the
+        prompt, those generated so far, the limit, and the median and upper quantile of the length as predicted at
+        arrival.
         """
 
     def ended(self, row_id: str, tokens: int) -> None:
@@ -42,10 +51,14 @@ class Probe(Protocol):
 
 
 class RowProbe:
-    """Lets a probe read the running rows every `every` decoding steps."""
+    """Lets a probe read the running rows every `every` decoding steps, and rows as they join."""
 
-    def __init__(self, model: FusedModel, probe: Probe, every: int = READ_EVERY) -> None:
+    def __init__(
+        self, model: FusedModel, probe: Probe, every: int = READ_EVERY, joins_share: float = JOINS_SHARE
+    ) -> None:
         self._middle, self._probe, self._every, self._steps = model.middle_states, probe, every, 0
+        self._joins_share, self._joins_s, self._steps_s = joins_share, 0.0, 0.0
+        self._joining = False  # whether the rows to read are only joining ones
         self._read: list[tuple[int, str, tuple[int, int, int, int, int]]] = []  # index, id and figures of rows to read
         self._signs: Tensor | None = None  # [hidden, MOST_VALUES], made if a state is wider
 
@@ -54,19 +67,29 @@ class RowProbe:
         """The lengths that the probe predicts; safe to read in another thread."""
         return self._probe.lengths
 
-    def before_step(self, rows: Sequence[BatchRow]) -> None:
-        """Note the rows of a step that is to be read."""
+    def before_step(self, rows: Sequence[BatchRow], parts: Mapping[int, int]) -> None:
+        """Note the rows that are to be read: all running ones, or those whose prompts end with the step's `parts`."""
         self._steps += 1
-        self._middle.wanted = self._steps % self._every == 0
-        if self._middle.wanted:
-            self._read = [(index, row.sequence.id, _known(row)) for index, row in enumerate(rows) if row.decodes]
+        self._joining = self._steps % self._every != 0
+        may_read = self._joins_s <= self._joins_share * self._steps_s
+        joined = [index for index, count in parts.items() if may_read and count == rows[index].unjoined]
+        running = [] if self._joining else [index for index, row in enumerate(rows) if row.decodes]
+        self._read = [(index, rows[index].sequence.id, _known(rows[index])) for index in (*running, *joined)]
+        self._middle.wanted = bool(self._read)
 
-    def after_step(self, ended: Sequence[BatchRow]) -> None:
-        """Read the rows of the step, whose first columns had each row's newest token, and tell of those that ended."""
-        if self._middle.wanted and self._middle.kept is not None and self._read:
+    def after_step(self, ended: Sequence[BatchRow], computed_s: float = 0.0) -> None:
+        """Read the rows of the step, whose first columns had each row's newest token, and tell of those that ended.
+
+        The step took `computed_s` by the clock of the device.
+        """
+        if self._middle.wanted and self._middle.kept is not None:
+            clock = clock_of(self._middle.kept.device)
+            began = clock()
             indices, ids, known = zip(*self._read, strict=True)
             states = self._projected(self._middle.kept[: max(indices) + 1])
-            self._probe.read([*ids], np.array(known, np.float64), states[[*indices]])
+            self._probe.read([*ids], np.array(known, np.float64), states[[*indices]], self._joining)
+            self._joins_s += clock() - began if self._joining else 0.0
+        self._steps_s += computed_s
         self._middle.wanted = False
         for row in ended:
             self.ended(row)

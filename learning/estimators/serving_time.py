@@ -4,7 +4,9 @@ The curves are corrected by the ratio of real to expected seconds of the nearest
 batches they are corrected by the median ratio of all batches, more strongly the more batches there are. So an estimator
 begins with the worker's profile, and extrapolates like the profile.
 
-A plain estimator is the paper's: the mean of the nearest batches' seconds. Before any batch it follows the curves.
+A plain estimator is the paper's: the mean of the nearest batches' seconds, each axis divided by its standard deviation.
+Lengths reach a thousand tokens and sizes some tens of rows, so raw distances would tell nothing of the size. Before any
+batch it follows the curves.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,6 +33,7 @@ class KnnServingTime:
         self.plain = plain
         self.curves = curves or DEFAULT_CURVES
         self._tree: KDTree | None = None
+        self._axes = np.ones(3)  # the standard deviations of size, length and generation length, for a plain estimator
         self._served: npt.NDArray[np.float64] = np.zeros((0, 4))  # size, length, generation length, seconds
         self._log_ratios: npt.NDArray[np.float64] = np.zeros(0)
         self._common_log_ratio = 0.0  # the median log ratio, shrunk to 0 while batches are few
@@ -53,7 +56,7 @@ class KnnServingTime:
             return curve_s
         points = np.stack([sizes, lengths, generation_lengths], axis=1)
         if self.plain:
-            nearest = self._tree.query(points, min(NEIGHBOURS, len(self)), return_distance=False)
+            nearest = self._tree.query(points / self._axes, min(NEIGHBOURS, len(self)), return_distance=False)
             return np.asarray(self._served[nearest, 3].mean(axis=1), np.float64)
         points = np.log1p(points)
         distances, nearest = self._tree.query(points, min(NEIGHBOURS, len(self)))
@@ -71,7 +74,9 @@ class KnnServingTime:
     def _learn(self, served: npt.NDArray[np.float64], curves: ServingCurves) -> None:
         self.curves, self._served, self._tree = curves, served, None
         if len(served):
-            self._tree = KDTree(served[:, :3] if self.plain else np.log1p(served[:, :3]))
+            spread = served[:, :3].std(axis=0)
+            self._axes = np.where(spread > 0, spread, 1.0)
+            self._tree = KDTree(served[:, :3] / self._axes if self.plain else np.log1p(served[:, :3]))
             curve_s = np.maximum(curves.serve_many_s(*served[:, :3].astype(np.int64).T), 1e-6)
             self._log_ratios = np.log(np.maximum(served[:, 3], 1e-6) / curve_s)
             self._common_log_ratio = float(np.median(self._log_ratios)) * len(served) / (len(served) + PRIOR_BATCHES)

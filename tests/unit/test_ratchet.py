@@ -61,15 +61,16 @@ LINES = {
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
     # figures of ended loops; what `fusion` favours; a worker's time by its speed; the order of a
     # queue, from which ETAs at submission follow; twins; the mean of a predicted length;
-    # half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows
-    "scheduling": 9289,
-    "learning": 3556,
+    # half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows; what a decision keeps of the rows for the next one
+    "scheduling": 9326,
+    "learning": 3563,  # the axes of the paper's KNN; rows that join
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
     # decoders saved alone; distances counted from the longest row; answers in a format are led to their end, whose
     # shortest way is looked for; budgets of thinking; loops; faults of architectures; indexers; GPT-Neo's window;
     # graphs are recorded before the first request
-    "inference": 13_189,
+    # readings of rows that join, within their share of the time
+    "inference": 13_212,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer; charges of expected work
     "models": 9652,
@@ -88,7 +89,8 @@ FILES_THAT_NAME = {
     "adapter": 50,  # their fingerprints, of a directory and of a server
     "probe": 25,  # a probed server has a fingerprint
     "loadable": 18,
-    "tier": 62,  # twins are of one tier, and the migration rebuilds indexes by tier
+    # twins are of one tier, and the migration rebuilds indexes by tier; a decision reads it of all rows, without a call
+    "tier": 63,
     "logprob": 45,  # an answer is shared with them
 }  # their stored JSON goes into answers as it is
 

@@ -111,7 +111,7 @@ class Fusion(Policy):
         if not offered or not len(self):
             self._peak_limits.after_decision(waits=False)
             return []
-        self._fleet = fleet = FleetArrays(offered)
+        self._fleet = fleet = FleetArrays(offered, self._fleet)
         if not self._in_background:  # background requests need only throughput, so their rows are not limited
             fleet.limit_rows()
         self._join_buffered(fleet)

@@ -180,7 +180,8 @@ def joined_at(workers: Iterable[Worker], now: float) -> float | None:
 
 def background_rows(workers: Iterable[Worker]) -> list[RunningRow]:
     """Return the rows of these workers that are in the background."""
-    return [row for worker in workers for row in worker.rows if row.request.background]
+    # `background`, but in half of the time: each decision looks at all rows of the fleet.
+    return [row for worker in workers for row in worker.rows if row.request.tier == "flex"]
 
 
 def _by_job(rows: Iterable[RunningRow]) -> dict[Job, list[RunningRow]]:

@@ -327,7 +327,7 @@ class FixedProbe:
     known: list[list[float]] = field(default_factory=list)
     ends: list[tuple[str, int]] = field(default_factory=list)
 
-    def read(self, ids: Sequence[str], known: Any, states: Any) -> None:
+    def read(self, ids: Sequence[str], known: Any, states: Any, joining: bool = False) -> None:
         self.lengths, self.known = {name: RowLength(EVERY, 30, 35) for name in ids}, known.tolist()
 
     def ended(self, row_id: str, tokens: int) -> None:

@@ -42,12 +42,12 @@ class World:
         self.random, self.probe, self.served = np.random.default_rng(seed), LengthProbe(), 0
         self.telling_from = telling_from
 
-    def read(self, row: Row, generated: int) -> None:
+    def read(self, row: Row, generated: int, joining: bool = False) -> None:
         states = self.random.normal(size=(1, STATES))
         states[0, 0] += row.telling * 3 * np.log(row.total - generated) * (generated >= self.telling_from)
         upper = row.predicted * np.exp(UPPER_Z * row.spread)
         known = np.array([[20, generated, row.limit, row.predicted, upper]], np.float64)
-        self.probe.read([row.name], known, states)
+        self.probe.read([row.name], known, states, joining)
 
     def serve(self, row: Row) -> None:
         tokens = min(row.total, row.limit)
@@ -99,6 +99,14 @@ def test_states_that_tell_the_length_bring_it_into_service_and_its_medians_are_n
     assert length.at == 32
     assert length.median == pytest.approx(90, rel=0.35)
     assert length.median <= length.upper < 300
+
+
+def test_a_row_that_joins_is_predicted_beside_the_rows_that_were_read_before():
+    world = World()
+    world.rows(5 * FEWEST_ROWS)
+    for name, joining, known in (("first", False, {"first"}), ("joins", True, {"first", "joins"}), ("x", False, {"x"})):
+        world.read(Row(name, 90, 60.0), 0, joining)
+        assert world.probe.lengths.keys() == known
 
 
 @pytest.mark.parametrize("seed", range(2))

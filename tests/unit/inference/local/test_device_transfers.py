@@ -110,7 +110,7 @@ class Unimpressed:
     def __init__(self):
         self.lengths, self.read_rows = {}, 0
 
-    def read(self, ids, known, states):
+    def read(self, ids, known, states, joining=False):
         self.read_rows = len(states)
 
     def ended(self, row_id, tokens):

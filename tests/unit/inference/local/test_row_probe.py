@@ -27,7 +27,7 @@ class RecordingProbe:
     readings: list[tuple[list[str], Floats, Floats]] = field(default_factory=list)
     ends: dict[str, int] = field(default_factory=dict)
 
-    def read(self, ids: Sequence[str], known: Floats, states: Floats) -> None:
+    def read(self, ids: Sequence[str], known: Floats, states: Floats, joining: bool = False) -> None:
         self.readings.append((list(ids), known, states))
 
     def ended(self, row_id: str, tokens: int) -> None:
@@ -82,6 +82,35 @@ def test_it_reads_the_middle_layers_state_of_each_rows_newest_token(endless):
         state = endless.loaded.model(so_far, output_hidden_states=True).hidden_states[layer][0, -1]
         normed = state * torch.rsqrt(state.square().mean() + EPSILON)
         torch.testing.assert_close(torch.from_numpy(values).float(), normed, rtol=1e-3, atol=1e-3)
+
+
+@torch.inference_mode()
+def test_a_row_that_joins_is_read_at_the_last_token_of_its_prompt(endless):
+    first, second = endless.pool[:2]
+    probe = RecordingProbe()
+    engine = engine_with(endless.loaded, probe)
+    engine.insert([first.sequence("first")])
+    engine.step()
+    engine.insert([second.sequence("second")])
+    engine.step()
+    ((ids, facts, states),) = probe.readings
+    assert (ids, facts[0, :2].tolist()) == (["second"], [len(second.prompt_ids), 0])
+    layer = int(MIDDLE * endless.loaded.model.config.num_hidden_layers) + 1
+    prompt = torch.tensor([[*second.prompt_ids]])
+    state = endless.loaded.model(prompt, output_hidden_states=True).hidden_states[layer][0, -1]
+    normed = state * torch.rsqrt(state.square().mean() + EPSILON)
+    torch.testing.assert_close(torch.from_numpy(states[0]).float(), normed, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("share", "read"), [(0.0, 1), (1e9, 3)])
+def test_rows_are_read_as_they_join_only_within_a_share_of_the_steps_time(endless, share, read):
+    probe = RecordingProbe()
+    options = EngineOptions(block_tokens=1, probe=RowProbe(endless.loaded.decoder, probe, 10**6, share))
+    engine = Engine(endless.loaded, AMPLE, options)
+    for number, one in enumerate(endless.pool[:4]):
+        engine.insert([one.sequence(str(number))])
+        engine.step()
+    assert len(probe.readings) == read  # the first row joined no others
 
 
 def test_only_passes_that_are_read_keep_states(endless):

@@ -59,6 +59,15 @@ def test_workers_are_told_apart_and_survive_the_store() -> None:
     assert again.serving_time_for("a", "m") is again.serving_time_for("a", "m")  # policies keep tables by the object
 
 
+def test_to_a_plain_estimator_some_rows_more_are_as_far_as_some_hundred_tokens() -> None:
+    alike = [(size, length, 500) for size in (2, 40) for length in (100, 300, 500, 700, 900)]
+    times = ServingTimes(plain=True)
+    times.fit([ServedBatch("a", "m", *shape, serving_s=float(shape[0])) for shape in alike])
+    # by raw distances, batches of both sizes and of 300 to 700 tokens would be nearest
+    assert times.serving_time_for("a", "m").serve_s(40, 500, 500) == pytest.approx(40)
+    assert times.serving_time_for("a", "m").serve_s(2, 500, 500) == pytest.approx(2)
+
+
 def test_a_plain_estimator_is_the_mean_of_the_five_nearest_batches_whatever_the_curves_say() -> None:
     times = ServingTimes(plain=True)
     served = [ServedBatch("a", "m", size, 100, 50, float(size)) for size in (1, 2, 3, 4, 5, 60)]

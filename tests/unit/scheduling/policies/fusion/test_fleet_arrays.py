@@ -128,6 +128,31 @@ def test_rows_sorted_after_some_joins_are_as_if_all_were_sorted_anew(
                 assert np.array_equal(getattr(fleet.future, name), getattr(anew, name))
 
 
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from(["w1", "w2", "w3"]),
+            st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40)), max_size=6),
+            min_size=1,
+        ),
+        min_size=2,
+        max_size=6,
+    )
+)
+@examples(100)
+def test_a_fleet_read_by_its_changes_is_as_if_read_anew(decisions: list[dict[str, list[tuple[int, int]]]]) -> None:
+    requests = [a_request(str(number), length=7 * number + 1, predicted=number * 9 + 2) for number in range(6)]
+    earlier: FleetArrays | None = None
+    for rows_of in decisions:
+        workers = [
+            a_worker(name, rows=[RunningRow(requests[request], generated, 0.0) for request, generated in rows])
+            for name, rows in rows_of.items()
+        ]
+        anew, earlier = FleetArrays(workers), FleetArrays(workers, earlier)
+        for field in ("cached", "remaining", "longest", "total", "size"):
+            assert np.array_equal(getattr(earlier, field), getattr(anew, field))
+
+
 def test_a_join_costs_the_fixed_time_of_a_prefill_for_each_row_that_ran_before() -> None:
     fleet = FleetArrays([a_worker(costs=SLOPED, rows=[a_row(str(number)) for number in range(3)])])
     fleet.join(0, a_request())
