@@ -61,7 +61,8 @@ LINES = {
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
     # figures of ended loops; what `fusion` favours; a worker's time by its speed; the order of a
     # queue, from which ETAs at submission follow; twins; the mean of a predicted length;
-    # half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows; what a decision keeps of the rows for the next one
+    # half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows; what a decision keeps
+    # of the rows for the next one
     "scheduling": 9326,
     "learning": 3563,  # the axes of the paper's KNN; rows that join
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
