@@ -46,6 +46,16 @@ class SubmissionEta:
     third: int | None = None  # the third of the recent answers' lengths to which its own expected length belongs
 
 
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a request counts until its end against its tenant's limits of expected work, and the work done so far."""
+
+    tokens: int  # that its answer should have
+    assumed: bool = False  # whether its prediction replaces them: its application has too few answers yet
+    token_gpu_s: float | None = None  # GPU-seconds a token of its model's latest answers for the tenant; None: unknown
+    gpu_s: float = 0.0  # used so far, as workers measured them
+
+
 @dataclass(frozen=True)
 class NewRequest:
     """A validated request that is not stored yet; its `body` is what `StoredRequest.body` will hold."""
@@ -68,8 +78,7 @@ class NewRequest:
     base: str | None = None  # the model whose workers serve the adapter `model`; None if `model` is no adapter
     job_id: str | None = None  # the bulk job whose line it is
     deadline_at: datetime | None = None  # the deadline of a bulk job's line, which is an instant
-    charged_tokens: int | None = None  # what it counts against its tenant's limit of generated tokens; None without one
-    charge_assumed: bool = False  # whether its prediction replaces these: its application has too few answers yet
+    charge: Charge | None = None  # None: its tenant has no limits of expected work
     computation: bytes | None = None  # digest of all that decides its answer; None: it shares no computation
 
     @property
@@ -102,7 +111,7 @@ INSERT = f"""
         idempotency_sha256 text, twin_sha256 text, deadline_s float8, deadline_at timestamptz, tenant text, model text,
         application text, instructions text, input text, body jsonb, prompt_tokens int, input_tokens int,
         limit_tokens int, kind text, tier service_tier, priority int, eta jsonb, needs text[], base text, job_id text,
-        charged_tokens int, charge_assumed boolean),
+        charge jsonb),
         lateral (select statement_timestamp() + place * interval '1 microsecond') as t (arrived)
     on conflict (tenant, idempotency_key) where idempotency_key is not null do nothing
     returning id, arrived_at, deadline_at, eta

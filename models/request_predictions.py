@@ -126,7 +126,8 @@ def write_predictions(
         """
             update requests r set predicted_tokens = p.tokens, predicted_upper_tokens = p.upper_tokens,
                 predictor_version = :version, planner_epoch = 0, predicting_until = null,
-                charged_tokens = case when charge_assumed then p.expected else charged_tokens end
+                charge = case when (charge->>'assumed')::boolean
+                    then jsonb_set(charge, '{tokens}', to_jsonb(p.expected)) else charge end
             from unnest(cast(:ids as text[]), cast(:tokens as int[]), cast(:upper_tokens as int[]),
                 cast(:expected as int[])) as p (id, tokens, upper_tokens, expected)
             where r.id = p.id and r.status = 'queued' and r.predicting_until = :until

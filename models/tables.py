@@ -90,9 +90,8 @@ class StoredRequest(Base):
     needs: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # abilities that its engine needs
     job_id: Mapped[str | None]  # the bulk job whose line it is
     held: Mapped[bool] = mapped_column(server_default="false")  # whether its job is paused, so that no policy gets it
-    # the tokens that it counts until its end against its tenant's limit of generated tokens; null without a limit
-    charged_tokens: Mapped[int | None]
-    charge_assumed: Mapped[bool] = mapped_column(server_default="false")  # whether its prediction is to replace them
+    # the fields of the `Charge`, what it counts against its tenant's limits of expected work; null without such limits
+    charge: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     # digest of all that decides its answer, its turn and its job; null: it shares no computation
     twin_sha256: Mapped[bytes | None] = mapped_column(LargeBinary)
     twin_of: Mapped[str | None]  # the equal request for whose answer it waits, or whose answer it got

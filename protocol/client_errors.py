@@ -47,8 +47,8 @@ class BacklogFull(ClientError):
         super().__init__(message)
 
 
-class TokenRateReached(ClientError):
-    """The tenant generates as many tokens a minute as it may; a request of this length fits in `retry_after_s`."""
+class WorkRateReached(ClientError):
+    """The tenant's requests take the most work a minute that they may; one of this length fits in `retry_after_s`."""
 
     def __init__(self, message: str, retry_after_s: int) -> None:
         self.retry_after_s = retry_after_s
@@ -102,7 +102,7 @@ CLIENT_ERRORS: dict[type[Exception], ErrorKind] = {
     MissingScope: (403, "invalid_request_error", "missing_scope", None),
     NotFound: (404, "invalid_request_error", "not_found", None),
     RateLimited: (429, "rate_limit_error", "rate_limit_exceeded", None),  # these three have `retry_after_s`
-    TokenRateReached: (429, "rate_limit_error", "rate_limit_exceeded", None),
+    WorkRateReached: (429, "rate_limit_error", "rate_limit_exceeded", None),
     BacklogFull: (429, "rate_limit_error", "backlog_full", None),
     TooManyWaiting: (429, "rate_limit_error", "too_many_waiting", 1),
     NotAnswered: (502, "server_error", "server_error", None),

@@ -179,6 +179,11 @@ def tenant() -> None:
     type=Limit(MOST_TOKENS),
     help="Tokens that its requests of a minute may generate, as predicted at submission; no limit if never set.",
 )
+@click.option(
+    "--gpu-seconds-per-minute",
+    type=Limit(MOST),
+    help="GPU-seconds that its requests of a minute may take, as expected at submission; no limit if never set.",
+)
 @click.option("--priority-requests", type=Limit(MOST, 0), help="Most requests in the service tier priority at once.")
 @click.option(
     "--weight",
@@ -211,6 +216,7 @@ def _tenants_table(tenants: list[dict[str, Any]]) -> Table:
         "queued tokens",
         "priority requests",
         "generated tokens a minute",
+        "GPU-seconds a minute",
     )
     rows = ((None if value is None else _shown(value) for value in facts.values()) for facts in tenants)
     return table(columns, rows)
@@ -273,6 +279,7 @@ def _tenant_facts(one: StoredTenant) -> dict[str, Any]:
         "queued_tokens",
         "priority_requests",
         "generated_tokens_per_minute",
+        "gpu_seconds_per_minute",
     )
     return {"tenant": one.name, **{name: getattr(one, name) for name in limits}}
 

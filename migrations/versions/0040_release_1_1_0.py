@@ -1,4 +1,4 @@
-"""release 1.1.0: limits of tenants by generated tokens; the tier off_peak; equal requests are computed once"""
+"""release 1.1.0: limits of tenants by expected work; the tier off_peak; equal requests are computed once"""
 
 from alembic import op
 
@@ -9,22 +9,26 @@ depends_on = None
 
 # A trigger, because requests end in a dozen statements of several processes. Requests without a charge do not call it.
 # A twin generates nothing: it gets the answer of another request.
-CHARGE = """create function charge_tokens() returns trigger language plpgsql as $$
+CHARGE = """create function charge_work() returns trigger language plpgsql as $$
 declare
     ended boolean := new.finished_at is not null;
-    tokens integer := case when not ended then new.charged_tokens when new.twin_of is not null then 0
-        else coalesce(new.output_tokens, cardinality(new.generated_ids)) end - coalesce(old.charged_tokens, 0);
+    tokens float8 := case when not ended then (new.charge->>'tokens')::float8 when new.twin_of is not null then 0
+        else coalesce(new.output_tokens, cardinality(new.generated_ids)) end;
+    gpu_s float8 := case when ended then (new.charge->>'gpu_s')::float8
+        else tokens * (new.charge->>'token_gpu_s')::float8 end;
+    before float8 := coalesce((old.charge->>'tokens')::float8, 0);
 begin
-    if tokens <> 0 then
-        insert into token_charges (tenant, at, tokens) values (new.tenant,
-            case when ended and tokens > 0 then clock_timestamp() else new.arrived_at end, tokens);
-    end if;
+    insert into work_charges (tenant, at, unit, amount)
+    select new.tenant, case when ended and amount > 0 then clock_timestamp() else new.arrived_at end, unit, amount
+    from (values ('tokens', tokens - before),
+        ('gpu_s', coalesce(gpu_s, 0) - before * coalesce((old.charge->>'token_gpu_s')::float8, 0))
+    ) as counted (unit, amount) where amount <> 0;
     return null;
 end $$"""
 CHARGED = """create trigger requests_charged after insert on requests for each row
-    when (new.charged_tokens is not null) execute function charge_tokens()"""
-CHARGED_AGAIN = """create trigger requests_charged_again after update of charged_tokens, finished_at on requests
-    for each row when (old.finished_at is null and new.charged_tokens is not null) execute function charge_tokens()"""
+    when (new.charge is not null) execute function charge_work()"""
+CHARGED_AGAIN = """create trigger requests_charged_again after update of charge, finished_at on requests for each row
+    when (old.finished_at is null and new.charge is not null) execute function charge_work()"""
 UNFED = """create index {name} on requests (planner_epoch)
     where status = 'queued' and predicted_tokens is not null {alone} and tier {tiers} 'flex'"""
 GROUP = "on requests (tenant, twin_sha256, arrived_at, id) where"
@@ -49,7 +53,7 @@ def upgrade() -> None:
     """Adds the tier, the limit with its charges and triggers, and twins' columns and indexes."""
     op.execute("alter type service_tier add value if not exists 'off_peak' before 'flex'")
     op.execute("""
-        alter table requests add charged_tokens integer, add charge_assumed boolean not null default false,
+        alter table requests add charge jsonb,
             add twin_sha256 bytea, add twin_of text, add shared boolean not null default false
     """)
     index_waiting("and twin_of is null", {"requests_unfed": ">", "requests_unfed_background": "<="})
@@ -58,13 +62,14 @@ def upgrade() -> None:
     op.execute(f"create index requests_following {GROUP} status = 'queued' and twin_of is not null")
     op.execute("create index requests_to_share on requests (finished_at) where shared and finished_at is not null")
     op.execute(HAND_ON)
-    op.execute("alter table tenants add generated_tokens_per_minute bigint")
+    op.execute("alter table tenants add generated_tokens_per_minute bigint, add gpu_seconds_per_minute integer")
     op.execute("""
-        create table token_charges (
-            id bigserial primary key, tenant text not null, at timestamptz not null, tokens integer not null
+        create table work_charges (
+            id bigserial primary key, tenant text not null, at timestamptz not null, unit text not null,
+            amount double precision not null
         )
     """)
-    op.execute("create index token_charges_of_tenant on token_charges (tenant, at)")
+    op.execute("create index work_charges_of_tenant on work_charges (tenant, at)")
     op.execute(CHARGE)
     op.execute(CHARGED)
     op.execute(CHARGED_AGAIN)
@@ -78,14 +83,12 @@ def downgrade() -> None:
     op.execute("update requests set planner_epoch = 0 where status = 'queued' and twin_of is not null")
     op.execute("drop trigger requests_charged on requests")
     op.execute("drop trigger requests_charged_again on requests")
-    op.execute("drop function charge_tokens")
-    op.execute("drop table token_charges")
+    op.execute("drop function charge_work")
+    op.execute("drop table work_charges")
     op.execute("drop index requests_leading, requests_following, requests_to_share")
     index_waiting("", {"requests_unfed": ">", "requests_unfed_background": "="})
-    op.execute(
-        "alter table requests drop charged_tokens, drop charge_assumed, drop twin_sha256, drop twin_of, drop shared"
-    )
-    op.execute("alter table tenants drop generated_tokens_per_minute")
+    op.execute("alter table requests drop charge, drop twin_sha256, drop twin_of, drop shared")
+    op.execute("alter table tenants drop generated_tokens_per_minute, drop gpu_seconds_per_minute")
 
 
 def index_waiting(alone: str, indexes: dict[str, str]) -> None:

@@ -113,12 +113,15 @@ def write_started(connection: Connection, started: Sequence[BatchBegan], now: fl
     )
 
 
+# The charge with the GPU-seconds that a worker has used for the request; null without one.
+CHARGE = "r.charge || jsonb_build_object('gpu_s', (r.charge->>'gpu_s')::float8 + a.gpu_s)"
 ANSWERS = f"""
     with ended as (
     update requests r /* complete, cut_off, fail, stop */ set
         status = case when r.cancel_requested_at is null then a.status else 'cancelled' end,
         output_text = a.text, output_tokens = a.tokens, finish_reason = a.reason, stop_string = a.stop_string,
         logprobs = a.logprobs, reasoning_tokens = a.reasoning_tokens, cached_tokens = a.cached_tokens,
+        charge = {CHARGE},
         error = case when r.cancel_requested_at is null then a.error end,
         generated_ids = '{{}}', finished_at = clock_timestamp() - make_interval(secs => a.ago_s),
         first_token_at = coalesce(r.first_token_at,
@@ -159,7 +162,7 @@ RETURNED = f"""
             'code', 'server_error', 'message', 'Given up after ' || r.attempts || ' attempts. After the last '
             'one the engine answered another request: ' || a.blamed) end,
         generated_ids = a.generated_ids, logprobs = nullif(a.logprobs, '[]'),
-        generated_by = cast(:fingerprints as jsonb)->>r.model,
+        generated_by = cast(:fingerprints as jsonb)->>r.model, charge = {CHARGE},
         attempts = r.attempts - case when a.blamed = '' then 1 else 0 end, planner_epoch = 0,
         tier = case when a.parked then 'flex' else r.tier end,
         first_token_at = coalesce(r.first_token_at,

@@ -153,7 +153,7 @@ class AnswerLengths:
     """The lines of applications' lengths, each from its newest answers."""
 
     def __init__(self) -> None:
-        self.lines: dict[str, ResponseLine] = {}
+        self.lines: dict[str | None, ResponseLine] = {}
         self._answers: dict[str, deque[tuple[int, int]]] = {}  # the application with the newest answer comes last
 
     def add(self, answers: Collection[RecentAnswer]) -> None:
@@ -240,20 +240,21 @@ def read_unanswered(session: Session) -> list[UnansweredRequest]:
 
 
 def estimate_response_times(
-    answers: Collection[RecentAnswer], lengths: Mapping[str, ResponseLine], calibrations: Calibrations
+    answers: Collection[RecentAnswer], lengths: Mapping[str | None, ResponseLine], calibrations: Calibrations
 ) -> ResponseTimeEstimate:
     """Fits the response times of each application with at least MIN_ANSWERS answers, and the lines of all together."""
     by_application: dict[str | None, list[RecentAnswer]] = defaultdict(list)
     for answer in answers:
         by_application[answer.application].append(answer)
     groups = {name: some for name, some in by_application.items() if len(some) >= MIN_ANSWERS}
+    output_tokens = dict(lengths)
     if answers:
         groups[None] = list(answers)
-    of_all = {None: _line([(one.input_tokens, one.output_tokens) for one in answers])} if answers else {}
+        output_tokens[None] = _line([(one.input_tokens, one.output_tokens) for one in answers])
     first, second = quantiles([one.output_tokens for one in answers], n=3) if len(answers) > 1 else (None, None)
     return ResponseTimeEstimate(
         {name: _line([(one.input_tokens, one.response_s) for one in some]) for name, some in groups.items()},
-        {**lengths, **of_all},
+        output_tokens,
         calibrations,
         None if first is None or second is None else (first, second),
     )

@@ -35,7 +35,7 @@ PREFIX = "magnus-"  # lets people and secret scanners recognise a key of this se
 READABLE_CHARACTERS = len(PREFIX) + 6
 FIND_KEY = """
     select k.id, k.tenant, k.scopes, t.requests_per_minute, t.queued_requests, t.queued_tokens,
-        t.generated_tokens_per_minute
+        t.generated_tokens_per_minute, t.gpu_seconds_per_minute
     from api_keys k left join tenants t on t.name = k.tenant
     where k.sha256 = :sha256 and k.revoked_at is null and (k.expires_at is null or k.expires_at > statement_timestamp())
 """

@@ -20,6 +20,12 @@ class TenantLimits:
     queued_requests: int | None = None
     queued_tokens: int | None = None
     generated_tokens_per_minute: int | None = None
+    gpu_seconds_per_minute: int | None = None
+
+    @property
+    def of_work(self) -> bool:
+        """Whether requests count by their expected work."""
+        return self.generated_tokens_per_minute is not None or self.gpu_seconds_per_minute is not None
 
 
 NO_LIMITS = TenantLimits()
@@ -99,47 +105,67 @@ def may_prefer(session: Session, tenant: str, most: int) -> bool:
     return bool(session.scalar(unfinished, values) < session.scalar(quota, values))
 
 
-# The charges of the last minute. A request fits once the oldest of them no longer count, up to the first whose `newer`
-# charges leave enough; a request above the limit fits once nothing counts. Predictions soon replace `assumed` charges,
-# so nobody is told to wait until these no longer count.
-ROOM_FOR_TOKENS = text("""
+# The charges of the last minute by unit. A request fits once the oldest of them no longer count, up to the first whose
+# `newer` charges leave enough; a request above the limit fits once nothing counts. Predictions soon replace `assumed`
+# charges, so nobody is told to wait until these no longer count. GPU-seconds a token are those of the tenant's answers
+# since yesterday, without bulk jobs.
+ROOM_FOR_WORK = text("""
     with expired as (
-        delete from token_charges where tenant = :tenant and at <= statement_timestamp() - interval '1 minute'
+        delete from work_charges where tenant = :tenant and at <= statement_timestamp() - interval '1 minute'
     ), recent as (
-        select at, sum(sum(tokens)) over (order by at desc) - sum(tokens) as newer, sum(tokens) as tokens
-        from token_charges where tenant = :tenant and at > statement_timestamp() - interval '1 minute' group by at
+        select unit, at, sum(sum(amount)) over (partition by unit order by at desc) - sum(amount) as newer,
+            sum(amount) as amount
+        from work_charges where tenant = :tenant and at > statement_timestamp() - interval '1 minute' group by unit, at
     ), assumed as (
-        select coalesce(sum(charged_tokens), 0) as tokens from requests where tenant = :tenant and status = 'queued'
-            and predicted_tokens is null and charge_assumed and tier > 'flex' -- as the index is ordered
+        select unit, sum(amount) as amount from requests, lateral (values ('tokens', (charge->>'tokens')::float8),
+            ('gpu_s', (charge->>'tokens')::float8 * (charge->>'token_gpu_s')::float8)) as own (unit, amount)
+        where tenant = :tenant and status = 'queued' and predicted_tokens is null and (charge->>'assumed')::boolean
+            and tier > 'flex' -- as the index is ordered
+        group by unit
+    ), pace as (
+        select sum(gpu_s) / nullif(sum(answer_tokens), 0) as token_gpu_s from usage_days
+        where day >= (statement_timestamp() at time zone 'UTC')::date - 1 and tenant = :tenant and model = :model
+            and tier <> 'batch'
     ), allowed as (
-        select generated_tokens_per_minute as most,
-            generated_tokens_per_minute - least(:tokens, generated_tokens_per_minute) + assumed.tokens as others
-        from tenants, assumed where name = :tenant
+        select unit, most, asked, token_gpu_s from tenants, pace, lateral (values
+            ('tokens', generated_tokens_per_minute, cast(:tokens as float8)),
+            ('gpu_s', gpu_seconds_per_minute, coalesce(:tokens * token_gpu_s, 0))) as own (unit, most, asked)
+        where name = :tenant and most is not null
+    ), left_for_others as (
+        select allowed.*, most - least(asked, most) + coalesce(amount, 0) + 1e-6 as others
+        from allowed left join assumed using (unit)
     )
-    select most, coalesce(sum(tokens), 0)::bigint as charged, case when sum(tokens) > others then
-        extract(epoch from min(at) filter (where newer <= others) + interval '1 minute' - statement_timestamp())
+    select unit, most, asked, token_gpu_s, round(coalesce(sum(amount), 0)::numeric, 3)::float8 as charged,
+        case when sum(amount) > others then
+            extract(epoch from min(at) filter (where newer <= others) + interval '1 minute' - statement_timestamp())
         else 0 end::float8 as fits_in_s
-    from allowed left join recent on true group by most, others
+    from left_for_others left join recent using (unit) group by unit, most, asked, token_gpu_s, others
 """)
+UNITS = {"tokens": "generated tokens", "gpu_s": "GPU-seconds"}
 
 
-class TokensExceeded(Exception):
-    """A tenant's requests of the last minute generate too many tokens for one more; it fits in `fits_in_s` seconds."""
+class WorkExceeded(Exception):
+    """A tenant's requests of the last minute take too much work for one more; it fits in `fits_in_s` seconds."""
 
-    def __init__(self, most: int, charged: int, fits_in_s: float) -> None:
-        self.most, self.charged, self.fits_in_s = most, charged, fits_in_s
-        super().__init__(f"{charged} of {most} generated tokens a minute are charged")
+    def __init__(self, unit: str, most: int, charged: float, asked: float, fits_in_s: float) -> None:
+        self.most, self.charged, self.asked, self.fits_in_s = most, charged, asked, fits_in_s
+        self.unit = UNITS[unit]
+        super().__init__(f"{charged} of {most} {self.unit} a minute are charged")
 
 
-def check_generated_tokens(session: Session, tenant: str, tokens: int) -> None:
-    """Checks that a request expected to generate `tokens` is within its tenant's limit; raises TokensExceeded.
+def check_work(session: Session, tenant: str, model: str, tokens: int) -> float | None:
+    """Checks that a request expected to generate `tokens` is within its tenant's limits; raises WorkExceeded.
 
-    The tenant's other calls of this function wait until this session commits, which is to store the request.
+    Returns the GPU-seconds of a token, None while they are unknown. The tenant's other calls of this function wait
+    until this session commits, which is to store the request.
     """
-    check_alone(session, tenant, "generated tokens")
-    row = session.execute(ROOM_FOR_TOKENS, {"tenant": tenant, "tokens": tokens}).one_or_none()
-    if row is not None and row.most is not None and row.charged + min(tokens, row.most) > row.most:
-        raise TokensExceeded(row.most, row.charged, row.fits_in_s)
+    check_alone(session, tenant, "expected work")
+    rows = session.execute(ROOM_FOR_WORK, {"tenant": tenant, "model": model, "tokens": tokens}).all()
+    exceeded = [row for row in rows if row.charged + min(row.asked, row.most) > row.most]
+    if exceeded:
+        last = max(exceeded, key=lambda row: row.fits_in_s)
+        raise WorkExceeded(last.unit, last.most, last.charged, last.asked, last.fits_in_s)
+    return rows[0].token_gpu_s if rows else None
 
 
 COUNT_REQUESTS = """

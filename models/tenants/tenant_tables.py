@@ -20,25 +20,27 @@ class Tenant(Base):
     queued_tokens: Mapped[int | None] = mapped_column(BigInteger)  # the most prompt tokens of all its queued requests
     priority_requests: Mapped[int | None]  # the most unfinished requests of the service tier `priority`
     generated_tokens_per_minute: Mapped[int | None] = mapped_column(BigInteger)
+    gpu_seconds_per_minute: Mapped[int | None]
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
 
-class TokenCharge(Base):
-    """Tokens that count against a tenant's limit for a minute from `at` on; a trigger of `requests` writes it.
+class WorkCharge(Base):
+    """Work that counts against a tenant's limit for a minute from `at` on; a trigger of `requests` writes it.
 
-    A request adds its expected tokens when it is stored, and the difference when its length is predicted, both from its
-    arrival on. At its end it adds the difference to the tokens that it generated: what it generated beyond its charge
-    counts from its end on, what it did not use is taken back from its arrival on.
+    A request adds its expected work when it is stored, and the difference when its length is predicted, both from its
+    arrival on. At its end it adds the difference to the work that it took: what is beyond its charge counts from its
+    end on, what it did not use is taken back from its arrival on.
     """
 
-    __tablename__ = "token_charges"
+    __tablename__ = "work_charges"
 
     id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     tenant: Mapped[str]
     at: Mapped[datetime]
-    tokens: Mapped[int]  # below 0 where an answer was shorter than expected
+    unit: Mapped[str]  # tokens or gpu_s
+    amount: Mapped[float]  # below 0 where a request took less than expected
 
-    __table_args__ = (Index("token_charges_of_tenant", "tenant", "at"),)
+    __table_args__ = (Index("work_charges_of_tenant", "tenant", "at"),)
 
 
 class ApiKey(Base):

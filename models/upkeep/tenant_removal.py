@@ -38,7 +38,7 @@ PARTS = {
     "operator_sessions": (OWN_KEYS, AT_ONCE),
     "rate_counts": (OWN_KEYS, AT_ONCE),
     "api_keys": ("tenant = :tenant order by id", AT_ONCE),
-    "token_charges": ("tenant = :tenant order by at", AT_ONCE),
+    "work_charges": ("tenant = :tenant order by at", AT_ONCE),
     "webhook_deliveries": (
         _of_first("webhook_endpoints", "tenant = :tenant", "webhook_deliveries", "endpoint_id", "id"),
         AT_ONCE,

@@ -41,21 +41,21 @@ FIELDS: dict[type, int] = {
 }
 # requests: what generated their tokens, the claim of a predictor, which locks no row while it computes, and the stop
 # string that ended them, which a message must name; what equal requests share, whose answer one gets, and whether its
-# end is still to be told to them; what it counts against a limit of tokens, and whether
-# its prediction replaces that; jobs: their usage, and when their deletion began
-COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 53, StoredBatch: 29, BulkJob: 41}
+# end is still to be told to them; what it counts against limits of expected work;
+# jobs: their usage, and when their deletion began
+COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 52, StoredBatch: 29, BulkJob: 41}
 PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
-    # turns of tenants; figures of ended loops; off-peak hours and charges of expected tokens; progress of every stream
-    "webapp": 7676,  # the id that clients of /v1/messages read; times only where a policy has some
+    # turns of tenants; figures of ended loops; off-peak hours and charges of expected work; progress of every stream
+    "webapp": 7678,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
     # progress of every stream, also in comments, and tokens left
     "protocol": 5933,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
-    # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue; off-peak hours; parked
-    # rows; half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows
+    # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue; off-peak hours
+    # parked rows; half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows
     "tasks": 5744,
     "processes": 1562,  # the script that starts a child lies here: the trainer lowers its priority with it
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
@@ -64,6 +64,7 @@ LINES = {
     # half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows
     # queue, from which ETAs at submission follow; twins; what a decision keeps of the rows for the next one
     # lengths of rows as predicted last
+    # the mean of a predicted length
     "scheduling": 9328,
     "learning": 3563,  # the axes of the paper's KNN; rows that join
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
@@ -75,14 +76,14 @@ LINES = {
     # ends within thinking; ways out of recursions; parked rows; abbreviations
     "inference": 13_276,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
-    # the removal of a tenant; which stop string ended an answer; charges of expected tokens
+    # the removal of a tenant; which stop string ended an answer; charges of expected work
     # tokens left
-    "models": 9634,
+    "models": 9674,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     # a chat shows how long its answer still takes
-    "cli": 6956,
-    "migrations": 355,  # triggers of charges and of deleted requests' twins
+    "cli": 6963,
+    "migrations": 358,  # triggers of charges and of deleted requests' twins
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes; shapes of load, paced workers and QLM's estimator
     "benchmarks": 12_457,

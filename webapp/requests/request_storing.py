@@ -8,11 +8,11 @@ from sqlalchemy.orm import Session
 
 from models import new_requests
 from models.client_requests import RequestView
-from models.new_requests import NewRequest
+from models.new_requests import Charge, NewRequest
 from models.request_predictions import scoped_application
 from models.tenants import tenant_limits
-from models.tenants.tenant_limits import TenantBacklog, TokensExceeded
-from protocol.client_errors import InvalidRequest, TokenRateReached
+from models.tenants.tenant_limits import TenantBacklog, WorkExceeded
+from protocol.client_errors import InvalidRequest, WorkRateReached
 from protocol.requests.submission import Submission, accepted_request, canonical_digest, checked_key
 from request_body import readable_body
 from scheduling.request import BACKGROUND_TIERS
@@ -46,14 +46,13 @@ def store(context: AppContext, submission: Submission, new: NewRequest, part: st
 
 
 def _insert(context: AppContext, new: NewRequest, key: str | None, digest: bytes | None) -> RequestView:
-    if new.tier != "priority" and new.charged_tokens is None:
+    if new.tier != "priority" and new.charge is None:
         if key is None:
             return context.inserts.store(new)
         with context.database.connect() as connection:
             return new_requests.submit(connection, new, idempotency_key=key, digest=digest)
     with context.tenant_turns[new.tenant], context.sessions() as session:
-        if new.charged_tokens is not None:
-            check_token_rate(session, new.tenant, new.charged_tokens)
+        new = within_work_limits(session, new)
         if new.tier == "priority":
             new = within_quota(session, new, context.priority_requests)
         view = new_requests.submit(session.connection(), new, idempotency_key=key, digest=digest)
@@ -70,17 +69,20 @@ def check_tier(context: AppContext, tier: str | None) -> None:
         raise InvalidRequest(why, param="service_tier")
 
 
-def check_token_rate(session: Session, tenant: str, tokens: int) -> None:
-    """Raises TokenRateReached if a request that should generate `tokens` exceeds its tenant's limit."""
+def within_work_limits(session: Session, new: NewRequest) -> NewRequest:
+    """Returns the request with its charge; raises WorkRateReached if it exceeds a limit of its tenant."""
+    if new.charge is None:
+        return new
     try:
-        tenant_limits.check_generated_tokens(session, tenant, tokens)
-    except TokensExceeded as exceeded:
+        token_gpu_s = tenant_limits.check_work(session, new.tenant, new.model, new.charge.tokens)
+    except WorkExceeded as exceeded:
         retry_after_s = max(1, math.ceil(exceeded.fits_in_s))
-        raise TokenRateReached(
-            f"Your requests of the last minute are expected to generate {exceeded.charged:,} of {exceeded.most:,} "
-            f"tokens a minute, and this one {tokens:,}. Try again in {retry_after_s} s.",
+        raise WorkRateReached(
+            f"Your requests of the last minute are expected to take {exceeded.charged:,.12g} of {exceeded.most:,} "
+            f"{exceeded.unit} a minute, and this one {round(exceeded.asked, 3):,.12g}. Try again in {retry_after_s} s.",
             retry_after_s,
         ) from exceeded
+    return replace(new, charge=replace(new.charge, token_gpu_s=token_gpu_s))
 
 
 def within_quota(session: Session, new: NewRequest, most: int) -> NewRequest:
@@ -101,11 +103,11 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
     if new.kind != "answer":  # it generates no text
         return new
     times = context.response_times.get()
-    if context.backlog_limit.limits_of(new.tenant).generated_tokens_per_minute is not None:
+    if context.backlog_limit.limits_of(new.tenant).of_work:
         application = scoped_application(new.tenant, new.application)
         expected = times.answer_tokens(application, new.input_tokens, new.limit_tokens)
         charged = new.limit_tokens if expected is None else max(1, round(expected))
-        new = replace(new, charged_tokens=charged, charge_assumed=not times.knows(application))
+        new = replace(new, charge=Charge(charged, assumed=not times.knows(application)))
     if new.tier in BACKGROUND_TIERS:  # background work gets no forecast here
         return new
     return replace(new, eta=times.eta(new, snapshot, time.time()))

@@ -24,7 +24,7 @@ from protocol.client_errors import (
     NotInTime,
     Problem,
     RateLimited,
-    TokenRateReached,
+    WorkRateReached,
     field_path,
     validation_message,
 )
@@ -91,7 +91,7 @@ def answer_known_error(error: Exception) -> Response:
     status, type_, code, retry_after_s = ERROR_TABLE[kind]
     if status >= 500:
         log.warning("not_served", status=status, code=code, error=error)
-    if isinstance(error, RateLimited | TokenRateReached | BacklogFull):
+    if isinstance(error, RateLimited | WorkRateReached | BacklogFull):
         retry_after_s = error.retry_after_s
     if isinstance(error, ClientError):
         answer = error_response(status, error.message, type_, error.param, error.code or code, retry_after_s)

@@ -78,8 +78,9 @@ BESIDE = (
     f"""insert into usage_days (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s)
     select current_date - d, 'tenant-' || t, 'small', 1, 1, 1, 1
     from generate_series(1, 600) as d, generate_series(1, {USING}) as t""",
-    """insert into token_charges (tenant, at, tokens)
-    select 'tenant-' || n % 100, now() - interval '1 s' * (n % 120), 1 from generate_series(1, 20000) as n""",
+    """insert into work_charges (tenant, at, unit, amount)
+    select 'tenant-' || n % 100, now() - interval '1 s' * (n % 120), unit, 1
+    from generate_series(1, 10000) as n, unnest(array['tokens', 'gpu_s']) as unit""",
     f"""insert into usage_entries (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s)
     select current_date, 'tenant-' || n % {USING}, 'small', 1, 1, 1, 1 from generate_series(1, {ENTRIES}) as n""",
     """insert into webhook_endpoints (id, tenant, url, events, secret)

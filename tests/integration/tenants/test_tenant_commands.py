@@ -92,6 +92,8 @@ def test_what_is_set_for_a_tenant_is_listed_and_taken_back(magnus: Magnus) -> No
         "0",
         "--generated-tokens-per-minute",
         "90000",
+        "--gpu-seconds-per-minute",
+        "30",
     )
     expected = {
         "tenant": "acme",
@@ -101,6 +103,7 @@ def test_what_is_set_for_a_tenant_is_listed_and_taken_back(magnus: Magnus) -> No
         "queued_tokens": 10**12,
         "priority_requests": 0,
         "generated_tokens_per_minute": 90_000,
+        "gpu_seconds_per_minute": 30,
     }
     assert magnus("tenant", "set", "acme", *limits, "--weight", "3", "--json") == expected
     assert magnus("tenant", "list", "--json") == [expected]
