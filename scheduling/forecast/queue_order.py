@@ -92,22 +92,22 @@ class QueueOrder:
         arrivals, dues = (each.reshape(-1, len(LEVELS)) for each in instants)
         coming_logs, coming_s = (np.array([one[column] for one in self.coming]) for column in (0, 1))
         drain_s, comes_s = float(works.sum()), float(coming_s.sum())
-        at = np.zeros(len(arrived_s))
+        at, rising = np.zeros(len(arrived_s)), np.arange(len(arrived_s))
         for _ in range(ROUNDS):
-            until = np.minimum(at, due_s)
+            last, arrived, delay = at[rising], arrived_s[rising, None], log_delay[rising, None]
+            until = np.minimum(last, due_s[rising])
             arrives_until = np.minimum(until, self.lasts_s)
             # A request goes first if the logarithm of its delay makes up for its later arrival. The logarithm counts
             # by the work that waits, which grows or shrinks meanwhile.
             left_s = drain_s + comes_s * arrives_until - self.pace * until
             scale_s = np.maximum(SHORTEST_S, (self.overtaking if self.delay_s else 0.0) * left_s)[:, None]
-            earlier = _share_below(arrivals, arrived_s[:, None] + scale_s * (log_delay[:, None] - logs))
+            earlier = _share_below(arrivals, arrived + scale_s * (delay - logs))
             due = _share_below(dues, until[:, None])
-            came_s = np.clip(
-                arrived_s[:, None] + scale_s * (log_delay[:, None] - coming_logs), 0.0, arrives_until[:, None]
-            )
+            came_s = np.clip(arrived + scale_s * (delay - coming_logs), 0.0, arrives_until[:, None])
             before_s = (earlier + due - earlier * due) @ works + came_s @ coming_s
-            at, last = np.maximum(at, before_s / self.pace), at
-            if (at - last <= 0.001 * at).all():
+            at[rising] = np.maximum(last, before_s / self.pace)
+            rising = rising[at[rising] - last > 0.001 * at[rising]]
+            if not len(rising):
                 break
         return np.maximum(self.starts_in_s, at)
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scheduling.costs import Floats, Ints
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.length_buckets import BucketHeads, LengthBuckets, WaitingRequest
-from scheduling.policies.fusion.priority_key import URGENT_OFFSET
 from scheduling.request import Request
 
 
@@ -84,7 +83,6 @@ def fits_soonest(fleet: FleetArrays, prefill: float, remaining: float) -> int:
 # (docs/results/control-plane.md), not tuned further.
 KEYS_TRIED = 8  # a round tries this many of each worker's smallest keys before the worker counts as full
 WORKERS_TRIED = 256  # a round tries this many workers, those with the smallest keys
-FIRST_KEY = URGENT_OFFSET / 2  # smaller keys belong to requests that are due or urgent
 ROWS_PER_JOINER = 4  # a round adds at most a quarter to a worker's rows, so that the keys stay about right
 
 Booleans = NDArray[np.bool_]
@@ -106,10 +104,9 @@ def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, k
     """Let requests join workers, the smallest key first, each by a call of `join`; return whether any joined.
 
     `key`, (these workers, buckets), belongs to the first requests; an infinite one forbids the join. A later request of
-    a bucket has that key plus the difference of their arrivals; none of them joins in the round of a first request that
-    is due or urgent, because they need not be. A worker takes one joiner for every ROWS_PER_JOINER of its rows, at
-    least one, and none after a request that it does not admit. `join` returns False to end the round after this join.
-    Only KEYS_TRIED keys of each of WORKERS_TRIED workers are tried, in each case the smallest ones.
+    a bucket has that key plus the difference of their arrivals. A worker takes one joiner for every ROWS_PER_JOINER of
+    its rows, at least one, and none after a request that it does not admit. `join` returns False to end the round
+    after this join. Only KEYS_TRIED keys of each of WORKERS_TRIED workers are tried, in each case the smallest ones.
     """
     bucket_keys = buckets.bucket_keys()
     arrived_at = buckets.heads().arrived_at.tolist()  # a copy, because heads change with every join
@@ -137,8 +134,6 @@ def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, k
             elif join(worker, waiting):
                 any_joined = True
                 may_take[candidate] -= 1
-                if head_key < FIRST_KEY:  # the next request of this bucket need not be due
-                    continue
             else:
                 return True
         heappush(turns, (request_key, column))

@@ -21,7 +21,6 @@ from scheduling.policies.fusion.matching import (
     fits_to_the_end,
     join_best_pairs,
 )
-from scheduling.policies.fusion.priority_key import DUE_OFFSET
 from scheduling.policy import RunningRow, Worker
 from tests.unit.scheduling.scheduling_builders import (
     FLAT,
@@ -139,15 +138,6 @@ def test_a_request_goes_to_the_worker_where_its_key_is_least_and_each_empty_work
     assert matched(fleet_of([], []), buckets_of(THREE), key) == [(0, "00"), (1, "02")]
     key = np.array([[1.0, 9.0, 9.0], [9.0, 5.0, 9.0], [9.0, 4.0, 3.0]])
     assert matched(fleet_of([], [], []), buckets_of(THREE), key) == [(0, "00"), (2, "02"), (1, "01")]
-
-
-def test_a_request_that_is_due_takes_no_later_one_of_its_bucket_along() -> None:
-    buckets = LengthBuckets()
-    for name, at, predicted in (("due", 0.0, 100), ("same length", 1.0, 100), ("short", 1.0, 10)):
-        buckets.add(WaitingRequest(a_request(name, at=at, predicted=predicted)))
-    key = np.where([one.request.id == "due" for one in buckets.first_of_each(1)], DUE_OFFSET, 5.0)[None, :]
-    fleet = fleet_of([10] * 8)  # it takes two joiners in a round
-    assert matched(fleet, buckets, key) == [(0, "due"), (0, "short")]
 
 
 def test_a_worker_tries_its_smallest_keys_only() -> None:
