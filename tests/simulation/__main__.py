@@ -2,16 +2,18 @@
 
 import argparse
 import os
+import random
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 
-from tests.simulation.connections import Server
-from tests.simulation.database import own_server, prepare
-from tests.simulation.scenario import drawn, smaller
-from tests.simulation.simulation import Outcome, simulate
-from tests.simulation.simulation import prepare as prepare_simulation
+from tests.simulation import primitives
+
+primitives.install()  # before the product is imported
+from tests.simulation.connections import Server  # noqa: E402
+from tests.simulation.database import own_server  # noqa: E402
+from tests.simulation.scenario import drawn, smaller  # noqa: E402
+from tests.simulation.simulation import Outcome, prepare, simulate  # noqa: E402
 
 SHRINK_FOR_S = 60.0
 
@@ -22,8 +24,6 @@ def main() -> int:
     asked.add_argument("--seeds", type=int, default=50, help="how many seeds")
     asked.add_argument("--first", type=int, default=0, help="the first seed")
     asked.add_argument("--minutes", type=float, default=10.0, help="begin no further seed after this long")
-    asked.add_argument("--postgres-url", help="a Postgres without a database `simulated`; by default, one is started")
-    asked.add_argument("--prepared-url", help="a database that an earlier run has prepared")
     asked.add_argument("--most-failures", type=int, default=1, help="end after this many failing seeds")
     asked.add_argument("--no-shrinking", action="store_true")
     asked.add_argument("--twice", action="store_true", help="run each seed twice, and compare the schedules")
@@ -34,16 +34,16 @@ def main() -> int:
             [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
             os.environ | {"PYTHONHASHSEED": "0"},
         )
-    if given.prepared_url is not None:
-        return run(given, given.prepared_url)
-    with own_server() if given.postgres_url is None else nullcontext(prepare(given.postgres_url)) as url:
+    # The simulation and its server take turns: on one CPU, neither waits for another one to wake up.
+    os.sched_setaffinity(0, {random.choice(sorted(os.sched_getaffinity(0)))})
+    with own_server() as url:
         return run(given, url)
 
 
 def run(given: argparse.Namespace, url: str) -> int:
     """Runs the seeds, and prints what came of them."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    server = prepare_simulation(url)
+    server = prepare(url)
     until, failed = time.monotonic() + 60 * given.minutes, 0
     outcomes = []
     for outcome in simulated(range(given.first, given.first + given.seeds), server, url, until):

@@ -43,6 +43,7 @@ AT_THE_END = {
         where (coalesce(s.prompt, 0), coalesce(s.answer, 0), coalesce(s.requests, 0))
             <> (coalesce(u.prompt, 0), coalesce(u.answer, 0), coalesce(u.requests, 0))""",
 }
+STOPPED = "select name from workers where name = any(%s) and stopped_at is not null"
 OF_JOBS = {
     "every delivery ends": "select event_id from webhook_deliveries where next_attempt_at is not null",
     "a completed job has all its lines": """
@@ -66,9 +67,25 @@ OF_JOBS = {
 }
 
 
-def check_now(world: World, server: Server) -> None:
+# An engine computes a request only in the batch in which it is in progress, unless that batch is not its worker's any
+# more: otherwise a second engine may compute it, too.
+COMPUTED = """
+    select request.id || ' is ' || request.status || ' while ' || computing.worker || ' computes it'
+    from unnest(%s::text[], %s::text[]) as computing (worker, id) join requests request using (id)
+    cross join lateral (select max(batch) as batch from claimed where claimed.request = computing.id
+        and (select b.worker from batches b where b.id = batch) = computing.worker) as last
+    join batches on batches.id = last.batch and batches.status = 'running'
+    where (request.status, request.batch_id) is distinct from ('in_progress', last.batch)
+        and request.finished_at is null
+"""
+
+
+def check_now(world: World, server: Server, service: Service) -> None:
     """Fails if an invariant that holds at every instant is broken."""
     _check(world, server, ALWAYS)
+    if computing := service.computing():
+        for (found,) in server.sql(COMPUTED, [list(column) for column in zip(*computing, strict=True)]):
+            world.fail(found)
 
 
 def _check(world: World, server: Server, queries: dict[str, str]) -> None:
@@ -97,6 +114,8 @@ def check_at_the_end(world: World, server: Server, service: Service) -> None:
             world.fail(f"job {job.id} waits for ever")
         elif job.cancelled and job.ended != "cancelled":
             world.fail(f"job {job.id} was cancelled and is {job.ended}")
+    for (name,) in server.sql(STOPPED, (list(service.broker.workers),)):
+        world.fail(f"{name} lives and counts as stopped")
     if not world.failures:
         _check(world, server, AT_THE_END)
     if service.scenario.jobs and not world.failures:

@@ -38,6 +38,8 @@ ERRORS = {
     "read only": ("25006", False),
     "file system": ("58030", False),
 }
+# Errors that no statement of the product may meet, because clients and loops would only try it again.
+FAULTS = (psycopg.errors.DeadlockDetected, psycopg.IntegrityError, psycopg.ProgrammingError, psycopg.DataError)
 IDLE = "idle in transaction for too long"
 STATES = {**ERRORS, IDLE: ("25P03", True)}
 Draw = Callable[[str], str | None]  # draws the error that this statement meets, if any
@@ -210,8 +212,9 @@ class SimulatedConnection(BoundedConnection):
         except StopIteration as ended:
             result: T = ended.value
             return result
-        except psycopg.errors.DeadlockDetected as error:
-            world().fail(f"deadlock: {error}".partition("\n")[0])
+        except FAULTS as error:
+            if world().current is not None:
+                world().fail(f"{type(error).__name__}: {error}".partition("\n")[0])
             raise
         finally:
             if self._lost_after:

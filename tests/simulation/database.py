@@ -31,6 +31,8 @@ PAIRS = ", ".join(
 )
 WATCH = f"""
     create table broken (what text);
+    create table claimed (request text, batch bigint);
+    create index on claimed (request);
     create function watch_requests() returns trigger language plpgsql as $$
     begin
         if (old.status, new.status) not in (values {PAIRS}) and (old.status <> new.status
@@ -51,6 +53,9 @@ WATCH = f"""
         end if;
         if new.attempts < (new.status in ('completed', 'incomplete'))::int then
             insert into broken values (new.id || ' is ' || new.status || ' after ' || new.attempts || ' attempts');
+        end if;
+        if old.status = 'queued' and new.status = 'in_progress' then
+            insert into claimed values (new.id, new.batch_id);
         end if;
         if old.status = 'queued' and new.status = 'in_progress' and new.held then
             insert into broken values (new.id || ' runs although it is held');

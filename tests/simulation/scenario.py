@@ -20,6 +20,8 @@ class Scenario:
     clients: int = 3
     requests: int = 6  # of each client
     kv_tokens: int = 400
+    lease_s: float = 10.0
+    lead_s: float = 6.0
     arrive_within_s: float = 40.0
     until_s: float = 40.0  # when the faults end
     calm_s: float = 400.0  # nobody waits longer than this without faults
@@ -58,8 +60,10 @@ def drawn(seed: int) -> Scenario:
         workers=draw.choice((1, 2, 3)),
         predictor=draw.random() < 0.7,
         clients=draw.choice((2, 3)),
-        requests=draw.choice((2, 5)),
+        requests=draw.choice((2, 5, 8)),
         kv_tokens=draw.choice((150, 400, 1500)),
+        lease_s=draw.choice((4.0, 4.0, 10.0)),
+        lead_s=draw.choice((2.0, 6.0)),
         arrive_within_s=draw.choice((0.5, 5.0, 20.0)),
         kills=often(0.001, 0.005),
         freezes=often(0.001, 0.004),

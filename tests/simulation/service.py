@@ -9,19 +9,21 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from celery_config import TICK_S
-from models import client_requests, new_requests, request_predictions
+from models import client_requests, new_requests
 from models.client_requests import RequestView
 from models.connections.session import make_engine, make_sessions
 from models.new_requests import NewRequest
 from models.tenants import tenant_limits
+from processes.loop import Loop
 from processes.planner_rules import PlannerRules
-from scheduling.costs import ProfiledCurves, ServingCurves
+from scheduling.costs import ProfiledCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.sharing.policy_factory import PolicySettings
 from scheduling.worker_facts import WorkerFacts
 from tasks.planning.leader import Leader
 from tasks.planning.planner_loop import PlannerLoop, PlanQueue
 from tasks.planning.planner_process import planner_database
+from tasks.prediction.predictor_in_service import PredictorInService
 from tasks.serving.batches.batch_runner import BatchRunner
 from tasks.serving.batches.lease_heartbeat import LeaseTerms
 from tasks.serving.batches.served_model import ServedModel
@@ -29,11 +31,12 @@ from tasks.serving.results.live_tokens import LiveRows
 from tests.simulation.actors import Process, World
 from tests.simulation.connections import Server, engine_of
 from tests.simulation.scenario import Scenario
-from tests.simulation.scripted_engine import MODEL, POISON, ScriptedEngine, ScriptedTokens, true_answer
+from tests.simulation.scripted_engine import CURVES, MODEL, POISON, ScriptedEngine, ScriptedTokens
 from tests.simulation.side_work import Chores, Job
 
-STEP_S = 0.1  # a step of the scripted engine: slow, so that much is in flight at each statement
-CURVES = ServingCurves((1e-5, 0.0, 0.0, 0.01), (1e-7, 1e-4, 0.0, STEP_S))
+# As short as the scripted prompts and answers: batches have several requests, slices and bins end within an answer.
+SHORT = PolicySettings(max_prompt_tokens=40, max_output_tokens=40, wma_threshold=2000, slice_tokens=6, bin_tokens=8)
+HEARTBEAT_S = 1.0
 PRIORITY_REQUESTS = 2  # unfinished ones that a tenant may have
 RETRY_S = 0.7  # a client's pause after an error of a call
 
@@ -55,7 +58,7 @@ class Broker:
     def clear_kick(self) -> None:
         """Does nothing: every kick arrives."""
 
-    def kick_planner(self) -> None:
+    def kick_planner(self, *, soon: bool = False) -> None:
         """Lets the planners step, unless the kick is lost."""
         if not self._world.chance(self._scenario.lost_messages):
             for kick in list(self.kicks.values()):
@@ -121,6 +124,7 @@ class Service:
         self.broker = Broker(self.world, self.scenario)
         self._starts: dict[str, Callable[[Process], None]] = {}
         self.living: dict[str, Process] = {}
+        self.engines: dict[Process, ScriptedEngine] = {}
         self._outside = self.world.process("outside")  # the broker and the supervisor, which nobody kills
         self.world.spawn("broker", self.broker.run, self._outside)
         for number in range(self.scenario.planners):
@@ -174,6 +178,12 @@ class Service:
         self._forget(process)
         self._start(process.name)
 
+    def computing(self) -> list[tuple[str, str]]:
+        """The requests in the engines of processes that have not ended, as (worker's name, request's id)."""
+        alive = {actor.process for actor in self.world.actors if not actor.done}
+        engines = [(process.name, engine) for process, engine in self.engines.items() if process in alive]
+        return [(name, request) for name, engine in engines for request in engine.rows]
+
     def _forget(self, process: Process) -> None:
         self.broker.workers.pop(process.name, None)
         self.broker.kicks.pop(process.name, None)
@@ -194,7 +204,15 @@ class Service:
     # the processes, each as its `main` function makes it
 
     def _planner(self, process: Process) -> None:
-        rules = PlannerRules(self.scenario.policy, PolicySettings(), predictor_grace_s=2 * TICK_S)
+        rules = PlannerRules(
+            self.scenario.policy,
+            SHORT,
+            lease_s=self.scenario.lease_s,
+            lead_s=self.scenario.lead_s,
+            alive_s=min(self.scenario.lease_s, 8 * HEARTBEAT_S),
+            on_time_s=4 * HEARTBEAT_S,
+            predictor_grace_s=2 * TICK_S,
+        )
         leader = Leader(engine_of(f"{process.name} {process.number}", partial(planner_database, self.url)), rules)
         steps = PlannerLoop(leader, self.broker, PlanQueue(), TICK_S)  # type: ignore[arg-type]
         if self.living.get(process.name) is process:
@@ -202,20 +220,22 @@ class Service:
         steps.loop.start()
 
     def _worker(self, process: Process) -> None:
-        budget = self.scenario.kv_tokens
-        name = process.name
+        name, kv_tokens = process.name, self.scenario.kv_tokens
         database = self._engine(process, "worker", pool_size=300, generic_plans=True)
         renewals = self._engine(process, "renewals", pool_size=1, autocommit=True, generic_plans=True)
-        memory, curves = KvMemory(budget, 1), ProfiledCurves(CURVES)
-        served = ServedModel(
-            lambda: ScriptedEngine(budget, STEP_S, lambda: self.world.chance(self.scenario.engine_failures)),
-            ScriptedTokens(),  # type: ignore[arg-type]
-            WorkerFacts(name, MODEL, "cpu", memory, curves, instance=f"{name}-{self.world.steps}"),
+
+        def make() -> ScriptedEngine:
+            engine = ScriptedEngine(kv_tokens, lambda: self.world.chance(self.scenario.engine_failures))
+            self.engines[process] = engine
+            return engine
+
+        facts = WorkerFacts(
+            name, MODEL, "cpu", KvMemory(kv_tokens, 1), ProfiledCurves(CURVES), instance=f"{name}-{self.world.steps}"
         )
         runner = BatchRunner(
             database,
-            served,
-            LeaseTerms(heartbeat_s=1.0),
+            ServedModel(make, ScriptedTokens(), facts),  # type: ignore[arg-type]
+            LeaseTerms(self.scenario.lease_s, HEARTBEAT_S),
             renewals,
             self.broker.kick_planner,
             on_broken=lambda reason: self.end(process, reason),
@@ -225,37 +245,22 @@ class Service:
         if self.living.get(name) is process:
             self.broker.workers[name] = process, runner.serve
         if self.scenario.drains:
-            self.world.wait(None, 5.0 + 60.0 * self.world.random.random())
+            self.world.wait(None, 5.0 + 30.0 * self.world.random.random())
             self.world.tell(f"{name} drains")
             if self.living.get(name) is process:
-                del self.broker.workers[name]
+                self.broker.workers.pop(name, None)
             runner.stop()
             self.end(process, "has drained")
 
     def _predictor(self, process: Process) -> None:
-        engine = self._engine(process, "predictor", pool_size=1)
-        while True:
-            try:
-                with engine.begin() as connection:
-                    claimed = request_predictions.claim_unpredicted(connection, 8)
-                lengths = {one.id: self._length(one.input, one.limit_tokens) for one in claimed}
-                with engine.begin() as connection:
-                    if claimed:
-                        request_predictions.write_predictions(connection, claimed, lengths, "v1")
-                    request_predictions.write_predictor_heartbeat(connection, "v1", bool(claimed))
-            except SQLAlchemyError:
-                self.world.tell("predicts nothing now")
-            self.world.wait(None, 1.9)
-
-    def _length(self, prompt: str, limit: int) -> tuple[int, int]:
-        median = max(1, len(true_answer(prompt)) + self.world.random.randint(-8, 8))
-        return min(median, limit), min(median + 6, limit)
+        predictor = PredictorInService(self._engine(process, "predictor", pool_size=1), check_every_s=4.0, chunk=8)
+        Loop("prediction", lambda: predictor.run(lambda others: self.broker.kick_planner(soon=others)), 1.9).start()
 
     # the clients
 
     def _client(self, number: int) -> None:
         process = self.world.process(f"client-{number}")
-        tenant = f"tenant-{number % 2}"
+        tenant = f"tenant-{number // 2}"  # two clients of one tenant share its quota
         engine = self._engine(process, "web", pool_size=20)  # none of its calls waits for a connection
         for place in range(self.scenario.requests):
             asked = Asked(self._new(tenant, f"{number}.{place}"), f"{number}.{place}")
@@ -279,16 +284,18 @@ class Service:
     def _ask(self, engine: Engine, asked: Asked) -> None:
         """Submits until the request is accepted, perhaps cancels it, and polls until its end."""
         draw = self.world.random
-        self.world.wait(None, draw.random() * self.scenario.arrive_within_s)
+        self.world.wait(None, draw.choice((0.0, 0.5, 1.0)) * self.scenario.arrive_within_s)  # many at one instant
         view = self._again(partial(self._submit, engine, asked))
         asked.id = view.request.id
         self.broker.kick_planner()
         if self.world.chance(self.scenario.cancels):
-            looks = draw.choice((0, 4, 20, 20))
-            while looks and not asked.runs and asked.ended is None:  # most cancels meet a running request
+            # some cancels meet a waiting request, most a running one at any step of its answer
+            looks = draw.choice((0, 2, 4, 8, 20, 20))
+            while looks and not asked.runs and asked.ended is None:
                 self.world.wait(None, 0.5)
                 self._again(partial(self._poll, engine, asked))
                 looks -= 1
+            self.world.wait(None, 2.0 * draw.random())
             self._again(partial(self._cancel, engine, asked))
         while asked.ended is None:
             self.world.wait(None, draw.choice((0.5, 2.0, 4.0)))

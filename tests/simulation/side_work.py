@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
 
 from models.bulk import bulk_jobs, stored_files
 from models.bulk.bulk_jobs import NewBulkJob
@@ -16,6 +15,7 @@ from models.connections.session import make_sessions
 from models.tenants import usage
 from models.webhooks import webhook_deliveries
 from models.webhooks.webhook_deliveries import DeliveryResult
+from processes.loop import Loop
 from protocol.limits.prompt_limits import PromptLimits
 from tasks.chores.job_progress import update_jobs
 from tasks.chores.line_feeder import LineFeeder
@@ -75,15 +75,7 @@ class Chores:
             ("usage", partial(self._fold, upkeep), 10.0),
             ("webhooks", partial(self._deliver, webhooks), 1.9),
         ):
-            self._world.spawn(name, partial(self._repeat, work, every_s), process)
-
-    def _repeat(self, work: Callable[[], object], every_s: float) -> None:
-        while True:
-            try:
-                work()
-            except SQLAlchemyError as error:
-                self._world.tell(f"step failed: {type(error).__name__}")
-            self._world.wait(None, every_s)
+            Loop(name, work, every_s).start()
 
     def _fold(self, engine: Engine) -> None:
         with make_sessions(engine)() as session:
@@ -115,10 +107,10 @@ class Chores:
         self.jobs.append(job)
         self._world.wait(None, draw.random() * 10.0)
         again(partial(self._create, engine, job, name))
-        if draw.random() < 0.6:
-            self._world.wait(None, 5.0 * draw.random())
+        for _ in range(draw.choice((0, 1, 6))):
+            self._world.wait(None, 3.0 * draw.random())
             again(partial(self._change, engine, job, bulk_jobs.pause_job))
-            self._world.wait(None, 10.0 * draw.random())
+            self._world.wait(None, 3.0 * draw.random())
             again(partial(self._change, engine, job, bulk_jobs.resume_job))
         if self._world.chance(self._scenario.cancels):
             self._world.wait(None, 20.0 * draw.random())

@@ -19,7 +19,7 @@ from tests.simulation.scenario import Scenario
 from tests.simulation.service import Service
 
 DELAYS_S = (0.05, 0.5, 3.0, 7.0)
-FREEZES_S = (0.5, 5.0, 9.0, 20.0)
+FREEZES_S = (0.5, 3.0, 5.0, 7.5, 20.0)  # some longer than a lease or a lead and not ended by the server
 LOOK_EVERY_S = 1.0
 EVENTS_WITHIN_S = 120.0  # after the last end of a request, the last batch ends and the last event arrives
 UNSETTLED = """
@@ -67,9 +67,10 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
         )
         if service.living.get(process.name) is not process or process.frozen_until > world.now:
             return
-        if world.chance(scenario.kills):
+        often = 10 if actor.committing and actor.process is process else 1
+        if world.chance(scenario.kills * often):
             service.end(process, "is killed")
-        elif world.chance(scenario.freezes):
+        elif world.chance(scenario.freezes * often):
             world.freeze(process, world.random.choice(FREEZES_S), session.IDLE_IN_TRANSACTION_S)
             if world.chance(scenario.twins):
                 service.replace(process)
@@ -80,14 +81,14 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
     try:
         while not world.failures and world.now < scenario.until_s and service.waiting:
             world.run(min(world.now + LOOK_EVERY_S, scenario.until_s))
-            check_now(world, server)
+            check_now(world, server, service)
         faulty, world.faults = False, lambda actor: None
         server.holds = server.lost_commits = 0.0
         scripted_faults_end(service)
         calm_until = world.now + scenario.calm_s
         while not world.failures and world.now < calm_until and service.waiting:
             world.run(world.now + LOOK_EVERY_S)
-            check_now(world, server)
+            check_now(world, server, service)
         settled_until = world.now + EVENTS_WITHIN_S
         while not world.failures and world.now < settled_until and server.sql(UNSETTLED)[0][0]:
             world.run(world.now + LOOK_EVERY_S)
@@ -134,5 +135,4 @@ def prepare(url: str) -> Server:
     # forecasts run no statement, and took half of a schedule's CPU time: each leader makes one alone
     setattr(forecasts, "EVERY_S", 1e9)  # noqa: B010
     setattr(leadership, "this_process", primitives.this_process)  # noqa: B010
-    primitives.install()
     return server
