@@ -30,7 +30,8 @@ AT_THE_END = {
     "every batch ends": "select id || ' is ' || status from batches where status in ('assigned', 'running')",
     "usage equals what was served": """
         with served as (
-            select tenant, sum(prompt_tokens) as prompt, sum(output_tokens) as answer, count(*) as requests
+            select tenant, count(*) as requests, sum(prompt_tokens) filter (where twin_of is null) as prompt,
+                sum(output_tokens) filter (where twin_of is null) as answer
             from requests where output_tokens is not null and status <> 'failed' group by tenant
         ), used as (
             select tenant, sum(prompt_tokens) as prompt, sum(answer_tokens) as answer, sum(requests) as requests

@@ -154,9 +154,9 @@ class SimulatedConnection(BoundedConnection):
         _spare.append(session)
         return None
 
-    def take_turn(self, words: str) -> None:
+    def take_turn(self, words: str, often: int = 1) -> None:
         """Waits for the turn of the actor, perhaps for long within a transaction, and gives the server the time."""
-        if self.pgconn.transaction_status in IN_TRANSACTION and world().chance(server().holds):
+        if self.pgconn.transaction_status in IN_TRANSACTION and world().chance(server().holds * often):
             world().delay(world().current, world().random.choice(HOLDS_S))  # type: ignore[arg-type]
         world().statement(words)
         if not self.closed:
@@ -169,7 +169,7 @@ class SimulatedConnection(BoundedConnection):
         assert actor is not None
         actor.committing = self
         try:
-            self.take_turn("commit")
+            self.take_turn("commit", often=4)  # while all locks of the transaction are held
         finally:
             actor.committing = None
         lost = not self._lost_meanwhile and world().chance(server().lost_commits)

@@ -48,10 +48,12 @@ WATCH = f"""
             insert into broken values (new.id || ' was answered although it was cancelled');
         end if;
         if old.status not in ('queued', 'in_progress')
-                and to_jsonb(new) - 'idempotency_key' <> to_jsonb(old) - 'idempotency_key' then
+                and to_jsonb(new) - array['idempotency_key', 'shared']
+                    <> to_jsonb(old) - array['idempotency_key', 'shared']
+        then
             insert into broken values (new.id || ' changed after its end');
         end if;
-        if new.attempts < (new.status in ('completed', 'incomplete'))::int then
+        if new.attempts < (new.status in ('completed', 'incomplete') and new.twin_of is null)::int then
             insert into broken values (new.id || ' is ' || new.status || ' after ' || new.attempts || ' attempts');
         end if;
         if old.status = 'queued' and new.status = 'in_progress' then
@@ -88,6 +90,15 @@ WATCH = f"""
         end if;
         return null;
     end $$;
+    create function watch_lines() returns trigger language plpgsql as $$
+    begin
+        if exists (select from bulk_jobs where id = new.job_id and (paused_at is not null
+                or status not in ('validating', 'in_progress') or new.line < next_line)) then
+            insert into broken values ('line ' || new.line || ' of ' || new.job_id || ' was read at the wrong time');
+        end if;
+        return null;
+    end $$;
+    create trigger watch_lines after insert on bulk_lines for each row execute function watch_lines();
     create trigger watch_leads after update on leaderships for each row execute function watch_leads();
     create trigger watch_batches after update on batches for each row execute function watch_batches();
     create trigger watch_requests after update on requests for each row execute function watch_requests();

@@ -82,7 +82,7 @@ MUTANTS = (
     Mutant("the lead is taken by two", LEAD, "                for update skip locked\n"),
     Mutant("a line's request is committed before its place", FEED, INSERTED, COMMITTED + INSERTED),
     Mutant("a batch is lost before its requests return", REQUEUE, "    return requeue(connection, blamed(", COMMITTED + "    return requeue(connection, blamed("),
-    Mutant("ended lines are stopped, too", PROGRESS, "                and (status = 'queued' or status = 'in_progress' and cancel_requested_at is null)\n            for update skip locked\n"),
+    Mutant("a twin that leads keeps its epoch", "models/planning/twins.py", "update requests set twin_of = null, planner_epoch = 0, shared = true\n    where", "update requests set twin_of = null, shared = true\n    where"),
     Mutant("the end of a job is told to nobody", PROGRESS, "on e.tenant = job.tenant and 'batch.' || job.status = any(e.events)", "on false"),
 )  # fmt: skip
 

@@ -40,6 +40,7 @@ class Scenario:
     too_large: float = 0.0
     deadlines: float = 0.0
     cancels: float = 0.0
+    twin_requests: float = 0.0  # requests that are equal to others
     drains: bool = False
     chores: int = 1
     jobs: int = 0  # bulk jobs; with them, webhooks and sums of usage
@@ -80,10 +81,11 @@ def drawn(seed: int) -> Scenario:
         too_large=often(0.0, 0.05),
         deadlines=often(0.1, 0.5),
         cancels=often(0.3, 0.8),
+        twin_requests=often(0.2, 0.6),
         drains=draw.random() < 0.5,
         chores=draw.choice((1, 2)),
         jobs=draw.choice((0, 0, 1, 1, 2)),
-        job_lines=draw.choice((2, 5, 12)),
+        job_lines=draw.choice((5, 12, 24)),
     )
 
 

@@ -269,7 +269,8 @@ class Service:
 
     def _new(self, tenant: str, name: str) -> NewRequest:
         draw, scenario = self.world.random, self.scenario
-        prompt = f"{name}:" + "x" * draw.randint(1, 30)
+        twin = self.world.chance(scenario.twin_requests)
+        prompt = f"{draw.choice('pq') if twin else name}:" + "x" * (10 if twin else draw.randint(1, 30))
         if self.world.chance(scenario.poison):
             prompt += POISON
         if self.world.chance(scenario.too_large):
@@ -279,7 +280,8 @@ class Service:
         limit = draw.choice((3, 15, 40))
         size = len(prompt)
         new = NewRequest(tenant, MODEL, draw.choice(("a", "b")), "", prompt, {}, size, size, limit, tier=tier)
-        return replace(new, deadline_s=deadline_s, priority=draw.choice((0, 0, 1)))
+        computation = f"{prompt} {limit}".encode() if twin else None
+        return replace(new, deadline_s=deadline_s, priority=draw.choice((0, 0, 1)), computation=computation)
 
     def _ask(self, engine: Engine, asked: Asked) -> None:
         """Submits until the request is accepted, perhaps cancels it, and polls until its end."""

@@ -34,7 +34,7 @@ ENDPOINT = """
 """
 RETRY_S = 3.0  # between two attempts to deliver an event
 # With this few places, a job's lines come in several steps, beside the tenant's own requests.
-MOST_REQUESTS = 8
+MOST_REQUESTS = 16
 
 
 @dataclass(eq=False)
