@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import greenlet
 
+from tests.simulation.scenario import Scenario
+
 if TYPE_CHECKING:
     from tests.simulation.connections import SimulatedConnection
 
@@ -58,8 +60,9 @@ class Actor:
 class World:
     """The actors, the clock, the seed's choices, and what happened so far."""
 
-    def __init__(self, seed: int) -> None:
-        self.random, self.digits = random.Random(seed), random.Random(seed)
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.random, self.digits = random.Random(scenario.seed), random.Random(scenario.seed)
         self.now = 0.0
         self.actors: list[Actor] = []
         self.current: Actor | None = None

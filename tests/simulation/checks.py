@@ -119,7 +119,7 @@ def check_at_the_end(world: World, server: Server, service: Service) -> None:
         world.fail(f"{name} lives and counts as stopped")
     if not world.failures:
         _check(world, server, AT_THE_END)
-    if service.scenario.jobs and not world.failures:
+    if world.scenario.jobs and not world.failures:
         _check(world, server, OF_JOBS)
         _check_webhooks(world, server, service)
 

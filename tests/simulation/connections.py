@@ -42,7 +42,6 @@ ERRORS = {
 FAULTS = (psycopg.errors.DeadlockDetected, psycopg.IntegrityError, psycopg.ProgrammingError, psycopg.DataError)
 IDLE = "idle in transaction for too long"
 STATES = {**ERRORS, IDLE: ("25P03", True)}
-Draw = Callable[[str], str | None]  # draws the error that this statement meets, if any
 
 
 class Server:
@@ -51,9 +50,6 @@ class Server:
     def __init__(self, url: str) -> None:
         self._connection = psycopg.connect(url, autocommit=True)
         self._clock_us = -1
-        self.draw_error: Draw = lambda words: None
-        self.lost_commits = 0.0  # the probability that a commit takes place and loses its connection
-        self.holds = 0.0  # the probability that an actor stops within a transaction
 
     def sql(self, statement: Any, values: Any = None) -> list[Any]:
         """Runs a statement of the simulation itself, and returns its rows."""
@@ -110,7 +106,7 @@ class SimulatedCursor(psycopg.Cursor[Any]):
         if connection.in_use and world().current is not None:
             words = words_of(query)
             connection.take_turn(words)
-            if (error := connection.error_of(words)) is not None:
+            if (error := connection.next_error()) is not None:
                 if connection.autocommit and error != IDLE and STATES[error][1] and world().chance(0.5):
                     world().tell("the statement took place, its answer was lost")
                     super().execute(query, *args, **kwargs)
@@ -156,7 +152,7 @@ class SimulatedConnection(BoundedConnection):
 
     def take_turn(self, words: str, often: int = 1) -> None:
         """Waits for the turn of the actor, perhaps for long within a transaction, and gives the server the time."""
-        if self.pgconn.transaction_status in IN_TRANSACTION and world().chance(server().holds * often):
+        if self.pgconn.transaction_status in IN_TRANSACTION and world().chance(world().scenario.holds * often):
             world().delay(world().current, world().random.choice(HOLDS_S))  # type: ignore[arg-type]
         world().statement(words)
         if not self.closed:
@@ -172,8 +168,8 @@ class SimulatedConnection(BoundedConnection):
             self.take_turn("commit", often=4)  # while all locks of the transaction are held
         finally:
             actor.committing = None
-        lost = not self._lost_meanwhile and world().chance(server().lost_commits)
-        if (error := "connection lost" if lost else self.error_of("commit")) is not None:
+        lost = not self._lost_meanwhile and world().chance(world().scenario.lost_commits)
+        if (error := "connection lost" if lost else self.next_error()) is not None:
             if lost or (STATES[error][1] and error != IDLE and world().chance(0.5)):
                 world().tell("the commit took place, its answer was lost")
                 super().commit()
@@ -188,9 +184,11 @@ class SimulatedConnection(BoundedConnection):
             if not self.closed:
                 self.pgconn.exec_(b"rollback")
 
-    def error_of(self, words: str) -> str | None:
-        """Returns the error that this statement meets, or None."""
-        return IDLE if self._lost_meanwhile else server().draw_error(words)
+    def next_error(self) -> str | None:
+        """Returns the error that the next statement meets, or None."""
+        if self._lost_meanwhile:
+            return IDLE
+        return world().random.choice(tuple(ERRORS)) if world().chance(world().scenario.errors) else None
 
     def failing(self, error: str) -> str:
         """Returns a statement that fails with this error."""

@@ -30,7 +30,6 @@ from tasks.serving.batches.served_model import ServedModel
 from tasks.serving.results.live_tokens import LiveRows
 from tests.simulation.actors import Process, World
 from tests.simulation.connections import Server, engine_of
-from tests.simulation.scenario import Scenario
 from tests.simulation.scripted_engine import CURVES, MODEL, POISON, ScriptedEngine, ScriptedTokens
 from tests.simulation.side_work import Chores, Job
 
@@ -44,23 +43,19 @@ RETRY_S = 0.7  # a client's pause after an error of a call
 class Broker:
     """What the product needs of `processes.celery.messages`; messages may be late, lost or come twice."""
 
-    def __init__(self, world: World, scenario: Scenario) -> None:
-        self._world, self._scenario = world, scenario
+    def __init__(self, world: World) -> None:
+        self._world = world
         self.broker_error: str | None = None
         self.kicks: dict[str, Callable[[], None]] = {}  # by the name of a planner's process
         self.workers: dict[str, tuple[Process, Callable[[int], None]]] = {}
         self._waiting: list[tuple[float, str, int]] = []
-
-    def calm(self, scenario: Scenario) -> None:
-        """From now on, messages are as reliable as this scenario says."""
-        self._scenario = scenario
 
     def clear_kick(self) -> None:
         """Does nothing: every kick arrives."""
 
     def kick_planner(self, *, soon: bool = False) -> None:
         """Lets the planners step, unless the kick is lost."""
-        if not self._world.chance(self._scenario.lost_messages):
+        if not self._world.chance(self._world.scenario.lost_messages):
             for kick in list(self.kicks.values()):
                 kick()
 
@@ -68,9 +63,9 @@ class Broker:
         """Sends batches to the queues of their workers."""
         draw = self._world.random
         for batch_id, worker in batches:
-            copies = 1 if not self._world.chance(self._scenario.repeated_messages) else 2
-            for _ in range(0 if self._world.chance(self._scenario.lost_messages) else copies):
-                late_s = draw.random() * (6.0 if self._world.chance(self._scenario.late_messages) else 0.02)
+            copies = 1 if not self._world.chance(self._world.scenario.repeated_messages) else 2
+            for _ in range(0 if self._world.chance(self._world.scenario.lost_messages) else copies):
+                late_s = draw.random() * (6.0 if self._world.chance(self._world.scenario.late_messages) else 0.02)
                 self._waiting.append((self._world.now + late_s, worker, batch_id))
 
     def run(self) -> None:
@@ -116,32 +111,31 @@ class Service:
 
     world: World
     url: str
-    scenario: Scenario
     server: Server
     asked: list[Asked] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.broker = Broker(self.world, self.scenario)
+        self.broker = Broker(self.world)
         self._starts: dict[str, Callable[[Process], None]] = {}
         self.living: dict[str, Process] = {}
         self.engines: dict[Process, ScriptedEngine] = {}
         self._outside = self.world.process("outside")  # the broker and the supervisor, which nobody kills
         self.world.spawn("broker", self.broker.run, self._outside)
-        for number in range(self.scenario.planners):
+        for number in range(self.world.scenario.planners):
             self._add(f"planner-{number}", self._planner)
-        for number in range(self.scenario.workers):
+        for number in range(self.world.scenario.workers):
             self._add(f"w{number}", self._worker)
-        if self.scenario.predictor:
+        if self.world.scenario.predictor:
             self._add("predictor", self._predictor)
-        self.chores = Chores(self.world, self._engine, self.scenario, self.server)
-        for number in range(self.scenario.chores if self.scenario.jobs else 0):
+        self.chores = Chores(self.world, self._engine, self.server)
+        for number in range(self.world.scenario.chores if self.world.scenario.jobs else 0):
             self._add(f"chores-{number}", self.chores.start)
-        for number in range(self.scenario.clients):
+        for number in range(self.world.scenario.clients):
             self._client(number)
-        for number in range(self.scenario.jobs):
+        for number in range(self.world.scenario.jobs):
             process = self.world.process(f"uploader-{number}")
             engine = self._engine(process, "web", pool_size=1)
-            job = partial(self.chores.send_job, engine, Job(self.scenario.job_lines), self._again, f"job{number}")
+            job = partial(self.chores.send_job, engine, Job(self.world.scenario.job_lines), self._again, f"job{number}")
             self.world.spawn("job", job, process)
 
     def _add(self, name: str, start: Callable[[Process], None]) -> None:
@@ -205,11 +199,11 @@ class Service:
 
     def _planner(self, process: Process) -> None:
         rules = PlannerRules(
-            self.scenario.policy,
+            self.world.scenario.policy,
             SHORT,
-            lease_s=self.scenario.lease_s,
-            lead_s=self.scenario.lead_s,
-            alive_s=min(self.scenario.lease_s, 8 * HEARTBEAT_S),
+            lease_s=self.world.scenario.lease_s,
+            lead_s=self.world.scenario.lead_s,
+            alive_s=min(self.world.scenario.lease_s, 8 * HEARTBEAT_S),
             on_time_s=4 * HEARTBEAT_S,
             predictor_grace_s=2 * TICK_S,
         )
@@ -220,12 +214,12 @@ class Service:
         steps.loop.start()
 
     def _worker(self, process: Process) -> None:
-        name, kv_tokens = process.name, self.scenario.kv_tokens
+        name, kv_tokens = process.name, self.world.scenario.kv_tokens
         database = self._engine(process, "worker", pool_size=300, generic_plans=True)
         renewals = self._engine(process, "renewals", pool_size=1, autocommit=True, generic_plans=True)
 
         def make() -> ScriptedEngine:
-            engine = ScriptedEngine(kv_tokens, lambda: self.world.chance(self.scenario.engine_failures))
+            engine = ScriptedEngine(kv_tokens, lambda: self.world.chance(self.world.scenario.engine_failures))
             self.engines[process] = engine
             return engine
 
@@ -235,7 +229,7 @@ class Service:
         runner = BatchRunner(
             database,
             ServedModel(make, ScriptedTokens(), facts),  # type: ignore[arg-type]
-            LeaseTerms(self.scenario.lease_s, HEARTBEAT_S),
+            LeaseTerms(self.world.scenario.lease_s, HEARTBEAT_S),
             renewals,
             self.broker.kick_planner,
             on_broken=lambda reason: self.end(process, reason),
@@ -244,7 +238,7 @@ class Service:
         runner.start()
         if self.living.get(name) is process:
             self.broker.workers[name] = process, runner.serve
-        if self.scenario.drains:
+        if self.world.chance(self.world.scenario.drains):
             self.world.wait(None, 5.0 + 30.0 * self.world.random.random())
             self.world.tell(f"{name} drains")
             if self.living.get(name) is process:
@@ -262,14 +256,14 @@ class Service:
         process = self.world.process(f"client-{number}")
         tenant = f"tenant-{number // 2}"  # two clients of one tenant share its quota
         engine = self._engine(process, "web", pool_size=20)  # none of its calls waits for a connection
-        for place in range(self.scenario.requests):
+        for place in range(self.world.scenario.requests):
             asked = Asked(self._new(tenant, f"{number}.{place}"), f"{number}.{place}")
             self.asked.append(asked)
             self.world.spawn(f"call {place}", partial(self._ask, engine, asked), process)
 
     def _new(self, tenant: str, name: str) -> NewRequest:
-        draw, scenario = self.world.random, self.scenario
-        twin = self.world.chance(scenario.twin_requests)
+        draw, scenario = self.world.random, self.world.scenario
+        twin = self.world.chance(scenario.equal_requests)
         prompt = f"{draw.choice('pq') if twin else name}:" + "x" * (10 if twin else draw.randint(1, 30))
         if self.world.chance(scenario.poison):
             prompt += POISON
@@ -286,11 +280,11 @@ class Service:
     def _ask(self, engine: Engine, asked: Asked) -> None:
         """Submits until the request is accepted, perhaps cancels it, and polls until its end."""
         draw = self.world.random
-        self.world.wait(None, draw.choice((0.0, 0.5, 1.0)) * self.scenario.arrive_within_s)  # many at one instant
+        self.world.wait(None, draw.choice((0.0, 0.5, 1.0)) * self.world.scenario.arrive_within_s)  # many at one instant
         view = self._again(partial(self._submit, engine, asked))
         asked.id = view.request.id
         self.broker.kick_planner()
-        if self.world.chance(self.scenario.cancels):
+        if self.world.chance(self.world.scenario.cancels):
             # some cancels meet a waiting request, most a running one at any step of its answer
             looks = draw.choice((0, 2, 4, 8, 20, 20))
             while looks and not asked.runs and asked.ended is None:

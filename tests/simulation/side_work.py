@@ -22,7 +22,6 @@ from tasks.chores.line_feeder import LineFeeder
 from tasks.chores.webhook_sender import CLAIM_S, EACH, EACH_FAILING, EACH_TENANT, GIVE_UP_AFTER_S, MOST_AT_ONCE
 from tests.simulation.actors import Process, World
 from tests.simulation.connections import Server
-from tests.simulation.scenario import Scenario
 from tests.simulation.scripted_engine import MODEL, ScriptedTokens
 
 TENANT = "tenant-0"  # has the jobs and the webhook endpoint
@@ -50,12 +49,11 @@ class Job:
 class Chores:
     """The parts of the process `chores`, and the world outside that they serve."""
 
-    def __init__(self, world: World, engine: Callable[..., Engine], scenario: Scenario, server: Server) -> None:
-        self._world, self._engine, self._scenario = world, engine, scenario
+    def __init__(self, world: World, engine: Callable[..., Engine], server: Server) -> None:
+        self._world, self._engine = world, engine
         self.received: Counter[str] = Counter()  # events by their id
         self.jobs: list[Job] = []
-        self.receiver_fails = scenario.errors > 0
-        if scenario.jobs:  # otherwise nobody delivers
+        if world.scenario.jobs:  # otherwise nobody delivers
             server.sql(ENDPOINT, (TENANT, EVENTS))
 
     def start(self, process: Process) -> None:
@@ -89,7 +87,7 @@ class Chores:
         results = []
         for one in claimed:
             self._world.wait(None, 0.1)
-            fails = self.receiver_fails and self._world.chance(0.3)
+            fails = self._world.chance(self._world.scenario.receiver_errors)
             if not fails or self._world.chance(0.5):  # a receiver may take an event and fail to say so
                 self.received[one.event_id] += 1
             retry_s = RETRY_S if fails else None
@@ -112,7 +110,7 @@ class Chores:
             again(partial(self._change, engine, job, bulk_jobs.pause_job))
             self._world.wait(None, 3.0 * draw.random())
             again(partial(self._change, engine, job, bulk_jobs.resume_job))
-        if self._world.chance(self._scenario.cancels):
+        if self._world.chance(self._world.scenario.cancels):
             self._world.wait(None, 20.0 * draw.random())
             job.cancelled = bool(again(partial(self._change, engine, job, bulk_jobs.cancel_job)))
         while job.ended is None:
