@@ -228,7 +228,7 @@ class World:
         if actor.done or max(actor.process.frozen_until, actor.not_before) > self.now:
             return False
         if actor.blocked is not None:
-            return actor.blocked.answered()
+            return actor.blocked.readable(0)
         if actor.wake_at is not None and actor.wake_at <= self.now:
             return True
         return actor.condition is not None and actor.condition()

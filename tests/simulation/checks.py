@@ -1,19 +1,15 @@
 """What must hold in every simulation: at each look, and once nothing fails any more."""
 
+from models.upkeep.invariants import INVARIANTS
 from tests.simulation.actors import World
 from tests.simulation.connections import Server
 from tests.simulation.scripted_engine import POISON, true_answer
 from tests.simulation.service import PRIORITY_REQUESTS, Asked, Service
 from tests.simulation.side_work import TENANT
 
+OF_THE_PRODUCT = ("no request is in two batches, or in an ended one", "no result without a batch")
 ALWAYS = {
-    "invariants of the batches": """
-        select 'batch ' || b.id || ' has more requests than its size' from batches b where b.status in
-            ('assigned', 'running') and (select count(*) from requests r where r.batch_id = b.id
-            and r.status = 'in_progress') > b.size""",
-    "no request runs outside of an open batch": """
-        select r.id from requests r left join batches b on b.id = r.batch_id where r.status = 'in_progress'
-            and (b.id is null or b.status not in ('assigned', 'running'))""",
+    **{one.name: one.query for one in INVARIANTS if one.name in OF_THE_PRODUCT},
     "quota": f"""
         select tenant || ' has ' || count(*) || ' priority requests' from requests
         where status in ('queued', 'in_progress') and tier = 'priority' group by tenant

@@ -220,24 +220,17 @@ class SimulatedConnection(BoundedConnection):
                 self.close()
 
     def _ready(self, state: int) -> int:
+        events = self._polled(SUSPECTED_AFTER_MS, (select.POLLIN if state & 1 else 0) | (state & 2 and select.POLLOUT))
+        return (1 if events & ~select.POLLOUT else 0) | (2 if events & select.POLLOUT else 0)
+
+    def _polled(self, within_ms: int, events: int = select.POLLIN) -> int:
         poll = select.poll()
-        poll.register(self.pgconn.socket, (select.POLLIN if state & 1 else 0) | (select.POLLOUT if state & 2 else 0))
-        found = poll.poll(SUSPECTED_AFTER_MS)
-        if not found:
-            return 0
-        events = found[0][1]
-        return (1 if events & ~select.POLLOUT else 0) | (2 if events & select.POLLOUT and state & 2 else 0)
+        poll.register(self.pgconn.socket, events)
+        return next((found for _, found in poll.poll(within_ms)), 0)
 
     def readable(self, within_ms: int) -> bool:
         """Returns whether the server has sent something."""
-        if self.closed:
-            return True
-        poll = select.poll()
-        poll.register(self.pgconn.socket, select.POLLIN)
-        return bool(poll.poll(within_ms))
-
-    def answered(self) -> bool:
-        return self.readable(0)
+        return self.closed or bool(self._polled(within_ms))
 
     def drop(self, committed: bool) -> None:
         if self.closed:

@@ -43,12 +43,11 @@ RETRY_S = 0.7  # a client's pause after an error of a call
 class Broker:
     """What the product needs of `processes.celery.messages`; messages may be late, lost or come twice."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, outside: Process) -> None:
+        self._world, self._outside = world, outside
         self.broker_error: str | None = None
         self.kicks: dict[str, Callable[[], None]] = {}  # by the name of a planner's process
         self.workers: dict[str, tuple[Process, Callable[[int], None]]] = {}
-        self._waiting: list[tuple[float, str, int]] = []
 
     def clear_kick(self) -> None:
         """Does nothing: every kick arrives."""
@@ -61,31 +60,21 @@ class Broker:
 
     def send_batches(self, batches: Sequence[tuple[int, str]]) -> None:
         """Sends batches to the queues of their workers."""
-        draw = self._world.random
+        chance, scenario = self._world.chance, self._world.scenario
         for batch_id, worker in batches:
-            copies = 1 if not self._world.chance(self._world.scenario.repeated_messages) else 2
-            for _ in range(0 if self._world.chance(self._world.scenario.lost_messages) else copies):
-                late_s = draw.random() * (6.0 if self._world.chance(self._world.scenario.late_messages) else 0.02)
-                self._waiting.append((self._world.now + late_s, worker, batch_id))
+            copies = 2 if chance(scenario.repeated_messages) else 1
+            for _ in range(0 if chance(scenario.lost_messages) else copies):
+                late_s = self._world.random.random() * (6.0 if chance(scenario.late_messages) else 0.02)
+                self._world.spawn("message", partial(self._deliver, worker, batch_id, late_s), self._outside)
 
-    def run(self) -> None:
-        """Delivers what is due, each message to an actor of its worker's process, as a thread of Celery's pool."""
-        while True:
-            due_at = min((at for at, _, _ in self._waiting), default=None)
-            waiting = len(self._waiting)
-            timeout_s = None if due_at is None else max(0.0, due_at - self._world.now)
-            self._world.wait(lambda seen=waiting: len(self._waiting) != seen, timeout_s)  # type: ignore[misc]
-            for message in [one for one in self._waiting if one[0] <= self._world.now]:
-                self._waiting.remove(message)
-                _, worker, batch_id = message
-                if worker in self.workers:
-                    process, serve = self.workers[worker]
-                    task = partial(self._task, serve, batch_id)
-                    self._world.spawn(f"serve {batch_id}", task, process)
-                else:
-                    self._waiting.append((self._world.now + 1.0, worker, batch_id))  # its queue keeps it
+    def _deliver(self, worker: str, batch_id: int, late_s: float) -> None:
+        """Delivers a message to an actor of its worker's process, as to a thread of Celery's pool."""
+        self._world.wait(None, late_s)
+        self._world.wait(lambda: worker in self.workers, None)  # its queue keeps it
+        process, serve = self.workers[worker]
+        self._world.spawn(f"serve {batch_id}", partial(self._serve, serve, batch_id), process)
 
-    def _task(self, serve: Callable[[int], None], batch_id: int) -> None:
+    def _serve(self, serve: Callable[[int], None], batch_id: int) -> None:
         try:
             serve(batch_id)
         except SQLAlchemyError as error:  # Celery logs it, and the message is gone
@@ -115,32 +104,30 @@ class Service:
     asked: list[Asked] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.broker = Broker(self.world)
+        scenario = self.world.scenario
+        self._outside = self.world.process("outside")  # the broker and the supervisor, which nobody kills
+        self.broker = Broker(self.world, self._outside)
         self._starts: dict[str, Callable[[Process], None]] = {}
         self.living: dict[str, Process] = {}
         self.engines: dict[Process, ScriptedEngine] = {}
-        self._outside = self.world.process("outside")  # the broker and the supervisor, which nobody kills
-        self.world.spawn("broker", self.broker.run, self._outside)
-        for number in range(self.world.scenario.planners):
-            self._add(f"planner-{number}", self._planner)
-        for number in range(self.world.scenario.workers):
-            self._add(f"w{number}", self._worker)
-        if self.world.scenario.predictor:
-            self._add("predictor", self._predictor)
         self.chores = Chores(self.world, self._engine, self.server)
-        for number in range(self.world.scenario.chores if self.world.scenario.jobs else 0):
-            self._add(f"chores-{number}", self.chores.start)
-        for number in range(self.world.scenario.clients):
+        kinds: Sequence[tuple[str, int, Callable[[Process], None]]] = (
+            ("planner-", scenario.planners, self._planner),
+            ("w", scenario.workers, self._worker),
+            ("predictor-", scenario.predictors, self._predictor),
+            ("chores-", scenario.chores if scenario.jobs else 0, self.chores.start),
+        )
+        for name, number, start in kinds:
+            for place in range(number):
+                self._starts[f"{name}{place}"] = start
+                self._start(f"{name}{place}")
+        for number in range(scenario.clients):
             self._client(number)
-        for number in range(self.world.scenario.jobs):
+        for number in range(scenario.jobs):
             process = self.world.process(f"uploader-{number}")
             engine = self._engine(process, "web", pool_size=1)
-            job = partial(self.chores.send_job, engine, Job(self.world.scenario.job_lines), self._again, f"job{number}")
+            job = partial(self.chores.send_job, engine, Job(scenario.job_lines), self._again, f"job{number}")
             self.world.spawn("job", job, process)
-
-    def _add(self, name: str, start: Callable[[Process], None]) -> None:
-        self._starts[name] = start
-        self._start(name)
 
     def _start(self, name: str) -> None:
         used = {one.process.number for one in self.world.actors if one.process.name == name and not one.done}
@@ -155,6 +142,7 @@ class Service:
             self.end(process, "does not start")
 
     def end(self, process: Process, why: str) -> None:
+        """Ends a process; its supervisor starts it again."""
         self.world.condemn(process, why)
         if self.living.get(process.name) is not process:
             return
@@ -322,13 +310,14 @@ class Service:
     def _poll(self, engine: Engine, asked: Asked) -> None:
         assert asked.id is not None
         with make_sessions(engine)() as session:
-            if client_requests.fetch(session, "a stranger", asked.id) is not None:
-                self.world.fail(f"{asked.key} is shown to another tenant")
             view = client_requests.fetch(session, asked.new.tenant, asked.id)
-        if view is None:
-            return self.world.fail(f"{asked.key} was accepted and is gone")
+            if view is None:
+                return self.world.fail(f"{asked.key} was accepted and is gone")
+            final = view.request.status.final
+            if final and client_requests.fetch(session, "a stranger", asked.id) is not None:
+                self.world.fail(f"{asked.key} is shown to another tenant")
         asked.runs = view.request.status.value == "in_progress"
-        if view.request.status.final:
+        if final:
             asked.ended = view.request.status.value
             self.world.tell(f"{asked.key} ended {asked.ended}")
         return None

@@ -12,14 +12,13 @@ from models.bulk import bulk_jobs, stored_files
 from models.bulk.bulk_jobs import NewBulkJob
 from models.bulk.bulk_tables import BulkStatus
 from models.connections.session import make_sessions
-from models.tenants import usage
-from models.webhooks import webhook_deliveries
 from models.webhooks.webhook_deliveries import DeliveryResult
 from processes.loop import Loop
 from protocol.limits.prompt_limits import PromptLimits
 from tasks.chores.job_progress import update_jobs
 from tasks.chores.line_feeder import LineFeeder
-from tasks.chores.webhook_sender import CLAIM_S, EACH, EACH_FAILING, EACH_TENANT, GIVE_UP_AFTER_S, MOST_AT_ONCE
+from tasks.chores.upkeep import do_upkeep
+from tasks.chores.webhook_sender import MOST_AT_ONCE, WebhookSender
 from tests.simulation.actors import Process, World
 from tests.simulation.connections import Server
 from tests.simulation.scripted_engine import MODEL, ScriptedTokens
@@ -70,22 +69,15 @@ class Chores:
         webhooks = self._engine(process, "webhooks", pool_size=1, autocommit=True)
         for name, work, every_s in (
             ("bulk", work_on_bulk_jobs, 1.9),
-            ("usage", partial(self._fold, upkeep), 10.0),
-            ("webhooks", partial(self._deliver, webhooks), 1.9),
+            ("upkeep", partial(do_upkeep, upkeep, 86_400.0), 10.0),
+            ("webhooks", partial(self._deliver, WebhookSender(webhooks, private=True)), 1.9),
         ):
             Loop(name, work, every_s).start()
 
-    def _fold(self, engine: Engine) -> None:
-        with make_sessions(engine)() as session:
-            usage.fold(session, 10_000)
-
-    def _deliver(self, engine: Engine) -> None:
-        """Sends due events as `WebhookSender` does; the receiver may not answer, or answer with an error."""
-        terms = {"each": EACH, "each_failing": EACH_FAILING, "each_tenant": EACH_TENANT}
-        with engine.begin() as connection:
-            claimed = webhook_deliveries.claim(connection, MOST_AT_ONCE, {}, **terms, claim_s=CLAIM_S)
+    def _deliver(self, sender: WebhookSender) -> None:
+        """Sends due events without a network; the receiver may not answer, or answer with an error."""
         results = []
-        for one in claimed:
+        for one in sender._claim(MOST_AT_ONCE, {}):
             self._world.wait(None, 0.1)
             fails = self._world.chance(self._world.scenario.receiver_errors)
             if not fails or self._world.chance(0.5):  # a receiver may take an event and fail to say so
@@ -93,9 +85,7 @@ class Chores:
             retry_s = RETRY_S if fails else None
             status = 500 if fails else 200
             results.append(DeliveryResult(one.id, one.endpoint_id, one.attempts, status, None, retry_s))
-        if results:
-            with engine.begin() as connection:
-                webhook_deliveries.write_results(connection, results, GIVE_UP_AFTER_S)
+        sender._write(results)
 
     # the clients with jobs
 
