@@ -5,7 +5,6 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
 
 from tests.simulation import primitives
 
@@ -34,8 +33,8 @@ def main() -> int:
             [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
             os.environ | {"PYTHONHASHSEED": "0"},
         )
-    # The simulation and its server take turns: on one CPU, neither waits for another one to wake up.
-    os.sched_setaffinity(0, {random.choice(sorted(os.sched_getaffinity(0)))})
+    if sys.platform == "linux":  # the simulation and its server take turns: on one CPU they wake each other sooner
+        os.sched_setaffinity(0, {random.choice(sorted(os.sched_getaffinity(0)))})
     with own_server() as url:
         return run(given, url)
 
@@ -44,35 +43,25 @@ def run(given: argparse.Namespace, url: str) -> int:
     """Runs the seeds, and prints what came of them."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     server = prepare(url)
-    until, failed = time.monotonic() + 60 * given.minutes, 0
-    outcomes = []
-    for outcome in simulated(range(given.first, given.first + given.seeds), server, url, until):
-        outcomes.append(outcome)
-        if given.twice:
-            again = simulate(outcome.scenario, server, url)
-            if again.fingerprint != outcome.fingerprint:
-                print(f"seed {outcome.scenario.seed} took another course the second time")
-                failed += 1
+    until, seeds, failed = time.monotonic() + 60 * given.minutes, 0, 0
+    simulated_s = cpu_s = statements = 0.0
+    for seed in range(given.first, given.first + given.seeds):
+        if time.monotonic() > until or failed >= given.most_failures:
+            break
+        outcome = simulate(drawn(seed), server, url)
+        seeds, statements = seeds + 1, statements + outcome.statements
+        simulated_s, cpu_s = simulated_s + outcome.simulated_s, cpu_s + outcome.cpu_s
+        if given.twice and simulate(drawn(seed), server, url).fingerprint != outcome.fingerprint:
+            print(f"seed {seed} took another course the second time")
+            failed += 1
         if outcome.failures:
             failed += 1
             report(outcome if given.no_shrinking else shrunk(outcome, server, url))
-        if failed >= given.most_failures:
-            break
-    cpu_s = sum(one.cpu_s for one in outcomes) or 1.0
-    hours, statements = sum(one.simulated_s for one in outcomes) / 3600, sum(one.statements for one in outcomes)
     print(
-        f"{len(outcomes)} seeds, {failed} failed; {hours:.2f} simulated hours, {hours * 60 / cpu_s:.2f} a CPU minute, "
-        f"{statements} statements, {statements / cpu_s:.0f} a CPU second"
+        f"{seeds} seeds, {failed} failed; {simulated_s / 3600:.2f} simulated hours, "
+        f"{simulated_s / 60 / cpu_s:.2f} a CPU minute, {statements:.0f} statements, {statements / cpu_s:.0f} a CPU second"
     )
     return 1 if failed else 0
-
-
-def simulated(seeds: range, server: Server, url: str, until: float) -> Iterator[Outcome]:
-    """Yields the outcomes of seeds, until the time is over."""
-    for seed in seeds:
-        if time.monotonic() > until:
-            return
-        yield simulate(drawn(seed), server, url)
 
 
 def shrunk(outcome: Outcome, server: Server, url: str) -> Outcome:

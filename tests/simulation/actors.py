@@ -19,7 +19,7 @@ from greenlet import greenlet
 from tests.simulation.scenario import Scenario
 
 if TYPE_CHECKING:
-    from tests.simulation.connections import SimulatedConnection
+    from tests.simulation.connections import Server, SimulatedConnection
 
 BEGINS_AT = 1_767_225_600.0  # the Unix time at which every simulation begins: 2026-01-01
 STATEMENT_S = 0.004  # a statement takes up to this long, in one of four cases; in the others no time at all
@@ -60,8 +60,8 @@ class Actor:
 class World:
     """The actors, the clock, the seed's choices, and what happened so far."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
+    def __init__(self, scenario: Scenario, server: "Server") -> None:
+        self.scenario, self.server = scenario, server
         self.random, self.digits = random.Random(scenario.seed), random.Random(scenario.seed)
         self.now = 0.0
         self.actors: list[Actor] = []
@@ -72,7 +72,6 @@ class World:
         self.told: deque[str] = deque(maxlen=TOLD)
         self.failures: list[str] = []
         self.faults: Callable[[Actor], None] = lambda actor: None  # may kill or freeze the chosen actor's process
-        self.settle: Callable[[list[Actor]], None] = lambda blocked: None
         self.failed_alone: set[str] = set()  # requests that were alone in an engine that failed
         self.dying = False
         self._condemned: list[tuple[Process, str]] = []
@@ -200,7 +199,7 @@ class World:
                 self._kill(*self._condemned.pop())
             blocked = [actor for actor in self.actors if actor.blocked]
             if blocked:
-                self.settle(blocked)
+                self.server.settle(blocked)
             ready = [actor for actor in self.actors if self._is_ready(actor)]
             if not ready:
                 wakes = [at for actor in self.actors if (at := self._wakes_at(actor)) is not None]

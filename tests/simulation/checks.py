@@ -2,7 +2,6 @@
 
 from models.upkeep.invariants import INVARIANTS
 from tests.simulation.actors import World
-from tests.simulation.connections import Server
 from tests.simulation.scripted_engine import POISON, true_answer
 from tests.simulation.service import PRIORITY_REQUESTS, Asked, Service
 from tests.simulation.side_work import TENANT
@@ -77,22 +76,24 @@ COMPUTED = """
 """
 
 
-def check_now(world: World, server: Server, service: Service) -> None:
+def check_now(service: Service) -> None:
     """Fails if an invariant that holds at every instant is broken."""
-    _check(world, server, ALWAYS)
+    world, server = service.world, service.world.server
+    _check(world, ALWAYS)
     if computing := service.computing():
         for (found,) in server.sql(COMPUTED, [list(column) for column in zip(*computing, strict=True)]):
             world.fail(found)
 
 
-def _check(world: World, server: Server, queries: dict[str, str]) -> None:
+def _check(world: World, queries: dict[str, str]) -> None:
     parts = (f"select '{name}: ' || found from ({query}) as one (found)" for name, query in queries.items())
-    for (found,) in server.sql(" union all ".join(parts)):
+    for (found,) in world.server.sql(" union all ".join(parts)):
         world.fail(found)
 
 
-def check_at_the_end(world: World, server: Server, service: Service) -> None:
+def check_at_the_end(service: Service) -> None:
     """Fails unless every accepted request has ended once, with its true answer, and the books agree."""
+    world, server = service.world, service.world.server
     stored = {
         row[0]: row
         for row in server.sql(
@@ -101,7 +102,7 @@ def check_at_the_end(world: World, server: Server, service: Service) -> None:
         )
     }
     for asked in service.asked:
-        _check_request(world, server, asked, stored)
+        _check_request(world, asked, stored)
     known = {asked.id for asked in service.asked}  # a failed request's key is free for another one
     for stored_id, row in stored.items():
         if stored_id not in known and row[-1] is None and row[2] != "failed":
@@ -114,14 +115,15 @@ def check_at_the_end(world: World, server: Server, service: Service) -> None:
     for (name,) in server.sql(STOPPED, (list(service.broker.workers),)):
         world.fail(f"{name} lives and counts as stopped")
     if not world.failures:
-        _check(world, server, AT_THE_END)
+        _check(world, AT_THE_END)
     if world.scenario.jobs and not world.failures:
-        _check(world, server, OF_JOBS)
-        _check_webhooks(world, server, service)
+        _check(world, OF_JOBS)
+        _check_webhooks(service)
 
 
-def _check_webhooks(world: World, server: Server, service: Service) -> None:
+def _check_webhooks(service: Service) -> None:
     """Fails unless each event arrived, and no other one."""
+    world, server = service.world, service.world.server
     due = {row[0] for row in server.sql("select 'evt_' || substr(id, 6) from requests where tenant = %s", (TENANT,))}
     lines = {row[0] for row in server.sql("select 'evt_' || substr(id, 6) from requests where job_id is not null")}
     due = (due - lines) | {f"evt_{job.id[6:]}" for job in service.chores.jobs if job.id}
@@ -130,10 +132,10 @@ def _check_webhooks(world: World, server: Server, service: Service) -> None:
         world.fail(f"event {event} {'did not arrive' if event in due else 'has no object'}")
 
 
-def _check_request(world: World, server: Server, asked: Asked, stored: dict[str, tuple[object, ...]]) -> None:
+def _check_request(world: World, asked: Asked, stored: dict[str, tuple[object, ...]]) -> None:
     name = f"{asked.key} ({asked.id})"
     if asked.id is None or asked.ended is None:
-        found = server.sql("select to_jsonb(r) - 'body' - 'eta' from requests r where id = %s", (asked.id,))
+        found = world.server.sql("select to_jsonb(r) - 'body' - 'eta' from requests r where id = %s", (asked.id,))
         told = {key: value for key, value in found[0][0].items() if value} if found else "not stored"
         return world.fail(f"{name} waits for ever: {told}")
     _, key, status, text, reason, code, message, _ = stored[asked.id]

@@ -76,17 +76,8 @@ class Server:
                 connection.readable(1)
 
 
-_server: Server | None = None
 _engines: dict[str, Engine] = {}
-_spare: list[
-    PGconn
-] = []  # sessions of the server whose connections have ended: a new one costs as much as 50 statements
-
-
-def server() -> Server:
-    """Returns the server of this simulation."""
-    assert _server is not None
-    return _server
+_spare: list[PGconn] = []  # sessions whose connections have ended: a new session costs as much as 50 statements
 
 
 def engine_of(name: str, make: Callable[[], Engine]) -> Engine:
@@ -156,7 +147,7 @@ class SimulatedConnection(BoundedConnection):
             world().delay(world().current, world().random.choice(HOLDS_S))  # type: ignore[arg-type]
         world().statement(words)
         if not self.closed:
-            server().set_clock(unix_time())
+            world().server.set_clock(unix_time())
 
     def commit(self) -> None:
         if not self.in_use or world().current is None or self.pgconn.transaction_status not in IN_TRANSACTION:
@@ -203,7 +194,7 @@ class SimulatedConnection(BoundedConnection):
             while True:
                 ready = self._ready(state)
                 if not ready:
-                    if world().current is not None and server().blocked(self.info.backend_pid):
+                    if world().current is not None and world().server.blocked(self.info.backend_pid):
                         world().block(self)
                     continue
                 state = gen.send(ready)
@@ -250,13 +241,10 @@ class SimulatedConnection(BoundedConnection):
             self._lost_meanwhile = True
 
 
-def install(of: Server) -> None:
-    """Makes the connections of the product's pools simulated ones of this server."""
-    global _server
-    _server = of
+def install() -> None:
+    """Makes the connections of the product's pools simulated ones."""
     setattr(session, "BoundedConnection", SimulatedConnection)  # noqa: B010  # the one seam of the product's pools
-    if not event.contains(Pool, "checkout", _checked_out):
-        event.listen(Pool, "checkout", _checked_out)
+    event.listen(Pool, "checkout", _checked_out)
 
 
 def _checked_out(connection: Any, record: Any, proxy: Any) -> None:

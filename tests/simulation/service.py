@@ -29,7 +29,7 @@ from tasks.serving.batches.lease_heartbeat import LeaseTerms
 from tasks.serving.batches.served_model import ServedModel
 from tasks.serving.results.live_tokens import LiveRows
 from tests.simulation.actors import Process, World
-from tests.simulation.connections import Server, engine_of
+from tests.simulation.connections import engine_of
 from tests.simulation.scripted_engine import CURVES, MODEL, POISON, ScriptedEngine, ScriptedTokens
 from tests.simulation.side_work import Chores, Job
 
@@ -100,7 +100,6 @@ class Service:
 
     world: World
     url: str
-    server: Server
     asked: list[Asked] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -110,7 +109,7 @@ class Service:
         self._starts: dict[str, Callable[[Process], None]] = {}
         self.living: dict[str, Process] = {}
         self.engines: dict[Process, ScriptedEngine] = {}
-        self.chores = Chores(self.world, self._engine, self.server)
+        self.chores = Chores(self.world, self._engine)
         kinds: Sequence[tuple[str, int, Callable[[Process], None]]] = (
             ("planner-", scenario.planners, self._planner),
             ("w", scenario.workers, self._worker),

@@ -20,7 +20,6 @@ from tasks.chores.line_feeder import LineFeeder
 from tasks.chores.upkeep import do_upkeep
 from tasks.chores.webhook_sender import MOST_AT_ONCE, WebhookSender
 from tests.simulation.actors import Process, World
-from tests.simulation.connections import Server
 from tests.simulation.scripted_engine import MODEL, ScriptedTokens
 
 TENANT = "tenant-0"  # has the jobs and the webhook endpoint
@@ -48,12 +47,12 @@ class Job:
 class Chores:
     """The parts of the process `chores`, and the world outside that they serve."""
 
-    def __init__(self, world: World, engine: Callable[..., Engine], server: Server) -> None:
+    def __init__(self, world: World, engine: Callable[..., Engine]) -> None:
         self._world, self._engine = world, engine
         self.received: Counter[str] = Counter()  # events by their id
         self.jobs: list[Job] = []
         if world.scenario.jobs:  # otherwise nobody delivers
-            server.sql(ENDPOINT, (TENANT, EVENTS))
+            world.server.sql(ENDPOINT, (TENANT, EVENTS))
 
     def start(self, process: Process) -> None:
         """Starts the process's loops."""

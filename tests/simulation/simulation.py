@@ -49,18 +49,17 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
     """Simulates a scenario from an empty database; the same scenario gives the same schedule."""
     began = process_time()
     server.sql(EMPTY)
-    world = World(scenario)
+    world = World(scenario, server)
     primitives.enter(world)
     server.set_clock(primitives.unix_time())
-    world.settle = server.settle
-    service = Service(world, url, server)
+    service = Service(world, url)
     world.faults = partial(fault, service)
 
     def look_while(goes_on: Callable[[], bool], for_s: float) -> None:
         until = world.now + for_s
         while not world.failures and world.now < until and goes_on():
             world.run(min(world.now + LOOK_EVERY_S, until))
-            check_now(world, server, service)
+            check_now(service)
 
     try:
         look_while(lambda: service.waiting, FAULTS_FOR_S)
@@ -68,7 +67,7 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
         look_while(lambda: service.waiting, CALM_WITHIN_S)
         look_while(lambda: bool(server.sql(UNSETTLED)[0][0]), EVENTS_WITHIN_S)
         if not world.failures:
-            check_at_the_end(world, server, service)
+            check_at_the_end(service)
     finally:
         world.end()
         primitives.enter(None)
@@ -104,9 +103,8 @@ def prepare(url: str) -> Server:
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), processors=[_told_to_nobody]
     )
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)  # what a killed connection cannot do any more
-    server = Server(url)
-    connections.install(server)
+    connections.install()
     # forecasts run no statement, and took half of a schedule's CPU time: each leader makes one alone
     setattr(forecasts, "EVERY_S", 1e9)  # noqa: B010
     setattr(leadership, "this_process", primitives.this_process)  # noqa: B010
-    return server
+    return Server(url)
