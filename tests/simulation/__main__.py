@@ -57,9 +57,10 @@ def run(given: argparse.Namespace, url: str) -> int:
         if outcome.failures:
             failed += 1
             report(outcome if given.no_shrinking else shrunk(outcome, server, url))
+    hours, cpu_minutes = simulated_s / 3600, cpu_s / 60
     print(
-        f"{seeds} seeds, {failed} failed; {simulated_s / 3600:.2f} simulated hours, "
-        f"{simulated_s / 60 / cpu_s:.2f} a CPU minute, {statements:.0f} statements, {statements / cpu_s:.0f} a CPU second"
+        f"{seeds} seeds, {failed} failed; {hours:.2f} simulated hours, {hours / cpu_minutes:.2f} a CPU minute, "
+        f"{statements:.0f} statements, {statements / cpu_s:.0f} a CPU second"
     )
     return 1 if failed else 0
 
