@@ -235,7 +235,11 @@ class Service:
 
     def _predictor(self, process: Process) -> None:
         predictor = PredictorInService(self._engine(process, "predictor", pool_size=1), check_every_s=4.0, chunk=8)
-        Loop("prediction", lambda: predictor.run(lambda others: self.broker.kick_planner(soon=others)), 1.9).start()
+
+        def look() -> None:
+            predictor.run(lambda others: self.broker.kick_planner(soon=others))
+
+        Loop("prediction", look, 1.9).start()
 
     # the clients
 
