@@ -3,6 +3,7 @@
 import csv
 import io
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
