@@ -224,7 +224,7 @@ class World:
                 self.actors = [actor for actor in self.actors if not actor.done]
 
     def _is_ready(self, actor: Actor) -> bool:
-        if actor.done or max(actor.process.frozen_until, actor.not_before) > self.now:
+        if actor.done or actor.process.frozen_until > self.now or actor.not_before > self.now:
             return False
         if actor.blocked is not None:
             return actor.blocked.readable(0)

@@ -32,9 +32,7 @@ class Lock:
 
     def __init__(self) -> None:
         self._lock = _thread.allocate_lock()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._lock, name)
+        self.locked, self._at_fork_reinit = self._lock.locked, self._lock._at_fork_reinit  # type: ignore[attr-defined]
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         if blocking and _world is not None and _world.current is not None:
