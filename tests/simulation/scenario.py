@@ -35,7 +35,7 @@ class Scenario:
     arrive_within_s: float = one_of(5.0, 0.5, 20.0)
     kills: float = fault(0.001, 0.005)
     freezes: float = fault(0.001, 0.004)
-    delays: float = fault(0.002, 0.02)  # of one actor, as by a system that gives a thread no time
+    delays: float = fault(0.003, 0.03)  # of one actor, as by a system that gives a thread no time
     holds: float = fault(0.01, 0.1)  # delays within a transaction
     twins: float = fault(0.3, 0.8)  # frozen processes that are replaced, and come back beside their successors
     errors: float = fault(0.002, 0.02)
