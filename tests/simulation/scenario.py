@@ -31,7 +31,7 @@ class Scenario:
     requests: int = one_of(2, 5, 8)  # of each client
     kv_tokens: int = one_of(400, 150, 1500)
     lease_s: float = one_of(4.0, 4.0, 10.0)
-    lead_s: float = one_of(6.0, 2.0)
+    lead_s: float = one_of(6.0, 4.5)  # longer than the 3.75 s between two steps without work
     arrive_within_s: float = one_of(5.0, 0.5, 20.0)
     kills: float = fault(0.001, 0.005)
     freezes: float = fault(0.001, 0.004)
@@ -69,5 +69,8 @@ def drawn(seed: int) -> Scenario:
 def smaller(scenario: Scenario) -> Iterator[Scenario]:
     """Yields scenarios with one kind of fault less, or with fewer of one kind."""
     for name, values in CHOICES.items():
-        for value in values[: values.index(getattr(scenario, name))]:
-            yield replace(scenario, **{name: value})
+        value = getattr(scenario, name)
+        simpler = values[: values.index(value)] if value in values else ()
+        fewer = (value // 2, value - 1) if isinstance(value, int) and value > 1 else ()
+        for one in (*simpler, *fewer):
+            yield replace(scenario, **{name: one})
