@@ -36,7 +36,7 @@ class Scenario:
     kills: float = fault(0.001, 0.005)
     freezes: float = fault(0.001, 0.004)
     delays: float = fault(0.003, 0.03)  # of one actor, as by a system that gives a thread no time
-    holds: float = fault(0.01, 0.1)  # delays within a transaction
+    holds: float = fault(0.03, 0.1)  # delays within a transaction
     twins: float = fault(0.3, 0.8)  # frozen processes that are replaced, and come back beside their successors
     errors: float = fault(0.002, 0.02)
     lost_commits: float = fault(0.02, 0.15)  # commits that take place and lose their connection

@@ -97,10 +97,10 @@ class Chores:
         for _ in range(draw.choice((0, 1, 6))):
             self._world.wait(None, 3.0 * draw.random())
             again(partial(self._change, engine, job, bulk_jobs.pause_job))
-            self._world.wait(None, 3.0 * draw.random())
+            self._world.wait(None, draw.choice((2.0, 10.0)) * draw.random())
             again(partial(self._change, engine, job, bulk_jobs.resume_job))
         if self._world.chance(self._world.scenario.cancels):
-            self._world.wait(None, 20.0 * draw.random())
+            self._world.wait(None, 8.0 * draw.random())
             job.cancelled = bool(again(partial(self._change, engine, job, bulk_jobs.cancel_job)))
         while job.ended is None:
             self._world.wait(None, 2.0)
