@@ -26,7 +26,7 @@ class Scenario:
     policy: str = one_of("vs", "magnus", "fusion", "scls", "scls", "baton", "baton", "ccb", "sequence")
     planners: int = one_of(1, 2, 2)
     workers: int = one_of(1, 2, 3)
-    predictors: int = one_of(0, 1, 1)
+    predictors: int = one_of(0, 1)
     clients: int = one_of(2, 3)
     requests: int = one_of(2, 5, 8)  # of each client
     kv_tokens: int = one_of(400, 150, 1500)
