@@ -120,9 +120,8 @@ class PacedEngine:
                 self._count(valid=len(running), invalid=invalid, kv=len(batch) * (length + done))
                 on_progress([row.finished() for row in running if row.ended])  # may remove rows
                 running = [row for row in running if not row.ended and row in self._rows]
-            left = {row.sequence.id: "unfinished" for row in self._rows}
-            ends = [None if row.ended else left.get(row.sequence.id, "removed") for row in batch]
-            return [row.finished(end) for row, end in zip(batch, ends, strict=True)], self._figures
+            ends = [None if row.ended else "unfinished" if row in self._rows else "removed" for row in batch]
+            return [*map(PacedRow.finished, batch, ends)], self._figures
         finally:
             self._rows = []
 

@@ -21,9 +21,7 @@ REQUEST_COLUMNS = {
     "limit_tokens": "r.limit_tokens",
     "predicted_tokens": "r.predicted_tokens",
     "predicted_upper_tokens": "r.predicted_upper_tokens",
-    # A server may be lost, or its row taken back, between the last token and the word that it was the last. The request
-    # then comes back with all its tokens; the last one is generated again, so that the row ends.
-    "generated": "least(cardinality(r.generated_ids), r.limit_tokens - 1)",
+    "generated": "least(cardinality(r.generated_ids), r.limit_tokens - 1)",  # one that lost only its end repeats a token
     "tier": "r.tier",
     "priority": "r.priority",
     "tenant": "r.tenant",
