@@ -38,7 +38,7 @@ def test_a_planner_that_takes_over_knows_the_halves_of_a_batch_that_ran_out_of_m
 def test_a_request_that_comes_back_with_all_its_tokens_stops_nothing_and_generates_the_last_one_again(
     stage: Stage, leader: Leader
 ):
-    """Seed 55 of the simulation at 69df1472: the planner raised at each step, in each term, and planned nothing."""
+    """Found by the simulation (docs/results/simulation.md): the planner raised at each step, in each term."""
     stage.worker()
     stage.request("whole", limit_tokens=3, generated_ids=[5, 6, 7])
     stage.request("other")
