@@ -116,12 +116,12 @@ class PacedEngine:
                 self._decode(len(batch), length + done)
                 for row in running:
                     row.generated += 1
-                left = {row.sequence.id for row in self._rows}
                 invalid = len(batch) - len(running)
                 self._count(valid=len(running), invalid=invalid, kv=len(batch) * (length + done))
-                on_progress([row.finished() for row in running if row.ended])
-                running = [row for row in running if not row.ended and row.sequence.id in left]
-            return [row.finished(None if row.ended else "unfinished") for row in batch], self._figures
+                on_progress([row.finished() for row in running if row.ended])  # may remove rows
+                running = [row for row in running if not row.ended and row in self._rows]
+            ends = [None if row.ended else "unfinished" if row in self._rows else "removed" for row in batch]
+            return [*map(PacedRow.finished, batch, ends)], self._figures
         finally:
             self._rows = []
 
@@ -190,7 +190,7 @@ class PacedEngine:
         return PacedRow(sequence, self._answer(sequence), len(sequence.generated_ids))
 
     def _take(self, sequence_id: str) -> PacedRow | None:
-        row = next((row for row in self._rows if row.sequence.id == sequence_id), None)
+        row = next((row for row in self._rows if row.sequence.id == sequence_id and not row.ended), None)
         if row is not None:
             self._rows.remove(row)
         return row

@@ -21,7 +21,7 @@ REQUEST_COLUMNS = {
     "limit_tokens": "r.limit_tokens",
     "predicted_tokens": "r.predicted_tokens",
     "predicted_upper_tokens": "r.predicted_upper_tokens",
-    "generated": "cardinality(r.generated_ids)",
+    "generated": "least(cardinality(r.generated_ids), r.limit_tokens - 1)",  # a row that lost its end repeats a token
     "tier": "r.tier",
     "priority": "r.priority",
     "tenant": "r.tenant",

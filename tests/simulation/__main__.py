@@ -2,16 +2,17 @@
 
 import argparse
 import os
+import random
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import nullcontext
 
-from tests.simulation.connections import Server
-from tests.simulation.database import own_server, prepare
-from tests.simulation.scenario import drawn, smaller
-from tests.simulation.simulation import Outcome, simulate
-from tests.simulation.simulation import prepare as prepare_simulation
+from tests.simulation import primitives
+
+primitives.install()  # before the product is imported
+from tests.simulation.connections import Server  # noqa: E402
+from tests.simulation.database import own_server  # noqa: E402
+from tests.simulation.scenario import drawn, smaller  # noqa: E402
+from tests.simulation.simulation import Outcome, prepare, simulate  # noqa: E402
 
 SHRINK_FOR_S = 60.0
 
@@ -22,8 +23,6 @@ def main() -> int:
     asked.add_argument("--seeds", type=int, default=50, help="how many seeds")
     asked.add_argument("--first", type=int, default=0, help="the first seed")
     asked.add_argument("--minutes", type=float, default=10.0, help="begin no further seed after this long")
-    asked.add_argument("--postgres-url", help="a Postgres without a database `simulated`; by default, one is started")
-    asked.add_argument("--prepared-url", help="a database that an earlier run has prepared")
     asked.add_argument("--most-failures", type=int, default=1, help="end after this many failing seeds")
     asked.add_argument("--no-shrinking", action="store_true")
     asked.add_argument("--twice", action="store_true", help="run each seed twice, and compare the schedules")
@@ -34,45 +33,36 @@ def main() -> int:
             [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
             os.environ | {"PYTHONHASHSEED": "0"},
         )
-    if given.prepared_url is not None:
-        return run(given, given.prepared_url)
-    with own_server() if given.postgres_url is None else nullcontext(prepare(given.postgres_url)) as url:
+    if sys.platform == "linux":  # the simulation and its server take turns: on one CPU they wake each other sooner
+        os.sched_setaffinity(0, {random.choice(sorted(os.sched_getaffinity(0)))})
+    with own_server() as url:
         return run(given, url)
 
 
 def run(given: argparse.Namespace, url: str) -> int:
     """Runs the seeds, and prints what came of them."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    server = prepare_simulation(url)
-    until, failed = time.monotonic() + 60 * given.minutes, 0
-    outcomes = []
-    for outcome in simulated(range(given.first, given.first + given.seeds), server, url, until):
-        outcomes.append(outcome)
-        if given.twice:
-            again = simulate(outcome.scenario, server, url)
-            if again.fingerprint != outcome.fingerprint:
-                print(f"seed {outcome.scenario.seed} took another course the second time")
-                failed += 1
+    server = prepare(url)
+    until, seeds, failed = time.monotonic() + 60 * given.minutes, 0, 0
+    simulated_s = cpu_s = statements = 0.0
+    for seed in range(given.first, given.first + given.seeds):
+        if time.monotonic() > until or failed >= given.most_failures:
+            break
+        outcome = simulate(drawn(seed), server, url)
+        seeds, statements = seeds + 1, statements + outcome.statements
+        simulated_s, cpu_s = simulated_s + outcome.simulated_s, cpu_s + outcome.cpu_s
+        if given.twice and simulate(drawn(seed), server, url).fingerprint != outcome.fingerprint:
+            print(f"seed {seed} took another course the second time")
+            failed += 1
         if outcome.failures:
             failed += 1
             report(outcome if given.no_shrinking else shrunk(outcome, server, url))
-        if failed >= given.most_failures:
-            break
-    cpu_s = sum(one.cpu_s for one in outcomes) or 1.0
-    hours, statements = sum(one.simulated_s for one in outcomes) / 3600, sum(one.statements for one in outcomes)
+    hours, cpu_minutes = simulated_s / 3600, cpu_s / 60
     print(
-        f"{len(outcomes)} seeds, {failed} failed; {hours:.2f} simulated hours, {hours * 60 / cpu_s:.2f} a CPU minute, "
-        f"{statements} statements, {statements / cpu_s:.0f} a CPU second"
+        f"{seeds} seeds, {failed} failed; {hours:.2f} simulated hours, {hours / cpu_minutes:.2f} a CPU minute, "
+        f"{statements:.0f} statements, {statements / cpu_s:.0f} a CPU second"
     )
     return 1 if failed else 0
-
-
-def simulated(seeds: range, server: Server, url: str, until: float) -> Iterator[Outcome]:
-    """Yields the outcomes of seeds, until the time is over."""
-    for seed in seeds:
-        if time.monotonic() > until:
-            return
-        yield simulate(drawn(seed), server, url)
 
 
 def shrunk(outcome: Outcome, server: Server, url: str) -> Outcome:

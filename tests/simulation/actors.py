@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import greenlet
 
+from tests.simulation.scenario import Scenario
+
 if TYPE_CHECKING:
-    from tests.simulation.connections import SimulatedConnection
+    from tests.simulation.connections import Server, SimulatedConnection
 
 BEGINS_AT = 1_767_225_600.0  # the Unix time at which every simulation begins: 2026-01-01
 STATEMENT_S = 0.004  # a statement takes up to this long, in one of four cases; in the others no time at all
@@ -58,8 +60,9 @@ class Actor:
 class World:
     """The actors, the clock, the seed's choices, and what happened so far."""
 
-    def __init__(self, seed: int) -> None:
-        self.random, self.digits = random.Random(seed), random.Random(seed)
+    def __init__(self, scenario: Scenario, server: "Server") -> None:
+        self.scenario, self.server = scenario, server
+        self.random, self.digits = random.Random(scenario.seed), random.Random(scenario.seed)
         self.now = 0.0
         self.actors: list[Actor] = []
         self.current: Actor | None = None
@@ -69,7 +72,6 @@ class World:
         self.told: deque[str] = deque(maxlen=TOLD)
         self.failures: list[str] = []
         self.faults: Callable[[Actor], None] = lambda actor: None  # may kill or freeze the chosen actor's process
-        self.settle: Callable[[list[Actor]], None] = lambda blocked: None
         self.failed_alone: set[str] = set()  # requests that were alone in an engine that failed
         self.dying = False
         self._condemned: list[tuple[Process, str]] = []
@@ -197,7 +199,7 @@ class World:
                 self._kill(*self._condemned.pop())
             blocked = [actor for actor in self.actors if actor.blocked]
             if blocked:
-                self.settle(blocked)
+                self.server.settle(blocked)
             ready = [actor for actor in self.actors if self._is_ready(actor)]
             if not ready:
                 wakes = [at for actor in self.actors if (at := self._wakes_at(actor)) is not None]
@@ -222,10 +224,10 @@ class World:
                 self.actors = [actor for actor in self.actors if not actor.done]
 
     def _is_ready(self, actor: Actor) -> bool:
-        if actor.done or max(actor.process.frozen_until, actor.not_before) > self.now:
+        if actor.done or actor.process.frozen_until > self.now or actor.not_before > self.now:
             return False
         if actor.blocked is not None:
-            return actor.blocked.answered()
+            return actor.blocked.readable(0)
         if actor.wake_at is not None and actor.wake_at <= self.now:
             return True
         return actor.condition is not None and actor.condition()

@@ -1,19 +1,14 @@
 """What must hold in every simulation: at each look, and once nothing fails any more."""
 
+from models.upkeep.invariants import INVARIANTS
 from tests.simulation.actors import World
-from tests.simulation.connections import Server
 from tests.simulation.scripted_engine import POISON, true_answer
 from tests.simulation.service import PRIORITY_REQUESTS, Asked, Service
 from tests.simulation.side_work import TENANT
 
+OF_THE_PRODUCT = ("no request is in two batches, or in an ended one", "no result without a batch")
 ALWAYS = {
-    "invariants of the batches": """
-        select 'batch ' || b.id || ' has more requests than its size' from batches b where b.status in
-            ('assigned', 'running') and (select count(*) from requests r where r.batch_id = b.id
-            and r.status = 'in_progress') > b.size""",
-    "no request runs outside of an open batch": """
-        select r.id from requests r left join batches b on b.id = r.batch_id where r.status = 'in_progress'
-            and (b.id is null or b.status not in ('assigned', 'running'))""",
+    **{one.name: one.query for one in INVARIANTS if one.name in OF_THE_PRODUCT},
     "quota": f"""
         select tenant || ' has ' || count(*) || ' priority requests' from requests
         where status in ('queued', 'in_progress') and tier = 'priority' group by tenant
@@ -30,7 +25,8 @@ AT_THE_END = {
     "every batch ends": "select id || ' is ' || status from batches where status in ('assigned', 'running')",
     "usage equals what was served": """
         with served as (
-            select tenant, sum(prompt_tokens) as prompt, sum(output_tokens) as answer, count(*) as requests
+            select tenant, count(*) as requests, sum(prompt_tokens) filter (where twin_of is null) as prompt,
+                sum(output_tokens) filter (where twin_of is null) as answer
             from requests where output_tokens is not null and status <> 'failed' group by tenant
         ), used as (
             select tenant, sum(prompt_tokens) as prompt, sum(answer_tokens) as answer, sum(requests) as requests
@@ -43,6 +39,7 @@ AT_THE_END = {
         where (coalesce(s.prompt, 0), coalesce(s.answer, 0), coalesce(s.requests, 0))
             <> (coalesce(u.prompt, 0), coalesce(u.answer, 0), coalesce(u.requests, 0))""",
 }
+STOPPED = "select name from workers where name = any(%s) and stopped_at is not null"
 OF_JOBS = {
     "every delivery ends": "select event_id from webhook_deliveries where next_attempt_at is not null",
     "a completed job has all its lines": """
@@ -66,19 +63,37 @@ OF_JOBS = {
 }
 
 
-def check_now(world: World, server: Server) -> None:
+# An engine computes a request only in the batch in which it is in progress, unless that batch is not its worker's any
+# more: otherwise a second engine may compute it, too.
+COMPUTED = """
+    select request.id || ' is ' || request.status || ' while ' || computing.worker || ' computes it'
+    from unnest(%s::text[], %s::text[]) as computing (worker, id) join requests request using (id)
+    cross join lateral (select max(batch) as batch from claimed where claimed.request = computing.id
+        and (select b.worker from batches b where b.id = batch) = computing.worker) as last
+    join batches on batches.id = last.batch and batches.status = 'running'
+    where (request.status, request.batch_id) is distinct from ('in_progress', last.batch)
+        and request.finished_at is null
+"""
+
+
+def check_now(service: Service) -> None:
     """Fails if an invariant that holds at every instant is broken."""
-    _check(world, server, ALWAYS)
+    world, server = service.world, service.world.server
+    _check(world, ALWAYS)
+    if computing := service.computing():
+        for (found,) in server.sql(COMPUTED, [list(column) for column in zip(*computing, strict=True)]):
+            world.fail(found)
 
 
-def _check(world: World, server: Server, queries: dict[str, str]) -> None:
+def _check(world: World, queries: dict[str, str]) -> None:
     parts = (f"select '{name}: ' || found from ({query}) as one (found)" for name, query in queries.items())
-    for (found,) in server.sql(" union all ".join(parts)):
+    for (found,) in world.server.sql(" union all ".join(parts)):
         world.fail(found)
 
 
-def check_at_the_end(world: World, server: Server, service: Service) -> None:
+def check_at_the_end(service: Service) -> None:
     """Fails unless every accepted request has ended once, with its true answer, and the books agree."""
+    world, server = service.world, service.world.server
     stored = {
         row[0]: row
         for row in server.sql(
@@ -87,7 +102,7 @@ def check_at_the_end(world: World, server: Server, service: Service) -> None:
         )
     }
     for asked in service.asked:
-        _check_request(world, server, asked, stored)
+        _check_request(world, asked, stored)
     known = {asked.id for asked in service.asked}  # a failed request's key is free for another one
     for stored_id, row in stored.items():
         if stored_id not in known and row[-1] is None and row[2] != "failed":
@@ -97,15 +112,18 @@ def check_at_the_end(world: World, server: Server, service: Service) -> None:
             world.fail(f"job {job.id} waits for ever")
         elif job.cancelled and job.ended != "cancelled":
             world.fail(f"job {job.id} was cancelled and is {job.ended}")
+    for (name,) in server.sql(STOPPED, (list(service.broker.workers),)):
+        world.fail(f"{name} lives and counts as stopped")
     if not world.failures:
-        _check(world, server, AT_THE_END)
-    if service.scenario.jobs and not world.failures:
-        _check(world, server, OF_JOBS)
-        _check_webhooks(world, server, service)
+        _check(world, AT_THE_END)
+    if world.scenario.jobs and not world.failures:
+        _check(world, OF_JOBS)
+        _check_webhooks(service)
 
 
-def _check_webhooks(world: World, server: Server, service: Service) -> None:
+def _check_webhooks(service: Service) -> None:
     """Fails unless each event arrived, and no other one."""
+    world, server = service.world, service.world.server
     due = {row[0] for row in server.sql("select 'evt_' || substr(id, 6) from requests where tenant = %s", (TENANT,))}
     lines = {row[0] for row in server.sql("select 'evt_' || substr(id, 6) from requests where job_id is not null")}
     due = (due - lines) | {f"evt_{job.id[6:]}" for job in service.chores.jobs if job.id}
@@ -114,10 +132,10 @@ def _check_webhooks(world: World, server: Server, service: Service) -> None:
         world.fail(f"event {event} {'did not arrive' if event in due else 'has no object'}")
 
 
-def _check_request(world: World, server: Server, asked: Asked, stored: dict[str, tuple[object, ...]]) -> None:
+def _check_request(world: World, asked: Asked, stored: dict[str, tuple[object, ...]]) -> None:
     name = f"{asked.key} ({asked.id})"
     if asked.id is None or asked.ended is None:
-        found = server.sql("select to_jsonb(r) - 'body' - 'eta' from requests r where id = %s", (asked.id,))
+        found = world.server.sql("select to_jsonb(r) - 'body' - 'eta' from requests r where id = %s", (asked.id,))
         told = {key: value for key, value in found[0][0].items() if value} if found else "not stored"
         return world.fail(f"{name} waits for ever: {told}")
     _, key, status, text, reason, code, message, _ = stored[asked.id]

@@ -38,9 +38,10 @@ ERRORS = {
     "read only": ("25006", False),
     "file system": ("58030", False),
 }
+# Errors that no statement of the product may meet, because clients and loops would only try it again.
+FAULTS = (psycopg.errors.DeadlockDetected, psycopg.IntegrityError, psycopg.ProgrammingError, psycopg.DataError)
 IDLE = "idle in transaction for too long"
 STATES = {**ERRORS, IDLE: ("25P03", True)}
-Draw = Callable[[str], str | None]  # draws the error that this statement meets, if any
 
 
 class Server:
@@ -49,9 +50,6 @@ class Server:
     def __init__(self, url: str) -> None:
         self._connection = psycopg.connect(url, autocommit=True)
         self._clock_us = -1
-        self.draw_error: Draw = lambda words: None
-        self.lost_commits = 0.0  # the probability that a commit takes place and loses its connection
-        self.holds = 0.0  # the probability that an actor stops within a transaction
 
     def sql(self, statement: Any, values: Any = None) -> list[Any]:
         """Runs a statement of the simulation itself, and returns its rows."""
@@ -78,17 +76,8 @@ class Server:
                 connection.readable(1)
 
 
-_server: Server | None = None
 _engines: dict[str, Engine] = {}
-_spare: list[
-    PGconn
-] = []  # sessions of the server whose connections have ended: a new one costs as much as 50 statements
-
-
-def server() -> Server:
-    """Returns the server of this simulation."""
-    assert _server is not None
-    return _server
+_spare: list[PGconn] = []  # sessions whose connections have ended: a new session costs as much as 50 statements
 
 
 def engine_of(name: str, make: Callable[[], Engine]) -> Engine:
@@ -108,7 +97,7 @@ class SimulatedCursor(psycopg.Cursor[Any]):
         if connection.in_use and world().current is not None:
             words = words_of(query)
             connection.take_turn(words)
-            if (error := connection.error_of(words)) is not None:
+            if (error := connection.next_error()) is not None:
                 if connection.autocommit and error != IDLE and STATES[error][1] and world().chance(0.5):
                     world().tell("the statement took place, its answer was lost")
                     super().execute(query, *args, **kwargs)
@@ -152,13 +141,13 @@ class SimulatedConnection(BoundedConnection):
         _spare.append(session)
         return None
 
-    def take_turn(self, words: str) -> None:
+    def take_turn(self, words: str, often: int = 1) -> None:
         """Waits for the turn of the actor, perhaps for long within a transaction, and gives the server the time."""
-        if self.pgconn.transaction_status in IN_TRANSACTION and world().chance(server().holds):
+        if self.pgconn.transaction_status in IN_TRANSACTION and world().chance(world().scenario.holds * often):
             world().delay(world().current, world().random.choice(HOLDS_S))  # type: ignore[arg-type]
         world().statement(words)
         if not self.closed:
-            server().set_clock(unix_time())
+            world().server.set_clock(unix_time())
 
     def commit(self) -> None:
         if not self.in_use or world().current is None or self.pgconn.transaction_status not in IN_TRANSACTION:
@@ -167,11 +156,11 @@ class SimulatedConnection(BoundedConnection):
         assert actor is not None
         actor.committing = self
         try:
-            self.take_turn("commit")
+            self.take_turn("commit", often=4)  # while all locks of the transaction are held
         finally:
             actor.committing = None
-        lost = not self._lost_meanwhile and world().chance(server().lost_commits)
-        if (error := "connection lost" if lost else self.error_of("commit")) is not None:
+        lost = not self._lost_meanwhile and world().chance(world().scenario.lost_commits)
+        if (error := "connection lost" if lost else self.next_error()) is not None:
             if lost or (STATES[error][1] and error != IDLE and world().chance(0.5)):
                 world().tell("the commit took place, its answer was lost")
                 super().commit()
@@ -186,9 +175,11 @@ class SimulatedConnection(BoundedConnection):
             if not self.closed:
                 self.pgconn.exec_(b"rollback")
 
-    def error_of(self, words: str) -> str | None:
-        """Returns the error that this statement meets, or None."""
-        return IDLE if self._lost_meanwhile else server().draw_error(words)
+    def next_error(self) -> str | None:
+        """Returns the error that the next statement meets, or None."""
+        if self._lost_meanwhile:
+            return IDLE
+        return world().random.choice(tuple(ERRORS)) if world().chance(world().scenario.errors) else None
 
     def failing(self, error: str) -> str:
         """Returns a statement that fails with this error."""
@@ -203,15 +194,16 @@ class SimulatedConnection(BoundedConnection):
             while True:
                 ready = self._ready(state)
                 if not ready:
-                    if world().current is not None and server().blocked(self.info.backend_pid):
+                    if world().current is not None and world().server.blocked(self.info.backend_pid):
                         world().block(self)
                     continue
                 state = gen.send(ready)
         except StopIteration as ended:
             result: T = ended.value
             return result
-        except psycopg.errors.DeadlockDetected as error:
-            world().fail(f"deadlock: {error}".partition("\n")[0])
+        except FAULTS as error:
+            if world().current is not None:
+                world().fail(f"{type(error).__name__}: {error}".partition("\n")[0])
             raise
         finally:
             if self._lost_after:
@@ -219,24 +211,17 @@ class SimulatedConnection(BoundedConnection):
                 self.close()
 
     def _ready(self, state: int) -> int:
+        events = self._polled(SUSPECTED_AFTER_MS, (select.POLLIN if state & 1 else 0) | (state & 2 and select.POLLOUT))
+        return (1 if events & ~select.POLLOUT else 0) | (2 if events & select.POLLOUT else 0)
+
+    def _polled(self, within_ms: int, events: int = select.POLLIN) -> int:
         poll = select.poll()
-        poll.register(self.pgconn.socket, (select.POLLIN if state & 1 else 0) | (select.POLLOUT if state & 2 else 0))
-        found = poll.poll(SUSPECTED_AFTER_MS)
-        if not found:
-            return 0
-        events = found[0][1]
-        return (1 if events & ~select.POLLOUT else 0) | (2 if events & select.POLLOUT and state & 2 else 0)
+        poll.register(self.pgconn.socket, events)
+        return next((found for _, found in poll.poll(within_ms)), 0)
 
     def readable(self, within_ms: int) -> bool:
         """Returns whether the server has sent something."""
-        if self.closed:
-            return True
-        poll = select.poll()
-        poll.register(self.pgconn.socket, select.POLLIN)
-        return bool(poll.poll(within_ms))
-
-    def answered(self) -> bool:
-        return self.readable(0)
+        return self.closed or bool(self._polled(within_ms))
 
     def drop(self, committed: bool) -> None:
         if self.closed:
@@ -256,13 +241,10 @@ class SimulatedConnection(BoundedConnection):
             self._lost_meanwhile = True
 
 
-def install(of: Server) -> None:
-    """Makes the connections of the product's pools simulated ones of this server."""
-    global _server
-    _server = of
+def install() -> None:
+    """Makes the connections of the product's pools simulated ones."""
     setattr(session, "BoundedConnection", SimulatedConnection)  # noqa: B010  # the one seam of the product's pools
-    if not event.contains(Pool, "checkout", _checked_out):
-        event.listen(Pool, "checkout", _checked_out)
+    event.listen(Pool, "checkout", _checked_out)
 
 
 def _checked_out(connection: Any, record: Any, proxy: Any) -> None:

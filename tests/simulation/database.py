@@ -13,15 +13,17 @@ from models.request_life import LIFE
 from models.schema_upgrade import upgrade
 
 NAME = "simulated"
-CLOCK = """
+CLOCKS = "".join(
+    f"""
+    create function {name}() returns timestamptz language sql volatile as
+        $$ select pg_catalog.to_timestamp(pg_catalog.pg_sequence_last_value('public.simulated_clock')::float8 / 1e6) $$;
+    """
+    for name in ("clock_timestamp", "statement_timestamp", "now")
+)
+CLOCK = f"""
     create sequence simulated_clock;
     select setval('simulated_clock', 1767225600000000);
-    create function clock_timestamp() returns timestamptz language sql volatile as
-        $$ select pg_catalog.to_timestamp(pg_catalog.pg_sequence_last_value('public.simulated_clock')::float8 / 1e6) $$;
-    create function statement_timestamp() returns timestamptz language sql volatile as
-        $$ select pg_catalog.to_timestamp(pg_catalog.pg_sequence_last_value('public.simulated_clock')::float8 / 1e6) $$;
-    create function now() returns timestamptz language sql volatile as
-        $$ select pg_catalog.to_timestamp(pg_catalog.pg_sequence_last_value('public.simulated_clock')::float8 / 1e6) $$;
+    {CLOCKS}
     create function random() returns float8 language sql immutable as $$ select 0.5::float8 $$;
 """
 PAIRS = ", ".join(
@@ -31,61 +33,61 @@ PAIRS = ", ".join(
 )
 WATCH = f"""
     create table broken (what text);
+    create table claimed (request text, batch bigint);
+    create index on claimed (request);
     create function watch_requests() returns trigger language plpgsql as $$
-    begin
-        if (old.status, new.status) not in (values {PAIRS}) and (old.status <> new.status
+    declare broken text := case
+        when (old.status, new.status) not in (values {PAIRS}) and (old.status <> new.status
                 or new.output_text is distinct from old.output_text or new.finished_at is distinct from old.finished_at)
-        then
-            insert into broken values (new.id || ' left its life: ' || old.status || ' to ' || new.status);
-        end if;
-        if new.status in ('completed', 'incomplete') and old.status = 'in_progress' and not exists (
-            select from batches where id = new.batch_id and status = 'running') then
-            insert into broken values (new.id || ' was answered for a batch that does not run');
-        end if;
-        if new.status in ('completed', 'incomplete') and new.cancel_requested_at is not null then
-            insert into broken values (new.id || ' was answered although it was cancelled');
-        end if;
-        if old.status not in ('queued', 'in_progress')
-                and to_jsonb(new) - 'idempotency_key' <> to_jsonb(old) - 'idempotency_key' then
-            insert into broken values (new.id || ' changed after its end');
-        end if;
-        if new.attempts < (new.status in ('completed', 'incomplete'))::int then
-            insert into broken values (new.id || ' is ' || new.status || ' after ' || new.attempts || ' attempts');
-        end if;
-        if old.status = 'queued' and new.status = 'in_progress' and new.held then
-            insert into broken values (new.id || ' runs although it is held');
-        end if;
-        if old.status = 'in_progress' and new.status = 'in_progress' and old.batch_id <> new.batch_id then
-            insert into broken values (new.id || ' changed its batch while it ran');
-        end if;
-        if old.status = 'in_progress' and new.status = 'cancelled' and old.cancel_requested_at is null then
-            insert into broken values (new.id || ' was stopped before its worker knew');
-        end if;
-        if new.status = 'queued' and new.cancel_requested_at is not null then
-            insert into broken values (new.id || ' waits although it was cancelled');
-        end if;
+            then 'left its life: from ' || old.status
+        when new.status in ('completed', 'incomplete') and old.status = 'in_progress' and not exists (
+                select from batches where id = new.batch_id and status = 'running')
+            then 'was answered for a batch that does not run'
+        when new.status in ('completed', 'incomplete') and new.cancel_requested_at is not null
+            then 'was answered although it was cancelled'
+        when old.status not in ('queued', 'in_progress') and to_jsonb(new) - array['idempotency_key', 'shared']
+                <> to_jsonb(old) - array['idempotency_key', 'shared']
+            then 'changed after its end'
+        when new.attempts < (new.status in ('completed', 'incomplete') and new.twin_of is null)::int
+            then 'has ' || new.attempts || ' attempts'
+        when old.status = 'queued' and new.status = 'in_progress' and new.held
+            then 'runs although it is held'
+        when old.status = 'in_progress' and new.status = 'in_progress' and old.batch_id <> new.batch_id
+            then 'changed its batch while it ran'
+        when old.status = 'in_progress' and new.status = 'cancelled' and old.cancel_requested_at is null
+            then 'was stopped before its worker knew'
+        when new.status = 'queued' and new.cancel_requested_at is not null
+            then 'waits although it was cancelled'
+        end;
+    begin
+        insert into broken select new.id || ', ' || new.status || ', ' || broken where broken is not null;
+        insert into claimed select new.id, new.batch_id where old.status = 'queued' and new.status = 'in_progress';
         return null;
     end $$;
     create function watch_batches() returns trigger language plpgsql as $$
     begin
-        if old.status not in ('assigned', 'running') and (old.status <> new.status or new.lease_until is not null) then
-            insert into broken values ('batch ' || new.id || ' had ended as ' || old.status || ', is ' || new.status);
-        end if;
-        if old.status = 'running' and (new.status = 'assigned' or new.fence > old.fence) then
-            insert into broken values ('batch ' || new.id || ' was taken twice');
-        end if;
+        insert into broken select 'batch ' || new.id || ' was ' || old.status || ', is ' || new.status
+        where old.status not in ('assigned', 'running') and (old.status <> new.status or new.lease_until is not null)
+            or old.status = 'running' and (new.status = 'assigned' or new.fence > old.fence);
         return null;
     end $$;
     create function watch_leads() returns trigger language plpgsql as $$
     begin
-        if new.holder <> old.holder and (old.expires_at > clock_timestamp() or new.fence = old.fence) then
-            insert into broken values (new.holder || ' took the lead of ' || old.holder);
-        end if;
+        insert into broken select new.holder || ' took the lead of ' || old.holder
+        where new.holder <> old.holder and (old.expires_at > clock_timestamp() or new.fence = old.fence);
         return null;
     end $$;
-    create trigger watch_leads after update on leaderships for each row execute function watch_leads();
-    create trigger watch_batches after update on batches for each row execute function watch_batches();
-    create trigger watch_requests after update on requests for each row execute function watch_requests();
+    create function watch_lines() returns trigger language plpgsql as $$
+    begin
+        insert into broken select 'line ' || new.line || ' of ' || id || ' was read at the wrong time' from bulk_jobs
+        where id = new.job_id and (paused_at is not null or status not in ('validating', 'in_progress')
+            or new.line < next_line);
+        return null;
+    end $$;
+    create trigger watch after insert on bulk_lines for each row execute function watch_lines();
+    create trigger watch after update on leaderships for each row execute function watch_leads();
+    create trigger watch after update on batches for each row execute function watch_batches();
+    create trigger watch after update on requests for each row execute function watch_requests();
 """
 
 

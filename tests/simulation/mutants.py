@@ -6,18 +6,21 @@
 # ruff: noqa: E501  # a line for each mutant
 
 import argparse
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
-
-from tests.simulation.database import own_server
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
+COMMIT = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
 
 
 class Mutant(NamedTuple):
@@ -79,7 +82,7 @@ MUTANTS = (
     Mutant("the lead is taken by two", LEAD, "                for update skip locked\n"),
     Mutant("a line's request is committed before its place", FEED, INSERTED, COMMITTED + INSERTED),
     Mutant("a batch is lost before its requests return", REQUEUE, "    return requeue(connection, blamed(", COMMITTED + "    return requeue(connection, blamed("),
-    Mutant("ended lines are stopped, too", PROGRESS, "                and (status = 'queued' or status = 'in_progress' and cancel_requested_at is null)\n            for update skip locked\n"),
+    Mutant("a twin that leads keeps its epoch", "models/planning/twins.py", "update requests set twin_of = null, planner_epoch = 0, shared = true\n    where", "update requests set twin_of = null, shared = true\n    where"),
     Mutant("the end of a job is told to nobody", PROGRESS, "on e.tenant = job.tenant and 'batch.' || job.status = any(e.events)", "on false"),
 )  # fmt: skip
 
@@ -88,44 +91,51 @@ def main() -> int:
     """Prints what became of each mutant; returns 1 if one is no mutant any more, because the product has changed."""
     asked = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
     asked.add_argument("--minutes", type=float, default=2.0, help="wall time for each mutant")
-    asked.add_argument("--only", default="", help="parts of names, with commas between them")
-    asked.add_argument("--first", type=int, default=0, help="the first mutant of the list")
-    asked.add_argument("--most", type=int, default=len(MUTANTS), help="how many mutants")
+    asked.add_argument("--only", default="", help="parts of names, with semicolons between them")
+    asked.add_argument("--at-once", type=int, default=2, help="how many mutants run beside each other")
+    asked.add_argument("--results", type=Path, help="a JSON file to which what became of each mutant is added")
     given = asked.parse_args()
-    chosen = [one for one in MUTANTS if any(part in one.name for part in given.only.split(","))]
-    chosen = chosen[given.first : given.first + given.most]
+    chosen = [one for one in MUTANTS if any(part in one.name for part in given.only.split(";"))]
     outdated = [one.name for one in chosen if one.old not in (ROOT / one.file).read_text()]
     if outdated:
         print("these change nothing:", *outdated, sep="\n  ")
         return 1
-    with TemporaryDirectory(prefix="magnus-mutants-") as directory, own_server() as url:
-        copy = Path(directory) / "product"
-        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "docs", "*.safetensors"))
-        killed = [survived_s is not None for survived_s in (_told(one, copy, url, given.minutes) for one in chosen)]
-    print(f"{sum(killed)} of {len(killed)} mutants killed")
+    killed = 0
+    with TemporaryDirectory(prefix="magnus-mutants-") as directory, ThreadPoolExecutor(given.at_once) as pool:
+        product = Path(directory) / "product"  # stays as it is while somebody works on the repository
+        shutil.copytree(ROOT, product, ignore=shutil.ignore_patterns(".*", "docs", "*.safetensors"))
+        for told in pool.map(partial(_tried, product=product, minutes=given.minutes), chosen):
+            killed += told["killed"]
+            print("{verdict} {seconds:5.0f} s, {seeds:5} seeds  {name}: {failure}".format(**told), flush=True)
+            if given.results is not None:
+                before = json.loads(given.results.read_text()) if given.results.exists() else {}
+                given.results.write_text(json.dumps(before | {told.pop("name"): told}, indent=1) + "\n")
+    print(f"{killed} of {len(chosen)} mutants killed")
     return 0
 
 
-def _told(mutant: Mutant, copy: Path, url: str, minutes: float) -> float | None:
-    """Runs seeds on a mutant; returns the seconds until one failed, or None if none did."""
-    path, began = copy / mutant.file, time.monotonic()
-    before = path.read_text()
-    path.write_text(before.replace(mutant.old, mutant.new, 1))
-    command = [sys.executable, "-m", "tests.simulation", "--seeds", "1000000", "--minutes", f"{minutes}"]
-    command += ["--no-shrinking", "--prepared-url", url]
-    try:
+def _tried(mutant: Mutant, product: Path, minutes: float) -> dict[str, Any]:
+    """Runs seeds on a copy of the product with this mutant, until one fails or the time is over."""
+    began = time.monotonic()
+    with TemporaryDirectory(prefix="magnus-mutant-") as directory:
+        copy = shutil.copytree(product, Path(directory) / "product")
+        path = copy / mutant.file
+        path.write_text(path.read_text().replace(mutant.old, mutant.new, 1))
+        command = [sys.executable, "-m", "tests.simulation", "--seeds", "1000000", "--minutes", f"{minutes}"]
+        environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
         ended = subprocess.run(
-            command, cwd=copy, env=os.environ | {"PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False
+            [*command, "--no-shrinking"], cwd=copy, env=environment, capture_output=True, text=True, check=False
         )
-    finally:
-        path.write_text(before)
-    took_s = time.monotonic() - began
     lines = (ended.stdout + ended.stderr).strip().splitlines()
-    print(
-        f"{'killed' if ended.returncode else 'LIVES '} {took_s:5.0f} s  {mutant.name}: {lines[-2:][0][:150]}",
-        flush=True,
-    )
-    return took_s if ended.returncode else None
+    return {
+        "name": mutant.name,
+        "verdict": "killed" if ended.returncode else "LIVES ",
+        "killed": ended.returncode != 0,
+        "seconds": round(time.monotonic() - began),
+        "seeds": int(found[1]) if (found := re.match(r"(\d+) seeds", lines[-1])) else 0,
+        "failure": lines[-2].strip()[:150] if ended.returncode and len(lines) > 1 else "",
+        "commit": COMMIT,
+    }
 
 
 if __name__ == "__main__":

@@ -1,22 +1,19 @@
-"""Threads, locks, events, queues and clocks of the standard library, as the simulated service gets them.
+"""Locks, threads and clocks of the standard library, as a simulated service gets them; to be installed before imports.
 
-`install` puts them into every loaded module of the product, so that the product's threads become actors. Outside of a
-simulation they behave as the real ones.
+Events, conditions and queues of the standard library are made of locks, so that they work among actors by themselves.
+Outside of a simulation everything behaves as it does without `install`.
 """
 
+import _thread
 import queue
-import sys
 import threading
 import time
 import uuid
-from collections import deque
-from types import FunctionType, ModuleType, SimpleNamespace
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 from tests.simulation.actors import BEGINS_AT, Actor, World
 
-T = TypeVar("T")
-PRODUCT = ("models", "tasks", "processes", "protocol", "inference", "learning", "webapp", "scheduling")
 _world: World | None = None
 
 
@@ -34,95 +31,27 @@ class Lock:
     """A lock among actors."""
 
     def __init__(self) -> None:
-        self._held = False
+        self._lock = _thread.allocate_lock()
+        self.locked, self._at_fork_reinit = self._lock.locked, self._lock._at_fork_reinit  # type: ignore[attr-defined]
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if self._held and blocking:
-            world().wait(lambda: not self._held, None if timeout < 0 else timeout)
-        taken = not self._held
-        self._held = True
-        return taken
+        if blocking and _world is not None and _world.current is not None:
+            _world.wait(lambda: not self.locked(), None if timeout < 0 else timeout)
+            blocking, timeout = False, -1
+        return self._lock.acquire(blocking, timeout)
 
     def release(self) -> None:
-        self._held = False
+        if self.locked():  # a killed actor releases what it waited for
+            self._lock.release()
 
-    def __enter__(self) -> bool:
-        return self.acquire()
+    __enter__ = acquire
 
     def __exit__(self, *_: object) -> None:
         self.release()
 
 
-class Event:
-    """A flag for which actors wait."""
-
-    def __init__(self) -> None:
-        self._set = False
-
-    def is_set(self) -> bool:
-        return self._set
-
-    def set(self) -> None:
-        self._set = True
-
-    def clear(self) -> None:
-        self._set = False
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return self._set or world().wait(self.is_set, timeout)
-
-
-class Condition(Lock):
-    """A condition among actors; every waiter looks again after each notification."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._notified = 0
-
-    def wait(self, timeout: float | None = None) -> bool:
-        seen = self._notified
-        self.release()
-        came = world().wait(lambda: self._notified > seen, timeout)
-        self.acquire()
-        return came
-
-    def notify(self, n: int = 1) -> None:
-        self._notified += 1
-
-    notify_all = notify
-
-
-class SimpleQueue(Generic[T]):
-    """A queue among actors."""
-
-    def __init__(self) -> None:
-        self._items: deque[T] = deque()
-
-    def put(self, item: T) -> None:
-        self._items.append(item)
-
-    def empty(self) -> bool:
-        return not self._items
-
-    def get(self) -> T:
-        world().wait(lambda: bool(self._items), None)
-        return self._items.popleft()
-
-
-def monotonic() -> float:
-    return time.monotonic() if _world is None else 1000.0 + _world.now
-
-
 def unix_time() -> float:
     return BEGINS_AT + world().now
-
-
-def sleep(seconds: float) -> None:
-    world().wait(None, seconds)
-
-
-def uuid4() -> uuid.UUID:
-    return uuid.UUID(int=world().digits.getrandbits(128), version=4)
 
 
 def this_process() -> str:
@@ -131,28 +60,25 @@ def this_process() -> str:
     return f"{current.process.name}#{current.process.number}:1"
 
 
-REPLACED: dict[int, Any] = {
-    id(threading.Lock): Lock,
-    id(threading.Event): Event,
-    id(threading.Condition): Condition,
-    id(queue.SimpleQueue): SimpleQueue,
-    id(time.monotonic): monotonic,
-    id(time.perf_counter): monotonic,
-    id(time.thread_time): lambda: 0.0,
-    id(time.time): unix_time,
-    id(time.sleep): sleep,
-    id(uuid.uuid4): uuid4,
-}
-REPLACED |= {
-    id(module): SimpleNamespace(**{name: REPLACED.get(id(value), value) for name, value in vars(module).items()})
-    for module in (time, threading, queue, uuid)
-}
+def _within(simulated: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *values: simulated(*values) if _world is not None else real(*values)
 
 
 def install() -> None:
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in PRODUCT:
-            _replace_in(module)
+    monotonic = _within(lambda: 1000.0 + world().now, time.monotonic)
+    for module, name, replacement in (
+        (threading, "Lock", Lock),
+        (threading, "_allocate_lock", Lock),
+        (threading, "_time", monotonic),
+        (queue, "SimpleQueue", queue._PySimpleQueue),  # type: ignore[attr-defined]
+        (time, "monotonic", monotonic),
+        (time, "perf_counter", monotonic),
+        (time, "thread_time", lambda: 0.0),
+        (time, "time", _within(unix_time, time.time)),
+        (time, "sleep", _within(lambda seconds: world().wait(None, seconds), time.sleep)),
+        (uuid, "uuid4", _within(lambda: uuid.UUID(int=world().digits.getrandbits(128), version=4), uuid.uuid4)),
+    ):
+        setattr(module, name, replacement)
     _real_start, _real_join, _real_alive = threading.Thread.start, threading.Thread.join, threading.Thread.is_alive
     actors: dict[threading.Thread, Actor] = {}
 
@@ -173,26 +99,3 @@ def install() -> None:
 
     for method, function in (("start", start), ("join", join), ("is_alive", is_alive)):
         setattr(threading.Thread, method, function)
-
-
-def _replace_in(module: ModuleType) -> None:
-    for attribute, value in list(vars(module).items()):
-        if (replacement := REPLACED.get(id(value))) is not None:
-            setattr(module, attribute, replacement)
-        elif isinstance(value, type) and value.__module__ == module.__name__:
-            for method in vars(value).values():
-                _replace_defaults(method)
-        else:
-            _replace_defaults(value)
-
-
-def _replace_defaults(function: Any) -> None:
-    if not isinstance(function, FunctionType):
-        return
-    if function.__defaults__:
-        function.__defaults__ = tuple(REPLACED.get(id(one), one) for one in function.__defaults__)
-    if function.__kwdefaults__:
-        function.__kwdefaults__ = {name: REPLACED.get(id(one), one) for name, one in function.__kwdefaults__.items()}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        if name.startswith(("_dflt_", "__dataclass_dflt_")):
-            cell.cell_contents = REPLACED.get(id(cell.cell_contents), cell.cell_contents)

@@ -2,98 +2,75 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-POLICIES = ("magnus", "fusion", "vs", "scls", "baton", "ccb", "sequence")
+Values = tuple[Any, ...]
+
+
+def one_of(*values: Any) -> Any:
+    """A field that has one of these values; the first one is the simplest."""
+    return field(default=values[0], metadata={"values": values})
+
+
+def fault(*values: float) -> Any:
+    """The probability of a fault, by statement, message or request; no such fault happens once all is calm."""
+    return field(default=0.0, metadata={"values": (0.0, *values), "fault": True})
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The numbers of actors, the probabilities of faults (by statement, message or request), the length in seconds."""
+    """The numbers of actors, the probabilities of faults, the lengths in seconds."""
 
     seed: int
-    policy: str = "magnus"
-    planners: int = 2
-    workers: int = 2
-    predictor: bool = True
-    clients: int = 3
-    requests: int = 6  # of each client
-    kv_tokens: int = 400
-    arrive_within_s: float = 40.0
-    until_s: float = 40.0  # when the faults end
-    calm_s: float = 400.0  # nobody waits longer than this without faults
-    kills: float = 0.0
-    freezes: float = 0.0
-    delays: float = 0.0  # of one actor, as the system does that gives a thread no time
-    holds: float = 0.0  # delays within a transaction
-    twins: float = 0.0  # frozen processes that are replaced, and come back beside their successors
-    errors: float = 0.0
-    lost_commits: float = 0.0
-    lost_messages: float = 0.0
-    repeated_messages: float = 0.0
-    late_messages: float = 0.0
-    engine_failures: float = 0.0
-    poison: float = 0.0
-    too_large: float = 0.0
-    deadlines: float = 0.0
-    cancels: float = 0.0
-    drains: bool = False
-    chores: int = 1
-    jobs: int = 0  # bulk jobs; with them, webhooks and sums of usage
-    job_lines: int = 12
+    policy: str = one_of("vs", "magnus", "fusion", "scls", "scls", "baton", "baton", "ccb", "sequence")
+    planners: int = one_of(1, 2, 2)
+    workers: int = one_of(1, 2, 3)
+    predictors: int = one_of(0, 1)
+    clients: int = one_of(2, 3)
+    requests: int = one_of(2, 5, 8)  # of each client
+    kv_tokens: int = one_of(400, 150, 1500)
+    lease_s: float = one_of(4.0, 4.0, 10.0)
+    lead_s: float = one_of(6.0, 4.5)  # longer than the 3.75 s between two steps without work
+    arrive_within_s: float = one_of(5.0, 0.5, 20.0)
+    kills: float = fault(0.001, 0.005)
+    freezes: float = fault(0.001, 0.004)
+    delays: float = fault(0.003, 0.03)  # of one actor, as by a system that gives a thread no time
+    holds: float = fault(0.03, 0.1)  # delays within a transaction
+    twins: float = fault(0.3, 0.8)  # frozen processes that are replaced, and come back beside their successors
+    errors: float = fault(0.002, 0.02)
+    lost_commits: float = fault(0.02, 0.15)  # commits that take place and lose their connection
+    lost_messages: float = fault(0.02, 0.3)
+    repeated_messages: float = fault(0.02, 0.3)
+    late_messages: float = fault(0.02, 0.3)
+    receiver_errors: float = fault(0.1, 0.3)  # of the receiver of webhooks
+    engine_failures: float = fault(0.001, 0.01)
+    drains: float = fault(0.5, 1.0)
+    poison: float = one_of(0.0, 0.0, 0.1)
+    too_large: float = one_of(0.0, 0.0, 0.05)
+    deadlines: float = one_of(0.0, 0.1, 0.5)
+    cancels: float = one_of(0.0, 0.3, 0.8)
+    equal_requests: float = one_of(0.0, 0.2, 0.6)
+    chores: int = one_of(1, 2)
+    jobs: int = one_of(0, 0, 1, 1, 2)  # bulk jobs; with them, webhooks and sums of usage
+    job_lines: int = one_of(5, 12, 24)
+
+
+CHOICES: dict[str, Values] = {one.name: one.metadata["values"] for one in fields(Scenario) if one.metadata}
+NO_FAULTS: dict[str, Any] = {one.name: 0.0 for one in fields(Scenario) if "fault" in one.metadata}
 
 
 def drawn(seed: int) -> Scenario:
     """Returns a seed's scenario: each kind of fault is absent, rare or frequent."""
     draw = random.Random(seed)
-
-    def often(rare: float, frequent: float) -> float:
-        return draw.choice((0.0, rare, frequent))
-
-    return Scenario(
-        seed,
-        policy=draw.choice(POLICIES),
-        planners=draw.choice((1, 2, 2)),
-        workers=draw.choice((1, 2, 3)),
-        predictor=draw.random() < 0.7,
-        clients=draw.choice((2, 3)),
-        requests=draw.choice((2, 5)),
-        kv_tokens=draw.choice((150, 400, 1500)),
-        arrive_within_s=draw.choice((0.5, 5.0, 20.0)),
-        kills=often(0.001, 0.005),
-        freezes=often(0.001, 0.004),
-        delays=often(0.002, 0.02),
-        holds=often(0.01, 0.1),
-        twins=often(0.3, 0.8),
-        errors=often(0.002, 0.02),
-        lost_commits=often(0.02, 0.15),
-        lost_messages=often(0.02, 0.3),
-        repeated_messages=often(0.02, 0.3),
-        late_messages=often(0.02, 0.3),
-        engine_failures=often(0.001, 0.01),
-        poison=often(0.0, 0.1),
-        too_large=often(0.0, 0.05),
-        deadlines=often(0.1, 0.5),
-        cancels=often(0.3, 0.8),
-        drains=draw.random() < 0.5,
-        chores=draw.choice((1, 2)),
-        jobs=draw.choice((0, 0, 1, 1, 2)),
-        job_lines=draw.choice((2, 5, 12)),
-    )
-
-
-FAULTS = [field.name for field in fields(Scenario) if isinstance(field.default, float) and not field.default]
-SIMPLER: dict[str, Any] = dict.fromkeys(FAULTS, 0.0) | {"drains": False, "predictor": False, "policy": "vs"}
-COUNTS = {"planners": 1, "workers": 1, "clients": 0, "requests": 1, "chores": 1, "jobs": 0, "job_lines": 1}
+    return Scenario(seed, **{name: draw.choice(values) for name, values in CHOICES.items()})
 
 
 def smaller(scenario: Scenario) -> Iterator[Scenario]:
-    """Yields scenarios with one kind of fault less, fewer actors or fewer requests."""
-    for name, value in SIMPLER.items():
-        if getattr(scenario, name) != value:
-            yield replace(scenario, **{name: value})
-    for name, least in COUNTS.items():
-        if getattr(scenario, name) > least:
-            fewer: dict[str, Any] = {name: getattr(scenario, name) - 1}
-            yield replace(scenario, **fewer)
+    """Yields scenarios with one kind of fault less, or with fewer of one kind."""
+    for name, values in CHOICES.items():
+        value = getattr(scenario, name)
+        simpler = values[: values.index(value)] if value in values else ()
+        fewer = (value // 2, value - 1) if isinstance(value, int) and value > 1 else ()
+        for one in (*simpler, *fewer):
+            yield replace(scenario, **{name: one})

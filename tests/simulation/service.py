@@ -9,31 +9,33 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from celery_config import TICK_S
-from models import client_requests, new_requests, request_predictions
+from models import client_requests, new_requests
 from models.client_requests import RequestView
 from models.connections.session import make_engine, make_sessions
 from models.new_requests import NewRequest
 from models.tenants import tenant_limits
+from processes.loop import Loop
 from processes.planner_rules import PlannerRules
-from scheduling.costs import ProfiledCurves, ServingCurves
+from scheduling.costs import ProfiledCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.sharing.policy_factory import PolicySettings
 from scheduling.worker_facts import WorkerFacts
 from tasks.planning.leader import Leader
 from tasks.planning.planner_loop import PlannerLoop, PlanQueue
 from tasks.planning.planner_process import planner_database
+from tasks.prediction.predictor_in_service import PredictorInService
 from tasks.serving.batches.batch_runner import BatchRunner
 from tasks.serving.batches.lease_heartbeat import LeaseTerms
 from tasks.serving.batches.served_model import ServedModel
 from tasks.serving.results.live_tokens import LiveRows
 from tests.simulation.actors import Process, World
-from tests.simulation.connections import Server, engine_of
-from tests.simulation.scenario import Scenario
-from tests.simulation.scripted_engine import MODEL, POISON, ScriptedEngine, ScriptedTokens, true_answer
+from tests.simulation.connections import engine_of
+from tests.simulation.scripted_engine import CURVES, MODEL, POISON, ScriptedEngine, ScriptedTokens
 from tests.simulation.side_work import Chores, Job
 
-STEP_S = 0.1  # a step of the scripted engine: slow, so that much is in flight at each statement
-CURVES = ServingCurves((1e-5, 0.0, 0.0, 0.01), (1e-7, 1e-4, 0.0, STEP_S))
+# As short as the scripted prompts and answers: batches have several requests, slices and bins end within an answer.
+SHORT = PolicySettings(max_prompt_tokens=40, max_output_tokens=40, wma_threshold=2000, slice_tokens=6, bin_tokens=8)
+HEARTBEAT_S = 1.0
 PRIORITY_REQUESTS = 2  # unfinished ones that a tenant may have
 RETRY_S = 0.7  # a client's pause after an error of a call
 
@@ -41,53 +43,38 @@ RETRY_S = 0.7  # a client's pause after an error of a call
 class Broker:
     """What the product needs of `processes.celery.messages`; messages may be late, lost or come twice."""
 
-    def __init__(self, world: World, scenario: Scenario) -> None:
-        self._world, self._scenario = world, scenario
+    def __init__(self, world: World, outside: Process) -> None:
+        self._world, self._outside = world, outside
         self.broker_error: str | None = None
         self.kicks: dict[str, Callable[[], None]] = {}  # by the name of a planner's process
         self.workers: dict[str, tuple[Process, Callable[[int], None]]] = {}
-        self._waiting: list[tuple[float, str, int]] = []
-
-    def calm(self, scenario: Scenario) -> None:
-        """From now on, messages are as reliable as this scenario says."""
-        self._scenario = scenario
 
     def clear_kick(self) -> None:
         """Does nothing: every kick arrives."""
 
-    def kick_planner(self) -> None:
+    def kick_planner(self, *, soon: bool = False) -> None:
         """Lets the planners step, unless the kick is lost."""
-        if not self._world.chance(self._scenario.lost_messages):
+        if not self._world.chance(self._world.scenario.lost_messages):
             for kick in list(self.kicks.values()):
                 kick()
 
     def send_batches(self, batches: Sequence[tuple[int, str]]) -> None:
         """Sends batches to the queues of their workers."""
-        draw = self._world.random
+        chance, scenario = self._world.chance, self._world.scenario
         for batch_id, worker in batches:
-            copies = 1 if not self._world.chance(self._scenario.repeated_messages) else 2
-            for _ in range(0 if self._world.chance(self._scenario.lost_messages) else copies):
-                late_s = draw.random() * (6.0 if self._world.chance(self._scenario.late_messages) else 0.02)
-                self._waiting.append((self._world.now + late_s, worker, batch_id))
+            copies = 2 if chance(scenario.repeated_messages) else 1
+            for _ in range(0 if chance(scenario.lost_messages) else copies):
+                late_s = self._world.random.random() * (6.0 if chance(scenario.late_messages) else 0.02)
+                self._world.spawn("message", partial(self._deliver, worker, batch_id, late_s), self._outside)
 
-    def run(self) -> None:
-        """Delivers what is due, each message to an actor of its worker's process, as a thread of Celery's pool."""
-        while True:
-            due_at = min((at for at, _, _ in self._waiting), default=None)
-            waiting = len(self._waiting)
-            timeout_s = None if due_at is None else max(0.0, due_at - self._world.now)
-            self._world.wait(lambda seen=waiting: len(self._waiting) != seen, timeout_s)  # type: ignore[misc]
-            for message in [one for one in self._waiting if one[0] <= self._world.now]:
-                self._waiting.remove(message)
-                _, worker, batch_id = message
-                if worker in self.workers:
-                    process, serve = self.workers[worker]
-                    task = partial(self._task, serve, batch_id)
-                    self._world.spawn(f"serve {batch_id}", task, process)
-                else:
-                    self._waiting.append((self._world.now + 1.0, worker, batch_id))  # its queue keeps it
+    def _deliver(self, worker: str, batch_id: int, late_s: float) -> None:
+        """Delivers a message to an actor of its worker's process, as to a thread of Celery's pool."""
+        self._world.wait(None, late_s)
+        self._world.wait(lambda: worker in self.workers, None)  # its queue keeps it
+        process, serve = self.workers[worker]
+        self._world.spawn(f"serve {batch_id}", partial(self._serve, serve, batch_id), process)
 
-    def _task(self, serve: Callable[[int], None], batch_id: int) -> None:
+    def _serve(self, serve: Callable[[int], None], batch_id: int) -> None:
         try:
             serve(batch_id)
         except SQLAlchemyError as error:  # Celery logs it, and the message is gone
@@ -113,36 +100,33 @@ class Service:
 
     world: World
     url: str
-    scenario: Scenario
-    server: Server
     asked: list[Asked] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.broker = Broker(self.world, self.scenario)
+        scenario = self.world.scenario
+        self._outside = self.world.process("outside")  # the broker and the supervisor, which nobody kills
+        self.broker = Broker(self.world, self._outside)
         self._starts: dict[str, Callable[[Process], None]] = {}
         self.living: dict[str, Process] = {}
-        self._outside = self.world.process("outside")  # the broker and the supervisor, which nobody kills
-        self.world.spawn("broker", self.broker.run, self._outside)
-        for number in range(self.scenario.planners):
-            self._add(f"planner-{number}", self._planner)
-        for number in range(self.scenario.workers):
-            self._add(f"w{number}", self._worker)
-        if self.scenario.predictor:
-            self._add("predictor", self._predictor)
-        self.chores = Chores(self.world, self._engine, self.scenario, self.server)
-        for number in range(self.scenario.chores if self.scenario.jobs else 0):
-            self._add(f"chores-{number}", self.chores.start)
-        for number in range(self.scenario.clients):
+        self.engines: dict[Process, ScriptedEngine] = {}
+        self.chores = Chores(self.world, self._engine)
+        kinds: Sequence[tuple[str, int, Callable[[Process], None]]] = (
+            ("planner-", scenario.planners, self._planner),
+            ("w", scenario.workers, self._worker),
+            ("predictor-", scenario.predictors, self._predictor),
+            ("chores-", scenario.chores if scenario.jobs else 0, self.chores.start),
+        )
+        for name, number, start in kinds:
+            for place in range(number):
+                self._starts[f"{name}{place}"] = start
+                self._start(f"{name}{place}")
+        for number in range(scenario.clients):
             self._client(number)
-        for number in range(self.scenario.jobs):
+        for number in range(scenario.jobs):
             process = self.world.process(f"uploader-{number}")
             engine = self._engine(process, "web", pool_size=1)
-            job = partial(self.chores.send_job, engine, Job(self.scenario.job_lines), self._again, f"job{number}")
+            job = partial(self.chores.send_job, engine, Job(scenario.job_lines), self._again, f"job{number}")
             self.world.spawn("job", job, process)
-
-    def _add(self, name: str, start: Callable[[Process], None]) -> None:
-        self._starts[name] = start
-        self._start(name)
 
     def _start(self, name: str) -> None:
         used = {one.process.number for one in self.world.actors if one.process.name == name and not one.done}
@@ -157,6 +141,7 @@ class Service:
             self.end(process, "does not start")
 
     def end(self, process: Process, why: str) -> None:
+        """Ends a process; its supervisor starts it again."""
         self.world.condemn(process, why)
         if self.living.get(process.name) is not process:
             return
@@ -173,6 +158,12 @@ class Service:
         """Starts the successor of a frozen process, which will come back."""
         self._forget(process)
         self._start(process.name)
+
+    def computing(self) -> list[tuple[str, str]]:
+        """The requests in the engines of processes that have not ended, as (worker's name, request's id)."""
+        alive = {actor.process for actor in self.world.actors if not actor.done}
+        engines = [(process.name, engine) for process, engine in self.engines.items() if process in alive]
+        return [(name, request) for name, engine in engines for request in engine.rows]
 
     def _forget(self, process: Process) -> None:
         self.broker.workers.pop(process.name, None)
@@ -194,7 +185,15 @@ class Service:
     # the processes, each as its `main` function makes it
 
     def _planner(self, process: Process) -> None:
-        rules = PlannerRules(self.scenario.policy, PolicySettings(), predictor_grace_s=2 * TICK_S)
+        rules = PlannerRules(
+            self.world.scenario.policy,
+            SHORT,
+            lease_s=self.world.scenario.lease_s,
+            lead_s=self.world.scenario.lead_s,
+            alive_s=min(self.world.scenario.lease_s, 8 * HEARTBEAT_S),
+            on_time_s=4 * HEARTBEAT_S,
+            predictor_grace_s=2 * TICK_S,
+        )
         leader = Leader(engine_of(f"{process.name} {process.number}", partial(planner_database, self.url)), rules)
         steps = PlannerLoop(leader, self.broker, PlanQueue(), TICK_S)  # type: ignore[arg-type]
         if self.living.get(process.name) is process:
@@ -202,20 +201,22 @@ class Service:
         steps.loop.start()
 
     def _worker(self, process: Process) -> None:
-        budget = self.scenario.kv_tokens
-        name = process.name
+        name, kv_tokens = process.name, self.world.scenario.kv_tokens
         database = self._engine(process, "worker", pool_size=300, generic_plans=True)
         renewals = self._engine(process, "renewals", pool_size=1, autocommit=True, generic_plans=True)
-        memory, curves = KvMemory(budget, 1), ProfiledCurves(CURVES)
-        served = ServedModel(
-            lambda: ScriptedEngine(budget, STEP_S, lambda: self.world.chance(self.scenario.engine_failures)),
-            ScriptedTokens(),  # type: ignore[arg-type]
-            WorkerFacts(name, MODEL, "cpu", memory, curves, instance=f"{name}-{self.world.steps}"),
+
+        def make() -> ScriptedEngine:
+            engine = ScriptedEngine(kv_tokens, lambda: self.world.chance(self.world.scenario.engine_failures))
+            self.engines[process] = engine
+            return engine
+
+        facts = WorkerFacts(
+            name, MODEL, "cpu", KvMemory(kv_tokens, 1), ProfiledCurves(CURVES), instance=f"{name}-{self.world.steps}"
         )
         runner = BatchRunner(
             database,
-            served,
-            LeaseTerms(heartbeat_s=1.0),
+            ServedModel(make, ScriptedTokens(), facts),  # type: ignore[arg-type]
+            LeaseTerms(self.world.scenario.lease_s, HEARTBEAT_S),
             renewals,
             self.broker.kick_planner,
             on_broken=lambda reason: self.end(process, reason),
@@ -224,47 +225,37 @@ class Service:
         runner.start()
         if self.living.get(name) is process:
             self.broker.workers[name] = process, runner.serve
-        if self.scenario.drains:
-            self.world.wait(None, 5.0 + 60.0 * self.world.random.random())
+        if self.world.chance(self.world.scenario.drains):
+            self.world.wait(None, 5.0 + 30.0 * self.world.random.random())
             self.world.tell(f"{name} drains")
             if self.living.get(name) is process:
-                del self.broker.workers[name]
+                self.broker.workers.pop(name, None)
             runner.stop()
             self.end(process, "has drained")
 
     def _predictor(self, process: Process) -> None:
-        engine = self._engine(process, "predictor", pool_size=1)
-        while True:
-            try:
-                with engine.begin() as connection:
-                    claimed = request_predictions.claim_unpredicted(connection, 8)
-                lengths = {one.id: self._length(one.input, one.limit_tokens) for one in claimed}
-                with engine.begin() as connection:
-                    if claimed:
-                        request_predictions.write_predictions(connection, claimed, lengths, "v1")
-                    request_predictions.write_predictor_heartbeat(connection, "v1", bool(claimed))
-            except SQLAlchemyError:
-                self.world.tell("predicts nothing now")
-            self.world.wait(None, 1.9)
+        predictor = PredictorInService(self._engine(process, "predictor", pool_size=1), check_every_s=4.0, chunk=8)
 
-    def _length(self, prompt: str, limit: int) -> tuple[int, int]:
-        median = max(1, len(true_answer(prompt)) + self.world.random.randint(-8, 8))
-        return min(median, limit), min(median + 6, limit)
+        def look() -> None:
+            predictor.run(lambda others: self.broker.kick_planner(soon=others))
+
+        Loop("prediction", look, 1.9).start()
 
     # the clients
 
     def _client(self, number: int) -> None:
         process = self.world.process(f"client-{number}")
-        tenant = f"tenant-{number % 2}"
+        tenant = f"tenant-{number // 2}"  # two clients of one tenant share its quota
         engine = self._engine(process, "web", pool_size=20)  # none of its calls waits for a connection
-        for place in range(self.scenario.requests):
+        for place in range(self.world.scenario.requests):
             asked = Asked(self._new(tenant, f"{number}.{place}"), f"{number}.{place}")
             self.asked.append(asked)
             self.world.spawn(f"call {place}", partial(self._ask, engine, asked), process)
 
     def _new(self, tenant: str, name: str) -> NewRequest:
-        draw, scenario = self.world.random, self.scenario
-        prompt = f"{name}:" + "x" * draw.randint(1, 30)
+        draw, scenario = self.world.random, self.world.scenario
+        twin = self.world.chance(scenario.equal_requests)
+        prompt = f"{draw.choice('pq') if twin else name}:" + "x" * (10 if twin else draw.randint(1, 30))
         if self.world.chance(scenario.poison):
             prompt += POISON
         if self.world.chance(scenario.too_large):
@@ -274,21 +265,24 @@ class Service:
         limit = draw.choice((3, 15, 40))
         size = len(prompt)
         new = NewRequest(tenant, MODEL, draw.choice(("a", "b")), "", prompt, {}, size, size, limit, tier=tier)
-        return replace(new, deadline_s=deadline_s, priority=draw.choice((0, 0, 1)))
+        computation = f"{prompt} {limit}".encode() if twin else None
+        return replace(new, deadline_s=deadline_s, priority=draw.choice((0, 0, 1)), computation=computation)
 
     def _ask(self, engine: Engine, asked: Asked) -> None:
         """Submits until the request is accepted, perhaps cancels it, and polls until its end."""
         draw = self.world.random
-        self.world.wait(None, draw.random() * self.scenario.arrive_within_s)
+        self.world.wait(None, draw.choice((0.0, 0.5, 1.0)) * self.world.scenario.arrive_within_s)  # many at one instant
         view = self._again(partial(self._submit, engine, asked))
         asked.id = view.request.id
         self.broker.kick_planner()
-        if self.world.chance(self.scenario.cancels):
-            looks = draw.choice((0, 4, 20, 20))
-            while looks and not asked.runs and asked.ended is None:  # most cancels meet a running request
+        if self.world.chance(self.world.scenario.cancels):
+            # some cancels meet a waiting request, most a running one at any step of its answer
+            looks = draw.choice((0, 2, 4, 8, 20, 20))
+            while looks and not asked.runs and asked.ended is None:
                 self.world.wait(None, 0.5)
                 self._again(partial(self._poll, engine, asked))
                 looks -= 1
+            self.world.wait(None, 2.0 * draw.random())
             self._again(partial(self._cancel, engine, asked))
         while asked.ended is None:
             self.world.wait(None, draw.choice((0.5, 2.0, 4.0)))
@@ -319,13 +313,14 @@ class Service:
     def _poll(self, engine: Engine, asked: Asked) -> None:
         assert asked.id is not None
         with make_sessions(engine)() as session:
-            if client_requests.fetch(session, "a stranger", asked.id) is not None:
-                self.world.fail(f"{asked.key} is shown to another tenant")
             view = client_requests.fetch(session, asked.new.tenant, asked.id)
-        if view is None:
-            return self.world.fail(f"{asked.key} was accepted and is gone")
+            if view is None:
+                return self.world.fail(f"{asked.key} was accepted and is gone")
+            final = view.request.status.final
+            if final and client_requests.fetch(session, "a stranger", asked.id) is not None:
+                self.world.fail(f"{asked.key} is shown to another tenant")
         asked.runs = view.request.status.value == "in_progress"
-        if view.request.status.final:
+        if final:
             asked.ended = view.request.status.value
             self.world.tell(f"{asked.key} ended {asked.ended}")
         return None

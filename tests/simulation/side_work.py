@@ -7,22 +7,19 @@ from dataclasses import dataclass
 from functools import partial
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
 
 from models.bulk import bulk_jobs, stored_files
 from models.bulk.bulk_jobs import NewBulkJob
 from models.bulk.bulk_tables import BulkStatus
 from models.connections.session import make_sessions
-from models.tenants import usage
-from models.webhooks import webhook_deliveries
 from models.webhooks.webhook_deliveries import DeliveryResult
+from processes.loop import Loop
 from protocol.limits.prompt_limits import PromptLimits
 from tasks.chores.job_progress import update_jobs
 from tasks.chores.line_feeder import LineFeeder
-from tasks.chores.webhook_sender import CLAIM_S, EACH, EACH_FAILING, EACH_TENANT, GIVE_UP_AFTER_S, MOST_AT_ONCE
+from tasks.chores.upkeep import do_upkeep
+from tasks.chores.webhook_sender import MOST_AT_ONCE, WebhookSender
 from tests.simulation.actors import Process, World
-from tests.simulation.connections import Server
-from tests.simulation.scenario import Scenario
 from tests.simulation.scripted_engine import MODEL, ScriptedTokens
 
 TENANT = "tenant-0"  # has the jobs and the webhook endpoint
@@ -34,7 +31,7 @@ ENDPOINT = """
 """
 RETRY_S = 3.0  # between two attempts to deliver an event
 # With this few places, a job's lines come in several steps, beside the tenant's own requests.
-MOST_REQUESTS = 8
+MOST_REQUESTS = 16
 
 
 @dataclass(eq=False)
@@ -50,13 +47,12 @@ class Job:
 class Chores:
     """The parts of the process `chores`, and the world outside that they serve."""
 
-    def __init__(self, world: World, engine: Callable[..., Engine], scenario: Scenario, server: Server) -> None:
-        self._world, self._engine, self._scenario = world, engine, scenario
+    def __init__(self, world: World, engine: Callable[..., Engine]) -> None:
+        self._world, self._engine = world, engine
         self.received: Counter[str] = Counter()  # events by their id
         self.jobs: list[Job] = []
-        self.receiver_fails = scenario.errors > 0
-        if scenario.jobs:  # otherwise nobody delivers
-            server.sql(ENDPOINT, (TENANT, EVENTS))
+        if world.scenario.jobs:  # otherwise nobody delivers
+            world.server.sql(ENDPOINT, (TENANT, EVENTS))
 
     def start(self, process: Process) -> None:
         """Starts the process's loops."""
@@ -72,40 +68,23 @@ class Chores:
         webhooks = self._engine(process, "webhooks", pool_size=1, autocommit=True)
         for name, work, every_s in (
             ("bulk", work_on_bulk_jobs, 1.9),
-            ("usage", partial(self._fold, upkeep), 10.0),
-            ("webhooks", partial(self._deliver, webhooks), 1.9),
+            ("upkeep", partial(do_upkeep, upkeep, 86_400.0), 10.0),
+            ("webhooks", partial(self._deliver, WebhookSender(webhooks, private=True)), 1.9),
         ):
-            self._world.spawn(name, partial(self._repeat, work, every_s), process)
+            Loop(name, work, every_s).start()
 
-    def _repeat(self, work: Callable[[], object], every_s: float) -> None:
-        while True:
-            try:
-                work()
-            except SQLAlchemyError as error:
-                self._world.tell(f"step failed: {type(error).__name__}")
-            self._world.wait(None, every_s)
-
-    def _fold(self, engine: Engine) -> None:
-        with make_sessions(engine)() as session:
-            usage.fold(session, 10_000)
-
-    def _deliver(self, engine: Engine) -> None:
-        """Sends due events as `WebhookSender` does; the receiver may not answer, or answer with an error."""
-        terms = {"each": EACH, "each_failing": EACH_FAILING, "each_tenant": EACH_TENANT}
-        with engine.begin() as connection:
-            claimed = webhook_deliveries.claim(connection, MOST_AT_ONCE, {}, **terms, claim_s=CLAIM_S)
+    def _deliver(self, sender: WebhookSender) -> None:
+        """Sends due events without a network; the receiver may not answer, or answer with an error."""
         results = []
-        for one in claimed:
+        for one in sender._claim(MOST_AT_ONCE, {}):
             self._world.wait(None, 0.1)
-            fails = self.receiver_fails and self._world.chance(0.3)
+            fails = self._world.chance(self._world.scenario.receiver_errors)
             if not fails or self._world.chance(0.5):  # a receiver may take an event and fail to say so
                 self.received[one.event_id] += 1
             retry_s = RETRY_S if fails else None
             status = 500 if fails else 200
             results.append(DeliveryResult(one.id, one.endpoint_id, one.attempts, status, None, retry_s))
-        if results:
-            with engine.begin() as connection:
-                webhook_deliveries.write_results(connection, results, GIVE_UP_AFTER_S)
+        sender._write(results)
 
     # the clients with jobs
 
@@ -115,13 +94,13 @@ class Chores:
         self.jobs.append(job)
         self._world.wait(None, draw.random() * 10.0)
         again(partial(self._create, engine, job, name))
-        if draw.random() < 0.6:
-            self._world.wait(None, 5.0 * draw.random())
+        for _ in range(draw.choice((0, 1, 6))):
+            self._world.wait(None, 3.0 * draw.random())
             again(partial(self._change, engine, job, bulk_jobs.pause_job))
-            self._world.wait(None, 10.0 * draw.random())
+            self._world.wait(None, draw.choice((2.0, 10.0)) * draw.random())
             again(partial(self._change, engine, job, bulk_jobs.resume_job))
-        if self._world.chance(self._scenario.cancels):
-            self._world.wait(None, 20.0 * draw.random())
+        if self._world.chance(self._world.scenario.cancels):
+            self._world.wait(None, 8.0 * draw.random())
             job.cancelled = bool(again(partial(self._change, engine, job, bulk_jobs.cancel_job)))
         while job.ended is None:
             self._world.wait(None, 2.0)

@@ -2,7 +2,9 @@
 
 import gc
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from time import process_time
 
 import structlog
@@ -13,14 +15,16 @@ from tasks.planning import forecasts
 from tests.simulation import connections, primitives
 from tests.simulation.actors import Actor, World
 from tests.simulation.checks import check_at_the_end, check_now
-from tests.simulation.connections import ERRORS, Server
+from tests.simulation.connections import Server
 from tests.simulation.database import EMPTY
-from tests.simulation.scenario import Scenario
+from tests.simulation.scenario import NO_FAULTS, Scenario
 from tests.simulation.service import Service
 
 DELAYS_S = (0.05, 0.5, 3.0, 7.0)
-FREEZES_S = (0.5, 5.0, 9.0, 20.0)
+FREEZES_S = (0.5, 3.0, 5.0, 7.5, 20.0)  # some longer than a lease or a lead and not ended by the server
 LOOK_EVERY_S = 1.0
+FAULTS_FOR_S = 40.0
+CALM_WITHIN_S = 400.0  # nobody waits longer than this without faults
 EVENTS_WITHIN_S = 120.0  # after the last end of a request, the last batch ends and the last event arrives
 UNSETTLED = """
     select exists (select from batches where status in ('assigned', 'running'))
@@ -36,7 +40,6 @@ class Outcome:
     failures: tuple[str, ...]
     told: tuple[str, ...]
     fingerprint: int
-    steps: int
     statements: int
     simulated_s: float
     cpu_s: float
@@ -46,77 +49,48 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
     """Simulates a scenario from an empty database; the same scenario gives the same schedule."""
     began = process_time()
     server.sql(EMPTY)
-    world = World(scenario.seed)
+    world = World(scenario, server)
     primitives.enter(world)
     server.set_clock(primitives.unix_time())
-    faulty = True
+    service = Service(world, url)
+    world.faults = partial(fault, service)
 
-    def draw_error(words: str) -> str | None:
-        if not (faulty and world.chance(scenario.errors)):
-            return None
-        return world.random.choice(tuple(ERRORS))
+    def look_while(goes_on: Callable[[], bool], for_s: float) -> None:
+        until = world.now + for_s
+        while not world.failures and world.now < until and goes_on():
+            world.run(min(world.now + LOOK_EVERY_S, until))
+            check_now(service)
 
-    server.draw_error, server.holds, server.lost_commits = draw_error, scenario.holds, scenario.lost_commits
-    world.settle = server.settle
-    service = Service(world, url, scenario, server)
-
-    def fault(actor: Actor) -> None:
-        # half of the faults meet any process, because a planner has most of the statements
-        process = (
-            actor.process if world.steps % 2 else world.random.choice(list(service.living.values()) or [actor.process])
-        )
-        if service.living.get(process.name) is not process or process.frozen_until > world.now:
-            return
-        if world.chance(scenario.kills):
-            service.end(process, "is killed")
-        elif world.chance(scenario.freezes):
-            world.freeze(process, world.random.choice(FREEZES_S), session.IDLE_IN_TRANSACTION_S)
-            if world.chance(scenario.twins):
-                service.replace(process)
-        elif world.chance(scenario.delays):
-            world.delay(actor, world.random.choice(DELAYS_S))
-
-    world.faults = fault
     try:
-        while not world.failures and world.now < scenario.until_s and service.waiting:
-            world.run(min(world.now + LOOK_EVERY_S, scenario.until_s))
-            check_now(world, server)
-        faulty, world.faults = False, lambda actor: None
-        server.holds = server.lost_commits = 0.0
-        scripted_faults_end(service)
-        calm_until = world.now + scenario.calm_s
-        while not world.failures and world.now < calm_until and service.waiting:
-            world.run(world.now + LOOK_EVERY_S)
-            check_now(world, server)
-        settled_until = world.now + EVENTS_WITHIN_S
-        while not world.failures and world.now < settled_until and server.sql(UNSETTLED)[0][0]:
-            world.run(world.now + LOOK_EVERY_S)
+        look_while(lambda: service.waiting, FAULTS_FOR_S)
+        world.scenario = replace(scenario, **NO_FAULTS)
+        look_while(lambda: service.waiting, CALM_WITHIN_S)
+        look_while(lambda: bool(server.sql(UNSETTLED)[0][0]), EVENTS_WITHIN_S)
         if not world.failures:
-            check_at_the_end(world, server, service)
+            check_at_the_end(service)
     finally:
         world.end()
         primitives.enter(None)
         gc.collect(0)
-    return Outcome(
-        scenario,
-        tuple(world.failures),
-        tuple(world.told),
-        world.fingerprint,
-        world.steps,
-        world.statements,
-        world.now,
-        process_time() - began,
-    )
+    told, cpu_s = tuple(world.told), process_time() - began
+    return Outcome(scenario, tuple(world.failures), told, world.fingerprint, world.statements, world.now, cpu_s)
 
 
-def scripted_faults_end(service: Service) -> None:
-    """Lets messages arrive and engines work from now on."""
-    calm = replace(
-        service.scenario, lost_messages=0.0, repeated_messages=0.0, late_messages=0.0, engine_failures=0.0, drains=False
-    )
-    service.scenario = calm
-    service.broker.calm(calm)
-    service.chores.receiver_fails = False
+def fault(service: Service, actor: Actor) -> None:
+    """Perhaps kills, freezes or delays the chosen actor's process, or another one: a planner has most statements."""
+    world, scenario = service.world, service.world.scenario
+    process = actor.process if world.steps % 2 else world.random.choice([*service.living.values(), actor.process])
+    if service.living.get(process.name) is not process or process.frozen_until > world.now:
+        return
+    often = 10 if actor.committing and actor.process is process else 1
+    if world.chance(scenario.kills * often):
+        service.end(process, "is killed")
+    elif world.chance(scenario.freezes * often):
+        world.freeze(process, world.random.choice(FREEZES_S), session.IDLE_IN_TRANSACTION_S)
+        if world.chance(scenario.twins):
+            service.replace(process)
+    elif world.chance(scenario.delays):
+        world.delay(actor, world.random.choice(DELAYS_S))
 
 
 def _told_to_nobody(logger: object, method: str, event: object) -> str:
@@ -129,10 +103,8 @@ def prepare(url: str) -> Server:
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), processors=[_told_to_nobody]
     )
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)  # what a killed connection cannot do any more
-    server = Server(url)
-    connections.install(server)
+    connections.install()
     # forecasts run no statement, and took half of a schedule's CPU time: each leader makes one alone
     setattr(forecasts, "EVERY_S", 1e9)  # noqa: B010
     setattr(leadership, "this_process", primitives.this_process)  # noqa: B010
-    primitives.install()
-    return server
+    return Server(url)

@@ -65,7 +65,7 @@ LINES = {
     # queue, from which ETAs at submission follow; twins; what a decision keeps of the rows for the next one
     # lengths of rows as predicted last
     # the mean of a predicted length
-    "scheduling": 9328,
+    "scheduling": 9323,
     "learning": 3563,  # the axes of the paper's KNN; rows that join
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer

@@ -35,6 +35,20 @@ def test_a_planner_that_takes_over_knows_the_halves_of_a_batch_that_ran_out_of_m
     assert stage.sql("select size, sealed from batches where id = :half", half=half) == [(2, True)]
 
 
+def test_a_request_that_comes_back_with_all_its_tokens_stops_nothing_and_generates_the_last_one_again(
+    stage: Stage, leader: Leader
+):
+    """Found by the simulation (docs/results/simulation.md): the planner raised at each step, in each term."""
+    stage.worker()
+    stage.request("whole", limit_tokens=3, generated_ids=[5, 6, 7])
+    stage.request("other")
+    leader.step()
+    assert stage.requests("status", "generated_ids") == {
+        "whole": ("in_progress", [5, 6]),
+        "other": ("in_progress", []),
+    }
+
+
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_a_request_that_outgrew_a_worker_alone_goes_to_a_larger_one_or_fails_with_that_reason(stage, policy: str):
     leader = Leader(stage.database, replace(RULES, policy=policy))

@@ -140,18 +140,6 @@ def test_a_request_that_is_served_in_parts_is_one_request_with_the_seconds_of_al
     assert (used["requests"], used["prompt_tokens"], used["gpu_seconds"]) == (1, 30, 1.75)
 
 
-def test_many_folds_at_once_lose_and_double_nothing(serving: Serving) -> None:
-    ids = [serving.running(f"r{n}") for n in range(40)]
-    with ThreadPoolExecutor(4) as threads:
-        written = [threads.submit(serving.answer, one) for one in ids]
-        folds = [threads.submit(serving.fold) for _ in range(40)]
-        for write in written:
-            write.result()
-        for fold in folds:
-            fold.result()
-    assert [one["requests"] for one in serving.used(serving.api)] == [40]
-
-
 def test_a_tenant_sees_its_own_and_who_operates_the_service_sees_all(serving: Serving) -> None:
     serving.answer(serving.running("a"), serving.running("b", tenant="globex"))
     assert [one["tenant"] for one in serving.used(serving.api)] == ["acme"]

@@ -61,6 +61,19 @@ def test_a_run_to_completion_decodes_ended_rows_on_and_stops_at_its_limit_of_ite
     assert (figures.valid_tokens, figures.invalid_tokens) == (5, 3)
 
 
+def test_a_row_that_is_removed_from_a_batch_computes_no_more_and_one_that_ended_is_not_removed():
+    paced = engine(FakeTime())
+    removed = []
+
+    def remove_both(_: object) -> None:
+        if paced.figures.iterations == 2:
+            removed.extend([paced.remove("1"), paced.remove("9")])
+
+    (short, long), figures = paced.run([sequence(1), sequence(9)], on_progress=remove_both)
+    assert (short.reason, long.reason, figures.iterations) == ("eos", "removed", 2)
+    assert [row and row.generated_ids for row in removed] == [None, long.generated_ids]
+
+
 def test_it_takes_as_long_as_the_machine():
     time = FakeTime()
     paced = engine(time)
