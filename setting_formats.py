@@ -1,5 +1,6 @@
 """The forms that values of settings must have, as types: each check returns the value, or says how to write it."""
 
+import math
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated
@@ -7,6 +8,8 @@ from urllib.parse import urlsplit
 
 from pydantic import StringConstraints
 from pydantic.functional_validators import AfterValidator
+
+from scheduling.request import TIER_LEVELS
 
 ROLE_SCOPES = frozenset({"operate", "submit", "read"})  # as `magnus keys create --scopes` takes them
 # A group's name: of LDAP, where each part has an equals sign, or without any. A comma in place of `;` is thus refused.
@@ -69,6 +72,25 @@ def secure_origin(value: str) -> str:
     if urlsplit(secure_url(value)).path not in ("", "/"):
         raise ValueError("write scheme, host and port alone, because Magnus is served at the root of its site")
     return value.rstrip("/")
+
+
+def price_list(value: str) -> str:
+    """Checks the price of a GPU-hour and the factors of tiers."""
+    prices_in(value)
+    return value
+
+
+def prices_in(value: str) -> dict[str, float]:
+    """Returns the numbers by name of `gpu_hour=PRICE,TIER=FACTOR`; raises ValueError."""
+    try:
+        named = {name.strip(): float(number) for name, _, number in (part.partition("=") for part in listed(value))}
+    except ValueError:
+        named = {}
+    if "gpu_hour" not in named or not all(0 <= number < math.inf for number in named.values()):
+        raise ValueError("write the price of a GPU-hour, and factors of tiers: gpu_hour=2.50,priority=2,flex=0.4")
+    if unknown := named.keys() - {"gpu_hour", *TIER_LEVELS}:
+        raise ValueError(f"there is no service tier {min(unknown)}; there are {', '.join(TIER_LEVELS)}")
+    return named
 
 
 def byte_size(value: str) -> str:
@@ -136,6 +158,7 @@ SecureUrl = Annotated[str, AfterValidator(secure_url)]
 SecureOrigin = Annotated[str, AfterValidator(secure_origin)]
 ByteSize = Annotated[str, AfterValidator(byte_size)]
 DeviceList = Annotated[str, AfterValidator(device_list)]
+PriceList = Annotated[str, AfterValidator(price_list)]
 RoleList = Annotated[str, AfterValidator(role_list)]
 NetworkList = Annotated[str, AfterValidator(network_list)]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]+$")]

@@ -24,8 +24,8 @@ PROCESSES = (
     "tasks.serving.remote_worker",
 )
 # modules of ours, each of which costs a starting process some milliseconds; the last three came with the shortest
-# answers of formats, thinking's budgets and the order of a queue
-MOST_OF_CHORES = 123
+# answers of formats, thinking's budgets and the order of a queue; then promises, their book, and forecasts for it
+MOST_OF_CHORES = 126
 
 
 @cache

@@ -26,7 +26,7 @@ from settings import Settings
 ROOT = Path(__file__).parents[2]
 # The widest types, which every feature is tempted to widen by a field.
 FIELDS: dict[type, int] = {
-    Settings: 60,
+    Settings: 64,  # prices, how long a quote holds, the least chance of a deadline, and whether the book is public
     QueueSnapshot: 6,
     PromptLimits: 13,  # the limit of calls without one; whether schemas are read literally
     # the instant of a template's clock, and the reading of schemas: alike in web and worker; whether an earlier request
@@ -46,20 +46,21 @@ COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 51, StoredBat
 PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
-    # turns of tenants; figures of ended loops
-    "webapp": 7608,  # the id that clients of /v1/messages read; times only where a policy has some
+    # turns of tenants; figures of ended loops; quotes, their signature, refused deadlines, and the page of promises
+    "webapp": 8040,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
-    "protocol": 5830,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
+    # quotes, promises and their book
+    "protocol": 6000,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
-    # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue
-    "tasks": 5656,
+    # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue; promises
+    "tasks": 5665,
     "processes": 1559,  # the script that starts a child lies here: the trainer lowers its priority with it
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
     # figures of ended loops; what `fusion` favours; a worker's time by its speed; the order of a
-    # queue, from which ETAs at submission follow; twins
-    "scheduling": 9171,
+    # queue, from which ETAs at submission follow; twins; the seconds within which any share of the answers comes
+    "scheduling": 9207,
     "learning": 3556,
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
@@ -67,12 +68,12 @@ LINES = {
     # shortest way is looked for; budgets of thinking; loops; faults of architectures; indexers; GPT-Neo's window
     "inference": 13_157,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
-    # the removal of a tenant; which stop string ended an answer
-    "models": 9493,
+    # the removal of a tenant; which stop string ended an answer; promises, their book, and the work of a request
+    "models": 9930,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     "cli": 6899,
-    "migrations": 296,
+    "migrations": 328,  # promises and their sums
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes; shapes of load, paced workers and QLM's estimator
     "benchmarks": 12_457,
@@ -84,7 +85,7 @@ FILES_THAT_NAME = {
     "adapter": 50,  # their fingerprints, of a directory and of a server
     "probe": 25,  # a probed server has a fingerprint
     "loadable": 18,
-    "tier": 58,  # twins are of one tier, and the migration rebuilds indexes by tier
+    "tier": 64,  # twins are of one tier, and the migration rebuilds indexes by tier; quotes are for each tier
     "logprob": 45,  # an answer is shared with them
 }  # their stored JSON goes into answers as it is
 

@@ -8,12 +8,14 @@ from sqlalchemy.orm import Session
 from models import new_requests
 from models.client_requests import RequestView
 from models.new_requests import NewRequest
+from models.planning.queue_snapshot import QueueSnapshot
 from models.tenants import tenant_limits
 from models.tenants.tenant_limits import TenantBacklog
-from protocol.client_errors import InvalidRequest
+from protocol.client_errors import InvalidRequest, QuoteUnusable
 from protocol.requests.submission import Submission, accepted_request, canonical_digest, checked_key
 from request_body import readable_body
 from webapp.context.app_context import AppContext
+from webapp.requests.quotes import accepted_offer, check_promise, refuse_infeasible
 
 
 def submit(context: AppContext, submission: Submission) -> RequestView:
@@ -43,33 +45,59 @@ def store(context: AppContext, submission: Submission, new: NewRequest, part: st
 
 
 def _insert(context: AppContext, new: NewRequest, key: str | None, digest: bytes | None) -> RequestView:
-    if new.tier != "priority":
+    if new.tier != "priority" and new.promise is None:
         if key is None:
             return context.inserts.store(new)
         with context.database.connect() as connection:
             return new_requests.submit(connection, new, idempotency_key=key, digest=digest)
     with context.tenant_turns[new.tenant], context.sessions() as session:
-        admitted = within_quota(session, new, context.priority_requests)
-        view = new_requests.submit(session.connection(), admitted, idempotency_key=key, digest=digest)
+        if new.tier == "priority":
+            new = within_quota(session, new, context.priority_requests)
+        else:
+            session.connection(
+                execution_options={"isolation_level": "READ COMMITTED"}
+            )  # with its promise, or not at all
+        view = new_requests.submit(session.connection(), new, idempotency_key=key, digest=digest)
         session.commit()
     return view
 
 
 def within_quota(session: Session, new: NewRequest, most: int) -> NewRequest:
-    """Returns a request of the tier `priority` as it is, or in the tier `default` if its tenant may have no more."""
+    """Returns a request of the tier `priority` as it is, or in the tier `default` if its tenant may have no more.
+
+    Raises QuoteUnusable instead if the tier was promised.
+    """
     if tenant_limits.may_prefer(session, new.tenant, most):
         return new
+    if new.promise is not None:
+        why = "Since this quote you sent as many requests of the tier priority as you may have at once."
+        raise QuoteUnusable(f"{why} Ask for another quote.", param="magnus.quote", code="quote_outdated")
     return replace(new, tier="default")
 
 
 def new_request(context: AppContext, submission: Submission) -> NewRequest:
     """Returns the row to insert, with its ETA; raises a ClientError for a request that cannot be accepted."""
+    now = time.time()
+    offer = accepted_offer(context, submission, now)
+    if offer is not None:
+        submission = replace(submission, service_tier=offer.tier)
+    new, snapshot = checked_request(context, submission)
+    if offer is not None:
+        check_promise(context, offer.promise, new, snapshot, now)
+        new = replace(new, promise=offer.promise)
+    # background work and requests that generate no text get no forecast here
+    if new.kind != "answer" or new.tier == "flex":
+        return new
+    if submission.deadline_s is not None and not submission.best_effort:
+        refuse_infeasible(context, submission.deadline_s, new, snapshot, now)
+    return replace(new, eta=context.response_times.get().eta(new, snapshot, now))
+
+
+def checked_request(context: AppContext, submission: Submission) -> tuple[NewRequest, QueueSnapshot | None]:
+    """Returns the row of a request that can be accepted, and the queue that it was checked by; raises ClientError."""
     snapshot, limits = context.queue_snapshot.get(), context.prompt_limits
     new = accepted_request(limits, snapshot, submission)
     if snapshot is not None:
         state = snapshot.of(new.served_by)
         limits.check_served(new.served_by, state.unserved_s, state.unserved)
-    # background work and requests that generate no text get no forecast here
-    if new.kind != "answer" or new.tier == "flex":
-        return new
-    return replace(new, eta=context.response_times.get().eta(new, snapshot, time.time()))
+    return new, snapshot

@@ -1,0 +1,139 @@
+"""Offers promises for a request, accepts them, and refuses deadlines that are unlikely to be kept.
+
+An offer follows from the order of the queue as it is. Accepting one changes no order: the request is served like any
+other of its tier. So that no more is promised than can be kept, an offer is accepted only while its promise still holds
+by the queue of that moment, in which earlier promises wait.
+"""
+
+import math
+import secrets
+from dataclasses import replace
+
+from models.new_requests import NewRequest
+from models.planning.queue_snapshot import QueueSnapshot
+from models.promise_tables import Promise
+from models.tenants import tenant_limits
+from protocol.client_errors import DeadlineInfeasible, QuoteUnusable
+from protocol.quotes.quote_objects import Offer, Quote
+from protocol.requests.submission import Submission, canonical_digest
+from scheduling.request import TIER_LEVELS, ServiceTier
+from webapp.context.app_context import AppContext
+from webapp.limits.quote_terms import SignedOffer
+
+PROBABILITIES = (0.5, 0.9, 0.95)
+# An offer is accepted while the chance of its promise is at most this much lower than promised: the queue of the next
+# moment is never the same. A larger value sells promises that are missed more often. Not tuned.
+FALLEN = 0.05
+# Fields of a body that may differ between the quote and the call: the tier is the offer's.
+DIFFERS = {
+    "service_tier": True,
+    "stream": True,
+    "stream_options": True,
+    "background": True,
+    "store": True,
+    "magnus": {"quote", "best_effort", "deadline_s"},
+}
+
+
+def quote_for(context: AppContext, submission: Submission, new: NewRequest, now: float) -> Quote:
+    """Returns the offers of each tier that the tenant may use, for a checked request."""
+    snapshot, times, terms = context.queue_snapshot.get(), context.response_times.get(), context.quotes
+    work, body = times.work(new, snapshot), _digest(submission)
+    offers = list[Offer]()
+    for tier in _tiers(context, submission.tenant):
+        price = terms.price(tier, None if work is None else work.gpu_s)
+        within = None
+        if TIER_LEVELS[tier] >= 0:  # nobody knows when others leave capacity to background work
+            within = times.within_s(replace(new, tier=tier), snapshot, now, PROBABILITIES)
+        promises = zip(within, PROBABILITIES, strict=True) if within else [] if price is None else [(None, None)]
+        for within_s, probability in promises:
+            promise = Promise(
+                quote=secrets.token_urlsafe(12),
+                probability=probability,
+                within_s=None if within_s is None else math.ceil(within_s * 1000) / 1000,
+                price=price,
+                tokens=None if work is None else round(work.tokens, 1),
+            )
+            signed = SignedOffer(
+                tenant=submission.tenant, body=body, tier=tier, promise=promise, expires_at=now + terms.valid_s
+            )
+            offers.append(
+                Offer(
+                    id=terms.sign(signed),
+                    service_tier=tier,
+                    within_s=promise.within_s,
+                    probability=probability,
+                    price=price,
+                )
+            )
+    told = (None,) * 4 if work is None else (work.tokens, work.gpu_s, work.low_s, work.high_s)
+    tokens, gpu_s, low_s, high_s = (None if one is None else float(f"{one:.4g}") for one in told)
+    return Quote(
+        model=submission.model,
+        expires_at=round(now + terms.valid_s, 3),
+        prompt_tokens=new.prompt_tokens,
+        expected_tokens=tokens,
+        gpu_seconds=gpu_s,
+        gpu_seconds_low=low_s,
+        gpu_seconds_high=high_s,
+        data=offers,
+    )
+
+
+def accepted_offer(context: AppContext, submission: Submission, now: float) -> SignedOffer | None:
+    """Returns the offer that a call accepts, None if it accepts none; raises QuoteUnusable."""
+    if submission.quote is None:
+        return None
+    offer = context.quotes.read(submission.quote)
+    if offer is None or offer.tenant != submission.tenant:
+        raise _unusable("This is no quote that this service made for you.", "quote_unknown")
+    if offer.expires_at < now:
+        ago_s = now - offer.expires_at
+        raise _unusable(f"This quote ended {ago_s:,.0f} s ago: ask for another one.", "quote_expired")
+    if offer.body != _digest(submission):
+        raise _unusable("This quote is for another body: send the one that was quoted.", "quote_of_another_body")
+    return offer
+
+
+def check_promise(
+    context: AppContext, promise: Promise, new: NewRequest, snapshot: QueueSnapshot | None, now: float
+) -> None:
+    """Raises QuoteUnusable if a request that comes now is no longer as likely answered in time as promised."""
+    if promise.probability is None or promise.within_s is None:
+        return
+    least = context.response_times.get().within_s(new, snapshot, now, [promise.probability - FALLEN])
+    if least is not None and least[0] > promise.within_s:
+        why = f"The queue has grown: an answer within {promise.within_s:g} s is no longer as likely as it was quoted."
+        raise _unusable(f"{why} Ask for another quote.", "quote_outdated")
+
+
+def refuse_infeasible(
+    context: AppContext, deadline_s: float, new: NewRequest, snapshot: QueueSnapshot | None, now: float
+) -> None:
+    """Raises DeadlineInfeasible if requests wait and the answer is likely too late; says when it is likely there."""
+    chance, order = context.quotes.min_deadline_chance, snapshot.order(new.served_by) if snapshot else None
+    if not chance or order is None or not order.waiting:
+        return
+    likely = context.response_times.get().within_s(new, snapshot, now, [chance])
+    if likely is None or likely[0] <= deadline_s:
+        return
+    earliest_s = math.ceil(likely[0] * 10) / 10
+    raise DeadlineInfeasible(
+        f"An answer within {deadline_s:g} s is unlikely: {chance:.0%} of such answers now come in {earliest_s:g} s. "
+        "Give it that time, or send best_effort: true beside it.",
+        earliest_s,
+    )
+
+
+def _digest(submission: Submission) -> str:
+    return canonical_digest(submission.sent, DIFFERS).hex()[:32]
+
+
+def _tiers(context: AppContext, tenant: str) -> list[ServiceTier]:
+    with context.sessions() as session:
+        preferred = tenant_limits.has_preference_left(session, tenant, context.priority_requests)
+    return [tier for tier in TIER_LEVELS if tier != "priority" or preferred]
+
+
+def _unusable(message: str, code: str) -> QuoteUnusable:
+    return QuoteUnusable(message, param="magnus.quote", code=code)
