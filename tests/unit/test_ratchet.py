@@ -75,8 +75,9 @@ LINES = {
     "cli": 6899,
     "migrations": 328,  # promises and their sums
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
-    # that can be had for minutes; shapes of load, paced workers and QLM's estimator
-    "benchmarks": 12_457,
+    # that can be had for minutes; shapes of load, paced workers and QLM's estimator; promises that
+    # are sold in the simulator
+    "benchmarks": 12_700,
 }
 # Modules of the product that know a feature by its name: a new option of one should not touch all of them.
 FILES_THAT_NAME = {

@@ -188,6 +188,7 @@ def test_webhooks_are_told_once_that_an_answer_is_now_expected_too_late(api: Api
     with make_sessions(api.engine)() as session:
         assert [promise_book.warn_of_risks(session) for _ in range(2)] == [1, 0]
     assert api.sql("select type, object_id from webhook_deliveries") == [("response.promise_at_risk", late)]
+    api.client.application.extensions["magnus"].queue_snapshot.forget()
     assert api.call("GET", f"/v1/responses/{late}").json["magnus"]["promise"]["at_risk"] is True
 
 
