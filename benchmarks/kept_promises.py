@@ -155,7 +155,7 @@ def sold(name: str, load: str, saturation: float, seconds: float, warm_s: float,
     leaves = (warm_s + seconds / 2) if load == "lost" else math.inf
     fleet = [Instance(f"w{n}", MACHINE.memory, leaves_at=leaves if n == 0 else math.inf) for n in range(WORKERS)]
     policy = WatchedPolicy(make_policy(name, PolicySettings(max_output_tokens=LIMIT)))
-    simulation = Simulation(policy, arrivals, fleet, EngineCosts(MACHINE.curves), seed, 0.1)  # type: ignore[arg-type]
+    simulation = Simulation(policy, arrivals, fleet, EngineCosts(MACHINE.curves), seed, 0.1)
     seller, requests = Seller(policy, name), {one.request.id: one.request for one in arrivals}
     coming = iter(sorted(requests.values(), key=lambda one: (one.arrived_at, one.id)))
     following = next(coming, None)

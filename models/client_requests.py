@@ -21,7 +21,7 @@ from sqlalchemy import (
     type_coerce,
 )
 from sqlalchemy.dialects.postgresql import array
-from sqlalchemy.orm import Session, defer
+from sqlalchemy.orm import Session, aliased, defer
 
 from models import notifications
 from models.connections.sql import text
@@ -76,6 +76,10 @@ class Page:
     more: bool
 
 
+# The promise of one request. The limit makes Postgres look it up for each row; a join might read all promises.
+PROMISE = aliased(
+    StoredPromise, select(StoredPromise).where(StoredPromise.request_id == StoredRequest.id).limit(1).lateral("promise")
+)
 View = Select[StoredRequest, StoredBatch, int, datetime, Any, StoredPromise]
 TEXTS = (StoredRequest.instructions, StoredRequest.input, StoredRequest.body, StoredRequest.output_text)
 # A page with texts ends early once it has this many bytes, so that one list takes no more than some tenths of a second.
@@ -97,10 +101,10 @@ def select_views(logprobs: ColumnElement[Any] | None = None, *, texts: bool = Fa
             func.cardinality(StoredRequest.generated_ids).label("tokens"),
             func.clock_timestamp().label("now"),
             null() if logprobs is None else logprobs,
-            StoredPromise,
+            PROMISE,
         )
         .outerjoin(StoredBatch, StoredBatch.id == StoredRequest.batch_id)
-        .outerjoin(StoredPromise, StoredPromise.request_id == StoredRequest.id)
+        .outerjoin(PROMISE, true())
         .options(*(defer(column, raiseload=True) for column in deferred))
     )
 
