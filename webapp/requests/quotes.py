@@ -7,10 +7,12 @@ by the queue of that moment, in which earlier promises wait.
 
 import math
 import secrets
+from collections.abc import Iterator
 from dataclasses import replace
 
 from models.new_requests import NewRequest
 from models.planning.queue_snapshot import QueueSnapshot
+from models.planning.response_time_estimate import ExpectedWork
 from models.promise_tables import Promise
 from models.tenants import tenant_limits
 from protocol.client_errors import DeadlineInfeasible, QuoteUnusable
@@ -37,47 +39,49 @@ DIFFERS = {
 
 def quote_for(context: AppContext, submission: Submission, new: NewRequest, now: float) -> Quote:
     """Returns the offers of each tier that the tenant may use, for a checked request."""
-    snapshot, times, terms = context.queue_snapshot.get(), context.response_times.get(), context.quotes
-    work, body = times.work(new, snapshot), _digest(submission)
-    offers = list[Offer]()
-    for tier in _tiers(context, submission.tenant):
-        price = terms.price(tier, None if work is None else work.gpu_s)
-        within = None
-        if TIER_LEVELS[tier] >= 0:  # nobody knows when others leave capacity to background work
-            within = times.within_s(replace(new, tier=tier), snapshot, now, PROBABILITIES)
-        promises = zip(within, PROBABILITIES, strict=True) if within else [] if price is None else [(None, None)]
-        for within_s, probability in promises:
-            promise = Promise(
-                quote=secrets.token_urlsafe(12),
-                probability=probability,
-                within_s=None if within_s is None else math.ceil(within_s * 1000) / 1000,
-                price=price,
-                tokens=None if work is None else round(work.tokens, 1),
-            )
-            signed = SignedOffer(
-                tenant=submission.tenant, body=body, tier=tier, promise=promise, expires_at=now + terms.valid_s
-            )
-            offers.append(
-                Offer(
-                    id=terms.sign(signed),
-                    service_tier=tier,
-                    within_s=promise.within_s,
-                    probability=probability,
-                    price=price,
-                )
-            )
+    snapshot, expires_at = context.queue_snapshot.get(), round(now + context.quotes.valid_s, 3)
+    work = context.response_times.get().work(new, snapshot)
     told = (None,) * 4 if work is None else (work.tokens, work.gpu_s, work.low_s, work.high_s)
     tokens, gpu_s, low_s, high_s = (None if one is None else float(f"{one:.4g}") for one in told)
+    offers = [
+        SignedOffer(tenant=new.tenant, body=_digest(submission), tier=tier, promise=promise, expires_at=expires_at)
+        for tier in _tiers(context, new.tenant)
+        for promise in _promises(context, replace(new, tier=tier), snapshot, work, now)
+    ]
     return Quote(
         model=submission.model,
-        expires_at=round(now + terms.valid_s, 3),
+        expires_at=expires_at,
         prompt_tokens=new.prompt_tokens,
         expected_tokens=tokens,
         gpu_seconds=gpu_s,
         gpu_seconds_low=low_s,
         gpu_seconds_high=high_s,
-        data=offers,
+        data=[
+            Offer(
+                id=context.quotes.sign(one),
+                service_tier=one.tier,
+                within_s=one.promise.within_s,
+                probability=one.promise.probability,
+                price=one.promise.price,
+            )
+            for one in offers
+        ],
     )
+
+
+def _promises(
+    context: AppContext, new: NewRequest, snapshot: QueueSnapshot | None, work: ExpectedWork | None, now: float
+) -> Iterator[Promise]:
+    """Yields what can be promised in the request's tier: a time for each of PROBABILITIES, or else a price alone."""
+    price = context.quotes.price(new.tier, None if work is None else work.gpu_s)
+    tokens, within = None if work is None else round(work.tokens, 1), None
+    if TIER_LEVELS[new.tier] >= 0:  # nobody knows when others leave capacity to background work
+        within = context.response_times.get().within_s(new, snapshot, now, PROBABILITIES)
+    for within_s, probability in zip(within or (), PROBABILITIES, strict=False):
+        rounded_s = math.ceil(within_s * 1000) / 1000
+        yield Promise(secrets.token_urlsafe(12), probability, rounded_s, price, tokens)
+    if within is None and price is not None:
+        yield Promise(secrets.token_urlsafe(12), None, None, price, tokens)
 
 
 def accepted_offer(context: AppContext, submission: Submission, now: float) -> SignedOffer | None:
