@@ -47,6 +47,7 @@ COLUMNS = {
     "policy": "policy",
     "load": "load",
     "promised": "probability:.0%",
+    "asked": "asked",
     "sold": "sold",
     "kept": "kept_share:.1%",
     "within, s": "promised_s:.1f",
@@ -100,7 +101,7 @@ class Seller:
         self._estimate: ResponseTimeEstimate = self._answers.add(())
         self._snapshot: QueueSnapshot | None = None
         self._etas: dict[str, Any] = {}
-        self.promised: dict[str, list[float]] = {}
+        self.promised: dict[str, list[float | None]] = {}
 
     def publish(self, now: float) -> None:
         """Publish the order of the queue, as the planner does."""
@@ -143,9 +144,7 @@ class Seller:
         eta = self._estimate.eta(new, self._snapshot, now)
         if eta is not None:
             self._etas[request.id] = eta
-        within = self._estimate.within_s(new, self._snapshot, now, PROBABILITIES)
-        if within is not None:
-            self.promised[request.id] = within
+        self.promised[request.id] = self._estimate.within_s(new, self._snapshot, now, PROBABILITIES)
 
 
 def sold(name: str, load: str, saturation: float, seconds: float, warm_s: float, seed: int) -> list[Json]:
@@ -193,22 +192,24 @@ def _arrivals(
 
 
 def _rows(
-    policy: str, load: str, promised: dict[str, list[float]], simulation: Simulation, warm_s: float
+    policy: str, load: str, promised: dict[str, list[float | None]], simulation: Simulation, warm_s: float
 ) -> list[Json]:
     answers = {name: one for name, one in simulation.answers.items() if name in promised and one.arrived_at >= warm_s}
     response = np.array([one.response_s for one in answers.values()])
-    within = np.array([promised[name] for name in answers])
+    within = np.array([promised[name] for name in answers], np.float64)  # not a number: nothing is promised
     rows = []
     for column, probability in enumerate(PROBABILITIES):
-        kept = response <= within[:, column]
+        is_sold = np.isfinite(within[:, column])
+        kept = (response <= within[:, column])[is_sold]
         rows.append(
             {
                 "policy": policy,
                 "load": load,
                 "probability": probability,
+                "asked": len(answers),
                 "sold": len(kept),
                 "kept_share": float(kept.mean()),
-                "promised_s": float(np.median(within[:, column])),
+                "promised_s": float(np.median(within[is_sold, column])),
                 "response_s": float(np.median(response)),
             }
         )

@@ -9,7 +9,7 @@ application's recent response times tell how long an answer takes, and the plann
 import math
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import StatisticsError, fmean, linear_regression, quantiles
 from typing import NamedTuple
@@ -141,20 +141,29 @@ class ResponseTimeEstimate:
         return SubmissionEta(forecast.seconds, told.seconds, low_s, high_s, forecast.third)
 
     def within_s(
-        self, new: NewRequest, snapshot: QueueSnapshot | None, now: float, shares: Iterable[float]
-    ) -> list[float] | None:
+        self, new: NewRequest, snapshot: QueueSnapshot | None, now: float, shares: Sequence[float]
+    ) -> list[float | None]:
         """Returns the seconds within which these shares of such answers come, at most 0.95 each.
 
-        Returns None without evidence: without a recent order of the queue, or with too few errors of forecasts.
+        None without evidence: without a recent order of the queue, with too few errors of forecasts, or where so few of
+        the latest answers have come that the share would be beyond the time in which everything that waits is served.
         """
         forecast = self._by_order(new, snapshot, now)
         if forecast is None:
-            return None
+            return [None for _ in shares]
         calibration = self._calibration(forecast.third)
         middle_s = calibration.around("waiting", forecast.seconds, SPREAD).seconds
         most_s = max(forecast.latest_s, LATEST * middle_s)
         found = [calibration.within_s("waiting", forecast.seconds, SPREAD, share) for share in shares]
-        return [min(most_s, one) for one in found if one is not None] or None
+        return [None if one is None or one > most_s else one for one in found]
+
+    def likely_s(self, new: NewRequest, snapshot: QueueSnapshot | None, now: float, share: float) -> float | None:
+        """Returns the seconds within which this share of such answers came lately; None without evidence."""
+        forecast = self._by_order(new, snapshot, now)
+        if forecast is None:
+            return None
+        calibration = self._calibration(forecast.third)
+        return calibration.within_s("waiting", forecast.seconds, SPREAD, share, unanswered=False)
 
     def _by_order(self, new: NewRequest, snapshot: QueueSnapshot | None, now: float) -> "_Forecast | None":
         """Returns the forecast by the order of the queue; None without a recent order, or without recent answers."""

@@ -155,7 +155,7 @@ class IntervalCalibration:
         self._open: dict[_Key, list[OpenForecast]] = {}
         self._opened_at = 0.0  # the instant at which the open forecasts were observed
         self._bands: dict[_Key, Band] = {}  # quantiles, cached until scores or levels change
-        self._uppers: dict[_Key, dict[float, float]] = {}  # scores by share, cached as long
+        self._uppers: dict[_Key, dict[tuple[float, bool], float]] = {}  # scores by share, cached as long
         self._outside: dict[Stage, tuple[float, float]] = {}  # the shares of scores below and above the interval
 
     def learn(self, stage: Stage, expected_s: float, spread: float, real_s: float, at: float) -> None:
@@ -206,18 +206,21 @@ class IntervalCalibration:
             band = self._bands[key] = self._quantiles(key)
         return band
 
-    def within_s(self, stage: Stage, seconds: float, spread: float, share: float) -> float | None:
+    def within_s(
+        self, stage: Stage, seconds: float, spread: float, share: float, *, unanswered: bool = True
+    ) -> float | None:
         """Return the seconds within which this share of such answers comes, at most 1 - OUTSIDE of them.
 
-        At that share it is the interval's upper end. None while too few errors are known.
+        At that share it is the interval's upper end. Without `unanswered` only the answers that came count, so that it
+        is too early while the queue grows. None while too few errors are known.
         """
         key = self._nearest(stage, seconds)
         if len(self._scores.get(key, ())) < FEWEST:
             return None
-        known = self._uppers.setdefault(key, {})
-        if share not in known:
-            known[share] = self._upper(key, share)
-        return Band(known[share], known[share], known[share]).around(seconds, spread).seconds
+        known, asked = self._uppers.setdefault(key, {}), (share, unanswered)
+        if asked not in known:
+            known[asked] = self._upper(key, share, unanswered=unanswered)
+        return Band(known[asked], known[asked], known[asked]).around(seconds, spread).seconds
 
     def _nearest(self, stage: Stage, seconds: float) -> _Key:
         every, (_, horizon) = _keys(stage, seconds)
@@ -242,8 +245,8 @@ class IntervalCalibration:
         low, middle = (_quantile(ordered, level) for level in (below, 0.5))
         return Band(min(low, middle - LEAST_LOG / spread), middle, self._upper(key, 1 - OUTSIDE))
 
-    def _upper(self, key: _Key, share: float) -> float:
-        """Return the score that this share of the answers does not exceed, those that have not come included.
+    def _upper(self, key: _Key, share: float, *, unanswered: bool = True) -> float:
+        """Return the score that this share of the answers does not exceed, those that have not come included or not.
 
         The level of the interval's upper end is adapted, that of the median is not; those between them in proportion.
         """
@@ -254,10 +257,10 @@ class IntervalCalibration:
         level = share - outward * (above - OUTSIDE)
         ordered = sorted(one.score for one in scores)
         score = max(_quantile(ordered, level), _quantile(ordered, 0.5) + outward * LEAST_LOG / spread)
-        if unanswered := self._open.get(key):
+        if unanswered and (still := self._open.get(key)):
             since = scores[0].at
             cases = [Case(one.entered(since), one.score, True, one.weight) for one in scores]
-            cases += [one.case(since - self._opened_at) for one in unanswered]
+            cases += [one.case(since - self._opened_at) for one in still]
             score = max(score, *period_quantiles(cases, (level,), spread))
         return score
 

@@ -74,13 +74,14 @@ def _promises(
 ) -> Iterator[Promise]:
     """Yields what can be promised in the request's tier: a time for each of PROBABILITIES, or else a price alone."""
     price = context.quotes.price(new.tier, None if work is None else work.gpu_s)
-    tokens, within = None if work is None else round(work.tokens, 1), None
+    tokens, within = None if work is None else round(work.tokens, 1), list[float | None]()
     if TIER_LEVELS[new.tier] >= 0:  # nobody knows when others leave capacity to background work
         within = context.response_times.get().within_s(new, snapshot, now, PROBABILITIES)
-    for within_s, probability in zip(within or (), PROBABILITIES, strict=False):
-        rounded_s = math.ceil(within_s * 1000) / 1000
-        yield Promise(secrets.token_urlsafe(12), probability, rounded_s, price, tokens)
-    if within is None and price is not None:
+    for within_s, probability in zip(within, PROBABILITIES, strict=False):
+        if within_s is not None:
+            rounded_s = math.ceil(within_s * 1000) / 1000
+            yield Promise(secrets.token_urlsafe(12), probability, rounded_s, price, tokens)
+    if price is not None and not any(within):
         yield Promise(secrets.token_urlsafe(12), None, None, price, tokens)
 
 
@@ -105,9 +106,9 @@ def check_promise(
     """Raises QuoteUnusable if a request that comes now is no longer as likely answered in time as promised."""
     if promise.probability is None or promise.within_s is None:
         return
-    least = context.response_times.get().within_s(new, snapshot, now, [promise.probability - FALLEN])
-    if least is not None and least[0] > promise.within_s:
-        why = f"The queue has grown: an answer within {promise.within_s:g} s is no longer as likely as it was quoted."
+    (least_s,) = context.response_times.get().within_s(new, snapshot, now, [promise.probability - FALLEN])
+    if least_s is None or least_s > promise.within_s:
+        why = f"The queue has changed: an answer within {promise.within_s:g} s is no longer as likely as it was quoted."
         raise _unusable(f"{why} Ask for another quote.", "quote_outdated")
 
 
@@ -118,10 +119,10 @@ def refuse_infeasible(
     chance, order = context.quotes.min_deadline_chance, snapshot.order(new.served_by) if snapshot else None
     if not chance or order is None or not order.waiting:
         return
-    likely = context.response_times.get().within_s(new, snapshot, now, [chance])
-    if likely is None or likely[0] <= deadline_s:
+    likely_s = context.response_times.get().likely_s(new, snapshot, now, chance)
+    if likely_s is None or likely_s <= deadline_s:
         return
-    earliest_s = math.ceil(likely[0] * 10) / 10
+    earliest_s = math.ceil(likely_s * 10) / 10
     raise DeadlineInfeasible(
         f"An answer within {deadline_s:g} s is unlikely: {chance:.0%} of such answers now come in {earliest_s:g} s. "
         "Give it that time, or send best_effort: true beside it.",
