@@ -212,7 +212,7 @@ class IntervalCalibration:
         """Return the seconds within which this share of such answers comes, at most 1 - OUTSIDE of them.
 
         At that share it is the interval's upper end. Without `unanswered` only the answers that came count, so that it
-        is too early while the queue grows. None while too few errors are known.
+        is too early while the queue grows. None while too few errors are known, and beyond MOST_RATIO.
         """
         key = self._nearest(stage, seconds)
         if len(self._scores.get(key, ())) < FEWEST:
@@ -220,6 +220,8 @@ class IntervalCalibration:
         known, asked = self._uppers.setdefault(key, {}), (share, unanswered)
         if asked not in known:
             known[asked] = self._upper(key, share, unanswered=unanswered)
+        if known[asked] * spread >= MOST_LOG:
+            return None
         return Band(known[asked], known[asked], known[asked]).around(seconds, spread).seconds
 
     def _nearest(self, stage: Stage, seconds: float) -> _Key:

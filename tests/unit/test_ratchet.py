@@ -60,7 +60,7 @@ LINES = {
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
     # figures of ended loops; what `fusion` favours; a worker's time by its speed; the order of a
     # queue, from which ETAs at submission follow; twins; the seconds within which any share of the answers comes
-    "scheduling": 9210,
+    "scheduling": 9212,
     "learning": 3556,
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
