@@ -1,5 +1,6 @@
 """The forms that values of settings must have, as types: each check returns the value, or says how to write it."""
 
+import math
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated
@@ -9,6 +10,7 @@ from pydantic import StringConstraints
 from pydantic.functional_validators import AfterValidator
 
 from off_peak_hours import OffPeakHours
+from scheduling.request import TIER_LEVELS
 
 ROLE_SCOPES = frozenset({"operate", "submit", "read"})  # as `magnus keys create --scopes` takes them
 # A group's name: of LDAP, where each part has an equals sign, or without any. A comma in place of `;` is thus refused.
@@ -79,6 +81,25 @@ def off_peak(value: str) -> str:
     return value
 
 
+def price_list(value: str) -> str:
+    """Checks the price of a GPU-hour and the factors of tiers."""
+    prices_in(value)
+    return value
+
+
+def prices_in(value: str) -> dict[str, float]:
+    """Returns the numbers by name of `gpu_hour=PRICE,TIER=FACTOR`; raises ValueError."""
+    try:
+        named = {name.strip(): float(number) for name, _, number in (part.partition("=") for part in listed(value))}
+    except ValueError:
+        named = {}
+    if "gpu_hour" not in named or not all(0 <= number < math.inf for number in named.values()):
+        raise ValueError("write the price of a GPU-hour, and factors of tiers: gpu_hour=2.50,priority=2,flex=0.4")
+    if unknown := named.keys() - {"gpu_hour", *TIER_LEVELS}:
+        raise ValueError(f"there is no service tier {min(unknown)}; there are {', '.join(TIER_LEVELS)}")
+    return named
+
+
 def byte_size(value: str) -> str:
     """Checks a size with its unit, or `auto`."""
     if value != "auto" and not re.fullmatch(r"(?i)\s*0*[1-9]\d*(\.\d+)?\s*[kmgt]i?b\s*", value):
@@ -145,6 +166,7 @@ SecureOrigin = Annotated[str, AfterValidator(secure_origin)]
 ByteSize = Annotated[str, AfterValidator(byte_size)]
 DeviceList = Annotated[str, AfterValidator(device_list)]
 OffPeak = Annotated[str, AfterValidator(off_peak)]
+PriceList = Annotated[str, AfterValidator(price_list)]
 RoleList = Annotated[str, AfterValidator(role_list)]
 NetworkList = Annotated[str, AfterValidator(network_list)]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]+$")]

@@ -99,6 +99,14 @@ class Settings(BaseSettings):
     wait_s: float = Field(
         60.0, gt=0, le=600, description="Longest that a call waits for its answer when it is not in the background"
     )
+    prices: formats.PriceList | None = Field(
+        None, description="Price of a GPU-hour, and factors of tiers, for quotes: gpu_hour=2.50,priority=2,flex=0.4"
+    )
+    quote_s: float = Field(30.0, ge=1, le=3600, description="Seconds within which a quote can be accepted")
+    min_deadline_chance: float = Field(
+        0.5, ge=0, le=0.95, description="A magnus.deadline_s with a smaller chance is refused; 0: none is"
+    )
+    public_promises: bool = Field(False, description="The promise book can be read without a key, without tenants")
     private_webhooks: bool = Field(
         False, description="Webhooks may go to private, loopback and link-local addresses too, and by http://"
     )

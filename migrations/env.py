@@ -2,7 +2,8 @@
 
 from alembic import context
 
-from models import service_tables as service_tables  # the metadata has a table once its module is imported
+from models import promise_tables as promise_tables  # the metadata has a table once its module is imported
+from models import service_tables as service_tables
 from models.bulk import bulk_tables as bulk_tables
 from models.tables import Base
 from models.tenants import tenant_tables as tenant_tables

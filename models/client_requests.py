@@ -21,10 +21,11 @@ from sqlalchemy import (
     type_coerce,
 )
 from sqlalchemy.dialects.postgresql import array
-from sqlalchemy.orm import Session, defer
+from sqlalchemy.orm import Session, aliased, defer
 
 from models import notifications
 from models.connections.sql import text
+from models.promise_tables import StoredPromise
 from models.request_ids import arrival_of
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 
@@ -55,6 +56,7 @@ class RequestView:
     now: datetime
     # log probabilities of the answer's tokens in the API's form, as JSON; not loaded for lists
     logprobs: str | None = None
+    promise: StoredPromise | None = None  # of an accepted quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,11 @@ class Page:
     more: bool
 
 
-View = Select[StoredRequest, StoredBatch, int, datetime, Any]
+# The promise of one request. The limit makes Postgres look it up for each row; a join might read all promises.
+PROMISE = aliased(
+    StoredPromise, select(StoredPromise).where(StoredPromise.request_id == StoredRequest.id).limit(1).lateral("promise")
+)
+View = Select[StoredRequest, StoredBatch, int, datetime, Any, StoredPromise]
 TEXTS = (StoredRequest.instructions, StoredRequest.input, StoredRequest.body, StoredRequest.output_text)
 # A page with texts ends early once it has this many bytes, so that one list takes no more than some tenths of a second.
 PAGE_BYTES = 2 * 2**20
@@ -86,8 +92,10 @@ def select_views(logprobs: ColumnElement[Any] | None = None, *, texts: bool = Fa
             func.cardinality(StoredRequest.generated_ids).label("tokens"),
             func.clock_timestamp().label("now"),
             null() if logprobs is None else logprobs,
+            PROMISE,
         )
         .outerjoin(StoredBatch, StoredBatch.id == StoredRequest.batch_id)
+        .outerjoin(PROMISE, true())
         .options(*(defer(column, raiseload=True) for column in deferred))
     )
 
@@ -156,11 +164,11 @@ def page(
     views, total = [], 0
     for begin in range(0, min(limit, len(ids)), PART):
         part = with_sizes.where(StoredRequest.id.in_(ids[begin : min(begin + PART, limit)])).order_by(*order)
-        for request, batch, tokens, now, size_bytes in session.execute(part):
+        for request, batch, tokens, now, size_bytes, promise in session.execute(part):
             total += size_bytes
             if views and total > PAGE_BYTES:
                 return Page(views, more=True)
-            views.append(RequestView(request, batch, tokens, now))
+            views.append(RequestView(request, batch, tokens, now, None, promise))
     return Page(views, len(ids) > limit)
 
 
@@ -207,5 +215,5 @@ def _of_tenant(tenant: str | None) -> list[ColumnElement[bool]]:
 
 def read_views(session: Session, statement: View, values: Mapping[str, Any] | None = None) -> Iterator[RequestView]:
     """Yields the requests that a statement of `select_views` or `select_whole_views` finds with these values."""
-    for request, batch, tokens, now, logprobs in session.execute(statement, values):
-        yield RequestView(request, batch, tokens, now, logprobs)
+    for row in session.execute(statement, values):
+        yield RequestView(*row)

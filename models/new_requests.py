@@ -1,8 +1,8 @@
 """Stores new requests: several in one statement if they come together, so that one commit serves them all."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from datetime import datetime
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
@@ -14,6 +14,7 @@ from sqlalchemy.orm.attributes import manager_of_class
 
 from models.client_requests import RequestView, read_views, select_views
 from models.connections.sql import run
+from models.promise_tables import Promise, StoredPromise
 from models.request_ids import RANDOM_DIGITS, random_part
 from models.tables import RequestKind, RequestStatus, StoredRequest
 from scheduling.request import ServiceTier, level_of
@@ -21,7 +22,13 @@ from scheduling.request import ServiceTier, level_of
 # Codes of failures that are the service's fault. After one, a repeat with the same Idempotency-Key makes a new request.
 TRIED_AGAIN = frozenset({"server_error", "deadline_exceeded", "unschedulable", "out_of_memory"})
 REFUSED_BY_ENGINE = "refused_by_engine"  # the code of a failure that is the request's: its engine can never answer it
+WRITTEN_WITHIN = timedelta(seconds=10)  # an answer is written some time after its end, at most this. Not tuned
 FREE_KEY = "update requests set idempotency_key = null where id = :id"
+SELL = """
+    insert into promises (request_id, quote, tenant, tier, probability, price, tokens, sold_at, promised_by, look_at)
+    values (:request_id, :quote, :tenant, :tier, :probability, :price, :tokens, :sold_at, :promised_by, :look_at)
+    on conflict (quote) do nothing returning request_id
+"""
 
 
 class IdempotencyKeyReused(Exception):
@@ -30,6 +37,13 @@ class IdempotencyKeyReused(Exception):
     def __init__(self, id: str) -> None:
         self.id = id
         super().__init__(f"This Idempotency-Key belongs to {id}, which was made from a different body.")
+
+
+class QuoteUsed(Exception):
+    """This quote was accepted before, and each is accepted once: ask for another one."""
+
+    def __init__(self) -> None:
+        super().__init__(QuoteUsed.__doc__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +94,7 @@ class NewRequest:
     deadline_at: datetime | None = None  # the deadline of a bulk job's line, which is an instant
     charge: Charge | None = None  # None: its tenant has no limits of expected work
     computation: bytes | None = None  # digest of all that decides its answer; None: it shares no computation
+    promise: Promise | None = None  # of an accepted quote; `submit` alone stores it
 
     @property
     def served_by(self) -> str:
@@ -97,8 +112,8 @@ class NewRequest:
         return len(self.instructions.encode()) + len(self.input.encode()) + len(to_json(self.body))
 
 
-FIELDS = tuple(field.name for field in fields(NewRequest))
-GIVEN = tuple(name for name in FIELDS if name not in ("deadline_s", "deadline_at", "computation"))  # names of columns
+FIELDS = tuple(field.name for field in fields(NewRequest) if field.name not in ("computation", "promise"))
+GIVEN = tuple(name for name in FIELDS if name not in ("deadline_s", "deadline_at"))  # names of columns
 COLUMNS = ", ".join(GIVEN)
 # One JSON parameter holds all requests, because the driver takes 50 µs for twenty parameters. The statement gives its
 # requests arrival times a microsecond apart, in their order.
@@ -128,12 +143,13 @@ def submit(
 ) -> RequestView:
     """Stores a request as queued and returns it; a second call with its idempotency key returns the first request.
 
-    Stores a new one if the first failed by the service's fault. Raises IdempotencyKeyReused if the digests differ.
+    Stores a new one if the first failed by the service's fault. Raises IdempotencyKeyReused if the digests differ, and
+    QuoteUsed, after which the caller must roll back, if the quote of its promise was accepted before.
     """
     sha256 = None if digest is None else digest.hex()
     (stored,) = _insert(connection, [_values(new, idempotency_key=idempotency_key, idempotency_sha256=sha256)])
     if stored is not None:
-        return stored
+        return stored if new.promise is None else replace(stored, promise=_sell(connection, stored, new.promise))
     same_key = (StoredRequest.tenant == new.tenant, StoredRequest.idempotency_key == idempotency_key)
     with Session(connection, expire_on_commit=False) as session:
         earlier = next(read_views(session, select_views(texts=True).where(*same_key)), None)
@@ -147,13 +163,34 @@ def submit(
     return earlier
 
 
+def _sell(connection: Connection, view: RequestView, promise: Promise) -> StoredPromise:
+    """Stores the promise of a request that was just inserted; raises QuoteUsed."""
+    request = view.request
+    due_at = None if promise.within_s is None else request.arrived_at + timedelta(seconds=promise.within_s)
+    values = {
+        "request_id": request.id,
+        "quote": promise.quote,
+        "tenant": request.tenant,
+        "tier": request.tier,
+        "probability": promise.probability,
+        "price": promise.price,
+        "tokens": promise.tokens,
+        "sold_at": request.arrived_at,
+        "promised_by": due_at,
+        "look_at": None if due_at is None else due_at + WRITTEN_WITHIN,
+    }
+    if not run(connection, SELL, values):
+        raise QuoteUsed
+    return StoredPromise(**values, missed=False, warned=False)
+
+
 def failed_by_service(request: StoredRequest) -> bool:
     """Returns whether a request failed for a reason that is not its own."""
     return request.status is RequestStatus.failed and (request.error or {}).get("code") in TRIED_AGAIN
 
 
 def _values(new: NewRequest, **others: str | None) -> dict[str, Any]:
-    values = {name: getattr(new, name) for name in FIELDS if name != "computation"}
+    values = {name: getattr(new, name) for name in FIELDS}
     return values | others | {"random": random_part(), "twin_sha256": _twin_sha256(new)}
 
 

@@ -246,6 +246,7 @@ class StoredBatch(Base):
             "finished_at",
             postgresql_where=text("status = 'out_of_memory' and finished_at is not null"),
         ),
+        Index("batches_lost", "finished_at", postgresql_where=text("status = 'lost'")),
         # finds the batches that ran in a window (`models.operations.window_stats`)
         Index(
             "batches_by_time",

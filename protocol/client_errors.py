@@ -18,6 +18,18 @@ class InvalidRequest(ClientError):
     """A body, a parameter or a header that this service cannot accept."""
 
 
+class DeadlineInfeasible(ClientError):
+    """An answer is unlikely to come within the request's deadline; `earliest_s` is the earliest that is likely kept."""
+
+    def __init__(self, message: str, earliest_s: float) -> None:
+        self.earliest_s = earliest_s
+        super().__init__(message, param="magnus.deadline_s")
+
+
+class QuoteUnusable(ClientError):
+    """The quote is not one of this service for this tenant and this body, it is over, or it would not be kept now."""
+
+
 class InvalidKey(ClientError):
     """No API key, an unknown one, an expired or a revoked one."""
 
@@ -80,10 +92,16 @@ class ErrorObject(BaseModel):
     code: str | None
 
 
+class DeadlineError(ErrorObject):
+    """OpenAI's error with the earliest deadline, in seconds, that is likely kept."""
+
+    earliest_deadline_s: float
+
+
 class Problem(BaseModel):
     """The body of every error."""
 
-    error: ErrorObject
+    error: DeadlineError | ErrorObject
     type: str
     title: str
     status: int
@@ -98,6 +116,8 @@ class NotAnswered(ClientError):
 ErrorKind = tuple[int, str, str | None, int | None]
 CLIENT_ERRORS: dict[type[Exception], ErrorKind] = {
     InvalidRequest: (400, "invalid_request_error", "invalid_request", None),
+    DeadlineInfeasible: (422, "invalid_request_error", "deadline_infeasible", None),
+    QuoteUnusable: (422, "invalid_request_error", "quote_unusable", None),
     InvalidKey: (401, "invalid_request_error", "invalid_api_key", None),
     MissingScope: (403, "invalid_request_error", "missing_scope", None),
     NotFound: (404, "invalid_request_error", "not_found", None),
@@ -115,7 +135,10 @@ CLIENT_ERRORS: dict[type[Exception], ErrorKind] = {
 def error_object(error: ClientError) -> ErrorObject:
     """Returns OpenAI's error object for a stream's event or a line of a batch."""
     _, type_, code, _ = CLIENT_ERRORS[type(error)]
-    return ErrorObject(message=error.message, type=type_, param=error.param, code=error.code or code)
+    told = ErrorObject(message=error.message, type=type_, param=error.param, code=error.code or code)
+    if isinstance(error, DeadlineInfeasible):
+        return DeadlineError(**told.model_dump(), earliest_deadline_s=error.earliest_s)
+    return told
 
 
 def field_path(location: Sequence[str | int]) -> str | None:

@@ -4,7 +4,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from threading import Semaphore
 from typing import Any
 
@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from sqlalchemy.exc import NotSupportedError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
+import setting_formats as formats
 from inference.engine_errors import UnreadableModel
 from models import ended_requests, new_requests, notifications
 from models.bulk.bulk_outlook import read_bulk_outlook
@@ -23,6 +24,7 @@ from models.connections.held_pool import PoolWatch
 from models.connections.installation import Installation, read_installation
 from models.connections.session import in_connection, in_session, make_engine, make_sessions
 from models.notifications import ENDED, ERRORS, Notifications
+from models.operations.promise_book import read_book
 from models.planning.live_fleet import served_adapters
 from models.planning.queue_snapshot import read_queue_snapshot
 from models.planning.response_time_estimate import RecentAnswers, read_response_times
@@ -38,6 +40,7 @@ from webapp.context import auth
 from webapp.context.app_context import AppContext
 from webapp.dashboard import dashboard_pages
 from webapp.limits.backlog_limits import BacklogLimit
+from webapp.limits.quote_terms import QuoteTerms
 from webapp.limits.rate_limits import RateLimit
 from webapp.limits.upload_limits import UploadLimits
 from webapp.routes import (
@@ -49,6 +52,7 @@ from webapp.routes import (
     models_api,
     monitoring,
     openapi_document,
+    quotes_api,
     responses_api,
     stats_api,
     texts_api,
@@ -82,6 +86,7 @@ CONNECTIONS = 12  # a call holds one for a statement or two, and a process uses 
 KEYS_TTL_S = 1.0
 SNAPSHOT_TTL_S = 0.5  # the planner writes its snapshot at most twice a second
 PRIORITY_REQUESTS = 10  # most requests of a tenant in `priority`, unless `magnus tenant set` says otherwise; not tuned
+PROMISES_TTL_S = 10.0  # promises are settled by the ticks of upkeep, 10 s apart
 RESPONSE_TIMES_TTL_S = 1.0  # a second changes few of the 200 answers that they are estimated from; not tuned
 
 # A browser loads and runs only what this service serves, no other site can embed its pages or read its answers, and no
@@ -174,6 +179,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
         files_api.api,
         batches_api.api,
         usage_api.api,
+        quotes_api.api,
         webhooks_api.api,
         monitoring.health_pages,
     ):
@@ -245,6 +251,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         response_times=TtlCache(
             in_session(sessions, partial(read_response_times, answers=RecentAnswers())), RESPONSE_TIMES_TTL_S
         ),
+        promise_book=TtlCache(in_session(sessions, partial(read_book, tenant=None)), PROMISES_TTL_S),
         bulk_outlook=TtlCache(
             in_session(sessions, partial(read_bulk_outlook, model=prompt_limits.model_name, alive_s=settings.lease_s)),
             RESPONSE_TIMES_TTL_S,
@@ -254,6 +261,13 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         token_feed=token_feed,
         rate_limit=RateLimit(settings.rate_limit, in_connection(engine, tenant_limits.count_requests)),
         backlog_limit=backlog_limit,
+        quotes=QuoteTerms(
+            formats.prices_in(settings.prices) if settings.prices else {},
+            settings.quote_s,
+            settings.min_deadline_chance,
+            settings.public_promises,
+            cache(lambda: installation().secret),
+        ),
         announcer=announcer,
         inserts=GroupedInserts(in_connection(engine, new_requests.insert)),
         priority_requests=PRIORITY_REQUESTS,

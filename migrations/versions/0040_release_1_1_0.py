@@ -1,4 +1,4 @@
-"""release 1.1.0: limits of tenants by expected work; the tier off_peak; equal requests are computed once"""
+"""release 1.1.0: limits by expected work, promises of accepted quotes, tier off_peak, equal requests computed once"""
 
 from alembic import op
 
@@ -73,10 +73,12 @@ def upgrade() -> None:
     op.execute(CHARGE)
     op.execute(CHARGED)
     op.execute(CHARGED_AGAIN)
+    add_promises()
 
 
 def downgrade() -> None:
     """Drops them again, except the tier's name, which Postgres cannot drop; twins that wait are computed each."""
+    drop_promises()
     op.execute("drop trigger let_first_twin_lead on requests; drop function let_first_twin_lead")
     for table, column in (("requests", "tier"), ("bulk_jobs", "service_tier")):
         op.execute(f"update {table} set {column} = 'flex' where {column} < 'flex'")  # noqa: S608  # constants
@@ -96,3 +98,32 @@ def index_waiting(alone: str, indexes: dict[str, str]) -> None:
     for name, tiers in indexes.items():
         op.execute(f"drop index {name}")
         op.execute(UNFED.format(name=name, alone=alone, tiers=tiers))
+
+
+def add_promises() -> None:
+    """Makes the tables of promises, and the index by which lost batches are found."""
+    op.execute("""
+        create table promises (
+            request_id text primary key, quote text not null unique, tenant text not null, tier text not null,
+            probability float8, price float8, tokens float8, sold_at timestamptz not null default clock_timestamp(),
+            promised_by timestamptz, look_at timestamptz, missed boolean not null default false,
+            warned boolean not null default false
+        )
+    """)
+    op.execute("create index promises_due on promises (look_at) where look_at is not null")
+    op.execute("create index promises_of_tenant on promises (tenant, request_id)")
+    op.execute("create index promises_by_time on promises (sold_at)")
+    op.execute("""
+        create table promise_hours (
+            hour timestamptz, tenant text, tier text, probability float8, sold integer not null,
+            kept integer not null, lost_worker integer not null, longer_answer integer not null,
+            failed integer not null, later_arrivals integer not null, primary key (hour, tenant, tier, probability)
+        )
+    """)
+    op.execute("create index batches_lost on batches (finished_at) where status = 'lost'")
+
+
+def drop_promises() -> None:
+    """Drops the promises, and what the book has of them."""
+    op.execute("drop table promises, promise_hours")
+    op.execute("drop index batches_lost")

@@ -9,9 +9,10 @@ application's recent response times tell how long an answer takes, and the plann
 import math
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import StatisticsError, fmean, linear_regression, quantiles
+from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
@@ -93,6 +94,24 @@ class UnansweredRequest:
     third: int | None = None
 
 
+class _Forecast(NamedTuple):
+    """A forecast in seconds, the seconds after which such an answer comes at the latest, and its third of lengths."""
+
+    seconds: float
+    latest_s: float
+    third: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedWork:
+    """The expected tokens of an answer, and its seconds of one worker, of which nine of ten lie within the interval."""
+
+    tokens: float
+    gpu_s: float
+    low_s: float
+    high_s: float
+
+
 Calibrations = Mapping[int | None, IntervalCalibration]  # by third of the lengths; None: of all lengths
 
 
@@ -104,28 +123,77 @@ class ResponseTimeEstimate:
     output_tokens: Mapping[str | None, ResponseLine]
     calibrations: Calibrations
     thirds: tuple[float, float] | None = None  # the tokens up to which answers are in the first and the second third
+    # by application: nine of ten answers had between these multiples of their expected tokens
+    length_ratios: Mapping[str | None, tuple[float, float]] = field(default_factory=dict)
 
     def eta(self, new: NewRequest, snapshot: QueueSnapshot | None, now: float) -> SubmissionEta | None:
         """Returns the ETA of a request that comes now; None without a worker, or without both answers and snapshot."""
         if snapshot is not None and new.served_by in snapshot.unserved:
             return None
         application = scoped_application(new.tenant, new.application)
+        forecast = self._by_order(new, snapshot, now)
+        if forecast is None:
+            forecast_s = self._without_order_s(application, new.input_tokens, snapshot)
+            if forecast_s is None:
+                return None
+            tokens = self.answer_tokens(application, new.input_tokens, new.limit_tokens)
+            forecast = _Forecast(forecast_s, math.inf, self._third(tokens))
+        told = self._calibration(forecast.third).around("waiting", forecast.seconds, SPREAD)
+        told = told.at_most(max(forecast.latest_s, LATEST * told.seconds))
+        low_s, high_s = told.told_s
+        return SubmissionEta(forecast.seconds, told.seconds, low_s, high_s, forecast.third)
+
+    def within_s(
+        self, new: NewRequest, snapshot: QueueSnapshot | None, now: float, shares: Sequence[float]
+    ) -> list[float | None]:
+        """Returns the seconds within which these shares of such answers come, at most 0.95 each.
+
+        None without evidence: without a recent order of the queue, with too few errors of forecasts, or where so few of
+        the latest answers have come that the share would be beyond the time in which everything that waits is served.
+        """
+        forecast = self._by_order(new, snapshot, now)
+        if forecast is None:
+            return [None for _ in shares]
+        calibration = self._calibration(forecast.third)
+        middle_s = calibration.around("waiting", forecast.seconds, SPREAD).seconds
+        most_s = max(forecast.latest_s, LATEST * middle_s)
+        found = [calibration.within_s("waiting", forecast.seconds, SPREAD, share) for share in shares]
+        return [None if one is None or one > most_s else one for one in found]
+
+    def likely_s(self, new: NewRequest, snapshot: QueueSnapshot | None, now: float, share: float) -> float | None:
+        """Returns the seconds within which this share of such answers came lately; None without evidence."""
+        forecast = self._by_order(new, snapshot, now)
+        if forecast is None:
+            return None
+        calibration = self._calibration(forecast.third)
+        return calibration.within_s("waiting", forecast.seconds, SPREAD, share, unanswered=False)
+
+    def _by_order(self, new: NewRequest, snapshot: QueueSnapshot | None, now: float) -> "_Forecast | None":
+        """Returns the forecast by the order of the queue; None without a recent order, or without recent answers."""
+        application = scoped_application(new.tenant, new.application)
         tokens = self.answer_tokens(application, new.input_tokens, new.limit_tokens)
         order = None if snapshot is None else snapshot.order(new.served_by)
         if snapshot is None or order is None or tokens is None:
-            forecast_s = self._without_order_s(application, new.input_tokens, snapshot)
-            latest_s = math.inf
-        else:
-            age_s = min(max(0.0, now - snapshot.at.timestamp()), MOST_AGE_S)
-            forecast_s = order.response_s(new.prompt_tokens, tokens, new.level, age_s)
-            latest_s = order.latest_s(forecast_s)
-        if forecast_s is None:
             return None
-        third = None if tokens is None or self.thirds is None else bisect_left(self.thirds, tokens)
-        told = self._calibration(third).around("waiting", forecast_s, SPREAD)
-        told = told.at_most(max(latest_s, LATEST * told.seconds))
-        low_s, high_s = told.told_s
-        return SubmissionEta(forecast_s, told.seconds, low_s, high_s, third)
+        age_s = min(max(0.0, now - snapshot.at.timestamp()), MOST_AGE_S)
+        forecast_s = order.response_s(new.prompt_tokens, tokens, new.level, age_s)
+        return _Forecast(forecast_s, order.latest_s(forecast_s), self._third(tokens))
+
+    def _third(self, tokens: float | None) -> int | None:
+        return None if tokens is None or self.thirds is None else bisect_left(self.thirds, tokens)
+
+    def work(self, new: NewRequest, snapshot: QueueSnapshot | None) -> "ExpectedWork | None":
+        """Returns the work that a request is expected to be; None without recent answers or without a worker."""
+        order = None if snapshot is None else snapshot.order(new.served_by)
+        application = scoped_application(new.tenant, new.application)
+        tokens = self.answer_tokens(application, new.input_tokens, new.limit_tokens)
+        if snapshot is None or order is None or tokens is None:
+            return None
+        low, high = self.length_ratios.get(application) or self.length_ratios[None]
+        workers = max(1, snapshot.of(new.served_by).workers)
+        lengths = (min(ratio * tokens, new.limit_tokens) for ratio in (min(1.0, low), 1.0, max(1.0, high)))
+        low_s, gpu_s, high_s = (workers * order.work_of(new.prompt_tokens, length) for length in lengths)
+        return ExpectedWork(tokens, gpu_s, low_s, high_s)
 
     def _calibration(self, third: int | None) -> IntervalCalibration:
         """Returns the calibration of a third of the lengths, or that of all lengths while the third has few errors."""
@@ -257,7 +325,15 @@ def estimate_response_times(
         output_tokens,
         calibrations,
         None if first is None or second is None else (first, second),
+        {name: _ratios(output_tokens[name], some) for name, some in groups.items()},
     )
+
+
+def _ratios(lengths: ResponseLine, answers: Collection[RecentAnswer]) -> tuple[float, float]:
+    """Returns the multiples of the expected tokens between which nine of ten of these answers are."""
+    ratios = [one.output_tokens / max(1.0, lengths.at(one.input_tokens)) for one in answers]
+    ends = quantiles(ratios, n=20, method="inclusive") if len(ratios) > 1 else ratios
+    return ends[0], ends[-1]
 
 
 def _line(points: Collection[tuple[int, float]]) -> ResponseLine:

@@ -99,6 +99,11 @@ def may_prefer(session: Session, tenant: str, most: int) -> bool:
     The tenant's other calls of this function wait until this session commits.
     """
     check_alone(session, tenant, "priority requests")
+    return has_preference_left(session, tenant, most)
+
+
+def has_preference_left(session: Session, tenant: str, most: int) -> bool:
+    """Returns whether a tenant now has less `priority` requests than its quota, or `most` if it has none of its own."""
     quota = text("select coalesce((select priority_requests from tenants where name = :tenant), :most)")
     unfinished = text(f"select count(*) from requests where tenant = :tenant and {PREFERRED_UNFINISHED}")  # noqa: S608
     values = {"tenant": tenant, "most": most}

@@ -48,6 +48,8 @@ PARTS = {
     "bulk_jobs": ("tenant = :tenant order by created_at", AT_ONCE),
     "file_chunks": (_of_first("files", OWN_FILES, "file_chunks", "file_id", "first_line"), CHUNKS_AT_ONCE),
     "files": (f"{OWN_FILES} order by created_at", AT_ONCE),
+    # with `=`, Postgres would drop the tenant from the order, and might read another index
+    "promises": ("tenant between :tenant and :tenant order by tenant, request_id", AT_ONCE),
     "requests": (f"tenant = :tenant and not ({UNFINISHED}) order by status, arrived_at", REQUESTS_AT_ONCE),
 }
 HELD = text(f"""

@@ -20,6 +20,7 @@ EventType = Literal[  # OpenAI's names: the end of a background response, and of
     "response.incomplete",
     "response.failed",
     "response.cancelled",
+    "response.promise_at_risk",  # Magnus's own: an answer is expected later than promised
     "batch.completed",
     "batch.failed",
     "batch.expired",

@@ -70,6 +70,8 @@ class LineEndpoint:
         if submissions[0].service_tier == "priority":
             why = "A line of a batch gets what others leave: send a call of its own for priority."
             raise InvalidRequest(why, param="service_tier", code=UNSUPPORTED)
+        if submissions[0].quote is not None:
+            raise InvalidRequest("A quote is for a call of its own.", param="magnus.quote", code=UNSUPPORTED)
         # the output file is made from the stored answer, so the answer is stored whatever the client's `store` says
         stored = (replace(one, body=one.body.model_copy(update={"store": True})) for one in submissions)
         return [replace(one, service_tier="flex") for one in stored]

@@ -82,5 +82,7 @@ def submission_of(
         priority=body.magnus.priority,
         service_tier=served_tier(body.service_tier),
         deadline_s=body.magnus.deadline_s,
+        best_effort=body.magnus.best_effort,
+        quote=body.magnus.quote,
         names=names,
     )

@@ -3,9 +3,11 @@
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from types import MappingProxyType
+from typing import Any
 
 import structlog
 from pydantic import BaseModel
@@ -58,6 +60,8 @@ class Submission:
     priority: int = 0
     service_tier: ServiceTier = "default"
     deadline_s: float | None = None
+    best_effort: bool = False  # accepted even if its answer is unlikely to come within `deadline_s`
+    quote: str | None = None  # the id of the offer that it accepts
     names: FieldNames = FieldNames()
 
     @property
@@ -166,7 +170,10 @@ def computation_of(submission: Submission, model: str, body: RequestBody, limit_
     return hashlib.sha256(to_json(fields)).digest()
 
 
-def canonical_digest(body: BaseModel) -> bytes:
-    """Returns the SHA-256 of a body; bodies with the same fields and values have the same digest in any order."""
-    fields = {"kind": type(body).__name__, **body.model_dump(mode="json")}
+def canonical_digest(body: BaseModel, exclude: Mapping[str, Any] = MappingProxyType({})) -> bytes:
+    """Returns the SHA-256 of a body; bodies with the same fields and values have the same digest in any order.
+
+    `exclude` names fields that make no difference, as Pydantic takes them.
+    """
+    fields = {"kind": type(body).__name__, **body.model_dump(mode="json", exclude=dict(exclude))}
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).digest()

@@ -9,6 +9,7 @@ import structlog
 from pydantic import Field
 
 from models.client_requests import RequestView
+from models.operations.promise_book import is_at_risk, is_kept
 from models.planning.queue_position import QueuePlace, tokens_left
 from models.tables import RequestStatus
 from protocol.api_objects import ApiObject, DeletedObject, ListPage
@@ -22,6 +23,16 @@ log = structlog.get_logger()
 
 
 IncompleteReason = Literal["max_output_tokens", "loop"]
+
+
+class ShownPromise(ApiObject):
+    """What the accepted quote promised, and whether it was kept."""
+
+    promised_by: float | None = Field(description="As a Unix time; null if only the price was offered")
+    probability: float | None = Field(description="The share of such promises that are kept")
+    price: float | None = Field(description="In the operator's currency; null without MAGNUS_PRICES")
+    kept: bool | None = Field(description="null until it is known, and for a cancelled request")
+    at_risk: bool = Field(description="Whether the answer is now expected later than promised")
 
 
 class Magnus(ApiObject):
@@ -61,6 +72,7 @@ class Magnus(ApiObject):
     dropped_tools: list[str] = Field(
         default=[], description="Types of tools that were left out, because only OpenAI or Anthropic runs them"
     )
+    promise: ShownPromise | None = Field(default=None, description="Of the quote that the call accepted")
 
 
 class ResponseError(ApiObject):
@@ -253,6 +265,20 @@ def magnus_of(view: RequestView, place: QueuePlace, body: RequestBody, waits_for
         landed=request.finish_reason == "landed",
         incomplete_reason=incomplete_reason(view),
         dropped_tools=list(body.dropped_tools),
+        promise=_promise(view, place),
+    )
+
+
+def _promise(view: RequestView, place: QueuePlace) -> ShownPromise | None:
+    sold = view.promise
+    if sold is None:
+        return None
+    return ShownPromise(
+        promised_by=None if sold.promised_by is None else sold.promised_by.timestamp(),
+        probability=sold.probability,
+        price=sold.price,
+        kept=is_kept(view),
+        at_risk=is_at_risk(view, place),
     )
 
 

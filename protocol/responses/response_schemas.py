@@ -42,6 +42,7 @@ from protocol.requests.tools import (
 from request_body import Effort, StoredCall
 
 MOST_ECHOED_LOGPROBS = 2**16  # log probabilities of one part: one for each token of its text. Not tuned
+MOST_QUOTE_CHARACTERS = 1024  # an offer's id has about 300. Not tuned
 # Answers carry these lists, and clients send answers back as a part of the next input.
 ECHOED: dict[str, Any] = {"description": "Accepted as an answer carries it, not used"}
 
@@ -257,6 +258,9 @@ class QueueExtras(Body):
         allow_inf_nan=False,
         description="Seconds from now by which the answer is of use",
     )
+    best_effort: bool = Field(
+        default=False, description="true: accepted even if the answer is unlikely to come within deadline_s"
+    )
 
 
 class Extras(QueueExtras):
@@ -264,6 +268,9 @@ class Extras(QueueExtras):
 
     landing: bool = Field(
         default=False, description="true: the answer ends with a sentence within the last tenth of its limit"
+    )
+    quote: Annotated[Text, Field(min_length=1, max_length=MOST_QUOTE_CHARACTERS)] | None = Field(
+        default=None, description="The id of an offer of /v1/magnus/quotes for this body: it is accepted"
     )
     twins: bool = Field(default=True, description="false: computed by itself, even if an equal request waits or runs")
     top_k: int | None = Field(

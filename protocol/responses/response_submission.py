@@ -72,6 +72,8 @@ def response_submission(
         priority=body.magnus.priority,
         service_tier=served_tier(body.service_tier),
         deadline_s=body.magnus.deadline_s,
+        best_effort=body.magnus.best_effort,
+        quote=body.magnus.quote,
         names=FieldNames(
             format="text.format",
             reasoning="reasoning.effort",

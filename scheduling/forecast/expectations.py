@@ -156,6 +156,7 @@ class IntervalCalibration:
         self._opened_at = 0.0  # the instant at which the open forecasts were observed
         self._bands: dict[_Key, Band] = {}  # quantiles, cached until scores or levels change
         self._nearest: dict[_Key, _Key] = {}  # the horizon whose scores count for each horizon, cached until `learn`
+        self._uppers: dict[_Key, dict[tuple[float, bool], float]] = {}  # scores by share, cached as long
         self._outside: dict[Stage, tuple[float, float]] = {}  # the shares of scores below and above the interval
 
     def learn(self, stage: Stage, expected_s: float, spread: float, real_s: float, at: float) -> None:
@@ -166,6 +167,7 @@ class IntervalCalibration:
             if len(scores) < KEPT or at >= scores[-1].at + SPACED_S:
                 scores.append(_Score(at, expected_s, spread, real_s, score))
                 self._bands.pop(key, None)
+                self._uppers.pop(key, None)
             else:
                 scores[-1].weight += 1
             while len(scores) > KEPT and scores[0].at < at - KEPT_S:
@@ -200,14 +202,36 @@ class IntervalCalibration:
         Errors of other horizons are of another kind: a delay of 0.1 s is a third of a short wait, and nothing of a long
         one. If no horizon has enough scores, those of all horizons count.
         """
-        own: _Key = stage, _horizon(seconds)
-        key = self._nearest.get(own)
-        if key is None:
-            key = self._nearest[own] = self._nearest_of(stage, _horizon(seconds))
+        key = self._key(stage, seconds)
         band = self._bands.get(key)
         if band is None:
             band = self._bands[key] = self._quantiles(key)
         return band
+
+    def within_s(
+        self, stage: Stage, seconds: float, spread: float, share: float, *, unanswered: bool = True
+    ) -> float | None:
+        """Return the seconds within which this share of such answers comes, at most 1 - OUTSIDE of them.
+
+        At that share it is the interval's upper end. Without `unanswered` only the answers that came count, so that it
+        is too early while the queue grows. None while too few errors are known, and beyond MOST_RATIO.
+        """
+        key = self._key(stage, seconds)
+        if len(self._scores.get(key, ())) < FEWEST:
+            return None
+        known, asked = self._uppers.setdefault(key, {}), (share, unanswered)
+        if asked not in known:
+            known[asked] = self._upper(key, share, unanswered=unanswered)
+        if known[asked] * spread >= MOST_LOG:
+            return None
+        return Band(known[asked], known[asked], known[asked]).around(seconds, spread).seconds
+
+    def _key(self, stage: Stage, seconds: float) -> _Key:
+        own: _Key = stage, _horizon(seconds)
+        key = self._nearest.get(own)
+        if key is None:
+            key = self._nearest[own] = self._nearest_of(stage, _horizon(seconds))
+        return key
 
     def _nearest_of(self, stage: Stage, horizon: int) -> _Key:
         distances = {
@@ -219,23 +243,36 @@ class IntervalCalibration:
 
     def _forget(self, stage: Stage) -> None:
         self._bands = {key: band for key, band in self._bands.items() if key[0] != stage}
+        self._uppers = {key: uppers for key, uppers in self._uppers.items() if key[0] != stage}
 
     def _quantiles(self, key: _Key) -> Band:
         scores = list(self._scores.get(key, ()))
         if len(scores) < FEWEST:
             return Band(*UNKNOWN, known=False)
         spread = sum(one.spread for one in scores) / len(scores)
-        below, above = self._outside.get(key[0], (OUTSIDE, OUTSIDE))
+        below, _ = self._outside.get(key[0], (OUTSIDE, OUTSIDE))
         ordered = sorted(one.score for one in scores)
-        low, middle, high = (_quantile(ordered, level) for level in (below, 0.5, 1 - above))
-        low, high = min(low, middle - LEAST_LOG / spread), max(high, middle + LEAST_LOG / spread)
-        if unanswered := self._open.get(key):
+        low = min(_quantile(ordered, below), _quantile(ordered, 0.5) - LEAST_LOG / spread)
+        return Band(low, self._upper(key, 0.5), self._upper(key, 1 - OUTSIDE))
+
+    def _upper(self, key: _Key, share: float, *, unanswered: bool = True) -> float:
+        """Return the score that this share of the answers does not exceed, those that have not come included or not.
+
+        The level of the interval's upper end is adapted, that of the median is not; those between them in proportion.
+        """
+        scores = self._scores[key]
+        spread = sum(one.spread for one in scores) / len(scores)
+        _, above = self._outside.get(key[0], (OUTSIDE, OUTSIDE))
+        outward = (share - 0.5) / (0.5 - OUTSIDE)
+        level = share - outward * (above - OUTSIDE)
+        ordered = sorted(one.score for one in scores)
+        score = max(_quantile(ordered, level), _quantile(ordered, 0.5) + outward * LEAST_LOG / spread)
+        if unanswered and (still := self._open.get(key)):
             since = scores[0].at
             cases = [Case(one.entered(since), one.score, True, one.weight) for one in scores]
-            cases += [one.case(since - self._opened_at) for one in unanswered]
-            known, latest = period_quantiles(cases, (0.5, 1 - above), spread)
-            middle, high = max(middle, known), max(high, latest)
-        return Band(low, middle, high)
+            cases += [one.case(since - self._opened_at) for one in still]
+            score = max(score, *period_quantiles(cases, (level,), spread))
+        return score
 
 
 def _adapted(level: float, missed: float, answers: float) -> float:

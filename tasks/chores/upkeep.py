@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine
 
 from models.bulk import bulk_jobs, stored_files
 from models.connections.session import make_sessions
-from models.operations import minute_history, request_histograms, service_history
+from models.operations import minute_history, promise_book, request_histograms, service_history
 from models.tenants import usage
 from models.upkeep import retention
 from models.webhooks import webhook_deliveries
@@ -19,6 +19,7 @@ from models.webhooks import webhook_deliveries
 DELETED_AT_ONCE = 2000
 # One transaction adds up at most this many entries of usage; a worker writes up to fifty a second. Not tuned.
 FOLDED_AT_ONCE = 10_000
+SETTLED_AT_ONCE = 1000  # one transaction settles at most this many promises. Not tuned
 # Each part of the upkeep takes at most this many of the 10 seconds between two ticks. The next tick goes on, so that
 # ticks do not pile up behind a backlog. Not tuned otherwise.
 PART_FOR_S = 2.0
@@ -40,6 +41,8 @@ def do_upkeep(engine: Engine, retention_s: float) -> None:
         repeat(lambda: minute_history.close_minutes(session), minute_history.MOST_MINUTES, PART_FOR_S)
         minute_history.fold_totals(session)
         repeat(lambda: usage.fold(session, FOLDED_AT_ONCE), FOLDED_AT_ONCE, PART_FOR_S)
+        repeat(lambda: _settle(engine), SETTLED_AT_ONCE, PART_FOR_S)
+        promise_book.warn_of_risks(session)
         repeat(lambda: int(request_histograms.count_ended(session)), 1, PART_FOR_S)
     with engine.begin() as connection:
         retention.delete_old_workers(connection, FORGET_WORKERS_AFTER_S)
@@ -54,6 +57,7 @@ def do_upkeep(engine: Engine, retention_s: float) -> None:
         retention.delete_old_requests,
         retention.delete_old_batches,
         webhook_deliveries.delete_old,
+        promise_book.delete_old,
     )
     for delete in deletions:
         deleted = repeat(partial(_delete_chunk, engine, delete, retention_s), 1, PART_FOR_S)
@@ -67,6 +71,11 @@ def repeat(chunk: Callable[[], int], full: int, for_s: float) -> int:
     while (done := chunk()) >= full and monotonic() < until:
         total += done
     return total + done
+
+
+def _settle(engine: Engine) -> int:
+    with engine.begin() as connection:
+        return promise_book.settle(connection, SETTLED_AT_ONCE)
 
 
 def _delete_chunk(engine: Engine, delete: Callable[[Connection, float, int], int], retention_s: float) -> int:

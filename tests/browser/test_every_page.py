@@ -20,6 +20,7 @@ PAGES = {
     "batch": f"/batches/batch_{'b' * 32}",
     "webhooks": "/webhooks",
     "webhook": "/webhooks/we_1",
+    "promises": "/promises",
     "usage": "/usage",
     "audit": "/audit",
 }
@@ -32,6 +33,7 @@ WORDS_OF_THE_EMPTY = {
     "/jobs": "magnus submit",
     "/batches": "magnus batch run",
     "/webhooks": "magnus webhooks",
+    "/promises": "/v1/magnus/quotes",
     "/usage": "magnus submit",
     "/audit": "No action yet",
 }

@@ -23,10 +23,10 @@ PROCESSES = (
     "tasks.training.trainer_process",
     "tasks.serving.remote_worker",
 )
-# modules of ours, each of which costs a starting process some milliseconds; the last five came with the shortest
+# modules of ours, each of which costs a starting process some milliseconds; the last ones came with the shortest
 # answers of formats, thinking's budgets, the order of a queue, off-peak hours, which the settings check, and lengths of
-# rows in the snapshot
-MOST_OF_CHORES = 125
+# rows in the snapshot; then promises, their book, and forecasts for it
+MOST_OF_CHORES = 128
 
 
 @cache

@@ -26,7 +26,7 @@ from settings import Settings
 ROOT = Path(__file__).parents[2]
 # The widest types, which every feature is tempted to widen by a field.
 FIELDS: dict[type, int] = {
-    Settings: 61,  # off-peak hours
+    Settings: 65,  # off-peak hours; prices, how long a quote holds, the least chance of a deadline, a public book
     QueueSnapshot: 6,
     PromptLimits: 13,  # the limit of calls without one; whether schemas are read literally
     # the instant of a template's clock, and the reading of schemas: alike in web and worker; whether an earlier request
@@ -48,15 +48,18 @@ PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
     # turns of tenants; figures of ended loops; off-peak hours and charges of expected work; progress of every stream
-    "webapp": 7678,  # the id that clients of /v1/messages read; times only where a policy has some
+    # quotes, their signature, refused deadlines, and the page of promises
+    "webapp": 8108,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
     # progress of every stream, also in comments, and tokens left
-    "protocol": 5933,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
+    # quotes, promises and their book
+    "protocol": 6095,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
     # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue; off-peak hours
     # parked rows; half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows
-    "tasks": 5744,
+    # promises
+    "tasks": 5753,
     "processes": 1562,  # the script that starts a child lies here: the trainer lowers its priority with it
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
@@ -65,7 +68,8 @@ LINES = {
     # queue, from which ETAs at submission follow; twins; what a decision keeps of the rows for the next one
     # lengths of rows as predicted last
     # the mean of a predicted length
-    "scheduling": 9323,
+    # the seconds within which any share of the answers comes
+    "scheduling": 9364,
     "learning": 3563,  # the axes of the paper's KNN; rows that join
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
@@ -78,15 +82,17 @@ LINES = {
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer; charges of expected work
     # tokens left
-    "models": 9674,
+    # promises, their book, and the work of a request
+    "models": 10_118,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     # a chat shows how long its answer still takes
     "cli": 6963,
-    "migrations": 358,  # triggers of charges and of deleted requests' twins
+    "migrations": 390,  # triggers of charges and of deleted requests' twins
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
-    # that can be had for minutes; shapes of load, paced workers and QLM's estimator
-    "benchmarks": 12_457,
+    # that can be had for minutes; shapes of load, paced workers and QLM's estimator; promises that
+    # are sold in the simulator
+    "benchmarks": 12_701,
 }
 # Modules of the product that know a feature by its name: a new option of one should not touch all of them.
 FILES_THAT_NAME = {
@@ -96,7 +102,8 @@ FILES_THAT_NAME = {
     "probe": 25,  # a probed server has a fingerprint
     "loadable": 18,
     # twins are of one tier, and the migration rebuilds indexes by tier; a decision reads it of all rows, without a call
-    "tier": 64,
+    # offers are made, priced and counted by tier
+    "tier": 70,
     "logprob": 45,  # an answer is shared with them
 }  # their stored JSON goes into answers as it is
 

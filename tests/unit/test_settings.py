@@ -102,6 +102,12 @@ def test_an_override_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
         ("OPERATOR_ROLES", "ops", "GROUP=SCOPES"),
         ("OPERATOR_ROLES", "ops=operate,rule", "GROUP=SCOPES"),
         ("OPERATOR_ROLES", "ops=submit,read", "scope operate"),
+        ("PRICES", "priority=2", "gpu_hour=2.50"),
+        ("PRICES", "gpu_hour=free", "gpu_hour=2.50"),
+        ("PRICES", "gpu_hour=-1", "gpu_hour=2.50"),
+        ("PRICES", "gpu_hour=inf", "gpu_hour=2.50"),
+        ("PRICES", "gpu_hour=2,fast=3", "no service tier fast"),
+        ("MIN_DEADLINE_CHANCE", "0.99", "0.95"),
         ("PROXY_USER_HEADER", "X User", "MAGNUS_PROXY_USER_HEADER"),
         ("PROXY_USER_HEADER", "X-User", "MAGNUS_TRUSTED_PROXIES"),
         ("TRUSTED_PROXIES", "proxy.local", "10.1.0.0/24"),
@@ -134,6 +140,7 @@ def test_a_wrong_value_is_refused_by_name_with_the_remedy_and_no_password(
         ("REDIS_URL", "unix:///run/redis.sock"),
         ("OPERATOR_ROLES", "cn=ops,dc=example=operate, submit; staff=operate;"),
         ("PUBLIC_URL", "http://localhost:8000"),
+        ("PRICES", "gpu_hour=2.5, priority=2,flex=0.4"),
     ],
 )
 def test_a_right_value_is_taken(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,14 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from models.bulk.bulk_outlook import BulkOutlook
 from models.connections.held_pool import PoolWatch
+from models.operations.promise_book import PromiseBook
 from models.planning.queue_snapshot import QueueSnapshot
 from models.planning.response_time_estimate import ResponseTimeEstimate
 from models.tenants.api_keys import Caller
 from processes.ttl_cache import KeyedTtlCache, TtlCache
 from protocol.limits.prompt_limits import PromptLimits
 from webapp.limits.backlog_limits import BacklogLimit
+from webapp.limits.quote_terms import QuoteTerms
 from webapp.limits.rate_limits import RateLimit
 from webapp.limits.upload_limits import UploadLimits
 from webapp.waiting.grouped_inserts import GroupedInserts
@@ -37,12 +39,14 @@ class AppContext:
     upload_limits: UploadLimits
     queue_snapshot: TtlCache[QueueSnapshot | None]  # None while no planner writes one
     response_times: TtlCache[ResponseTimeEstimate]
+    promise_book: TtlCache[PromiseBook]  # of all tenants
     bulk_outlook: TtlCache[BulkOutlook]
     tenant_turns: defaultdict[str, Semaphore]  # bound the connections that wait for one tenant's locks
     waiting_calls: WaitingCalls
     token_feed: TokenFeed
     rate_limit: RateLimit
     backlog_limit: BacklogLimit
+    quotes: QuoteTerms
     announcer: Announcer
     inserts: GroupedInserts
     priority_requests: int  # most unfinished requests in the tier `priority` of a tenant without its own quota

@@ -68,6 +68,8 @@ ROUTE_SCOPES: dict[tuple[str, str], Scope] = {
     ("GET", "/v1/models/{name}"): Scope.read,
     ("GET", "/v1/magnus/stats"): Scope.read,
     ("GET", "/v1/magnus/usage"): Scope.read,
+    ("POST", "/v1/magnus/quotes"): Scope.read,
+    ("GET", "/v1/magnus/promises"): Scope.read,
     ("POST", "/v1/magnus/webhooks"): Scope.submit,
     ("GET", "/v1/magnus/webhooks"): Scope.read,
     ("POST", "/v1/magnus/webhooks/{id}/rotate"): Scope.submit,
@@ -83,7 +85,7 @@ def require_api_key() -> None:
 
     Runs before each request. Raises InvalidKey, RateLimited, MissingScope.
     """
-    if not request.path.startswith(NEED_A_KEY):
+    if not request.path.startswith(NEED_A_KEY) or _is_public():
         return
     scheme, _, key = request.headers.get("Authorization", "").partition(" ")
     for name in ("api-key", "x-api-key"):  # as Azure's and Anthropic's clients send it
@@ -104,6 +106,13 @@ def require_api_key() -> None:
         raise
     if request.url_rule is not None and request.method != "OPTIONS":
         require_scope(caller, scope_of(request.method, request.url_rule.rule))
+
+
+def _is_public() -> bool:
+    """Returns whether this call, without a key, is for the promise book of a service that shows it to everybody."""
+    keys = ("Authorization", "api-key", "x-api-key")
+    asks = request.path.rstrip("/") == "/v1/magnus/promises" and not any(name in request.headers for name in keys)
+    return asks and current_context().quotes.public
 
 
 def take_turn_of_tenant() -> None:

@@ -24,6 +24,7 @@ NAVIGATION: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("jobs", "Jobs", ("one_job", "job_texts", "confirm_jobs", "act_on_jobs")),
     ("bulk_jobs", "Batches", ("bulk_job",)),
     ("webhooks", "Webhooks", ("webhook",)),
+    ("promises", "Promises", ()),
     ("usage", "Usage", ()),
     ("audit", "Audit", ()),
 )
@@ -59,6 +60,7 @@ pages.add_url_rule("/batches/<id>/<action>", view_func=bulk_pages.act_on_bulk_jo
 pages.add_url_rule("/webhooks", view_func=record_pages.webhooks)
 pages.add_url_rule("/webhooks/<id>", view_func=record_pages.webhook)
 pages.add_url_rule("/webhooks/<id>/redeliver", view_func=record_pages.redeliver, methods=["POST"])
+pages.add_url_rule("/promises", view_func=record_pages.promises)
 pages.add_url_rule("/usage", view_func=record_pages.usage)
 pages.add_url_rule("/audit", view_func=record_pages.audit)
 pages.add_url_rule("/sign-out", view_func=sign_in_pages.sign_out, methods=["POST"])

@@ -58,7 +58,8 @@ def require_operator() -> BaseResponse | None:
     """Runs before each page: asks for a sign-in, and admits forms only from this site and with the right to act."""
     operator = _of_session(request.cookies.get(COOKIE, "")) or _of_proxy() or _of_password()
     if operator is None:
-        return _ask_to_sign_in()
+        public = request.endpoint == "dashboard.promises" and current_context().quotes.public
+        return None if public else _ask_to_sign_in()
     g.operator = operator
     if request.method not in ("GET", "HEAD"):
         require_own_form(operator.form_token)

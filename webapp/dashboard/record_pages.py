@@ -1,6 +1,6 @@
-"""Pages of stored records: webhooks (deliver again), usage, audit."""
+"""Pages of stored records: webhooks (deliver again), promises, usage, audit."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from flask import abort, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
@@ -10,6 +10,7 @@ from models.tenants.usage import used
 from models.webhooks import webhook_deliveries, webhook_endpoints
 from models.webhooks.webhook_tables import WebhookEndpoint
 from webapp.context.app_context import current_context
+from webapp.dashboard.charts.reliability import reliability_diagram
 from webapp.dashboard.dashboard_context import current_dashboard
 from webapp.dashboard.operator_sign_in import current_operator
 
@@ -73,6 +74,28 @@ def usage() -> str:
     rows.sort(key=lambda row: (-row.gpu_s, row.tenant or ""))
     return render_template(
         "usage.html", rows=rows, days=days, choices=USAGE_DAYS, most=max((r.gpu_s for r in rows), default=0)
+    )
+
+
+PROMISE_WINDOWS = {"day": "24 hours", "week": "7 days"}
+
+
+def promises() -> str:
+    """Shows which promises of the last day or week were kept, and what broke the others."""
+    over = request.args.get("over", "day")
+    if over not in PROMISE_WINDOWS:
+        abort(400)
+    book = current_context().promise_book.get()
+    sums = book.day if over == "day" else book.week
+    worst = book.worst_hour
+    return render_template(
+        "promises.html",
+        sums=sums,
+        worst=worst,
+        began_at=None if worst is None else datetime.fromtimestamp(worst.hour or 0.0, UTC),
+        over=over,
+        choices=PROMISE_WINDOWS,
+        diagram=reliability_diagram([one for one in sums if one.service_tier is None]),
     )
 
 

@@ -9,14 +9,16 @@ from sqlalchemy.orm import Session
 from models import new_requests
 from models.client_requests import RequestView
 from models.new_requests import Charge, NewRequest
+from models.planning.queue_snapshot import QueueSnapshot
 from models.request_predictions import scoped_application
 from models.tenants import tenant_limits
 from models.tenants.tenant_limits import TenantBacklog, WorkExceeded
-from protocol.client_errors import InvalidRequest, WorkRateReached
+from protocol.client_errors import InvalidRequest, QuoteUnusable, WorkRateReached
 from protocol.requests.submission import Submission, accepted_request, canonical_digest, checked_key
 from request_body import readable_body
 from scheduling.request import BACKGROUND_TIERS
 from webapp.context.app_context import AppContext
+from webapp.requests.quotes import accepted_offer, check_promise, refuse_infeasible
 
 
 def submit(context: AppContext, submission: Submission) -> RequestView:
@@ -46,12 +48,14 @@ def store(context: AppContext, submission: Submission, new: NewRequest, part: st
 
 
 def _insert(context: AppContext, new: NewRequest, key: str | None, digest: bytes | None) -> RequestView:
-    if new.tier != "priority" and new.charge is None:
+    if new.tier != "priority" and new.charge is None and new.promise is None:
         if key is None:
             return context.inserts.store(new)
         with context.database.connect() as connection:
             return new_requests.submit(connection, new, idempotency_key=key, digest=digest)
     with context.tenant_turns[new.tenant], context.sessions() as session:
+        if new.tier != "priority" and new.charge is None:  # otherwise the checks begin a transaction
+            session.connection(execution_options={"isolation_level": "READ COMMITTED"})
         new = within_work_limits(session, new)
         if new.tier == "priority":
             new = within_quota(session, new, context.priority_requests)
@@ -86,28 +90,53 @@ def within_work_limits(session: Session, new: NewRequest) -> NewRequest:
 
 
 def within_quota(session: Session, new: NewRequest, most: int) -> NewRequest:
-    """Returns a request of the tier `priority` as it is, or in the tier `default` if its tenant may have no more."""
+    """Returns a request of the tier `priority` as it is, or in the tier `default` if its tenant may have no more.
+
+    Raises QuoteUnusable instead if the tier was promised.
+    """
     if tenant_limits.may_prefer(session, new.tenant, most):
         return new
+    if new.promise is not None:
+        why = "Since this quote you sent as many requests of the tier priority as you may have at once."
+        raise QuoteUnusable(f"{why} Ask for another quote.", param="magnus.quote", code="quote_outdated")
     return replace(new, tier="default")
 
 
 def new_request(context: AppContext, submission: Submission) -> NewRequest:
     """Returns the row to insert, with its ETA; raises a ClientError for a request that cannot be accepted."""
+    now = time.time()
+    offer = accepted_offer(context, submission, now)
+    if offer is not None:
+        submission = replace(submission, service_tier=offer.tier)
+    new, snapshot = checked_request(context, submission)
+    new = replace(new, charge=charge_of(context, new))
+    if offer is not None:
+        check_promise(context, offer.promise, new, snapshot, now)
+        new = replace(new, promise=offer.promise)
+    # background work and requests that generate no text get no forecast here
+    if new.kind != "answer" or new.tier in BACKGROUND_TIERS:
+        return new
+    if submission.deadline_s is not None and not submission.best_effort:
+        refuse_infeasible(context, submission.deadline_s, new, snapshot, now)
+    return replace(new, eta=context.response_times.get().eta(new, snapshot, now))
+
+
+def charge_of(context: AppContext, new: NewRequest) -> Charge | None:
+    """Returns what counts against the tenant's limits of work; None for a tenant without such limits."""
+    if new.kind != "answer" or not context.backlog_limit.limits_of(new.tenant).of_work:
+        return None
+    times, application = context.response_times.get(), scoped_application(new.tenant, new.application)
+    expected = times.answer_tokens(application, new.input_tokens, new.limit_tokens)
+    charged = new.limit_tokens if expected is None else max(1, round(expected))
+    return Charge(charged, assumed=not times.knows(application))
+
+
+def checked_request(context: AppContext, submission: Submission) -> tuple[NewRequest, QueueSnapshot | None]:
+    """Returns the row of a request that can be accepted, and the queue that it was checked by; raises ClientError."""
     check_tier(context, submission.service_tier)
     snapshot, limits = context.queue_snapshot.get(), context.prompt_limits
     new = accepted_request(limits, snapshot, submission)
     if snapshot is not None:
         state = snapshot.of(new.served_by)
         limits.check_served(new.served_by, state.unserved_s, state.unserved)
-    if new.kind != "answer":  # it generates no text
-        return new
-    times = context.response_times.get()
-    if context.backlog_limit.limits_of(new.tenant).of_work:
-        application = scoped_application(new.tenant, new.application)
-        expected = times.answer_tokens(application, new.input_tokens, new.limit_tokens)
-        charged = new.limit_tokens if expected is None else max(1, round(expected))
-        new = replace(new, charge=Charge(charged, assumed=not times.knows(application)))
-    if new.tier in BACKGROUND_TIERS:  # background work gets no forecast here
-        return new
-    return replace(new, eta=times.eta(new, snapshot, time.time()))
+    return new, snapshot

@@ -20,11 +20,12 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from models import planner_state
 from models.connections.schema_state import schema_state
-from models.operations import process_heartbeats, request_histograms
+from models.operations import process_heartbeats, promise_book, request_histograms
 from models.operations.fleet_use import workers_in_use
 from models.operations.minute_history import ended_totals
 from models.operations.operator_overview import RequestCounts, request_counts, what_is_missing
 from models.operations.process_heartbeats import Process
+from models.operations.promise_book import PromiseSums
 from models.operations.request_histograms import HISTOGRAMS, LABELS, RequestSeries
 from models.operations.scaling_signals import ScalingSignal, read_signals
 from models.planning.queue_snapshot import QueueSnapshot, read_queue_snapshot
@@ -157,9 +158,11 @@ class ServiceCollector(Collector):
             fleet = workers_in_use(session)
             signals = read_signals(session)
             histograms = request_histograms.read(session)
+            promised = promise_book.last_day(session)
         yield from _requests(now)
         yield from _scaling(signals)
         yield from _histograms(histograms)
+        yield from _promises(promised)
         if snapshot is not None:
             yield from _obstacles(snapshot)
         yield from _processes(found, [worker for worker in fleet if worker.lives(self._worker_alive_s)])
@@ -207,6 +210,23 @@ def _histograms(series: Iterable[RequestSeries]) -> Iterator[Metric]:
         buckets = list(zip(edges, accumulate(one.counts), strict=True))
         families[one.name].add_metric(one.labels, buckets, one.sum)
     yield from families.values()
+
+
+def _promises(sums: Iterable[PromiseSums]) -> Iterator[Metric]:
+    """Yields the promises of the last day by level, and whether fewer were kept than by chance."""
+    sold = GaugeMetricFamily("magnus_promises_due", "Promises whose time ended in the last day", labels=["probability"])
+    kept = GaugeMetricFamily("magnus_promises_kept", "Those of them that were kept", labels=["probability"])
+    short = GaugeMetricFamily(
+        "magnus_promises_short",
+        "1: the kept share is two standard errors below the probability",
+        labels=["probability"],
+    )
+    for one in sums:
+        labels = [f"{one.probability:g}"]
+        sold.add_metric(labels, one.sold)
+        kept.add_metric(labels, one.kept)
+        short.add_metric(labels, one.short)
+    yield from (sold, kept, short)
 
 
 def _processes(found: Iterable[Process], workers: Collection[RegisteredWorker]) -> Iterator[Metric]:

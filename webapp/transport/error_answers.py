@@ -14,7 +14,7 @@ from werkzeug.exceptions import HTTPException
 from inference.engine_errors import TokenizerAway
 from models.client_requests import StillInProgress
 from models.connections.database_errors import is_unfit, why_nothing_is_stored
-from models.new_requests import IdempotencyKeyReused
+from models.new_requests import IdempotencyKeyReused, QuoteUsed
 from protocol.client_errors import (
     CLIENT_ERRORS,
     BacklogFull,
@@ -25,6 +25,7 @@ from protocol.client_errors import (
     Problem,
     RateLimited,
     WorkRateReached,
+    error_object,
     field_path,
     validation_message,
 )
@@ -37,6 +38,7 @@ log = structlog.get_logger()
 ERROR_TABLE: dict[type[Exception], ErrorKind] = {
     **CLIENT_ERRORS,
     StillInProgress: (409, "invalid_request_error", "response_in_progress", 1),
+    QuoteUsed: (422, "invalid_request_error", "quote_used", None),
     IdempotencyKeyReused: (422, "invalid_request_error", "idempotency_key_reused", None),
     TokenizerAway: (503, "server_error", "tokenizer_unavailable", 2),
     OperationalError: (503, "server_error", "database_unavailable", 2),  # no answer, or the statement timeout
@@ -94,7 +96,7 @@ def answer_known_error(error: Exception) -> Response:
     if isinstance(error, RateLimited | WorkRateReached | BacklogFull):
         retry_after_s = error.retry_after_s
     if isinstance(error, ClientError):
-        answer = error_response(status, error.message, type_, error.param, error.code or code, retry_after_s)
+        answer = answer_of(status, error_object(error), retry_after_s)
         if isinstance(error, NotInTime) and "Idempotency-Key" not in request.headers:
             answer.headers["x-should-retry"] = "false"  # OpenAI's clients would repeat the call twice
         return answer
@@ -130,14 +132,18 @@ def answer_http_error(error: HTTPException) -> Response:
 def error_response(
     status: int, message: str, type_: str, param: str | None, code: str | None, retry_after_s: int | None = None
 ) -> Response:
+    """Returns the answer to an error that is none of a client's."""
+    return answer_of(status, ErrorObject(message=message, type=type_, param=param, code=code), retry_after_s)
+
+
+def answer_of(status: int, error: ErrorObject, retry_after_s: int | None) -> Response:
     """Returns the answer to an error: to Anthropic's clients in its form, to others as OpenAI's error and a problem."""
     body: MessageError | Problem
-    error = ErrorObject(message=message, type=type_, param=param, code=code)
     if speaks_anthropic():
         body, content_type = MessageError.of(status, error, g.request_name), "application/json"
     else:
         title = HTTPStatus(status).phrase
-        body = Problem(error=error, type="about:blank", title=title, status=status, detail=message)
+        body = Problem(error=error, type="about:blank", title=title, status=status, detail=error.message)
         content_type = "application/problem+json"
     answer = current_app.response_class(one_line_json(body), status, content_type=content_type)
     if status == 401:

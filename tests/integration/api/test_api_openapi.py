@@ -49,6 +49,8 @@ OPERATIONS = [
     ("GET", "/v1/files/{id}/content"),
     ("GET", "/v1/magnus/stats"),
     ("GET", "/v1/magnus/usage"),
+    ("GET", "/v1/magnus/promises"),
+    ("POST", "/v1/magnus/quotes"),
     ("POST", "/v1/magnus/webhooks"),
     ("GET", "/v1/magnus/webhooks"),
     ("DELETE", "/v1/magnus/webhooks/{id}"),

@@ -12,6 +12,7 @@ from models.operations.minute_history import fold_totals
 ENDED, QUEUED, BATCHES, ROWS_A_BATCH, NEW = 200_000, 20_000, 40, 10, 50
 USING, ENTRIES = 50, 200  # tenants that used something each day, and what is not folded yet
 DELIVERED = 20_000  # events
+PROMISED, PROMISING = 20_000, 8  # promises, and the tenants that have some each hour
 OLD_BATCHES = 80_000  # with them, as many batches as a million requests have
 MODEL = "small"
 LINES = 1000  # of the one bulk job that has not ended: all of them are answered
@@ -90,6 +91,15 @@ BESIDE = (
     select 'we_' || 1 + n % 3, 'evt_' || n, 'response.completed', 'resp_' || n, 1,
         case when n > {DELIVERED} then now() end, case when n <= {DELIVERED} then now() end
     from generate_series(1, {DELIVERED} + 100) as n""",
+    # settled promises, a hundred that are due and a hundred that are not, and the sums of a year
+    f"""insert into promises (request_id, quote, tenant, tier, probability, tokens, sold_at, promised_by, look_at)
+    select 'resp_' || lpad(to_hex(n), 32, '0'), n, 'tenant-' || n % 8, 'default', 0.9, 10,
+        now() - interval '1 min' * ({PROMISED} - n), now() + interval '5 min' * sign(n - {PROMISED} + 100),
+        case when n > {PROMISED} - 200 then now() + interval '5 min' * sign(n - {PROMISED} + 100) end
+    from generate_series(1, {PROMISED}) as n""",
+    f"""insert into promise_hours
+    select date_trunc('hour', now()) - interval '1 hour' * h, 'tenant-' || t, 'default', 0.9, 10, 9, 0, 1, 0, 0
+    from generate_series(0, 8760) as h, generate_series(1, {PROMISING}) as t""",
 )
 
 

@@ -1,6 +1,7 @@
 """The cases of `models.operations`: what the dashboard asks and what operators do, as `query_cases` has the others."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
@@ -14,6 +15,7 @@ from models.operations import (
     operator_access,
     operator_jobs,
     operator_overview,
+    promise_book,
     request_histograms,
     scaling_signals,
     service_history,
@@ -22,9 +24,11 @@ from models.operations import (
 from models.operations.operator_jobs import JobFilter
 from models.operations.scaling_signals import ScalingSignal
 from models.operations.shadow_round import ShadowRound
+from models.planning import queue_snapshot
+from models.planning.queue_snapshot import QueueSnapshot
 from models.tables import RequestStatus
 from models.webhooks import webhook_deliveries, webhook_endpoints
-from tests.integration.database.full_database import BATCHES, DELIVERED, QUEUED
+from tests.integration.database.full_database import BATCHES, DELIVERED, PROMISING, QUEUED
 from tests.integration.database.query_cases import A_MINUTE, COUNTED, ENDED_ID, FEW, OPEN, RARE, Case, on_session
 
 WEEK_OF_MINUTES, SAMPLES = 7 * 1440, 360
@@ -52,7 +56,19 @@ def count_a_minute(connection: Connection) -> None:
     on_session(request_histograms.count_ended)(connection)
 
 
+def warn(connection: Connection) -> None:
+    """Compares open promises with a forecast."""
+    queue_snapshot.write_queue_snapshot(connection, QueueSnapshot(at=datetime.now(UTC)))
+    assert on_session(promise_book.warn_of_risks)(connection) == 0
+
+
 OPERATION_CASES = [
+    Case("promise_book.settle", lambda c: promise_book.settle(c, 50), 8 * 50),
+    Case("promise_book.warn_of_risks", warn, 6 * 100),
+    Case("promise_book.delete_old", lambda c: promise_book.delete_old(c, 86_400.0, 200), 4 * 200),
+    Case("promise_book.read_book", on_session(promise_book.read_book, None), 3 * 168 * PROMISING),
+    Case("promise_book.read_book", on_session(promise_book.read_book, "tenant-1"), 3 * 168 * PROMISING, "of one"),
+    Case("promise_book.last_day", on_session(promise_book.last_day), 3 * 24 * PROMISING),
     Case("request_histograms.count_ended", count_a_minute, 2 * A_MINUTE),
     Case("request_histograms.read", on_session(request_histograms.read)),
     # reads all that waits, and the tenth of the ended requests that was cancelled lately

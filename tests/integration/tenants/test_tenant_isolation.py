@@ -37,6 +37,8 @@ MAKING = {
 CHANGING = {("POST", "/v1/batches/{id}"): {"completion_window": "7d"}}
 # Calls that other models answer, looked at in `test_embeddings.py`.
 POOLING = {("POST", "/v1/embeddings"), ("POST", "/v1/rerank"), ("POST", "/v1/score")}
+# Quotes and what became of them: each tenant's in `test_api_quotes.py` and `test_promise_book.py`.
+QUOTES = {("POST", "/v1/magnus/quotes"), ("GET", "/v1/magnus/promises")}
 # Calls that make a file, or a batch of the caller's own file.
 BULK_MAKING = {("POST", "/v1/files"), ("POST", "/v1/batches")}
 LISTS = {
@@ -154,4 +156,4 @@ def test_one_idempotency_key_of_two_tenants_makes_two_responses(api: Api) -> Non
 
 def test_every_route_of_the_document_is_looked_at(api: Api) -> None:
     with_ids = {route for route in api.routes() if "{" in route[1]}
-    assert set(api.routes()) == with_ids | SHARED | MAKING.keys() | POOLING | BULK_MAKING | LISTS
+    assert set(api.routes()) == with_ids | SHARED | MAKING.keys() | POOLING | QUOTES | BULK_MAKING | LISTS

@@ -201,3 +201,35 @@ def test_errors_that_were_all_alike_still_leave_an_interval() -> None:
     told = calibration.around("waiting", 10.0, 0.6)
     assert told.low_s == pytest.approx(11.0 * math.exp(-LEAST_LOG))
     assert told.high_s == pytest.approx(11.0 * math.exp(LEAST_LOG))
+
+
+def test_the_promised_share_of_answers_comes_within_its_seconds_also_while_late_ones_are_missing() -> None:
+    rng, calibration = np.random.default_rng(2), IntervalCalibration()
+    assert calibration.within_s("waiting", 10.0, 0.6, 0.9) is None
+    kept: dict[float, list[bool]] = {share: [] for share in (0.5, 0.9, 0.95)}
+    for number in range(3000):
+        expected_s = float(rng.uniform(1, 100))
+        real_s = expected_s * float(np.exp(0.3 * rng.standard_normal()))
+        if number >= KEPT:
+            for share, each in kept.items():
+                promised_s = calibration.within_s("waiting", expected_s, 0.6, share)
+                assert promised_s is not None
+                each.append(real_s <= promised_s)
+        calibration.learn("waiting", expected_s, 0.6, real_s, number / 10)
+    for share, each in kept.items():
+        assert np.mean(each) == pytest.approx(share, abs=0.03)
+
+
+def test_at_the_share_of_an_interval_a_promise_is_its_upper_end_and_is_later_once_answers_are_late() -> None:
+    calibration = IntervalCalibration()
+    for number in range(KEPT):
+        calibration.learn("waiting", 10.0, 0.6, 8.0 + 4.0 * number / KEPT, number / 10)
+    told = calibration.around("waiting", 10.0, 0.6)
+    promised = [calibration.within_s("waiting", 10.0, 0.6, share) for share in (0.5, 0.9, 0.95)]
+    assert promised[0] == pytest.approx(told.seconds)
+    assert promised[2] == pytest.approx(told.high_s)
+    assert promised == sorted(promised, key=lambda one: one or 0.0)
+    calibration.observe("waiting", [OpenForecast(10.0, 0.6, 30.0, 100.0)], KEPT / 10)
+    late = calibration.within_s("waiting", 10.0, 0.6, 0.9)
+    assert late is not None
+    assert late > (promised[1] or 0.0)

@@ -1,0 +1,243 @@
+"""The promise book: settles promises once their time is over, sums them up by hour, and says what broke missed ones.
+
+Whether a promise was kept is known when its time is over; what broke it, when its request has ended. A request that its
+client cancels before that time, or deletes, is not counted.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from math import sqrt
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from models.client_requests import RequestView, read_views, select_views
+from models.connections.sql import text
+from models.planning.queue_position import QueuePlace, place_in_queue
+from models.planning.queue_snapshot import read_queue_snapshot
+from models.tables import RequestStatus, StoredRequest
+
+DAY_HOURS, WEEK_HOURS = 24, 168
+AT_RISK = "response.promise_at_risk"
+MOST_WATCHED = 1000  # open promises that are compared with the forecast at once, those that are due first. Not tuned
+# With fewer promises a share says nothing: one of 20 that is missed is 5 points.
+FEWEST = 20
+ERRORS = 2.0  # a share that is this many standard errors below its level is short: by chance 2 % are
+
+# An answer is to blame if it would have come in time with the expected length, at the pace that it had.
+SETTLE = text("""
+    with due as (
+        select * from promises where look_at <= statement_timestamp() order by look_at limit :most
+        for update skip locked
+    ), looked as (
+        select due.*, r.status, r.started_at, r.output_tokens, coalesce(r.base, r.model) as served_by,
+            coalesce(r.finished_at, statement_timestamp()) as until, r.finished_at is not null or r.id is null as ended,
+            r.id is null or (r.status = 'cancelled' and r.finished_at <= promised_by) as withdrawn,
+            coalesce(r.status in ('completed', 'incomplete') and r.finished_at <= promised_by, false) as kept
+        from due left join requests r on r.id = request_id
+    ), judged as (
+        select *, case
+            when kept or withdrawn or not ended then null
+            when status = 'failed' then 'failed'
+            when exists (
+                select from batches b where b.status = 'lost' and b.finished_at between sold_at and until
+                    and coalesce(b.model, served_by) = served_by
+            ) then 'lost_worker'
+            when (until - started_at) * (1 - tokens / nullif(output_tokens, 0)) >= until - promised_by
+                then 'longer_answer'
+            else 'later_arrivals' end as broke
+        from looked
+    ), counted as (
+        insert into promise_hours as old (hour, tenant, tier, probability, sold, kept, lost_worker, longer_answer,
+            failed, later_arrivals)
+        select date_trunc('hour', promised_by), tenant, tier, probability, count(*) filter (where not missed),
+            count(*) filter (where kept), count(*) filter (where broke = 'lost_worker'),
+            count(*) filter (where broke = 'longer_answer'), count(*) filter (where broke = 'failed'),
+            count(*) filter (where broke = 'later_arrivals')
+        from judged where not withdrawn group by 1, 2, 3, 4 order by 1, 2, 3, 4
+        on conflict (hour, tenant, tier, probability) do update set sold = old.sold + excluded.sold,
+            kept = old.kept + excluded.kept, lost_worker = old.lost_worker + excluded.lost_worker,
+            longer_answer = old.longer_answer + excluded.longer_answer, failed = old.failed + excluded.failed,
+            later_arrivals = old.later_arrivals + excluded.later_arrivals
+    ), settled as (
+        update promises p set missed = not (j.kept or j.withdrawn),
+            look_at = case when not ended then statement_timestamp() + (statement_timestamp() - p.sold_at) / 2 end
+        from judged j where p.request_id = j.request_id
+    )
+    select count(*) from due
+""")
+SUMS = text("""
+    select extract(epoch from hour)::float8 as hour, tier as service_tier, probability, sum(sold)::int as sold,
+        sum(kept)::int as kept, sum(lost_worker)::int as lost_worker, sum(longer_answer)::int as longer_answer,
+        sum(failed)::int as failed, sum(later_arrivals)::int as later_arrivals
+    from promise_hours
+    where hour > date_trunc('hour', statement_timestamp()) - make_interval(hours => :hours)
+        and (cast(:tenant as text) is null or tenant = :tenant)
+    group by 1, 2, 3 order by 1, 2, 3
+""")
+NOW = text("select extract(epoch from statement_timestamp())::float8")
+OPEN = text("""
+    select request_id from promises
+    where look_at > statement_timestamp() and promised_by > statement_timestamp() and not missed and not warned
+    order by look_at limit :most
+""")
+WARN = text("""
+    with late as (
+        update promises set warned = true where request_id = any(cast(:ids as text[])) and not warned
+        returning request_id, tenant
+    )
+    insert into webhook_deliveries (endpoint_id, event_id, type, object_id)
+    select e.id, 'evt_risk_' || substr(request_id, 6), :event, request_id
+    from late join webhook_endpoints e using (tenant) where :event = any(e.events)
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseSums:
+    """Promises whose time is over, those that were kept, and what broke the others as far as it is known.
+
+    Sums over hours or tiers have None there; sums over levels have the mean probability.
+    """
+
+    hour: float | None  # a Unix time
+    service_tier: str | None
+    probability: float
+    sold: int
+    kept: int
+    lost_worker: int = 0
+    longer_answer: int = 0
+    failed: int = 0
+    later_arrivals: int = 0
+
+    @property
+    def kept_share(self) -> float:
+        """Returns the share of the promises that were kept."""
+        return self.kept / self.sold
+
+    @property
+    def error(self) -> float:
+        """Returns the standard error of the share if promises are kept with their probability, each by itself."""
+        return sqrt(self.probability * (1 - self.probability) / self.sold)
+
+    @property
+    def short(self) -> bool:
+        """Returns whether fewer promises were kept than by chance."""
+        return self.sold >= FEWEST and self.kept_share < self.probability - ERRORS * self.error
+
+    @property
+    def unexplained(self) -> int:
+        """Returns the number of missed promises whose requests have not ended, or were deleted."""
+        return self.sold - self.kept - self.lost_worker - self.longer_answer - self.failed - self.later_arrivals
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseBook:
+    """The promises of the last day and week, by level and tier and by level alone, and the week's worst hour.
+
+    That is the hour in which the most promises were missed beyond those that were expected; None if there is none.
+    """
+
+    day: list[PromiseSums]
+    week: list[PromiseSums]
+    worst_hour: PromiseSums | None
+
+
+def settle(connection: Connection, most: int) -> int:
+    """Settles up to `most` promises that are due, and counts them; returns how many it looked at."""
+    return int(connection.execute(SETTLE, {"most": most}).scalar_one())
+
+
+def warn_of_risks(session: Session) -> int:
+    """Tells the webhooks of promises whose answers are now expected too late, once for each; returns how many."""
+    ids = session.scalars(OPEN, {"most": MOST_WATCHED}).all()
+    snapshot = read_queue_snapshot(session) if ids else None
+    if snapshot is None:
+        return 0
+    views = list(read_views(session, select_views().where(StoredRequest.id.in_(ids))))
+    late = [view.request.id for view in views if is_at_risk(view, place_in_queue(view, snapshot))]
+    if late:
+        session.execute(WARN, {"ids": late, "event": AT_RISK})
+        session.commit()
+    return len(late)
+
+
+def delete_old(connection: Connection, retention_s: float, limit: int) -> int:
+    """Deletes up to `limit` promises, and `limit` sums, that are older than `retention_s`; returns how many."""
+    parts = (("promises", "sold_at"), ("promise_hours", "hour"))
+    return sum(
+        connection.execute(
+            text(f"""
+                delete from {table} where ctid = any(array(
+                    select ctid from {table} where {at} < statement_timestamp() - make_interval(secs => :retention_s)
+                    order by {at} limit :limit for update skip locked
+                ))
+            """),  # noqa: S608  # names above
+            {"retention_s": retention_s, "limit": limit},
+        ).rowcount
+        for table, at in parts
+    )
+
+
+def read_book(session: Session, tenant: str | None) -> PromiseBook:
+    """Returns the promise book of a tenant, or of all."""
+    rows = session.execute(SUMS, {"hours": WEEK_HOURS, "tenant": tenant})
+    sums = [PromiseSums(**row._mapping) for row in rows]
+    since = session.execute(NOW).scalar_one() - DAY_HOURS * 3600
+    last_day = [one for one in sums if one.hour and one.hour > since]
+    hours = added(sums, lambda one: (one.hour, None, None))
+    worst = max(hours, key=_beyond, default=None)
+    return PromiseBook(
+        _by_level(last_day), _by_level(sums), worst if worst is not None and _beyond(worst) > 0 else None
+    )
+
+
+def last_day(session: Session) -> list[PromiseSums]:
+    """Returns the promises of all tenants in the last day by level."""
+    rows = session.execute(SUMS, {"hours": DAY_HOURS, "tenant": None})
+    return added((PromiseSums(**row._mapping) for row in rows), lambda one: (None, None, one.probability))
+
+
+Group = tuple[float | None, str | None, float | None]
+
+
+def added(sums: Iterable[PromiseSums], by: Callable[[PromiseSums], Group]) -> list[PromiseSums]:
+    """Returns the sums of each group, in the order in which groups come."""
+    groups = dict[Group, list[PromiseSums]]()
+    for one in sums:
+        groups.setdefault(by(one), []).append(one)
+    return [_sum(hour, tier, some) for (hour, tier, _), some in groups.items() if sum(one.sold for one in some)]
+
+
+def _sum(hour: float | None, tier: str | None, some: list[PromiseSums]) -> PromiseSums:
+    counts = {name: sum(getattr(one, name) for one in some) for name in COUNTS}
+    promised = sum(one.sold * one.probability for one in some)
+    return PromiseSums(hour, tier, promised / counts["sold"], **counts)
+
+
+def _by_level(sums: list[PromiseSums]) -> list[PromiseSums]:
+    of_tiers = added(sums, lambda one: (None, one.service_tier, one.probability))
+    of_all = added(sums, lambda one: (None, None, one.probability))
+    return sorted([*of_all, *of_tiers], key=lambda one: (one.probability, one.service_tier or ""))
+
+
+def _beyond(one: PromiseSums) -> float:
+    return one.sold * one.probability - one.kept
+
+
+COUNTS = [field.name for field in fields(PromiseSums)][3:]
+
+
+def is_kept(view: RequestView) -> bool | None:
+    """Returns whether a request's promise was kept; None without one, until it is known, and if it was cancelled."""
+    due_at = None if view.promise is None else view.promise.promised_by
+    if due_at is None or view.request.status is RequestStatus.cancelled:
+        return None
+    if view.request.finished_at is None:
+        return None if view.now <= due_at else False
+    return view.request.status is not RequestStatus.failed and view.request.finished_at <= due_at
+
+
+def is_at_risk(view: RequestView, place: QueuePlace) -> bool:
+    """Returns whether a request's answer is expected later than promised, while it is not known."""
+    due_at = None if view.promise is None else view.promise.promised_by
+    return due_at is not None and is_kept(view) is None and place.eta_at is not None and place.eta_at > due_at

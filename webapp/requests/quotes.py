@@ -1,0 +1,145 @@
+"""Offers promises for a request, accepts them, and refuses deadlines that are unlikely to be kept.
+
+An offer follows from the order of the queue as it is. Accepting one changes no order: the request is served like any
+other of its tier. So that no more is promised than can be kept, an offer is accepted only while its promise still holds
+by the queue of that moment, in which earlier promises wait.
+"""
+
+import math
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+
+from models.new_requests import NewRequest
+from models.planning.queue_snapshot import QueueSnapshot
+from models.planning.response_time_estimate import ExpectedWork
+from models.promise_tables import Promise
+from models.tenants import tenant_limits
+from protocol.client_errors import DeadlineInfeasible, QuoteUnusable
+from protocol.quotes.quote_objects import Offer, Quote
+from protocol.requests.submission import Submission, canonical_digest
+from scheduling.request import TIER_LEVELS, ServiceTier
+from webapp.context.app_context import AppContext
+from webapp.limits.quote_terms import SignedOffer
+
+PROBABILITIES = (0.5, 0.9, 0.95)
+# An offer is accepted while the chance of its promise is at most this much lower than promised: the queue of the next
+# moment is never the same. A larger value sells promises that are missed more often. Not tuned.
+FALLEN = 0.05
+# Fields of a body that may differ between the quote and the call: the tier is the offer's.
+DIFFERS = {
+    "service_tier": True,
+    "stream": True,
+    "stream_options": True,
+    "background": True,
+    "store": True,
+    "magnus": {"quote", "best_effort", "deadline_s"},
+}
+
+
+def quote_for(context: AppContext, submission: Submission, new: NewRequest, now: float) -> Quote:
+    """Returns the offers of each tier that the tenant may use, for a checked request."""
+    snapshot, expires_at = context.queue_snapshot.get(), round(now + context.quotes.valid_s, 3)
+    work = context.response_times.get().work(new, snapshot)
+    told = (None,) * 4 if work is None else (work.tokens, work.gpu_s, work.low_s, work.high_s)
+    tokens, gpu_s, low_s, high_s = (None if one is None else float(f"{one:.4g}") for one in told)
+    offers = [
+        SignedOffer(tenant=new.tenant, body=_digest(submission), tier=tier, promise=promise, expires_at=expires_at)
+        for tier in _tiers(context, new.tenant)
+        for promise in _promises(context, replace(new, tier=tier), snapshot, work, now)
+    ]
+    return Quote(
+        model=submission.model,
+        expires_at=expires_at,
+        prompt_tokens=new.prompt_tokens,
+        expected_tokens=tokens,
+        gpu_seconds=gpu_s,
+        gpu_seconds_low=low_s,
+        gpu_seconds_high=high_s,
+        data=[
+            Offer(
+                id=context.quotes.sign(one),
+                service_tier=one.tier,
+                within_s=one.promise.within_s,
+                probability=one.promise.probability,
+                price=one.promise.price,
+            )
+            for one in offers
+        ],
+    )
+
+
+def _promises(
+    context: AppContext, new: NewRequest, snapshot: QueueSnapshot | None, work: ExpectedWork | None, now: float
+) -> Iterator[Promise]:
+    """Yields what can be promised in the request's tier: a time for each of PROBABILITIES, or else a price alone."""
+    price = context.quotes.price(new.tier, None if work is None else work.gpu_s)
+    tokens, within = None if work is None else round(work.tokens, 1), list[float | None]()
+    if TIER_LEVELS[new.tier] >= 0:  # nobody knows when others leave capacity to background work
+        within = context.response_times.get().within_s(new, snapshot, now, PROBABILITIES)
+    for within_s, probability in zip(within, PROBABILITIES, strict=False):
+        if within_s is not None:
+            rounded_s = math.ceil(within_s * 1000) / 1000
+            yield Promise(secrets.token_urlsafe(12), probability, rounded_s, price, tokens)
+    if price is not None and not any(within):
+        yield Promise(secrets.token_urlsafe(12), None, None, price, tokens)
+
+
+def accepted_offer(context: AppContext, submission: Submission, now: float) -> SignedOffer | None:
+    """Returns the offer that a call accepts, None if it accepts none; raises QuoteUnusable."""
+    if submission.quote is None:
+        return None
+    offer = context.quotes.read(submission.quote)
+    if offer is None or offer.tenant != submission.tenant:
+        raise _unusable("This is no quote that this service made for you.", "quote_unknown")
+    if offer.expires_at < now:
+        ago_s = now - offer.expires_at
+        raise _unusable(f"This quote ended {ago_s:,.0f} s ago: ask for another one.", "quote_expired")
+    if offer.body != _digest(submission):
+        raise _unusable("This quote is for another body: send the one that was quoted.", "quote_of_another_body")
+    return offer
+
+
+def check_promise(
+    context: AppContext, promise: Promise, new: NewRequest, snapshot: QueueSnapshot | None, now: float
+) -> None:
+    """Raises QuoteUnusable if a request that comes now is no longer as likely answered in time as promised."""
+    if promise.probability is None or promise.within_s is None:
+        return
+    (least_s,) = context.response_times.get().within_s(new, snapshot, now, [promise.probability - FALLEN])
+    if least_s is None or least_s > promise.within_s:
+        why = f"The queue has changed: an answer within {promise.within_s:g} s is no longer as likely as it was quoted."
+        raise _unusable(f"{why} Ask for another quote.", "quote_outdated")
+
+
+def refuse_infeasible(
+    context: AppContext, deadline_s: float, new: NewRequest, snapshot: QueueSnapshot | None, now: float
+) -> None:
+    """Raises DeadlineInfeasible if requests wait and the answer is likely too late; says when it is likely there."""
+    chance, order = context.quotes.min_deadline_chance, snapshot.order(new.served_by) if snapshot else None
+    if not chance or order is None or not order.waiting:
+        return
+    likely_s = context.response_times.get().likely_s(new, snapshot, now, chance)
+    if likely_s is None or likely_s <= deadline_s:
+        return
+    earliest_s = math.ceil(likely_s * 10) / 10
+    raise DeadlineInfeasible(
+        f"An answer within {deadline_s:g} s is unlikely: {chance:.0%} of such answers now come in {earliest_s:g} s. "
+        "Give it that time, or send best_effort: true beside it.",
+        earliest_s,
+    )
+
+
+def _digest(submission: Submission) -> str:
+    return canonical_digest(submission.sent, DIFFERS).hex()[:32]
+
+
+def _tiers(context: AppContext, tenant: str) -> list[ServiceTier]:
+    with context.sessions() as session:
+        preferred = tenant_limits.has_preference_left(session, tenant, context.priority_requests)
+    usable = {"priority": preferred, "off_peak": bool(context.off_peak)}
+    return [tier for tier in TIER_LEVELS if usable.get(tier, True)]
+
+
+def _unusable(message: str, code: str) -> QuoteUnusable:
+    return QuoteUnusable(message, param="magnus.quote", code=code)
