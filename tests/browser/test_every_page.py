@@ -24,6 +24,7 @@ PAGES = {
     "usage": "/usage",
     "audit": "/audit",
 }
+QUOTE_NOBODY = {"/promises"}  # sums alone: without anything that clients write
 every_page = pytest.mark.parametrize("path", PAGES.values(), ids=PAGES)
 WORDS_OF_THE_EMPTY = {
     "/": "No request has ended yet",
@@ -64,7 +65,8 @@ def test_markup_in_the_database_stays_text_on_every_page(site: Site, visitor: Vi
     busy_service.fill(site, EVIL)
     for path in PAGES.values():
         page = visitor.go(path)
-        expect(page.get_by_text("<img src=x", exact=False).first).to_be_attached()
+        if path not in QUOTE_NOBODY:
+            expect(page.get_by_text("<img src=x", exact=False).first).to_be_attached()
         assert page.locator("main img, main script").count() == 0, path
         assert page.title() != "owned", path
 
