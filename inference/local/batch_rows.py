@@ -119,10 +119,17 @@ class BatchRow:
 
     def thinks_on(self, token: int, eos_ids: frozenset[int]) -> int | None:
         """Returns the token that ends the thinking in place of this one, which would end the answer; None: it may."""
-        asked = self.sequence.sampling
-        if self.thinking is None or token not in eos_ids or asked.ignore_eos or token in asked.stop_token_ids:
+        if self.thinking is None or not self._is_end(token, eos_ids):
             return None
         return self.thinking.instead_of_end(self.generated, self.limit)
+
+    def lacks_answer(self, token: int, eos_ids: frozenset[int]) -> bool:
+        """Returns whether this token would end the answer right behind its thinking."""
+        return self.thinking is not None and self._is_end(token, eos_ids) and self.thinking.is_all(self.generated)
+
+    def _is_end(self, token: int, eos_ids: frozenset[int]) -> bool:
+        asked = self.sequence.sampling
+        return token in eos_ids and not asked.ignore_eos and token not in asked.stop_token_ids
 
     def ends(self, eos_ids: frozenset[int]) -> frozenset[int]:
         """Returns the tokens that end the answer: its stop tokens, and `eos_ids` unless the request ignores these."""

@@ -44,7 +44,8 @@ def next_tokens(
         at = to_device(sampled, logits.device)
         found = sample(logits.index_select(0, at), [row.sequence.sampling for row in those], uniforms)
         tokens.index_copy_(0, at, found)
-    if forced := _forced_tokens(tokens, [(index, rows[index]) for index in asking if rows[index].thinking], eos_ids):
+    thinking = [(index, rows[index]) for index in asking if rows[index].thinking]
+    if forced := _forced_tokens(tokens, logits, thinking, eos_ids):
         given = to_device([*forced.values()], logits.device, tokens.dtype)
         tokens.index_copy_(0, to_device([*forced], logits.device), given)
     _lead_to_endings(tokens, [(index, rows[index]) for index in changed if rows[index].matcher], eos_ids)
@@ -56,8 +57,13 @@ def next_tokens(
     return tokens
 
 
-def _forced_tokens(tokens: Tensor, thinking: Sequence[tuple[int, BatchRow]], eos_ids: frozenset[int]) -> dict[int, int]:
-    """Returns the tokens that end the thinking of rows, by index, except where a row's format has ended it already."""
+def _forced_tokens(
+    tokens: Tensor, logits: Tensor, thinking: Sequence[tuple[int, BatchRow]], eos_ids: frozenset[int]
+) -> dict[int, int]:
+    """Returns the tokens that end the thinking of rows, by index, except where a row's format has ended it already.
+
+    An answer that would end right behind its thinking gets the likeliest token that does not end it.
+    """
     if not thinking:
         return {}
     chosen = to_host(tokens if len(thinking) == len(tokens) else of_rows(tokens, [index for index, _ in thinking]))
@@ -66,6 +72,9 @@ def _forced_tokens(tokens: Tensor, thinking: Sequence[tuple[int, BatchRow]], eos
         forced = row.thinking.forced_token(row.generated) if row.thinking else None
         if forced is None:
             forced = row.thinks_on(own, eos_ids)
+        if forced is None and row.lacks_answer(own, eos_ids):
+            scores = logits[index].clone()
+            forced = int(scores.index_fill_(0, _ids(row.ends(eos_ids), scores), -torch.inf).argmax())
         if forced is not None and (row.matcher is None or row.matcher.allows(forced)):
             found[index] = forced
     return found

@@ -77,8 +77,8 @@ LINES = {
     # shortest way is looked for; budgets of thinking; loops; faults of architectures; indexers; GPT-Neo's window;
     # graphs are recorded before the first request
     # readings of rows that join, within their share of the time
-    # ends within thinking; ways out of recursions; parked rows; abbreviations
-    "inference": 13_276,
+    # ends within and behind thinking; ways out of recursions; parked rows; abbreviations
+    "inference": 13_301,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer; charges of expected work
     # tokens left

@@ -1,6 +1,7 @@
 """Ends a row's thinking once it has taken its budget of tokens, with the mark by which the chat template ends it.
 
-A model that would end its answer while it thinks ends its thinking instead. What is forced follows from the row's
+A model that would end its answer while it thinks ends its thinking instead, and goes on if it would end right behind
+it. What is forced follows from the row's
 tokens alone, so that a row goes on alike wherever and however it is resumed.
 """
 
@@ -13,6 +14,7 @@ from request_body import PLAIN, AnswerForm
 
 # An answer that has not begun to think after this many tokens, which may be blanks, does not think. Not tuned
 MOST_LEADING_TOKENS = 32
+MOST_BLANKS = 8  # with so many blanks behind its thinking an answer may end. Not tuned
 ANCHOR = "."  # a mark is encoded behind it: some tokenizers put a blank in front of a text
 # of gpt-oss, what begins its thinking, what ends it, and what also begins the message with its text
 CHANNELS = ("<|channel|>analysis<|message|>", "<|end|>", "<|end|><|start|>assistant<|channel|>final<|message|>")
@@ -66,6 +68,13 @@ class ThinkingBudget:
             return None
         self._most = len(generated) - self._begin
         return self._mark[0]
+
+    def is_all(self, generated: Sequence[int]) -> bool:
+        """Returns whether the answer has nothing behind its thinking yet, or a few blanks."""
+        if self._begin is None:
+            return False
+        _, mark, answer = self._text(generated[self._begin :]).partition(self._whole_mark)
+        return bool(mark) and len(answer) < MOST_BLANKS and not answer.strip()
 
     def resume(self, generated: Sequence[int]) -> None:
         """Goes on with a mark that was begun before the budget's end, and of which `generated` ends with a part."""

@@ -226,6 +226,39 @@ def test_an_end_of_the_answer_within_its_thinking_is_the_end_of_the_thinking(
     assert text_of(generated) == (said + text_of(mark) if ends else said)
 
 
+@pytest.mark.parametrize(
+    ("form", "said", "is_all"),
+    [
+        (OPENED, "cat", False),
+        (OPENED, "cat</think>", True),
+        (OPENED, "cat</think>\n\n", True),
+        (OPENED, "cat</think>" + 8 * "\n", False),
+        (OPENED, "cat</think>It", False),
+        (THINKS, "<think>cat</think>", True),
+        (THINKS, "It rains", False),
+        (CHANNELS, "<|channel|>analysis<|message|>cat<|end|>", False),
+        (CHANNELS, f"<|channel|>analysis<|message|>cat{CHANNELS_MARK}", True),
+    ],
+)
+def test_an_answer_is_all_thinking_until_there_is_text_behind_the_mark(
+    form: AnswerForm, said: str, is_all: bool
+) -> None:
+    generated, budget = ids(said), ThinkingBudget(form, 500, BYTES)
+    for length in range(len(generated) + 1):
+        budget.forced_token(generated[:length])
+    assert budget.is_all(generated) is is_all
+
+
+def test_a_model_that_always_wants_to_end_says_something_behind_its_thinking() -> None:
+    loaded, mark, (row,) = known("bundled").loaded, ids("</think>"), ending_rows(1)
+    (end,) = loaded.eos_ids
+    wants_to_end = replace(row.sampling, logit_bias=((end, 100.0),))
+    (ended,) = Engine(loaded, AMPLE).run([replace(row, sampling=wants_to_end)])[0]
+    *thinking, said, last = ended.generated_ids
+    assert (thinking, last, ended.reason) == (mark, end, "eos")
+    assert text_of([said]).strip()
+
+
 def ending_rows(count: int, limit: int = 200, most: int = 150) -> list[DecodingRequest]:
     """Rows whose model ends its answer long before the thinking's budget."""
     sampling = replace(GREEDY, thinking_token_budget=most)
