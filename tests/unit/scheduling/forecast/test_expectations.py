@@ -220,6 +220,13 @@ def test_the_promised_share_of_answers_comes_within_its_seconds_also_while_late_
         assert np.mean(each) == pytest.approx(share, abs=0.03)
 
 
+def test_nothing_is_promised_where_answers_come_beyond_any_ratio() -> None:
+    calibration = IntervalCalibration()
+    for number in range(KEPT):
+        calibration.learn("waiting", 1.0, 0.6, 1000.0, number / 10)
+    assert calibration.within_s("waiting", 1.0, 0.6, 0.5) is None
+
+
 def test_at_the_share_of_an_interval_a_promise_is_its_upper_end_and_is_later_once_answers_are_late() -> None:
     calibration = IntervalCalibration()
     for number in range(KEPT):
