@@ -182,18 +182,15 @@ class ResponseTimeEstimate:
     def _third(self, tokens: float | None) -> int | None:
         return None if tokens is None or self.thirds is None else bisect_left(self.thirds, tokens)
 
-    def work(self, new: NewRequest, snapshot: QueueSnapshot | None) -> "ExpectedWork | None":
-        """Returns the work that a request is expected to be; None without recent answers or without a worker."""
-        order = None if snapshot is None else snapshot.order(new.served_by)
+    def work(self, new: NewRequest, token_gpu_s: float | None) -> "ExpectedWork | None":
+        """Returns the work that a request is expected to be; None without answers, whose tokens took `token_gpu_s`."""
         application = scoped_application(new.tenant, new.application)
         tokens = self.answer_tokens(application, new.input_tokens, new.limit_tokens)
-        if snapshot is None or order is None or tokens is None:
+        if tokens is None or token_gpu_s is None:
             return None
         low, high = self.length_ratios.get(application) or self.length_ratios[None]
-        workers = max(1, snapshot.of(new.served_by).workers)
-        lengths = (min(ratio * tokens, new.limit_tokens) for ratio in (min(1.0, low), 1.0, max(1.0, high)))
-        low_s, gpu_s, high_s = (workers * order.work_of(new.prompt_tokens, length) for length in lengths)
-        return ExpectedWork(tokens, gpu_s, low_s, high_s)
+        least, most = (min(ratio * tokens, new.limit_tokens) for ratio in (min(1.0, low), max(1.0, high)))
+        return ExpectedWork(tokens, token_gpu_s * tokens, token_gpu_s * least, token_gpu_s * most)
 
     def _calibration(self, third: int | None) -> IntervalCalibration:
         """Returns the calibration of a third of the lengths, or that of all lengths while the third has few errors."""

@@ -114,7 +114,13 @@ def has_preference_left(session: Session, tenant: str, most: int) -> bool:
 # `newer` charges leave enough; a request above the limit fits once nothing counts. Predictions soon replace `assumed`
 # charges, so nobody is told to wait until these no longer count. GPU-seconds a token are those of the tenant's answers
 # since yesterday, without bulk jobs.
-ROOM_FOR_WORK = text("""
+# What a generated token of this tenant and model took, jobs in the background left out.
+PACE = """
+    select sum(gpu_s) / nullif(sum(answer_tokens), 0) as token_gpu_s from usage_days
+    where day >= (statement_timestamp() at time zone 'UTC')::date - 1 and tenant = :tenant and model = :model
+        and tier <> 'batch'
+"""
+ROOM_FOR_WORK = text(f"""
     with expired as (
         delete from work_charges where tenant = :tenant and at <= statement_timestamp() - interval '1 minute'
     ), recent as (
@@ -128,9 +134,7 @@ ROOM_FOR_WORK = text("""
             and tier > 'flex' -- as the index is ordered
         group by unit
     ), pace as (
-        select sum(gpu_s) / nullif(sum(answer_tokens), 0) as token_gpu_s from usage_days
-        where day >= (statement_timestamp() at time zone 'UTC')::date - 1 and tenant = :tenant and model = :model
-            and tier <> 'batch'
+        {PACE}
     ), allowed as (
         select unit, most, asked, token_gpu_s from tenants, pace, lateral (values
             ('tokens', generated_tokens_per_minute, cast(:tokens as float8)),
@@ -145,7 +149,7 @@ ROOM_FOR_WORK = text("""
             extract(epoch from min(at) filter (where newer <= others) + interval '1 minute' - statement_timestamp())
         else 0 end::float8 as fits_in_s
     from left_for_others left join recent using (unit) group by unit, most, asked, token_gpu_s, others
-""")
+""")  # noqa: S608  # a constant
 UNITS = {"tokens": "generated tokens", "gpu_s": "GPU-seconds"}
 
 
@@ -156,6 +160,12 @@ class WorkExceeded(Exception):
         self.most, self.charged, self.asked, self.fits_in_s = most, charged, asked, fits_in_s
         self.unit = UNITS[unit]
         super().__init__(f"{charged} of {most} {self.unit} a minute are charged")
+
+
+def token_gpu_s(session: Session, tenant: str, model: str) -> float | None:
+    """Returns the GPU-seconds of a generated token since yesterday; None before the tenant's first counted answers."""
+    seconds: float | None = session.execute(text(PACE), {"tenant": tenant, "model": model}).scalar_one()
+    return seconds
 
 
 def check_work(session: Session, tenant: str, model: str, tokens: int) -> float | None:

@@ -53,8 +53,10 @@ class Quote(ApiObject):
     expires_at: float = Field(description="As a Unix time; until then an offer can be accepted, once")
     prompt_tokens: int
     expected_tokens: float | None = Field(description="Of the answer")
-    gpu_seconds: float | None = Field(description="A worker's seconds, divided among the rows that it serves")
-    gpu_seconds_low: float | None = Field(description="Nine of ten answers take between both bounds")
+    gpu_seconds: float | None = Field(
+        description="As the usage counts them, at the tenant's seconds a token since yesterday"
+    )
+    gpu_seconds_low: float | None = Field(description="Nine of ten answers have a length between both bounds")
     gpu_seconds_high: float | None
     data: list[Offer] = Field(description="Empty while nothing is known of the queue and there are no prices")
 

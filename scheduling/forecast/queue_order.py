@@ -79,10 +79,6 @@ class QueueOrder:
         """Return the seconds from the beginning of a request's service to its answer, element by element."""
         return self.work_s[0] + length * self.work_s[1] + tokens * self.token_s
 
-    def work_of(self, length: int, tokens: float) -> float:
-        """Return the seconds of the whole fleet that a prompt of `length` tokens and an answer of `tokens` take."""
-        return float(sum(map(mul, self.work_s, (1.0, length, tokens, tokens * (length + tokens / 2)))))
-
     def latest_s(self, seconds: float) -> float:
         """Return the upper bound of an interval around this response time.
 

@@ -49,11 +49,11 @@ LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
     # turns of tenants; figures of ended loops; off-peak hours and charges of expected work; progress of every stream
     # quotes, their signature, refused deadlines, and the page of promises
-    "webapp": 8108,  # the id that clients of /v1/messages read; times only where a policy has some
+    "webapp": 8112,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
     # progress of every stream, also in comments, and tokens left
     # quotes, promises and their book
-    "protocol": 6095,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
+    "protocol": 6097,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
     # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue; off-peak hours
@@ -69,7 +69,7 @@ LINES = {
     # lengths of rows as predicted last
     # the mean of a predicted length
     # the seconds within which any share of the answers comes
-    "scheduling": 9364,
+    "scheduling": 9360,
     "learning": 3563,  # the axes of the paper's KNN; rows that join
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
@@ -83,7 +83,7 @@ LINES = {
     # the removal of a tenant; which stop string ended an answer; charges of expected work
     # tokens left
     # promises, their book, and the work of a request
-    "models": 10_118,
+    "models": 10_125,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     # a chat shows how long its answer still takes

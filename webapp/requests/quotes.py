@@ -10,6 +10,8 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import replace
 
+from sqlalchemy.orm import Session
+
 from models.new_requests import NewRequest
 from models.planning.queue_snapshot import QueueSnapshot
 from models.planning.response_time_estimate import ExpectedWork
@@ -40,12 +42,15 @@ DIFFERS = {
 def quote_for(context: AppContext, submission: Submission, new: NewRequest, now: float) -> Quote:
     """Returns the offers of each tier that the tenant may use, for a checked request."""
     snapshot, expires_at = context.queue_snapshot.get(), round(now + context.quotes.valid_s, 3)
-    work = context.response_times.get().work(new, snapshot)
+    with context.sessions() as session:
+        token_gpu_s = tenant_limits.token_gpu_s(session, new.tenant, new.model)
+        tiers = _tiers(context, session, new.tenant)
+    work = context.response_times.get().work(new, token_gpu_s)
     told = (None,) * 4 if work is None else (work.tokens, work.gpu_s, work.low_s, work.high_s)
     tokens, gpu_s, low_s, high_s = (None if one is None else float(f"{one:.4g}") for one in told)
     offers = [
         SignedOffer(tenant=new.tenant, body=_digest(submission), tier=tier, promise=promise, expires_at=expires_at)
-        for tier in _tiers(context, new.tenant)
+        for tier in tiers
         for promise in _promises(context, replace(new, tier=tier), snapshot, work, now)
     ]
     return Quote(
@@ -134,9 +139,8 @@ def _digest(submission: Submission) -> str:
     return canonical_digest(submission.sent, DIFFERS).hex()[:32]
 
 
-def _tiers(context: AppContext, tenant: str) -> list[ServiceTier]:
-    with context.sessions() as session:
-        preferred = tenant_limits.has_preference_left(session, tenant, context.priority_requests)
+def _tiers(context: AppContext, session: Session, tenant: str) -> list[ServiceTier]:
+    preferred = tenant_limits.has_preference_left(session, tenant, context.priority_requests)
     usable = {"priority": preferred, "off_peak": bool(context.off_peak)}
     return [tier for tier in TIER_LEVELS if usable.get(tier, True)]
 

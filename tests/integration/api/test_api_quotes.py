@@ -71,6 +71,7 @@ def busy(web_settings: Settings) -> Iterator[Api]:
             id=first["id"],
         )
         api.sql("delete from requests where id = :id", id=first["id"])
+        api.sql(f"insert into usage_days values (current_date, 'acme', '{MODEL}', 100, 1000, 1000, 200)")
         context_of(api).response_times.forget()
         queue_of(api, WAITS_S)
         yield api

@@ -34,6 +34,7 @@ def on_part(table: str) -> Callable[[Connection], int]:
 TENANT_CASES = [
     Case("tenant_limits.may_prefer", on_session(tenant_limits.may_prefer, "tenant-0", 10)),
     Case("tenant_limits.check_work", on_session(tenant_limits.check_work, "tenant-0", "small", 10), 2_000),
+    Case("tenant_limits.token_gpu_s", on_session(tenant_limits.token_gpu_s, "tenant-0", "small")),
     Case("tenant_limits.has_preference_left", on_session(tenant_limits.has_preference_left, "tenant-0", 10)),
     Case("tenant_limits.change_tenant", on_session(tenant_limits.change_tenant, "tenant-0", {"weight": 2.0})),
     Case("tenant_limits.check_alone", on_session(tenant_limits.check_alone, "tenant-0", "files")),

@@ -64,11 +64,6 @@ def test_nothing_is_expected_while_nothing_waits() -> None:
     assert expected_by_order(order_of(some_requests(1, 5)), (), NOW) == {}
 
 
-def test_the_work_of_a_request_is_that_of_its_prompt_its_tokens_and_what_they_read() -> None:
-    order = QueueOrder((1.0, 10.0, 100.0, 1000.0), 0.0, 1.0)
-    assert order.work_of(3, 5.0) == 1.0 + 10.0 * 3 + 100.0 * 5 + 1000.0 * 5 * (3 + 2.5)
-
-
 def test_what_is_favoured_says_how_far_a_request_overtakes() -> None:
     waits = [wait_s(order_of(some_requests(40, 50), favour=one), 48) for one in ("goodput", "mean", "tail")]
     assert waits == sorted(waits)
