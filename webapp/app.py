@@ -24,7 +24,7 @@ from models.connections.held_pool import PoolWatch
 from models.connections.installation import Installation, read_installation
 from models.connections.session import in_connection, in_session, make_engine, make_sessions
 from models.notifications import ENDED, ERRORS, Notifications
-from models.operations.promise_book import read_book
+from models.operations.promise_book import read_book, withheld_levels
 from models.planning.live_fleet import served_adapters
 from models.planning.queue_snapshot import read_queue_snapshot
 from models.planning.response_time_estimate import RecentAnswers, read_response_times
@@ -252,6 +252,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
             in_session(sessions, partial(read_response_times, answers=RecentAnswers())), RESPONSE_TIMES_TTL_S
         ),
         promise_book=TtlCache(in_session(sessions, partial(read_book, tenant=None)), PROMISES_TTL_S),
+        withheld_levels=TtlCache(in_session(sessions, withheld_levels), PROMISES_TTL_S),
         bulk_outlook=TtlCache(
             in_session(sessions, partial(read_bulk_outlook, model=prompt_limits.model_name, alive_s=settings.lease_s)),
             RESPONSE_TIMES_TTL_S,

@@ -18,6 +18,7 @@ from models.planning.queue_snapshot import read_queue_snapshot
 from models.tables import RequestStatus, StoredRequest
 
 DAY_HOURS, WEEK_HOURS = 24, 168
+WITHHELD_HOURS = 2  # a level that was short in this hour or the one before is not promised. Not tuned
 AT_RISK = "response.promise_at_risk"
 MOST_WATCHED = 1000  # open promises that are compared with the forecast at once, those that are due first. Not tuned
 # With fewer promises a share says nothing: one of 20 that is missed is 5 points.
@@ -191,9 +192,14 @@ def read_book(session: Session, tenant: str | None) -> PromiseBook:
     )
 
 
-def last_day(session: Session) -> list[PromiseSums]:
-    """Returns the promises of all tenants in the last day by level."""
-    rows = session.execute(SUMS, {"hours": DAY_HOURS, "tenant": None})
+def withheld_levels(session: Session) -> frozenset[float]:
+    """Returns the probabilities at which nothing is promised now, because too few of the latest promises were kept."""
+    return frozenset(one.probability for one in of_levels(session, WITHHELD_HOURS) if one.short)
+
+
+def of_levels(session: Session, hours: int = DAY_HOURS) -> list[PromiseSums]:
+    """Returns the promises of all tenants by level, of this hour and those before it."""
+    rows = session.execute(SUMS, {"hours": hours, "tenant": None})
     return added((PromiseSums(**row._mapping) for row in rows), lambda one: (None, None, one.probability))
 
 

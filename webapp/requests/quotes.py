@@ -82,11 +82,14 @@ def _promises(
     tokens, within = None if work is None else round(work.tokens, 1), list[float | None]()
     if TIER_LEVELS[new.tier] >= 0:  # nobody knows when others leave capacity to background work
         within = context.response_times.get().within_s(new, snapshot, now, PROBABILITIES)
-    for within_s, probability in zip(within, PROBABILITIES, strict=False):
-        if within_s is not None:
-            rounded_s = math.ceil(within_s * 1000) / 1000
-            yield Promise(secrets.token_urlsafe(12), probability, rounded_s, price, tokens)
-    if price is not None and not any(within):
+    withheld = context.withheld_levels.get()
+    times = [
+        (level, s) for level, s in zip(PROBABILITIES, within, strict=False) if s is not None and level not in withheld
+    ]
+    for probability, within_s in times:
+        rounded_s = math.ceil(within_s * 1000) / 1000
+        yield Promise(secrets.token_urlsafe(12), probability, rounded_s, price, tokens)
+    if price is not None and not times:
         yield Promise(secrets.token_urlsafe(12), None, None, price, tokens)
 
 

@@ -158,7 +158,7 @@ class ServiceCollector(Collector):
             fleet = workers_in_use(session)
             signals = read_signals(session)
             histograms = request_histograms.read(session)
-            promised = promise_book.last_day(session)
+            promised = promise_book.of_levels(session)
         yield from _requests(now)
         yield from _scaling(signals)
         yield from _histograms(histograms)

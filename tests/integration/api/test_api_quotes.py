@@ -183,6 +183,14 @@ def test_without_known_errors_only_a_price_is_offered(unjudged: Api) -> None:
     assert read(unjudged, sold["id"])["kept"] is None
 
 
+def test_a_level_whose_promises_were_not_kept_is_not_offered(busy: Api) -> None:
+    hour = "date_trunc('hour', now())"
+    busy.sql(f"insert into promise_hours values ({hour}, 'other', 'default', 0.9, 100, 50, 0, 0, 0, 50)")
+    context_of(busy).withheld_levels.forget()
+    offers = [one for one in quoted(busy)["data"] if one["service_tier"] == "default"]
+    assert [one["probability"] for one in offers] == [0.5, 0.95]
+
+
 def test_a_service_that_knows_nothing_offers_nothing(api: Api) -> None:
     told = quoted(api)
     assert (told["data"], told["expected_tokens"], told["gpu_seconds"]) == ([], None, None)

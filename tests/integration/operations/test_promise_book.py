@@ -57,6 +57,12 @@ def day(api: Api, tier: str | None = None) -> dict[str, Any]:
     return dict(found)
 
 
+def withheld(api: Api) -> frozenset[float]:
+    """The levels at which the service promises nothing."""
+    with make_sessions(api.engine)() as session:
+        return promise_book.withheld_levels(session)
+
+
 def broken(told: dict[str, Any]) -> dict[str, int]:
     """What broke the missed promises, without what broke none."""
     return {name: told[name] for name in CAUSES if told[name]}
@@ -126,6 +132,17 @@ def test_a_level_is_short_if_chance_does_not_explain_what_was_missed(api: Api) -
     for line in ("due", "kept", "short"):
         assert f'magnus_promises_{line}{{probability="0.9"}}' in metrics
     assert 'magnus_promises_short{probability="0.9"} 1.0' in metrics
+
+
+def test_a_level_that_was_short_lately_is_not_promised(api: Api) -> None:
+    sell(api, 19, **ended(40.0))
+    settle(api)
+    assert withheld(api) == frozenset()
+    sell(api, 1, **ended(40.0))
+    settle(api)
+    assert withheld(api) == {0.9}
+    api.sql("update promise_hours set hour = hour - interval '2 hours'")
+    assert withheld(api) == frozenset()
 
 
 def test_the_worst_hour_is_the_one_with_the_most_promises_missed_beyond_those_expected(api: Api) -> None:
