@@ -9,6 +9,9 @@ from tests.e2e.whole_service import Up, running_up
 
 @pytest.fixture(scope="package")
 def up() -> Iterator[Up]:
-    """A running service, which itself restarts the processes that a test kills."""
-    with running_up() as up:
+    """A running service, which itself restarts the processes that a test kills.
+
+    Long answers go on to their limits although they repeat themselves, so that tests can cancel them.
+    """
+    with running_up(MAGNUS_PARAMETERS="loops=off") as up:
         yield up
