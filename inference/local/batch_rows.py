@@ -16,6 +16,7 @@ from inference.local.tokens.repetition import LoopStops
 from inference.local.tokens.sampling import uniform_numbers
 from inference.local.tokens.thinking_budget import ThinkingBudget, thinking_budget
 from scheduling.batch_partition import groups_by_padding
+from scheduling.request import BACKGROUND_TIERS
 
 # One more forward pass costs as much as this many padding tokens: 45 to 67 with 0.7 M to 30 M parameters, as measured.
 PASS_TOKENS = 64
@@ -233,7 +234,7 @@ def new_row(
     thinking = thinking_budget(form, sequence.sampling.thinking_token_budget, loaded.tokenizer)
     if thinking is not None:
         thinking.resume(sequence.generated_ids)
-    parked = loop_stops is not None and loop_stops.parks and sequence.tier == "flex"
+    parked = loop_stops is not None and loop_stops.parks and sequence.tier in BACKGROUND_TIERS
     if sequence.sampling.ignore_eos or sequence.format is not None or parked:
         loop_stops = None
     row = BatchRow(sequence, entry_number, loaded.max_positions, matcher, thinking, loop_stops)

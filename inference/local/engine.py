@@ -142,20 +142,20 @@ class Engine:
         recorded, began, batch = list[int](), perf_counter(), self._batch
         if not (self.loaded.repeats_passes and self.loaded.in_blocks):
             return recorded
-        self._begin(in_blocks=True)
-        for size in SIZES:
-            if perf_counter() - began >= within_s or self._kv.needed_bytes([2] * size) > self.kv_budget_bytes:
-                break
-            try:
+        try:
+            for size in SIZES:
+                self._begin(in_blocks=True)
+                if perf_counter() - began >= within_s or self._kv.needed_bytes([2] * size) > self.kv_budget_bytes:
+                    break
                 batch.join(self._new_rows([DecodingRequest(str(row), (0,), limit=2) for row in range(size)]))
                 batch.prefill(dict.fromkeys(range(size), 1))
                 batch.reserve()
                 batch.step({}, ())
-            except torch.OutOfMemoryError:  # the pass needs memory, too
-                batch.release_cache()
-                return []
-            recorded.append(size)
-            self._begin(in_blocks=True)
+                recorded.append(size)
+        except torch.OutOfMemoryError:  # the pass needs memory, too; the graphs are lost with the cache
+            batch.release_cache()
+            recorded.clear()
+        self._begin(in_blocks=True)
         batch.ended.clear()
         return recorded
 

@@ -54,12 +54,10 @@ class KnnServingTime:
         curve_s = np.maximum(self.curves.serve_many_s(sizes, lengths, generation_lengths), 1e-6)
         if self._tree is None:
             return curve_s
-        points = np.stack([sizes, lengths, generation_lengths], axis=1)
-        if self.plain:
-            nearest = self._tree.query(points / self._axes, min(NEIGHBOURS, len(self)), return_distance=False)
-            return np.asarray(self._served[nearest, 3].mean(axis=1), np.float64)
-        points = np.log1p(points)
+        points = self._points(np.stack([sizes, lengths, generation_lengths], axis=1))
         distances, nearest = self._tree.query(points, min(NEIGHBOURS, len(self)))
+        if self.plain:
+            return np.asarray(self._served[nearest, 3].mean(axis=1), np.float64)
         weights = np.exp(-((distances / BANDWIDTH) ** 2)) + 1e-12
         nearness = weights.max(axis=1)  # 1 next to a served batch, 0 far from all of them
         corrections = (self._log_ratios[nearest] * weights).sum(axis=1) / weights.sum(axis=1)
@@ -76,10 +74,14 @@ class KnnServingTime:
         if len(served):
             spread = served[:, :3].std(axis=0)
             self._axes = np.where(spread > 0, spread, 1.0)
-            self._tree = KDTree(served[:, :3] / self._axes if self.plain else np.log1p(served[:, :3]))
+            self._tree = KDTree(self._points(served[:, :3]))
             curve_s = np.maximum(curves.serve_many_s(*served[:, :3].astype(np.int64).T), 1e-6)
             self._log_ratios = np.log(np.maximum(served[:, 3], 1e-6) / curve_s)
             self._common_log_ratio = float(np.median(self._log_ratios)) * len(served) / (len(served) + PRIOR_BATCHES)
+
+    def _points(self, batches: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Return sizes, lengths and generation lengths, (batches, 3), as distances compare them."""
+        return np.asarray(batches / self._axes if self.plain else np.log1p(batches), np.float64)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the state as arrays, for storage."""

@@ -124,7 +124,7 @@ class BulkJob(Base):
     cancelling_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
     paused_at: Mapped[datetime | None]
-    service_tier: Mapped[ServiceTier] = mapped_column(Tier, server_default="flex")  # its lines' tier: flex or default
+    service_tier: Mapped[ServiceTier] = mapped_column(Tier, server_default="flex")  # of its lines, never priority
     # whether some of its unfinished requests lack its pause, end or tier; the process `chores` then changes them
     untold: Mapped[bool] = mapped_column(server_default="false")
     fed_at: Mapped[datetime] = mapped_column(server_default=NOW)  # since when its lines may be read: jobs take turns

@@ -104,7 +104,10 @@ class _Forecast(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExpectedWork:
-    """The expected tokens of an answer, and its seconds of one worker, of which nine of ten lie within the interval."""
+    """The expected tokens of an answer and its GPU-seconds, as the usage counts them.
+
+    Nine of ten answers have a length whose seconds are between `low_s` and `high_s`.
+    """
 
     tokens: float
     gpu_s: float
@@ -168,7 +171,7 @@ class ResponseTimeEstimate:
         calibration = self._calibration(forecast.third)
         return calibration.within_s("waiting", forecast.seconds, SPREAD, share, unanswered=False)
 
-    def _by_order(self, new: NewRequest, snapshot: QueueSnapshot | None, now: float) -> "_Forecast | None":
+    def _by_order(self, new: NewRequest, snapshot: QueueSnapshot | None, now: float) -> _Forecast | None:
         """Returns the forecast by the order of the queue; None without a recent order, or without recent answers."""
         application = scoped_application(new.tenant, new.application)
         tokens = self.answer_tokens(application, new.input_tokens, new.limit_tokens)
@@ -182,7 +185,7 @@ class ResponseTimeEstimate:
     def _third(self, tokens: float | None) -> int | None:
         return None if tokens is None or self.thirds is None else bisect_left(self.thirds, tokens)
 
-    def work(self, new: NewRequest, token_gpu_s: float | None) -> "ExpectedWork | None":
+    def work(self, new: NewRequest, token_gpu_s: float | None) -> ExpectedWork | None:
         """Returns the work that a request is expected to be; None without answers, whose tokens took `token_gpu_s`."""
         application = scoped_application(new.tenant, new.application)
         tokens = self.answer_tokens(application, new.input_tokens, new.limit_tokens)

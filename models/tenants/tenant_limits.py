@@ -110,16 +110,15 @@ def has_preference_left(session: Session, tenant: str, most: int) -> bool:
     return bool(session.scalar(unfinished, values) < session.scalar(quota, values))
 
 
-# The charges of the last minute by unit. A request fits once the oldest of them no longer count, up to the first whose
-# `newer` charges leave enough; a request above the limit fits once nothing counts. Predictions soon replace `assumed`
-# charges, so nobody is told to wait until these no longer count. GPU-seconds a token are those of the tenant's answers
-# since yesterday, without bulk jobs.
-# What a generated token of this tenant and model took, jobs in the background left out.
+# The GPU-seconds that a generated token of this tenant and model has taken since yesterday, without bulk jobs.
 PACE = """
     select sum(gpu_s) / nullif(sum(answer_tokens), 0) as token_gpu_s from usage_days
     where day >= (statement_timestamp() at time zone 'UTC')::date - 1 and tenant = :tenant and model = :model
         and tier <> 'batch'
 """
+# The charges of the last minute by unit. A request fits once the oldest of them no longer count, up to the first whose
+# `newer` charges leave enough; a request above the limit fits once nothing counts. Predictions soon replace `assumed`
+# charges, so nobody is told to wait until these no longer count.
 ROOM_FOR_WORK = text(f"""
     with expired as (
         delete from work_charges where tenant = :tenant and at <= statement_timestamp() - interval '1 minute'

@@ -1,6 +1,7 @@
 """Forecasts when each answer will come, by a simulation of the policy in force that starts from the present queue.
 
-The simulator runs a copy of the policy with its waiting requests, on workers that continue their present work, with
+The policy's batches run to completion; where rows join and leave, `measured_order` says what waits when. The simulator
+runs a copy of the policy with its waiting requests, on workers that continue their present work, with
 learned costs. Lengths of answers are drawn from their predictions, and requests arrive at the recent rate. The
 simulation runs in small pieces beside the planner's decisions, and ends after enough awaited answers.
 """
@@ -24,8 +25,6 @@ from scheduling.simulation.trace import SimulatedAnswer
 # takes a millisecond or two to simulate. Not tuned.
 MOST_PLAYED = 200
 MOST_ARRIVALS = 200  # the most simulated arrivals; they also bound the length of a forecast
-# Under continuous batching the simulated policy decides at multiples of this, about as often as a planner steps.
-TICK_S = 0.05
 QUICKEST = ServingCurves((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1e-3))  # the costs of an engine whose costs are unknown
 GOLDEN = (math.sqrt(5) - 1) / 2  # shifts the quantile levels of each forecast, so that the next one draws other lengths
 
@@ -84,7 +83,7 @@ class Forecast:
             [_instance(one, now) for one in work],
             _engine(work[0]),
             number,
-            TICK_S if policy.mode == "continuous" else 0.0,
+            tick_s=0.0,
         )
         self._simulation.process_events(now)
         for one in work:
@@ -111,8 +110,8 @@ class Forecast:
     def expected(self) -> dict[str, ExpectedAnswer]:
         """Return the expected answer of each awaited request; the waiting ones are in the expected order of service.
 
-        Rows of a continuous batch are included only if they ended in the forecast; `expected_of_rows` has them all.
-        The length drawn for a request only affects the others: the request itself is expected at its median length.
+        Rows that an earlier policy let join are included only if they ended in the forecast; `expected_of_rows` has
+        them all.
         """
         answers = self._simulation.answers
         expected = {
@@ -130,7 +129,7 @@ class Forecast:
         answers = self._simulation.answers
         if len(answers) >= MOST_PLAYED + MOST_ARRIVALS or self._simulation.next_at() == math.inf:
             return True
-        awaited = [*self._waiting] if self._policy.mode == "continuous" else [*self._running, *self._waiting]
+        awaited = [*self._running, *self._waiting]
         came = sum(request_id in answers for request_id in awaited)
         return came >= min(len(awaited), MOST_PLAYED)
 
@@ -160,8 +159,6 @@ class Forecast:
         starts_in_s = max(0.0, answer.started_at - self.began_at)
         service_s = answer.finished_at - self.began_at - starts_in_s
         median = drawn_length(request, 0.5, generated)
-        if self._policy.mode == "continuous":  # in other modes the answer comes when its batch ends
-            service_s *= median / max(1, self._drawn[request.id] - generated)
         seconds = starts_in_s + service_s
         upper = drawn_length(request, 0.9, generated)
         share = service_s / seconds if seconds > 0 else 1.0

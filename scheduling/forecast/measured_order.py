@@ -10,7 +10,7 @@ from scheduling.costs import Floats, Ints
 from scheduling.forecast.expectations import spread_of
 from scheduling.forecast.forecast import ExpectedAnswer
 from scheduling.forecast.forecast_inputs import WINDOW_S, RecentArrivals
-from scheduling.forecast.queue_order import LEVELS, SHORTEST_S, Coming, Group, QueueOrder
+from scheduling.forecast.queue_order import FOREVER_S, LEVELS, SHORTEST_S, Coming, Group, QueueOrder
 from scheduling.length_distributions import log_spread
 from scheduling.policies.fusion.delay_cost import (
     DelayedRequests,
@@ -28,7 +28,6 @@ from scheduling.request import PRIORITY_S, Request
 from scheduling.sharing.model_queue import WaitsBehind
 
 GROUPS = 16  # the most groups of waiting requests, and of arriving ones; not tuned
-NEVER_S = 1e9  # 31 years
 MOST_JOINING = 0.5  # prefills of several rows share their fixed time, so that they take no more than this share
 # A longer queue is represented by this many of its requests, evenly spaced by arrival: they take a millisecond or two.
 SAMPLED = 1024
@@ -119,7 +118,7 @@ def queue_order(
     each_s, step_s = every * features @ work_s, float(fleet.step_s().mean())
     arrived_s = np.array([one.arrived_at for one in requests]) - now
     dues, logs, recent_logs, delays = (
-        np.full(len(requests), NEVER_S),
+        np.full(len(requests), FOREVER_S),
         np.zeros(len(requests)),
         np.zeros(len(recent)),
         (),
@@ -163,7 +162,7 @@ def expected_by_order(order: QueueOrder, waiting: Sequence[WaitsBehind], now: fl
     requests = [one.request for one in waiting]
     features = _features(requests)
     arrived_s = np.array([one.arrived_at for one in requests]) - now
-    log_delay, due_s = np.zeros(len(requests)), np.full(len(requests), NEVER_S)
+    log_delay, due_s = np.zeros(len(requests)), np.full(len(requests), FOREVER_S)
     if order.delay_s:
         log_delay = _log_delay(order.delay_s, features[:, 1], features[:, 2])
         due_s = arrived_s + order.due_ratio * _fcfs_s(waiting, features, order.work_s, order.token_s)

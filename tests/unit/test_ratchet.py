@@ -49,7 +49,7 @@ LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
     # turns of tenants; figures of ended loops; off-peak hours and charges of expected work; progress of every stream
     # quotes, their signature, refused deadlines, and the page of promises
-    "webapp": 8117,  # the id that clients of /v1/messages read; times only where a policy has some
+    "webapp": 8119,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
     # progress of every stream, also in comments, and tokens left
     # quotes, promises and their book
@@ -69,8 +69,8 @@ LINES = {
     # lengths of rows as predicted last
     # the mean of a predicted length
     # the seconds within which any share of the answers comes
-    "scheduling": 9360,
-    "learning": 3563,  # the axes of the paper's KNN; rows that join
+    "scheduling": 9356,
+    "learning": 3565,  # the axes of the paper's KNN; rows that join
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
     # decoders saved alone; distances counted from the longest row; answers in a format are led to their end, whose
@@ -83,7 +83,7 @@ LINES = {
     # the removal of a tenant; which stop string ended an answer; charges of expected work
     # tokens left
     # promises, their book, and the work of a request
-    "models": 10_131,
+    "models": 10_133,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     # a chat shows how long its answer still takes

@@ -59,7 +59,10 @@ def _insert(context: AppContext, new: NewRequest, key: str | None, digest: bytes
         new = within_work_limits(session, new)
         if new.tier == "priority":
             new = within_quota(session, new, context.priority_requests)
-        view = new_requests.submit(session.connection(), new, idempotency_key=key, digest=digest)
+        try:
+            view = new_requests.submit(session.connection(), new, idempotency_key=key, digest=digest)
+        except new_requests.QuoteUsed as used:
+            raise QuoteUnusable(str(used), param="magnus.quote", code="quote_used") from used
         session.commit()
     return view
 

@@ -14,7 +14,7 @@ from werkzeug.exceptions import HTTPException
 from inference.engine_errors import TokenizerAway
 from models.client_requests import StillInProgress
 from models.connections.database_errors import is_unfit, why_nothing_is_stored
-from models.new_requests import IdempotencyKeyReused, QuoteUsed
+from models.new_requests import IdempotencyKeyReused
 from protocol.client_errors import (
     CLIENT_ERRORS,
     BacklogFull,
@@ -38,7 +38,6 @@ log = structlog.get_logger()
 ERROR_TABLE: dict[type[Exception], ErrorKind] = {
     **CLIENT_ERRORS,
     StillInProgress: (409, "invalid_request_error", "response_in_progress", 1),
-    QuoteUsed: (422, "invalid_request_error", "quote_used", None),
     IdempotencyKeyReused: (422, "invalid_request_error", "idempotency_key_reused", None),
     TokenizerAway: (503, "server_error", "tokenizer_unavailable", 2),
     OperationalError: (503, "server_error", "database_unavailable", 2),  # no answer, or the statement timeout

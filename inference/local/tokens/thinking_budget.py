@@ -1,8 +1,7 @@
 """Ends a row's thinking once it has taken its budget of tokens, with the mark by which the chat template ends it.
 
 A model that would end its answer while it thinks ends its thinking instead, and goes on if it would end right behind
-it. What is forced follows from the row's
-tokens alone, so that a row goes on alike wherever and however it is resumed.
+it. What is forced follows from the row's tokens alone, so that a row goes on alike wherever and however it is resumed.
 """
 
 from collections.abc import Sequence

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from scheduling.costs import linearized
 from scheduling.policy import RunningRow, Worker
-from scheduling.request import Job, Request, job_of
+from scheduling.request import BACKGROUND_TIERS, Job, Request, job_of
 from scheduling.sharing.background.background_part import others_rows, typical_row
 
 # Of the time that a small job may take beside others, this share is for iterations with others' prefills between them,
@@ -181,7 +181,7 @@ def joined_at(workers: Iterable[Worker], now: float) -> float | None:
 def background_rows(workers: Iterable[Worker]) -> list[RunningRow]:
     """Return the rows of these workers that are in the background."""
     # `background`, but in half of the time: each decision looks at all rows of the fleet.
-    return [row for worker in workers for row in worker.rows if row.request.tier == "flex"]
+    return [row for worker in workers for row in worker.rows if row.request.tier in BACKGROUND_TIERS]
 
 
 def _by_job(rows: Iterable[RunningRow]) -> dict[Job, list[RunningRow]]:

@@ -213,8 +213,7 @@ def test_an_offer_is_for_its_tenant_until_its_end_and_once(busy: Api) -> None:
     assert refusal(accepted(busy, over)) == (422, "quote_expired", "magnus.quote")
     assert busy.sql("select count(*) from requests where status = 'queued'") == [(0,)]
     assert accepted(busy, sold["id"]).status_code == 200
-    again = accepted(busy, sold["id"])
-    assert (again.status_code, again.json["error"]["code"]) == (422, "quote_used")
+    assert refusal(accepted(busy, sold["id"])) == (422, "quote_used", "magnus.quote")
     assert busy.sql("select count(*) from requests where status = 'queued'") == [(1,)]
 
 

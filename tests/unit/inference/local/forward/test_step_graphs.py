@@ -19,12 +19,17 @@ from tests.unit.inference.tiny_models import AMPLE, ANSWER, drain, known
 
 
 class Repeating:
-    """A recorder whose graphs compute again into the same memory, as those of a device do."""
+    """A recorder whose graphs compute again into the same memory, as those of a device do.
 
-    def __init__(self, forgets: bool = False) -> None:
-        self.recorded, self.repeated, self._forgets = 0, 0, forgets
+    Once it has recorded `most` graphs, the device's memory is full.
+    """
+
+    def __init__(self, forgets: bool = False, most: int = 1000) -> None:
+        self.recorded, self.repeated, self._forgets, self._most = 0, 0, forgets, most
 
     def record(self, compute):
+        if self.recorded == self._most:
+            raise torch.OutOfMemoryError
         outputs = compute()
         self.recorded += 1
 
@@ -38,8 +43,8 @@ class Repeating:
 
 
 @contextmanager
-def repeating(loaded: LoadedModel) -> Iterator[Repeating]:
-    recorder = Repeating()
+def repeating(loaded: LoadedModel, most: int = 1000) -> Iterator[Repeating]:
+    recorder = Repeating(most=most)
     loaded.decoder.kernels, loaded.decoder.graphs = TorchKernels(), StepGraphs(recorder)
     try:
         yield recorder
@@ -118,6 +123,15 @@ def test_graphs_are_recorded_as_far_as_time_and_memory_allow(llama):
         scarce.insert([llama.pool[0].sequence("0", limit=3)])
         assert drain(scarce)["0"].generated_ids == llama.pool[0].up_to(3)
     assert Engine(llama.loaded, AMPLE).record_graphs(within_s=60.0) == []
+
+
+def test_an_engine_whose_device_has_no_memory_for_its_graphs_serves_without_a_trace_of_them(llama):
+    with repeating(llama.loaded, most=3) as recorder:
+        engine = Engine(llama.loaded, AMPLE, EngineOptions(block_tokens=4))
+        assert engine.record_graphs(within_s=60.0) == []
+        recorder.recorded = 0
+        engine.insert([llama.pool[0].sequence("a")])
+        assert {name: row.generated_ids for name, row in drain(engine).items()} == {"a": llama.pool[0].answer}
 
 
 def test_numbers_of_tokens_are_rounded_up_by_a_third_at_most():

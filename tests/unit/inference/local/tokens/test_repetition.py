@@ -108,7 +108,8 @@ def test_rows_end_where_they_have_repeated_themselves_however_they_are_computed(
     assert ends(drain(engine)) == ends(found)
 
 
-def test_a_parked_row_leaves_with_its_tokens_and_goes_on_to_its_limit_as_background_work() -> None:
+@pytest.mark.parametrize("tier", ["flex", "off_peak"])
+def test_a_parked_row_leaves_with_its_tokens_and_goes_on_to_its_limit_as_background_work(tier) -> None:
     loaded, rows, unbound = looping()
     [row, *_] = [row for row in rows if expected_end(row, unbound[row.id])]
     stops = LoopStops(parks=True)
@@ -118,7 +119,7 @@ def test_a_parked_row_leaves_with_its_tokens_and_goes_on_to_its_limit_as_backgro
     length = expected_end(row, unbound[row.id])
     assert (parked.reason, parked.generated_ids) == ("parked", unbound[row.id][:length])
     assert (stops.rows, stops.saved_tokens) == (1, 0)
-    engine.insert([replace(row, generated_ids=parked.generated_ids, tier="flex")])
+    engine.insert([replace(row, generated_ids=parked.generated_ids, tier=tier)])
     assert drain(engine)[row.id].generated_ids == unbound[row.id]
     assert stops.rows == 1
 

@@ -7,6 +7,7 @@ from scheduling.sharing.background.row_shares import (
     ASKED_AGAIN_S,
     JOIN_S,
     PROGRESS_TOKENS,
+    background_rows,
     is_prefilling,
     joined_at,
     limited_beside_small_jobs,
@@ -30,6 +31,11 @@ def rows(tenant: str, count: int, generated: int = 1, before: int = 0, job: str 
 
 def names(some: list[RunningRow]) -> list[str]:
     return [row.request.id for row in some]
+
+
+def test_rows_of_both_background_tiers_are_in_the_background() -> None:
+    rows_of_tiers = [a_row(tier, tier=tier) for tier in ("flex", "default", "off_peak", "priority")]
+    assert names(background_rows([a_worker(rows=rows_of_tiers)])) == ["flex", "off_peak"]
 
 
 def test_shares_are_by_the_weights_of_tenants_and_alike_for_a_tenants_jobs() -> None:
