@@ -213,5 +213,5 @@ def test_old_promises_and_old_hours_are_deleted(api: Api) -> None:
     sell(api, 3, **ended(1.0))
     settle(api)
     with api.engine.begin() as connection:
-        assert promise_book.delete_old(connection, 3600.0, 2) == 0
+        assert promise_book.delete_old(connection, 7200.0, 2) == 0  # their hour began up to an hour before them
         assert [promise_book.delete_old(connection, 0.0, 2) for _ in range(2)] == [3, 1]
