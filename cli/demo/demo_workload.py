@@ -9,8 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, cycle, islice, zip_longest
 from pathlib import Path
+from typing import Protocol
 
-from cli.api_client import Client, Json
+from cli.api_client import Json
 from inference.toy.toy_applications import ToyRequest, toy_requests
 
 REAL_INSTRUCTIONS = Path(__file__).with_name("demo_instructions.toml")
@@ -83,8 +84,18 @@ def training_examples(
             yield {"application": toy.application, **texts}
 
 
+class Submitting(Protocol):
+    """What `send_all` calls of a client."""
+
+    def model(self) -> str:
+        """Return the name of the first model."""
+
+    def create(self, body: Json) -> Json:
+        """Submit a request in background mode."""
+
+
 def send_all(
-    client: Client, arrivals: list[DemoArrival], stopping: threading.Event, sent: Callable[[str, DemoRequest], None]
+    client: Submitting, arrivals: list[DemoArrival], stopping: threading.Event, sent: Callable[[str, DemoRequest], None]
 ) -> list[Future[None]]:
     """Submit each request at its time from a thread pool and call `sent` with its id; return when all calls ended."""
     model = client.model()
