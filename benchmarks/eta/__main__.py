@@ -234,7 +234,9 @@ def _serve(
         since, began = datetime.fromtimestamp(client.stats()["now"], UTC), time.monotonic()
         before_s = _forecasting_s(session)
         with ThreadPoolExecutor(1) as pool:
-            sending = pool.submit(send_all, Buyer(client, promises), arrivals, threading.Event(), lambda *_: None)
+            sending = pool.submit(
+                send_all, client, arrivals, threading.Event(), lambda *_: None, Buyer(client, promises).create
+            )
             while not sending.done() or session.scalar(OPEN):
                 snapshots.keep(session)
                 pause.wait(LOOK_EVERY_S)

@@ -19,12 +19,11 @@ KEPT = text("""
 
 
 class Buyer:
-    """A client that asks for a quote before every `nth` request, and accepts its promises in turn."""
+    """Asks for a quote before every `nth` request, and accepts its promises in turn; 0 stands for no request."""
 
     def __init__(self, client: Client, nth: int) -> None:
         self._client, self._nth = client, nth
         self._numbers = itertools.count(1)  # of several threads; `next` is one step of the interpreter
-        self.model = client.model
 
     def create(self, body: Json) -> Json:
         """Submit a request, with a promise if it is its turn and the promise still holds."""

@@ -9,9 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, cycle, islice, zip_longest
 from pathlib import Path
-from typing import Protocol
 
-from cli.api_client import Json
+from cli.api_client import Client, Json
 from inference.toy.toy_applications import ToyRequest, toy_requests
 
 REAL_INSTRUCTIONS = Path(__file__).with_name("demo_instructions.toml")
@@ -84,21 +83,18 @@ def training_examples(
             yield {"application": toy.application, **texts}
 
 
-class Submitting(Protocol):
-    """What `send_all` calls of a client."""
-
-    def model(self) -> str:
-        """Return the name of the first model."""
-
-    def create(self, body: Json) -> Json:
-        """Submit a request in background mode."""
-
-
 def send_all(
-    client: Submitting, arrivals: list[DemoArrival], stopping: threading.Event, sent: Callable[[str, DemoRequest], None]
+    client: Client,
+    arrivals: list[DemoArrival],
+    stopping: threading.Event,
+    sent: Callable[[str, DemoRequest], None],
+    create: Callable[[Json], Json] | None = None,
 ) -> list[Future[None]]:
-    """Submit each request at its time from a thread pool and call `sent` with its id; return when all calls ended."""
-    model = client.model()
+    """Submit each request at its time from a thread pool and call `sent` with its id; return when all calls ended.
+
+    `create` submits a body, by default `client.create`.
+    """
+    model, create = client.model(), create or client.create
     started_at = time.monotonic()
 
     def submit(request: DemoRequest) -> None:
@@ -109,7 +105,7 @@ def send_all(
             body["instructions"] = request.instruction
         if isinstance(request, RealRequest) and request.max_output_tokens is not None:
             body["max_output_tokens"] = request.max_output_tokens
-        sent(client.create(body)["id"], request)
+        sent(create(body)["id"], request)
 
     with ThreadPoolExecutor(SENDERS, thread_name_prefix="send") as pool:
         futures: list[Future[None]] = []
