@@ -1,6 +1,7 @@
 """The ETA given at submission follows the planner's forecast, recent answers, and the errors of earlier ETAs."""
 
 from dataclasses import replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -111,12 +112,14 @@ def test_the_planners_forecast_is_read_at_the_length_that_the_applications_answe
 def test_what_is_told_is_corrected_by_how_far_earlier_forecasts_were_off_and_the_interval_by_how_much_that_varies() -> (
     None
 ):
-    late = [RecentAnswer("acme/copy", 5, 10, 0.5 + number / 20, NOW, forecast_s=1.0) for number in range(41)]
-    eta = told(RecentAnswers().add(late), queue_snapshot(1, 1.0, behind(10.0)))
+    twice = [RecentAnswer("acme/copy", 5, 10, 2.0 + number / 100, NOW, forecast_s=1.0) for number in range(40)]
+    eta = told(RecentAnswers().add(twice), queue_snapshot(1, 1.0, behind(10.0)))
     assert eta is not None
     assert eta.forecast_s == 10.0
-    assert eta.eta_s == pytest.approx(15.0, rel=0.05)
-    assert (eta.low_s, eta.high_s) == (pytest.approx(5.5, abs=0.6), pytest.approx(25.0, abs=1.0))
+    assert eta.eta_s == pytest.approx(22.0, rel=0.05)
+    assert eta.low_s is not None
+    assert eta.high_s is not None
+    assert 19.8 <= eta.low_s < eta.eta_s < eta.high_s <= 24.4  # at least a tenth to each side
 
 
 def test_an_eta_is_at_most_twice_its_forecast_and_its_interval_holds_what_comes_between_no_arrivals_and_that() -> None:
@@ -129,10 +132,15 @@ def test_an_eta_is_at_most_twice_its_forecast_and_its_interval_holds_what_comes_
         due_ratio=9.0,
         lasts_s=4.0,
     )
-    eta = told(RecentAnswers().add(late), queue_snapshot(1, 1.0, order))
+    estimate, snapshot = RecentAnswers().add(late), queue_snapshot(1, 1.0, order)
+    eta = told(estimate, snapshot)
     assert eta is not None
-    assert (eta.forecast_s, eta.eta_s) == (pytest.approx(30.0), pytest.approx(60.0))
+    assert [eta.forecast_s, eta.eta_s] == pytest.approx([30.0, 60.0])
     assert eta.low_s == pytest.approx(0.8 * 10.0)
+    new = NewRequest("acme", "small", "copy", "", "x", {}, 5, 5, 100)
+    assert estimate.within_s(new, snapshot, SNAPSHOT_AT.timestamp(), (0.5, 0.9)) == pytest.approx(
+        [60.0, 150.0], rel=0.15
+    )
 
 
 @pytest.mark.parametrize(("errors", "known"), [(0, False), (FEWEST - 1, False), (FEWEST, True)])
@@ -152,7 +160,7 @@ def test_requests_that_wait_for_long_raise_the_upper_end_of_an_interval() -> Non
     warned = told(answers.add([], overdue, NOW + 10), snapshot)
     assert quickly is not None
     assert warned is not None
-    assert quickly.high_s == 2.0
+    assert (quickly.high_s or 9.0) < 2.0
     assert (warned.high_s or 0.0) > 2.5
     assert warned.low_s == quickly.low_s
     assert quickly.eta_s < warned.eta_s < 1.1 * quickly.eta_s  # a sixth of the requests has no answer yet
@@ -172,7 +180,7 @@ def test_a_snapshot_that_is_older_leaves_less_to_wait_for() -> None:
 
 
 def test_the_errors_of_short_answers_do_not_correct_long_ones() -> None:
-    errors = {0: 1.0, 1: 1.0, 2: 1.8}
+    errors = {0: 1.0, 1: 1.0, 2: 4.0}
     came = [
         RecentAnswer("acme/copy", 10 * n, 10 * n, errors[n // 30], NOW + n, 1.0, third=n // 30) for n in range(1, 90)
     ]
@@ -181,7 +189,7 @@ def test_the_errors_of_short_answers_do_not_correct_long_ones() -> None:
     assert short is not None
     assert long is not None
     assert (short.third, long.third) == (0, 2)
-    assert [short.eta_s, long.eta_s] == pytest.approx([1.0, 1.8])
+    assert [short.eta_s, long.eta_s] == pytest.approx([1.0, 4.0])
 
 
 def test_intervals_that_are_missed_become_wider() -> None:
@@ -189,7 +197,7 @@ def test_intervals_that_are_missed_become_wider() -> None:
     widths = []
     for low_s, high_s in ((0.0, 9.0), (0.0, 0.9), (4.0, 9.0)):
         answers = RecentAnswers()
-        came = [RecentAnswer("acme/copy", 5, 5, 0.4 + n / 20, NOW + n, 1.0, low_s, high_s) for n in range(100)]
+        came = [RecentAnswer("acme/copy", 5, 5, 1.0 + n / 100, NOW + n, 1.0, low_s, high_s) for n in range(100)]
         eta = told(answers.add(came, (), NOW + 100), snapshot)
         assert eta is not None
         assert eta.low_s is not None
