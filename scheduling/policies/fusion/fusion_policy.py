@@ -11,8 +11,8 @@
   (`set_rank_correlation`).
 
 No request starves. A request that is due (see `priority_key`) goes before all that are not. If a due request fits
-nowhere, one worker takes only requests that end before it fits there (`matching`), at the latest when that worker's
-rows have ended.
+nowhere, one worker takes only requests that should end before the instant at which it was to fit there (`matching`),
+and none after that until it fits, at the latest when that worker's rows have ended.
 """
 
 import math
@@ -171,8 +171,7 @@ class Fusion(Policy):
         """Let requests of the least served tenant that has a fitting one join; return whether any joined."""
         reservation = self._reservation
         # A new prediction may have moved the reserving request back in its bucket: then nothing could join the worker.
-        reserved = reservation.request
-        if reserved and not (self._queues.is_first(reserved.id) and reservation.worker_in(state.fleet)):
+        if reservation and not (self._queues.is_first(reservation.request_id) and reservation.worker_in(state.fleet)):
             reservation.release()
         counters = self._queues.counters
         tenants = self._queues.least_served(TENANTS_TRIED)
@@ -203,7 +202,7 @@ class Fusion(Policy):
         mean = self._queues.mean_remaining()
         remaining = mean * (heads.remaining / mean) ** self._prediction_weight
         key = priority_keys(heads, delay_s(fleet, state.delayed, workers, heads.prefill, remaining), load, state.now)
-        self._reservation.exclude_others(fleet, workers, buckets, key)
+        self._reservation.exclude_others(fleet, workers, buckets, key, state.now)
 
         def join(worker: int, waiting: WaitingRequest) -> bool:
             self._queues.take(waiting.request.id)
@@ -219,7 +218,7 @@ class Fusion(Policy):
         key = due_or_urgent_keys(buckets.heads(), state.load, state.now)
         first = buckets.first(buckets.bucket_keys()[int(key.argmin())])
         if first and key.min() < np.inf and not self._reservation:
-            self._reservation.reserve(state.fleet, first.request)
+            self._reservation.reserve(state.fleet, first.request, state.now)
 
 
 def largest_tokens(buckets: LengthBuckets, fleet: FleetArrays) -> float:

@@ -24,50 +24,51 @@ class WorkerReservation:
     """The reserved worker and the request that it is reserved for; false while no worker is reserved."""
 
     def __init__(self) -> None:
-        self._worker = ""
-        self.request: Request | None = None  # the request for which a worker is reserved
+        self._worker, self._request_id = "", ""
+        self._fits_at = 0.0  # when the request should fit, as it was predicted when the worker was reserved
 
     def __bool__(self) -> bool:
-        return self.request is not None
+        return bool(self._request_id)
 
-    def reserve(self, fleet: FleetArrays, request: Request) -> None:
+    @property
+    def request_id(self) -> str:
+        """Return the id of the request for which a worker is reserved; empty if no worker is reserved."""
+        return self._request_id
+
+    def reserve(self, fleet: FleetArrays, request: Request, now: float) -> None:
         """Reserve the worker on which this request will fit soonest."""
-        self._worker, self.request = fleet.workers[fits_soonest(fleet, request)].name, request
+        worker, iterations = fits_soonest(fleet, request.prefill, request.remaining_upper)
+        self._worker, self._request_id = fleet.workers[worker].name, request.id
+        self._fits_at = now + iterations * float(fleet.step_s()[worker])
 
     def release(self) -> None:
         """End the reservation."""
-        self.request = None
+        self._worker = self._request_id = ""
 
     def worker_in(self, fleet: FleetArrays) -> bool:
         """Return whether the reserved worker is in the fleet."""
         return self._worker in fleet.names
 
-    def exclude_others(self, fleet: FleetArrays, workers: Ints, buckets: LengthBuckets, key: Floats) -> None:
+    def exclude_others(
+        self, fleet: FleetArrays, workers: Ints, buckets: LengthBuckets, key: Floats, now: float
+    ) -> None:
         """Set `key`, (these workers, buckets), to infinity where requests would keep the reserved worker full.
 
-        Requests that are predicted to end before the one that it is reserved for fits may join it.
+        Requests that should end before the instant at which the one that it is reserved for was to fit may join it.
         """
-        if self.request is not None and self.worker_in(fleet):
+        if self and self.worker_in(fleet):
             worker = fleet.names.index(self._worker)
-            others = buckets.heads().remaining_upper > iterations_until_fit(fleet, self.request)[worker]
-            if (own := buckets.head_column(self.request.id)) is not None:
+            others = now + buckets.heads().remaining_upper * fleet.step_s()[worker] > self._fits_at
+            if (own := buckets.head_column(self._request_id)) is not None:
                 others[own] = False
             key[np.ix_(workers == worker, others)] = np.inf
 
 
-def fits_soonest(fleet: FleetArrays, request: Request) -> int:
-    """Return the worker on which this request fits after the fewest iterations.
+def fits_soonest(fleet: FleetArrays, prefill: float, remaining: float) -> tuple[int, float]:
+    """Return the worker on which this request fits soonest, beside the rows that are then left, and the iterations.
 
     Only workers that can hold the request alone are considered, or the largest ones if none can.
     """
-    alone = fleet.rules.held(np.full(len(fleet), float(request.prefill + request.remaining_upper)))
-    too_small = fleet.capacity < np.minimum(alone, fleet.capacity.max())
-    return int(np.argmin(np.where(too_small, np.inf, iterations_until_fit(fleet, request))))
-
-
-def iterations_until_fit(fleet: FleetArrays, request: Request) -> Floats:
-    """Return after how many iterations this request fits on each worker, beside the rows that are then left."""
-    prefill, remaining = request.prefill, request.remaining_upper
     future = fleet.future
     rows = future.remaining.shape[1]
     final_lengths = np.maximum.accumulate(future.longest + future.remaining, axis=1)
@@ -82,7 +83,11 @@ def iterations_until_fit(fleet: FleetArrays, request: Request) -> Floats:
     fits_beside &= future.remaining > -np.inf
     rows_left = np.count_nonzero(fits_beside, axis=1)  # more rows need more memory: the counts that fit come first
     padded = np.pad(future.remaining, ((0, 0), (0, 1)), constant_values=-np.inf)
-    return np.asarray(np.maximum(0.0, padded[np.arange(len(fleet)), rows_left]), np.float64)
+    iterations = np.maximum(0.0, padded[np.arange(len(fleet)), rows_left])
+    alone = rules.held(np.full(len(fleet), prefill + remaining))
+    too_small = fleet.capacity < np.minimum(alone, fleet.capacity.max())
+    worker = int(np.argmin(np.where(too_small, np.inf, iterations)))
+    return worker, float(iterations[worker])
 
 
 # KEYS_TRIED and WORKERS_TRIED bound the time of a round; smaller values give worse pairs. ROWS_PER_JOINER lets one
