@@ -69,7 +69,7 @@ LINES = {
     # lengths of rows as predicted last
     # the mean of a predicted length
     # the seconds within which any share of the answers comes; `fusion` measures its pace, and fills a reserved worker
-    "scheduling": 9393,
+    "scheduling": 9397,
     "learning": 3565,  # the axes of the paper's KNN; rows that join
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer

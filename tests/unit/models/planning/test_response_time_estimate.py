@@ -1,7 +1,6 @@
 """The ETA given at submission follows the planner's forecast, recent answers, and the errors of earlier ETAs."""
 
 from dataclasses import replace
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
