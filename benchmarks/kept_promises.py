@@ -31,8 +31,10 @@ from models.planning.response_time_estimate import (
     ResponseTimeEstimate,
     UnansweredRequest,
 )
+from scheduling.forecast.forecast import next_step_s
 from scheduling.forecast.forecast_inputs import RecentArrivals
-from scheduling.forecast.measured_order import ServingPace, queue_order
+from scheduling.forecast.measured_order import RowPace, queue_order
+from scheduling.policies.fusion.serving_pace import ServingPace
 from scheduling.policy import Assignment, Policy, Worker
 from scheduling.request import Request
 from scheduling.sharing.model_queue import ModelQueue
@@ -66,7 +68,7 @@ class WatchedPolicy:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self.queue, self.arrivals, self.pace = ModelQueue(), RecentArrivals(), ServingPace()
+        self.queue, self.arrivals, self.pace, self.row_pace = ModelQueue(), RecentArrivals(), ServingPace(), RowPace()
         self.workers: Sequence[Worker] = ()
 
     def __getattr__(self, name: str) -> Any:
@@ -105,12 +107,15 @@ class Seller:
 
     def publish(self, now: float) -> None:
         """Publish the order of the queue, as the planner does."""
+        busy = [one for one in self._policy.workers if one.rows]
+        self._policy.row_pace.looked(((one.rows, next_step_s(one, one.costs)) for one in busy), now)
         order = queue_order(
             self._policy.queue.waiting,
             self._policy.arrivals,
             self._policy.pace,
             self._policy.workers,
             now,
+            slowness=self._policy.row_pace.slowness,
             favour=self._favour,
             joins=self._policy.mode == "continuous",
         )

@@ -13,7 +13,8 @@ predicted lengths, on which every ETA depends. At submission, the median error i
 rivals: the last hour's median response time, Little's law, and QLM's estimator; the interval's width and coverage
 stand beside those of the last hour's response times and of QLM. *Found* is the share of answers that a client finds
 that comes back once, when `Retry-After` says; *polls*, how often it asks until it finds the answer, and *found after*,
-how long the answer lay there by then.
+how long the answer lay there by then. With `--promises N` every Nth request is quoted first and takes one of the
+offered promises in turn; a row for each probability says how many were sold and kept.
 
 The planner's snapshots are kept during the run and evaluated afterwards, so that the benchmark takes almost no CPU from
 the service.
@@ -34,6 +35,7 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from benchmarks.eta.bought_promises import Buyer, kept_promises
 from benchmarks.eta.judged_etas import JudgedJob, Snapshots, judge
 from benchmarks.eta.rivals import History
 from benchmarks.harness import Json, Results, json_option, print_table
@@ -63,6 +65,7 @@ COLUMNS = {
     **{name.replace("_", " "): f"{name}:.1%" for name in ("median_error", "coverage", "before_low", "before_eta")},
     **{name.replace("_", " "): f"{name}:.1%" for name in ("length_error", "planner_share", "found")},
     "polls": "polls:.2f",
+    **{"sold": "sold", "kept": "kept_share:.1%", "promised, s": "promised_s:.1f"},
     "found after, s": "found_after_s:.1f",
     "offered": "offered:.1f",
     "served": "served:.1f",
@@ -106,6 +109,7 @@ OPEN = select(StoredRequest.id).where(StoredRequest.status.in_(UNFINISHED)).limi
 )
 @click.option("--max-prompt-tokens", type=click.IntRange(1), help="Lmax of the service; its default if unset.")
 @click.option("--max-output-tokens", type=click.IntRange(1), help="Gmax of the service; its default if unset.")
+@click.option("--promises", default=0, show_default=True, help="Buy a promise for every nth request; 0: for none.")
 @json_option
 def main(
     policies: list[str],
@@ -120,6 +124,7 @@ def main(
     paced: str | None,
     max_prompt_tokens: int | None,
     max_output_tokens: int | None,
+    promises: int,
     results: Results,
 ) -> None:
     """Measure the errors and the coverage of ETAs for each policy, model and load."""
@@ -137,7 +142,7 @@ def main(
             for load in loads:
                 stretches = [(share * (saturation or full.requests_per_s), of_all) for share, of_all in shape_of(load)]
                 arrivals = shaped(workload, stretches, warm_seconds + seconds)
-                judged = _serve(service, state_dir, arrivals, warm_seconds, full.tokens_per_s)
+                judged = _serve(service, state_dir, arrivals, warm_seconds, full.tokens_per_s, promises)
                 shared = {"policy": policy, "model": model, "load": load, "saturation": round(full.requests_per_s, 3)}
                 rows += [shared | row for row in judged]
                 results.write(rows)  # after each load, so that an interrupted comparison keeps its rows
@@ -217,6 +222,7 @@ def _serve(
     arrivals: list[DemoArrival],
     warm_s: float = 0.0,
     full_tokens_per_s: float | None = None,
+    promises: int = 0,
 ) -> list[Json]:
     """Send the arrivals; returns all moments' rows of the jobs that arrived after `warm_s`."""
     snapshots, pause = Snapshots(), threading.Event()
@@ -228,7 +234,9 @@ def _serve(
         since, began = datetime.fromtimestamp(client.stats()["now"], UTC), time.monotonic()
         before_s = _forecasting_s(session)
         with ThreadPoolExecutor(1) as pool:
-            sending = pool.submit(send_all, client, arrivals, threading.Event(), lambda *_: None)
+            sending = pool.submit(
+                send_all, client, arrivals, threading.Event(), lambda *_: None, Buyer(client, promises).create
+            )
             while not sending.done() or session.scalar(OPEN):
                 snapshots.keep(session)
                 pause.wait(LOOK_EVERY_S)
@@ -236,13 +244,14 @@ def _serve(
                 submission.result()
         spent_s, took_s = _forecasting_s(session) - before_s, time.monotonic() - began
         jobs = _answered(session, since)
+        kept = kept_promises(session, since.timestamp() + warm_s)
     first, last = (extreme(job.arrived_at for job in jobs) for extreme in (min, max))
     shared: Json = {"planner_share": round(spent_s / took_s, 4)}
     if last > first + warm_s:
         shared |= flow(jobs, first + warm_s, last)
     history = History((job.served for job in jobs), full_tokens_per_s)
     judged = judge([job for job in jobs if job.arrived_at >= first + warm_s], snapshots, history)
-    return [row | shared for row in judged]
+    return [row | shared for row in [*judged, *kept]]
 
 
 def flow(jobs: Sequence[JudgedJob], since: float, until: float) -> Json:

@@ -84,10 +84,17 @@ def training_examples(
 
 
 def send_all(
-    client: Client, arrivals: list[DemoArrival], stopping: threading.Event, sent: Callable[[str, DemoRequest], None]
+    client: Client,
+    arrivals: list[DemoArrival],
+    stopping: threading.Event,
+    sent: Callable[[str, DemoRequest], None],
+    create: Callable[[Json], Json] | None = None,
 ) -> list[Future[None]]:
-    """Submit each request at its time from a thread pool and call `sent` with its id; return when all calls ended."""
-    model = client.model()
+    """Submit each request at its time from a thread pool and call `sent` with its id; return when all calls ended.
+
+    `create` submits a body, by default `client.create`.
+    """
+    model, create = client.model(), create or client.create
     started_at = time.monotonic()
 
     def submit(request: DemoRequest) -> None:
@@ -98,7 +105,7 @@ def send_all(
             body["instructions"] = request.instruction
         if isinstance(request, RealRequest) and request.max_output_tokens is not None:
             body["max_output_tokens"] = request.max_output_tokens
-        sent(client.create(body)["id"], request)
+        sent(create(body)["id"], request)
 
     with ThreadPoolExecutor(SENDERS, thread_name_prefix="send") as pool:
         futures: list[Future[None]] = []

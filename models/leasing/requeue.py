@@ -38,7 +38,7 @@ class UnfinishedBatch:
     """A batch that ended with unfinished requests; without a failure they return to the queue unchanged.
 
     `split` says that the batch ran out of memory, so that its requests come back as a group to be split in two (Magnus
-    III-C). Rows that were to join a running batch wait as before; at the second time they wait as suspects.
+    III-C).
     """
 
     batch_id: int
@@ -115,13 +115,12 @@ def requeue(connection: Connection, unfinished: Collection[UnfinishedBatch]) -> 
             with unanswered as (
                 select r.id, b.first_batch, b.error, b.split, r.suspected,
                     r.cancel_requested_at is not null as cancelled,
-                    b.first_batch is not null or b.split and made.joins as failure,
-                    b.split and (r.suspect_group is not null or made.joins and r.suspected > 0) as suspect
+                    b.first_batch is not null as failure, b.split and r.suspect_group is not null as suspect
                 from (
                     select batch_id as id, (failure->>'first_batch')::bigint as first_batch, failure->>'error' as error,
                         split from json_to_recordset(cast(:unfinished as json))
                         as given (batch_id bigint, failure json, split bool)
-                ) as b join batches made on made.id = b.id
+                ) as b
                 cross join lateral ( -- batch by batch, whatever the statistics say of how many requests are in progress
                     select * from requests where batch_id = b.id and status = 'in_progress' for update
                 ) as r

@@ -76,6 +76,11 @@ class Expectation:
         """The ends of the interval as clients are told of them: None each while they are assumed."""
         return (self.low_s, self.high_s) if self.known else (None, None)
 
+    def near(self, soonest_s: float, doubled_s: float) -> "Expectation":
+        """Return this expectation at most at `doubled_s`, with an interval from at most `soonest_s` to at least it."""
+        low_s, high_s = min(self.low_s, soonest_s), max(self.high_s, doubled_s)
+        return Expectation(min(self.seconds, doubled_s), low_s, high_s, self.known)
+
     def at_most(self, seconds: float) -> "Expectation":
         """Return this expectation with an interval that ends at most `seconds` from now, but not before the middle."""
         return Expectation(self.seconds, self.low_s, max(self.seconds, min(self.high_s, seconds)), self.known)

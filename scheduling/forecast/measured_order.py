@@ -23,45 +23,24 @@ from scheduling.policies.fusion.delay_cost import (
 )
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.priority_key import Favour
+from scheduling.policies.fusion.serving_pace import LONGEST_GAP_S, PRIOR_S, ServingPace
 from scheduling.policy import RunningRow, Worker
 from scheduling.request import PRIORITY_S, Request
 from scheduling.sharing.model_queue import WaitsBehind
 
 GROUPS = 16  # the most groups of waiting requests, and of arriving ones; not tuned
-MOST_JOINING = 0.5  # prefills of several rows share their fixed time, so that they take no more than this share
 # A longer queue is represented by this many of its requests, evenly spaced by arrival: they take a millisecond or two.
 SAMPLED = 1024
-# The pace is a moving average over these seconds in which something waited. Simulated under `baton` at 1.3 times
-# saturation, with a median response time of 68 s, ETAs erred by 7.8, 6.1 and 5.7 s with 20, 60 and 150 s.
-PACE_S = 60.0
 TOKEN_PACE_S = 20.0  # the seconds of a token are averaged over these: rows live shorter than queues; not tuned
-LONGEST_GAP_S = 5.0  # the planner was paused if its decisions are further apart; nothing is learned of such a gap
-PRIOR_S = 2.0  # the costs count as right for this many seconds of the average
 
 
-class ServingPace:
-    """The work that is assigned a second while requests wait, compared with the work that the costs promise."""
+class RowPace:
+    """The seconds in which running rows gain a token, compared with those of an iteration by the costs."""
 
     def __init__(self) -> None:
-        self._at = self._busy_s = 0.0
-        self._served = np.zeros(4)  # work features
-        self._left = 0  # the requests that waited after the last decision
-        self._waits_since: float | None = None  # since when requests have been waiting without a break
         self._generated: Mapping[str, int] = {}  # the tokens of the rows at the last look, by request
         self._looked_at = 0.0
         self._gained_s = self._promised_s = 0.0
-
-    def decided(self, assigned: Iterable[Request], left: int, now: float) -> None:
-        """Count the requests of a decision at `now`, after which `left` requests wait."""
-        if self._left and now - self._at <= LONGEST_GAP_S:
-            faded = math.exp((self._at - now) / PACE_S)
-            self._busy_s = faded * self._busy_s + now - self._at
-            self._served = faded * self._served + sum((np.array(work_features(one)) for one in assigned), np.zeros(4))
-        self._at, self._left = now, left
-        if not left:
-            self._waits_since = None
-        elif self._waits_since is None:
-            self._waits_since = now
 
     def looked(self, batches: Iterable[tuple[Sequence[RunningRow], float]], now: float) -> None:
         """Compare the tokens that rows have gained since the last look with the seconds of their batch's iteration."""
@@ -82,17 +61,6 @@ class ServingPace:
         """Return the seconds in which a row gains a token over those of an iteration: others' prefills take time."""
         return (PRIOR_S + self._gained_s) / (PRIOR_S + self._promised_s)
 
-    def lasts_s(self, now: float) -> float:
-        """Return the seconds for which arrivals are expected to go on: as long as requests have been waiting.
-
-        At least the seconds over which the rate of arrivals was measured.
-        """
-        return max(WINDOW_S, 0.0 if self._waits_since is None else now - self._waits_since)
-
-    def pace(self, work_s: Sequence[float] | Floats) -> float:
-        """Return the seconds of work that are served a second, with these seconds for each feature."""
-        return (PRIOR_S + float(self._served @ np.asarray(work_s))) / (PRIOR_S + self._busy_s)
-
 
 def queue_order(
     waiting: Collection[WaitsBehind],
@@ -101,12 +69,13 @@ def queue_order(
     workers: Sequence[Worker],
     now: float,
     *,
+    slowness: float,
     favour: Favour | None,
     joins: bool,
 ) -> QueueOrder:
     """Return the order of the waiting requests; keys count the delay if there is a `favour`, that of `fusion`.
 
-    There must be at least one worker.
+    There must be at least one worker. `slowness` is that of `RowPace`.
     """
     recent, arrivals_per_s = arrivals.recent, arrivals.rate(now)
     fleet = FleetArrays(workers)
@@ -128,12 +97,12 @@ def queue_order(
         delayed = DelayedRequests((len(waiting) + int(fleet.size.sum())) * fleet.speed_share(), edges)
         delays = tuple(delay_coefficients(fleet, delayed, np.arange(len(fleet))).mean(axis=0).tolist())
         logs, recent_logs = (_log_delay(delays, some[:, 1], some[:, 2]) for some in (features, of_recent))
-        dues = arrived_s + favour.max_fcfs_ratio * _fcfs_s(sampled, features, work_s, step_s)
+        dues = arrived_s + favour.max_fcfs_ratio * _fcfs_s(sampled, features, work_s / pace.pace(work_s), step_s)
     by_level_s = arrived_s - PRIORITY_S * np.array([one.level for one in requests])
     coming_s = arrivals_per_s / max(1, len(recent)) * of_recent @ work_s
     return QueueOrder(
         work_s=tuple(work_s.tolist()),
-        token_s=step_s / (1 - _joining_share(fleet, of_recent, arrivals_per_s)),
+        token_s=slowness * step_s,
         pace=pace.pace(work_s),
         starts_in_s=0.0 if joins else min(worker.busy_s for worker in workers),
         waiting=tuple(
@@ -151,7 +120,7 @@ def queue_order(
         delay_s=delays,
         due_ratio=favour.max_fcfs_ratio if favour else 1.0,
         overtaking=favour.overtaking if favour else 1.0,
-        lasts_s=pace.lasts_s(now),
+        lasts_s=max(WINDOW_S, pace.waited_s(now)),  # at least as long as the rate of arrivals was measured
     )
 
 
@@ -165,7 +134,8 @@ def expected_by_order(order: QueueOrder, waiting: Sequence[WaitsBehind], now: fl
     log_delay, due_s = np.zeros(len(requests)), np.full(len(requests), FOREVER_S)
     if order.delay_s:
         log_delay = _log_delay(order.delay_s, features[:, 1], features[:, 2])
-        due_s = arrived_s + order.due_ratio * _fcfs_s(waiting, features, order.work_s, order.token_s)
+        work_s = np.array(order.work_s) / order.pace
+        due_s = arrived_s + order.due_ratio * _fcfs_s(waiting, features, work_s, order.token_s)
     by_level_s = arrived_s - PRIORITY_S * np.array([one.level for one in requests])
     starts_s = order.served_at(by_level_s, log_delay, due_s)
     alone_s = order.alone_s(features[:, 1], features[:, 2])
@@ -179,22 +149,14 @@ def _spread(request: Request, service_share: float) -> float:
     return spread_of(log_spread(request.remaining, request.remaining_upper), service_share)
 
 
-def _fcfs_s(
-    waiting: Sequence[WaitsBehind], features: Floats, work_s: Sequence[float] | Floats, token_s: float
-) -> Floats:
-    """Return the response times of waiting requests with these work features under first come, first served."""
+def _fcfs_s(waiting: Sequence[WaitsBehind], features: Floats, work_s: Floats, token_s: float) -> Floats:
+    """Return the response times of waiting requests with these work features under first come, first served.
+
+    `work_s` has the seconds for a unit of each feature at the measured pace.
+    """
     cached = features[:, 3].sum() / max(1.0, features[:, 2].sum())
     ahead = np.array([(w.requests, w.prefill, w.remaining, w.remaining * cached) for _, w in waiting]).reshape(-1, 4)
-    return np.asarray(ahead @ np.asarray(work_s) + features[:, 2] * token_s, np.float64)
-
-
-def _joining_share(fleet: FleetArrays, coming: Floats, arrivals_per_s: float) -> float:
-    """Return the share of the workers' time that prefills take from running rows, at most half."""
-    if not len(coming):
-        return 0.0
-    length = coming[:, 1].mean()
-    prefill_s = fleet.p4 + fleet.p2 + (fleet.p3 + fleet.p1) * length
-    return min(MOST_JOINING, arrivals_per_s * float(prefill_s.mean()) / len(fleet))
+    return np.asarray(ahead @ work_s + features[:, 2] * token_s, np.float64)
 
 
 def _features(requests: Sequence[Request]) -> Floats:

@@ -71,7 +71,7 @@ class QueueOrder:
         if self.delay_s:
             features = (1.0, length, tokens, tokens**2 / 2, tokens * length)
             log_delay = math.log(max(SHORTEST_S, sum(map(mul, self.delay_s, features))))
-            due_s = age_s + self.due_ratio * (sum(group.work_s for group in self.waiting) + alone_s)
+            due_s = age_s + self.due_ratio * (sum(group.work_s for group in self.waiting) / self.pace + alone_s)
         keys = (np.array([one]) for one in (age_s - PRIORITY_S * level, log_delay, due_s))
         return max(0.0, float(self.served_at(*keys)[0]) - age_s) + self.alone_s(length, tokens)
 
@@ -100,7 +100,7 @@ class QueueOrder:
             # A request goes first if the logarithm of its delay makes up for its later arrival. The logarithm counts
             # by the work that waits, which grows or shrinks meanwhile.
             left_s = drain_s + comes_s * arrives_until - self.pace * until
-            scale_s = np.maximum(SHORTEST_S, (self.overtaking if self.delay_s else 0.0) * left_s)[:, None]
+            scale_s = np.maximum(SHORTEST_S, (self.overtaking if self.delay_s else 0.0) * left_s / self.pace)[:, None]
             earlier = _share_below(arrivals, arrived + scale_s * (delay - logs))
             due = _share_below(dues, until[:, None])
             came_s = np.clip(arrived + scale_s * (delay - coming_logs), 0.0, arrives_until[:, None])

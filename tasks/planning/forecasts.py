@@ -16,9 +16,10 @@ from models.planning.queue_snapshot import AnswerForecast, ModelForecast, ModelF
 from scheduling.forecast.expectations import Expectation, IntervalCalibration, OpenForecast, Stage
 from scheduling.forecast.forecast import ExpectedAnswer, Forecast, PresentWork, expected_of_rows, step_s_of
 from scheduling.forecast.forecast_inputs import RecentArrivals, copy_of
-from scheduling.forecast.measured_order import ServingPace, expected_by_order, queue_order
+from scheduling.forecast.measured_order import RowPace, expected_by_order, queue_order
 from scheduling.forecast.queue_order import QueueOrder
 from scheduling.policies.fusion.priority_key import Favour
+from scheduling.policies.fusion.serving_pace import ServingPace
 from scheduling.policy import Assignment, Policy
 from scheduling.sharing.model_queue import WaitsBehind
 
@@ -108,6 +109,7 @@ class _ModelState:
 
     arrivals: RecentArrivals = field(default_factory=RecentArrivals)
     pace: ServingPace = field(default_factory=ServingPace)
+    row_pace: RowPace = field(default_factory=RowPace)
     calibration: IntervalCalibration = field(default_factory=IntervalCalibration)
     made: dict[str, list[_Made]] = field(default_factory=dict)
     running: dict[str, ExpectedAnswer] = field(default_factory=dict)  # answers of rows that ran at the last snapshot
@@ -239,8 +241,8 @@ class Forecasts:
 def _expected_of_rows(state: _ModelState, work: Sequence[PresentWork], now: float) -> dict[str, ExpectedAnswer]:
     """Returns the expected answers of running rows at the pace at which rows have lately gained tokens."""
     busy = [one for one in work if one.worker.rows]
-    state.pace.looked(((one.worker.rows, step_s_of(one)) for one in busy), now)
-    return {name: answer for one in busy for name, answer in expected_of_rows(one, state.pace.slowness)}
+    state.row_pace.looked(((one.worker.rows, step_s_of(one)) for one in busy), now)
+    return {name: answer for one in busy for name, answer in expected_of_rows(one, state.row_pace.slowness)}
 
 
 def _order(state: _ModelState, queue: ModelQueueView, work: Sequence[PresentWork], now: float) -> QueueOrder | None:
@@ -253,6 +255,7 @@ def _order(state: _ModelState, queue: ModelQueueView, work: Sequence[PresentWork
         state.pace,
         [replace(one.worker, busy_s=max(one.loads_s, one.worker.busy_s)) for one in work],
         now,
+        slowness=state.row_pace.slowness,
         favour=queue.favour,
         joins=queue.joins,
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
 from itertools import chain
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import structlog
 from sqlalchemy import Connection
@@ -39,8 +39,9 @@ from tasks.planning.queue_description import describe_queues
 from tasks.planning.recovery import Recovery
 from tasks.planning.serving_estimates import RecentServingTimes, ServingEstimates
 
-# The pause before the next snapshot is this many times the duration of the last one, so that snapshots of a long queue
-# take at most a fortieth of the planner's time. Not tuned.
+# The pause before the next snapshot is this many times the CPU time of the last one, so that snapshots of a long queue
+# take at most a fortieth of the planner's time; their duration is many times longer where others use the CPUs, too. Not
+# tuned.
 SNAPSHOT_SPACING = 40
 # The simplest policy. It plans for the rest of a term if the policy in force fails and no single request is the cause.
 FALLBACK_POLICY = "vs"
@@ -340,7 +341,7 @@ class Planner:
         return claims
 
     def _publish_snapshot(self, workers: Mapping[str, Sequence[Worker]], now: float) -> None:
-        started = perf_counter()
+        began = thread_time()
         queues, backlog_s = describe_queues(self._policies, workers, now)
         favour = favour_of(self._policies.policy, self._rules.settings)
         views = {
@@ -373,7 +374,7 @@ class Planner:
             forecasts=self._forecasts.described(self._present_work(workers), views, now),
         )
         write_queue_snapshot(self._connection, snapshot)
-        self._snapshot_due_at = now + max(self._rules.snapshot_every_s, SNAPSHOT_SPACING * (perf_counter() - started))
+        self._snapshot_due_at = now + max(self._rules.snapshot_every_s, SNAPSHOT_SPACING * (thread_time() - began))
 
     def _model_states(self, now: float) -> dict[str, ModelState]:
         """Returns the state of each model's workers, also of models that have only requests."""

@@ -58,8 +58,8 @@ LINES = {
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
     # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue; off-peak hours
     # parked rows; half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows
-    # promises
-    "tasks": 5753,
+    # promises; joiners wait at the worker while memory is short
+    "tasks": 5778,
     "processes": 1562,  # the script that starts a child lies here: the trainer lowers its priority with it
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
@@ -68,8 +68,8 @@ LINES = {
     # queue, from which ETAs at submission follow; twins; what a decision keeps of the rows for the next one
     # lengths of rows as predicted last
     # the mean of a predicted length
-    # the seconds within which any share of the answers comes
-    "scheduling": 9356,
+    # the seconds within which any share of the answers comes; `fusion` measures its pace, and fills a reserved worker
+    "scheduling": 9397,
     "learning": 3565,  # the axes of the paper's KNN; rows that join
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
@@ -82,17 +82,17 @@ LINES = {
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer; charges of expected work
     # tokens left
-    # promises, their book, and the work of a request
-    "models": 10_133,
+    # promises, their book, and the work of a request; bounds of an ETA
+    "models": 10_151,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
-    # a chat shows how long its answer still takes
-    "cli": 6963,
+    # a chat shows how long its answer still takes; requests of a load may be sent with quotes
+    "cli": 6970,
     "migrations": 390,  # triggers of charges and of deleted requests' twins
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes; shapes of load, paced workers and QLM's estimator; promises that
-    # are sold in the simulator
-    "benchmarks": 12_701,
+    # are sold in the simulator, and live
+    "benchmarks": 12_764,
 }
 # Modules of the product that know a feature by its name: a new option of one should not touch all of them.
 FILES_THAT_NAME = {

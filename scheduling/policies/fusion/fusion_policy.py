@@ -11,8 +11,8 @@
   (`set_rank_correlation`).
 
 No request starves. A request that is due (see `priority_key`) goes before all that are not. If a due request fits
-nowhere, one worker takes no other request until it fits there (`matching`), at the latest when that worker's rows have
-ended.
+nowhere, one worker takes only requests that should end before the instant at which it was to fit there (`matching`),
+and none after that until it fits, at the latest when that worker's rows have ended.
 """
 
 import math
@@ -37,6 +37,7 @@ from scheduling.policies.fusion.priority_key import (
     priority_keys,
     serving_order,
 )
+from scheduling.policies.fusion.serving_pace import ServingPace
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker, waiting_batch
 from scheduling.rank_correlation import prediction_weight
 from scheduling.request import Request
@@ -72,6 +73,7 @@ class Fusion(Policy):
         self._join_buffer = JoinBuffer()
         self._reservation = WorkerReservation()
         self._peak_limits = PeakLimits()
+        self._pace = ServingPace()
         self._prediction_weight = 1.0
         self._fleet: FleetArrays | None = None  # the fleet of the last decision
         self._in_background = False  # whether the latest request is a background request
@@ -106,6 +108,11 @@ class Fusion(Policy):
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """Match requests with workers until no request fits; joins that are not worth their cost yet stay buffered."""
+        assignments = self._assign(workers, now)
+        self._pace.decided((one for each in assignments for one in each.requests), len(self), now)
+        return assignments
+
+    def _assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         offered = [worker for worker in workers if not worker.queued]
         self._join_buffer.wake_at = None
         if not offered or not len(self):
@@ -142,6 +149,7 @@ class Fusion(Policy):
 
     def _load(self, fleet: FleetArrays) -> FleetLoad:
         seconds = seconds_per_feature(fleet) / len(fleet)
+        seconds /= self._pace.pace(seconds)
         drain_s = float(seconds @ self._queues.backlog.total())
         return FleetLoad(drain_s, float(fleet.step_s().mean()), seconds, self._favour)
 
@@ -194,7 +202,7 @@ class Fusion(Policy):
         mean = self._queues.mean_remaining()
         remaining = mean * (heads.remaining / mean) ** self._prediction_weight
         key = priority_keys(heads, delay_s(fleet, state.delayed, workers, heads.prefill, remaining), load, state.now)
-        self._reservation.exclude_others(fleet, workers, buckets, key)
+        self._reservation.exclude_others(fleet, workers, buckets, key, state.now)
 
         def join(worker: int, waiting: WaitingRequest) -> bool:
             self._queues.take(waiting.request.id)
@@ -210,7 +218,7 @@ class Fusion(Policy):
         key = due_or_urgent_keys(buckets.heads(), state.load, state.now)
         first = buckets.first(buckets.bucket_keys()[int(key.argmin())])
         if first and key.min() < np.inf and not self._reservation:
-            self._reservation.reserve(state.fleet, first.request)
+            self._reservation.reserve(state.fleet, first.request, state.now)
 
 
 def largest_tokens(buckets: LengthBuckets, fleet: FleetArrays) -> float:

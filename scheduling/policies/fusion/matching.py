@@ -3,7 +3,8 @@
 Admission: a request may join a worker that accepts another row if all rows fit its memory at the join, and if the
 predicted peak of their memory (see `FutureMemory`) stays within the worker's limit (`peak_limits`). Matching: of the
 admitted pairs of worker and request, the pair with the smallest key joins first. Reservation: a request that is due and
-fits nowhere reserves a worker that no other request may join, so that shorter requests cannot overtake it for ever.
+fits nowhere reserves a worker that others may join only if they should end before it fits (backfilling), so that
+shorter requests cannot overtake it for ever.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from scheduling.costs import Floats, Ints
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.length_buckets import BucketHeads, LengthBuckets, WaitingRequest
+from scheduling.policies.fusion.priority_key import URGENT_OFFSET
 from scheduling.request import Request
 
 
@@ -23,6 +25,7 @@ class WorkerReservation:
 
     def __init__(self) -> None:
         self._worker, self._request_id = "", ""
+        self._fits_at = 0.0  # when the request should fit, as it was predicted when the worker was reserved
 
     def __bool__(self) -> bool:
         return bool(self._request_id)
@@ -32,10 +35,11 @@ class WorkerReservation:
         """Return the id of the request for which a worker is reserved; empty if no worker is reserved."""
         return self._request_id
 
-    def reserve(self, fleet: FleetArrays, request: Request) -> None:
+    def reserve(self, fleet: FleetArrays, request: Request, now: float) -> None:
         """Reserve the worker on which this request will fit soonest."""
-        worker = fits_soonest(fleet, request.prefill, request.remaining_upper)
+        worker, iterations = fits_soonest(fleet, request.prefill, request.remaining_upper)
         self._worker, self._request_id = fleet.workers[worker].name, request.id
+        self._fits_at = now + iterations * float(fleet.step_s()[worker])
 
     def release(self) -> None:
         """End the reservation."""
@@ -45,16 +49,23 @@ class WorkerReservation:
         """Return whether the reserved worker is in the fleet."""
         return self._worker in fleet.names
 
-    def exclude_others(self, fleet: FleetArrays, workers: Ints, buckets: LengthBuckets, key: Floats) -> None:
-        """Set `key`, (these workers, buckets), to infinity where other requests would join the reserved worker."""
+    def exclude_others(
+        self, fleet: FleetArrays, workers: Ints, buckets: LengthBuckets, key: Floats, now: float
+    ) -> None:
+        """Set `key`, (these workers, buckets), to infinity where requests would keep the reserved worker full.
+
+        Requests that should end before the instant at which the one that it is reserved for was to fit may join it.
+        """
         if self and self.worker_in(fleet):
-            column = buckets.head_column(self._request_id)
-            others = np.arange(key.shape[1]) != (-1 if column is None else column)
-            key[np.ix_(workers == fleet.names.index(self._worker), others)] = np.inf
+            worker = fleet.names.index(self._worker)
+            others = now + buckets.heads().remaining_upper * fleet.step_s()[worker] > self._fits_at
+            if (own := buckets.head_column(self._request_id)) is not None:
+                others[own] = False
+            key[np.ix_(workers == worker, others)] = np.inf
 
 
-def fits_soonest(fleet: FleetArrays, prefill: float, remaining: float) -> int:
-    """Return the worker on which this request fits after the fewest iterations, beside the rows that are then left.
+def fits_soonest(fleet: FleetArrays, prefill: float, remaining: float) -> tuple[int, float]:
+    """Return the worker on which this request fits soonest, beside the rows that are then left, and the iterations.
 
     Only workers that can hold the request alone are considered, or the largest ones if none can.
     """
@@ -75,7 +86,8 @@ def fits_soonest(fleet: FleetArrays, prefill: float, remaining: float) -> int:
     iterations = np.maximum(0.0, padded[np.arange(len(fleet)), rows_left])
     alone = rules.held(np.full(len(fleet), prefill + remaining))
     too_small = fleet.capacity < np.minimum(alone, fleet.capacity.max())
-    return int(np.argmin(np.where(too_small, np.inf, iterations)))
+    worker = int(np.argmin(np.where(too_small, np.inf, iterations)))
+    return worker, float(iterations[worker])
 
 
 # KEYS_TRIED and WORKERS_TRIED bound the time of a round; smaller values give worse pairs. ROWS_PER_JOINER lets one
@@ -83,6 +95,7 @@ def fits_soonest(fleet: FleetArrays, prefill: float, remaining: float) -> int:
 # (docs/results/control-plane.md), not tuned further.
 KEYS_TRIED = 8  # a round tries this many of each worker's smallest keys before the worker counts as full
 WORKERS_TRIED = 256  # a round tries this many workers, those with the smallest keys
+FIRST_KEY = URGENT_OFFSET / 2  # smaller keys belong to requests that are due or urgent
 ROWS_PER_JOINER = 4  # a round adds at most a quarter to a worker's rows, so that the keys stay about right
 
 Booleans = NDArray[np.bool_]
@@ -104,9 +117,10 @@ def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, k
     """Let requests join workers, the smallest key first, each by a call of `join`; return whether any joined.
 
     `key`, (these workers, buckets), belongs to the first requests; an infinite one forbids the join. A later request of
-    a bucket has that key plus the difference of their arrivals. A worker takes one joiner for every ROWS_PER_JOINER of
-    its rows, at least one, and none after a request that it does not admit. `join` returns False to end the round
-    after this join. Only KEYS_TRIED keys of each of WORKERS_TRIED workers are tried, in each case the smallest ones.
+    a bucket has that key plus the difference of their arrivals; it waits for the next round if the first is due or
+    urgent, because it need not be. A worker takes one joiner for every ROWS_PER_JOINER of its rows, at least one, and
+    none after a request that it does not admit. `join` returns False to end the round after this join. Only KEYS_TRIED
+    keys of each of WORKERS_TRIED workers are tried, in each case the smallest ones.
     """
     bucket_keys = buckets.bucket_keys()
     arrived_at = buckets.heads().arrived_at.tolist()  # a copy, because heads change with every join
@@ -134,6 +148,8 @@ def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, k
             elif join(worker, waiting):
                 any_joined = True
                 may_take[candidate] -= 1
+                if head_key < FIRST_KEY:
+                    continue
             else:
                 return True
         heappush(turns, (request_key, column))

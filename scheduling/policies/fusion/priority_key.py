@@ -5,7 +5,7 @@
 The smallest key goes first. If its scale is the time constant of the waiting time, the logarithm makes long waits
 rarest when queues are long (γ-Boost), while short requests gain most of what shortest-first would give them. The scale
 used here is the time in which the fleet would serve all waiting requests, or a multiple of it (`Favour`): in an empty
-queue nothing is overtaken.
+queue nothing is overtaken. Work counts in seconds at the measured pace (`serving_pace`).
 
 No request starves. A request is due once it has waited some times its time under first come, first served: the work
 that waited when it arrived, plus its own service alone. Due requests go first, in the order in which they became due.
@@ -52,7 +52,7 @@ DUE_OFFSET, URGENT_OFFSET = -1e12, -1e9
 
 @dataclass(frozen=True, slots=True)
 class FleetLoad:
-    """The fleet's waiting work, and the speed at which the fleet serves it."""
+    """The fleet's waiting work, and the speed at which the fleet serves it, in seconds at the measured pace."""
 
     drain_s: float  # the seconds in which the whole fleet would serve all waiting requests
     step_s: float  # the mean seconds of an iteration with the batches as they are now

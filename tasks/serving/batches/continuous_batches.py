@@ -37,15 +37,21 @@ class ContinuousBatches:
         self._reported = 0, 0  # pad and invalid tokens that are already in the figures of an ended batch
         self._seconds = DeviceSeconds()
         self._first = FirstTokens(engine)
+        self._full = False  # whether memory was short for the last joiners, and no row has left since
         self.open: list[_JoinedBatch] = []
 
     def may_join(self, job: BatchJob) -> bool:
         """Returns whether this batch may join now, without waiting for running rows to leave."""
+        if self._full:
+            return False
         staying = self._batch_of_row.keys() - set(job.preempts)
         return job.most_rows is None or len(staying) + len(job.sequences) <= job.most_rows
 
-    def admit(self, job: BatchJob) -> None:
-        """Preempts the rows that this batch names, then lets its own rows join; none joins if memory is short."""
+    def admit(self, job: BatchJob) -> bool:
+        """Preempts the rows that this batch names, then lets its own rows join.
+
+        Returns False, and lets none join, if memory is short beside the running rows: then one must leave first.
+        """
         self._return(job.preempts)
         if not self._engine.rows:
             self.step()  # collects rows that ended in their prefill; an empty engine forgets them at the next join
@@ -62,13 +68,16 @@ class ContinuousBatches:
             if rows:
                 self._engine.insert(job.sequences)
         except OutOfMemory:
-            if alone and len(rows) == 1:
+            if not alone:
+                self._full = True
+                return False
+            if len(rows) == 1:
                 (row,) = job.sequences
                 self._record(RowReturned(job.lease, row.id, row.generated_ids, True, row.logprobs))
             # a batch too large for an empty engine must be split before it is tried again
-            failure = Failure(job.lease.batch_id, OutOfMemory.__name__) if alone else None
+            failure = Failure(job.lease.batch_id, OutOfMemory.__name__)
             self._record(BatchEnded(job.lease, BatchStatus.out_of_memory, monotonic(), failure=failure))
-            return
+            return True
         at = monotonic()
         self._seconds.join({row.id: row.length for row in job.sequences}, at)
         self._first.expect(job.sequences)
@@ -77,6 +86,7 @@ class ContinuousBatches:
         self.open.append(batch)
         self._batch_of_row.update(dict.fromkeys(rows, batch))
         self._close_if_empty(batch)
+        return True
 
     def step(self) -> None:
         """Generate one token for each row; if they outgrow the memory, the row that joined last is returned."""
@@ -136,6 +146,7 @@ class ContinuousBatches:
         """Counts the tokens that the row gained here (`generated` is its total); ends its batch after the last row."""
         self._seconds.leave(request_id)  # no request is charged for the seconds under a lost lease
         self._first.take(request_id)
+        self._full = False
         batch = self._batch_of_row.pop(request_id)
         sequence = batch.rows.pop(request_id)
         gained = 0 if generated is None else generated - len(sequence.generated_ids)

@@ -110,8 +110,10 @@ class EngineThread(Thread):
             batches.step()
             self._after_step(batches)
             while (joiner := self._next_joiner(batches)) is not None:
-                batches.admit(joiner)
-                self._live_rows.collect(self._engine)
+                if batches.admit(joiner):
+                    self._live_rows.collect(self._engine)
+                else:
+                    self._put_back(joiner)
 
     def _after_step(self, batch: StaticBatch | ContinuousBatches) -> None:
         """Counts the step, then carries out what other threads asked for since the last step."""
@@ -147,6 +149,14 @@ class EngineThread(Thread):
         for request in job.unservable:
             self._record(RowFailed(job.lease, request.request_id, request.code, request.message, self.last_step_at))
         return job
+
+    def _put_back(self, job: BatchJob) -> None:
+        """Makes the job the next one again, because memory was short; gives it back if the thread stops."""
+        self._running.remove(job)
+        with self._changed:
+            self._queue.appendleft(job)
+            if self._stop_at is not None:
+                self._give_back_queued()
 
     def _remove_queued(self, request_ids: frozenset[str], now: float) -> None:
         with self._changed:

@@ -181,7 +181,7 @@ def test_a_joiner_can_send_a_running_row_back_to_the_queue_with_what_it_has(stag
     assert stage.requests("output_text")["long"] == serving.alone("abc", 1500)
 
 
-def test_joiners_that_do_not_fit_end_as_out_of_memory_and_the_running_rows_go_on(stage: Stage, make_serving):
+def test_joiners_that_never_fit_wait_for_the_running_rows_and_end_as_out_of_memory(stage: Stage, make_serving):
     serving = make_serving(kv_tokens=1500)
     stage.request("long", limit_tokens=1000)
     long = serving.assign("long", joins=True)

@@ -18,7 +18,7 @@ from models.planning.response_time_estimate import (
     UnansweredRequest,
 )
 from scheduling.forecast.expectations import FEWEST
-from scheduling.forecast.queue_order import LATEST, QueueOrder
+from scheduling.forecast.queue_order import LATEST, Coming, Group, QueueOrder
 
 NOW = 1e9
 COPIES = [
@@ -119,6 +119,27 @@ def test_what_is_told_is_corrected_by_how_far_earlier_forecasts_were_off_and_the
     assert eta.low_s is not None
     assert eta.high_s is not None
     assert 19.8 <= eta.low_s < eta.eta_s < eta.high_s <= 24.4  # at least a tenth to each side
+
+
+def test_an_eta_is_at_most_twice_its_forecast_and_its_interval_holds_what_comes_between_no_arrivals_and_that() -> None:
+    late = [RecentAnswer("acme/copy", 5, 10, 5.0, NOW, forecast_s=1.0)] * 40
+    order = replace(
+        behind(0.0),
+        waiting=(Group(-9.0, 10.0, (-1.0,) * 5, (1e9,) * 5),),  # 10 s of shorter requests wait, and 5 s a second come
+        coming=(Coming(-9.0, 5.0),),
+        delay_s=(1.0, 0.0, 0.0, 0.0, 0.0),
+        due_ratio=9.0,
+        lasts_s=4.0,
+    )
+    estimate, snapshot = RecentAnswers().add(late), queue_snapshot(1, 1.0, order)
+    eta = told(estimate, snapshot)
+    assert eta is not None
+    assert [eta.forecast_s, eta.eta_s] == pytest.approx([30.0, 60.0])
+    assert eta.low_s == pytest.approx(0.8 * 10.0)
+    new = NewRequest("acme", "small", "copy", "", "x", {}, 5, 5, 100)
+    assert estimate.within_s(new, snapshot, SNAPSHOT_AT.timestamp(), (0.5, 0.9)) == pytest.approx(
+        [60.0, 150.0], rel=0.15
+    )
 
 
 @pytest.mark.parametrize(("errors", "known"), [(0, False), (FEWEST - 1, False), (FEWEST, True)])

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from scheduling.costs import ServingCurves
-from scheduling.forecast.forecast_inputs import WINDOW_S, RecentArrivals
-from scheduling.forecast.measured_order import GROUPS, SAMPLED, ServingPace, expected_by_order, queue_order
+from scheduling.forecast.forecast_inputs import RecentArrivals
+from scheduling.forecast.measured_order import GROUPS, SAMPLED, RowPace, expected_by_order, queue_order
 from scheduling.forecast.queue_order import LATEST, ROUNDS, Coming, Group, QueueOrder
 from scheduling.policies.fusion.priority_key import FAVOURS
+from scheduling.policies.fusion.serving_pace import ServingPace
 from scheduling.request import PRIORITY_S, Request
 from scheduling.sharing.background.deadlines import Work
 from scheduling.sharing.model_queue import WaitsBehind
@@ -38,7 +39,14 @@ def order_of(
     much = Work(requests=1000, prefill=10_000, remaining=50_000)  # so that nothing that waits is due soon
     behind = [WaitsBehind(one, much) for one in waiting]
     return queue_order(
-        behind, arrivals, ServingPace(), [worker], NOW, favour=FAVOURS[favour] if favour else None, joins=joins
+        behind,
+        arrivals,
+        ServingPace(),
+        [worker],
+        NOW,
+        slowness=1.0,
+        favour=FAVOURS[favour] if favour else None,
+        joins=joins,
     )
 
 
@@ -93,12 +101,6 @@ def test_arrivals_are_expected_to_last_as_long_as_requests_have_been_waiting() -
         (0.0, 0.0, 0.1, 0.0), 0.0, 1.0, waiting=waiting, coming=(Coming(0.0, 5.0),), delay_s=BY_TOKENS, due_ratio=2.0
     )
     assert replace(endless, lasts_s=4.0).response_s(1, 100) == pytest.approx(10.0 + 5 * 4.0)
-    pace = ServingPace()
-    pace.decided([], 3, NOW)
-    pace.decided([], 3, NOW + 100)
-    assert pace.lasts_s(NOW + 100) == 100.0
-    pace.decided([], 0, NOW + 101)
-    assert pace.lasts_s(NOW + 102) == WINDOW_S  # nothing waited: as long as the rate was measured
 
 
 def test_a_waiting_request_is_expected_by_its_own_arrival_and_length() -> None:
@@ -114,7 +116,7 @@ def test_a_waiting_request_is_expected_by_its_own_arrival_and_length() -> None:
 
 
 def test_rows_are_as_slow_as_they_have_lately_been() -> None:
-    pace = ServingPace()
+    pace = RowPace()
     assert pace.slowness == 1.0
     for look in range(200):  # an iteration takes 0.1 s, and a row gains a token in 0.2 s
         pace.looked([([a_row("r", generated=10 + 5 * look, predicted=2000, limit=4000)], 0.1)], NOW + look)
@@ -167,17 +169,3 @@ def test_an_interval_ends_within_a_few_times_what_waits() -> None:
     order = order_of(some_requests(40, 50))
     assert order.latest_s(1.0) == pytest.approx(LATEST * 20.0)
     assert order.latest_s(50.0) == LATEST * 50.0
-
-
-def test_the_pace_is_learned_while_requests_wait_and_not_while_none_does() -> None:
-    pace, work_s = ServingPace(), order_of([]).work_s
-    for step in range(4000):
-        pace.decided(some_requests(1, 50) if step % 4 == 0 else [], 9, NOW + step / 4)  # half a second's work a second
-    assert pace.pace(work_s) == pytest.approx(0.5, rel=0.05)
-    idle = ServingPace()
-    for step in range(400):
-        idle.decided([], 0, NOW + step)
-    assert idle.pace(work_s) == 1.0
-    idle.decided([], 1, NOW + 400)
-    idle.decided([], 1, NOW + 4000)  # planning was paused
-    assert idle.pace(work_s) == 1.0

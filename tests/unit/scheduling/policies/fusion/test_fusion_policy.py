@@ -160,10 +160,10 @@ def test_a_worker_is_reserved_for_a_request_that_is_due_and_fits_nowhere() -> No
     policy.add(a_request("s0", at=5.9), 5.9)
     assert ids(policy.assign([worker], 5.9)) == {"w": [["s0"]]}
     assert policy.assign([worker], 6.0) == []  # due: 30 iterations of 0.1 s, twice
-    policy.add(a_request("s1", at=6.1), 6.1)
+    policy.add(a_request("s1", at=6.1, predicted=30), 6.1)
     assert policy.assign([worker], 6.1) == []
     assert ids(policy.assign([worker, a_full_worker("v")], 6.2)) == {"v": [["s1"]]}  # elsewhere it may
-    policy.add(a_request("s2", at=6.3, tenant="other"), 6.3)
+    policy.add(a_request("s2", at=6.3, predicted=30, tenant="other"), 6.3)
     assert policy.assign([worker], 6.3) == []
     assert ids(policy.assign([a_worker(tokens=200)], 8.0)) == {"w": [["big"]]}
     assert ids(policy.assign([worker], 8.0)) == {"w": [["s2"]]}

@@ -21,6 +21,7 @@ from scheduling.policies.fusion.matching import (
     fits_to_the_end,
     join_best_pairs,
 )
+from scheduling.policies.fusion.priority_key import DUE_OFFSET
 from scheduling.policy import RunningRow, Worker
 from tests.unit.scheduling.scheduling_builders import (
     FLAT,
@@ -45,36 +46,48 @@ def test_only_the_request_that_it_is_reserved_for_may_join_a_reserved_worker() -
     fleet, reservation, buckets = FleetArrays([a_worker("a"), a_worker("b")]), WorkerReservation(), LengthBuckets()
     for name, length in (("small", 5), ("big", 100)):
         buckets.add(WaitingRequest(a_request(name, length=length)))
-    reservation.reserve(fleet, a_request("big", length=100))
+    reservation.reserve(fleet, a_request("big", length=100), 0.0)
     assert (bool(reservation), reservation.request_id) == (True, "big")
     key = np.zeros((2, 2))
-    reservation.exclude_others(fleet, np.array([0, 1]), buckets, key)
+    reservation.exclude_others(fleet, np.array([0, 1]), buckets, key, 0.0)
     assert key.tolist() == [[np.inf, 0.0], [0.0, 0.0]]
     key = np.zeros((1, 2))
-    reservation.exclude_others(fleet, np.array([1]), buckets, key)
+    reservation.exclude_others(fleet, np.array([1]), buckets, key, 0.0)
     assert key.tolist() == [[0.0, 0.0]]
+
+
+def test_a_reserved_worker_takes_requests_that_end_before_the_reserving_one_fits() -> None:
+    fleet = FleetArrays([running(900, (100, 300), (100, 30))])  # "big" fits beside the longer row, after 30 iterations
+    reservation, buckets, key = WorkerReservation(), LengthBuckets(), np.zeros((1, 3))
+    for name, length, predicted in (("big", 100, 100), ("sooner", 5, 30), ("later", 5, 60)):
+        buckets.add(WaitingRequest(a_request(name, length=length, predicted=predicted)))
+    reservation.reserve(fleet, a_request("big", length=100, predicted=100), 0.0)
+    reservation.exclude_others(fleet, np.array([0]), buckets, key, 0.0)
+    assert key.tolist() == [[0.0, 0.0, np.inf]]
+    reservation.exclude_others(fleet, np.array([0]), buckets, key, 0.1)  # it would end an iteration later
+    assert key.tolist() == [[0.0, np.inf, np.inf]]
 
 
 def test_no_request_may_join_a_worker_reserved_for_a_request_that_is_not_the_first_of_its_bucket() -> None:
     fleet, reservation, buckets = FleetArrays([a_worker("a")]), WorkerReservation(), LengthBuckets()
     for name, at in (("first", 0.0), ("second", 1.0)):
         buckets.add(WaitingRequest(a_request(name, at=at)))
-    reservation.reserve(fleet, a_request("second", at=1.0))
+    reservation.reserve(fleet, a_request("second", at=1.0), 0.0)
     key = np.zeros((1, 1))
-    reservation.exclude_others(fleet, np.array([0]), buckets, key)
+    reservation.exclude_others(fleet, np.array([0]), buckets, key, 0.0)
     assert key.tolist() == [[np.inf]]
 
 
 def test_without_a_reservation_or_its_worker_no_request_is_excluded() -> None:
     fleet, reservation, key = FleetArrays([a_worker("a")]), WorkerReservation(), np.zeros((1, 1))
-    reservation.exclude_others(fleet, np.array([0]), LengthBuckets(), key)
-    reservation.reserve(fleet, a_request())
+    reservation.exclude_others(fleet, np.array([0]), LengthBuckets(), key, 0.0)
+    reservation.reserve(fleet, a_request(), 0.0)
     elsewhere = FleetArrays([a_worker("b")])
     assert (reservation.worker_in(fleet), reservation.worker_in(elsewhere)) == (True, False)
-    reservation.exclude_others(elsewhere, np.array([0]), LengthBuckets(), key)
+    reservation.exclude_others(elsewhere, np.array([0]), LengthBuckets(), key, 0.0)
     reservation.release()
     assert not reservation
-    reservation.exclude_others(fleet, np.array([0]), LengthBuckets(), key)
+    reservation.exclude_others(fleet, np.array([0]), LengthBuckets(), key, 0.0)
     assert key.tolist() == [[0.0]]
 
 
@@ -82,18 +95,19 @@ def test_a_large_request_fits_soonest_where_what_is_left_ends_first() -> None:
     slow = running(1000, (100, 500), (100, 400))
     quick = running(1001, (100, 300), (100, 30), (100, 20))
     # beside the row that is left with 300 to come, 2 · 400 fit after 30 iterations
-    assert fits_soonest(FleetArrays([slow, quick]), 300.0, 100.0) == 1
-    assert fits_soonest(FleetArrays([slow, running(1001)]), 300.0, 100.0) == 1  # nothing runs there
-    assert fits_soonest(FleetArrays([running(500), quick]), 900.0, 100.0) == 1  # where nothing runs it would never fit
+    assert fits_soonest(FleetArrays([slow, quick]), 300.0, 100.0)[0] == 1
+    assert fits_soonest(FleetArrays([slow, running(1001)]), 300.0, 100.0)[0] == 1  # nothing runs there
+    too_small = running(500)  # nothing runs there, but it would never fit
+    assert fits_soonest(FleetArrays([too_small, quick]), 900.0, 100.0)[0] == 1
 
 
 def test_in_paged_memory_it_fits_once_the_rows_left_leave_its_own_tokens() -> None:
     rows = [a_row("short", length=100, generated=0, predicted=30), a_row("long", length=100, generated=0, predicted=90)]
     # beside both at most 130 + 130 + 60, so 330 hold it at once; 260 hold it beside the long one, after 30 iterations
     at_once, later = a_paged_worker(330, rows, name="at once"), a_paged_worker(260, rows, name="later")
-    assert fits_soonest(FleetArrays([later, at_once]), 50.0, 10.0) == 1
+    assert fits_soonest(FleetArrays([later, at_once]), 50.0, 10.0)[0] == 1
     full = a_paged_worker(330, rows, max_rows=2, name="full")
-    assert fits_soonest(FleetArrays([full, at_once]), 50.0, 10.0) == 1
+    assert fits_soonest(FleetArrays([full, at_once]), 50.0, 10.0)[0] == 1
 
 
 LENGTHS = st.tuples(st.integers(1, 60), st.integers(1, 60))
@@ -138,6 +152,15 @@ def test_a_request_goes_to_the_worker_where_its_key_is_least_and_each_empty_work
     assert matched(fleet_of([], []), buckets_of(THREE), key) == [(0, "00"), (1, "02")]
     key = np.array([[1.0, 9.0, 9.0], [9.0, 5.0, 9.0], [9.0, 4.0, 3.0]])
     assert matched(fleet_of([], [], []), buckets_of(THREE), key) == [(0, "00"), (2, "02"), (1, "01")]
+
+
+def test_a_request_that_is_due_takes_no_later_one_of_its_bucket_along() -> None:
+    buckets = LengthBuckets()
+    for name, at, predicted in (("due", 0.0, 100), ("same length", 1.0, 100), ("short", 1.0, 10)):
+        buckets.add(WaitingRequest(a_request(name, at=at, predicted=predicted)))
+    key = np.where([one.request.id == "due" for one in buckets.first_of_each(1)], DUE_OFFSET, 5.0)[None, :]
+    fleet = fleet_of([10] * 8)  # it takes two joiners in a round
+    assert matched(fleet, buckets, key) == [(0, "due"), (0, "short")]
 
 
 def test_a_worker_tries_its_smallest_keys_only() -> None:

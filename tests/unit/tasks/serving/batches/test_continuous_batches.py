@@ -1,6 +1,7 @@
 from typing import Any
 
 from models.leasing.batch_results import BatchEnded, RowReturned
+from models.tables import BatchStatus
 from tasks.serving.batches.continuous_batches import ContinuousBatches
 from tasks.serving.results.engine_events import EngineEvent, RowEnded
 from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, out_of_memory, row
@@ -46,6 +47,20 @@ def test_when_rows_outgrow_the_memory_the_one_that_joined_last_goes_back():
     assert [(event.request_id, len(event.generated_ids)) for event in setting.of(RowReturned)] == [("second", 1)]
     setting.drain()
     assert [event.ended.id for event in setting.of(RowEnded)] == ["first"]
+
+
+def test_joiners_wait_while_memory_is_short_until_a_row_has_left():
+    setting, joiners = Setting(most_rows=2), job(2, row("c", 2), row("d", 2), joins=True)
+    setting.batches.admit(job(1, row("a", 2), row("b", 4), joins=True))
+    assert not setting.batches.admit(joiners)
+    assert not setting.batches.may_join(joiners)
+    while not setting.of(RowEnded):
+        setting.batches.step()
+    assert setting.batches.may_join(joiners)
+    assert not setting.batches.admit(joiners)  # one row has left, and both need to
+    setting.drain()
+    assert setting.batches.admit(joiners)
+    assert [event.status for event in setting.of(BatchEnded)] == [BatchStatus.finished]
 
 
 def test_the_last_row_that_outgrows_the_memory_goes_back_with_its_tokens_for_a_larger_worker():

@@ -68,6 +68,17 @@ def test_rows_sent_ahead_join_one_by_one_as_rows_leave():
     assert {status for _, status in setting.ended()} == {BatchStatus.finished}
 
 
+def test_a_batch_for_which_memory_is_short_joins_once_rows_have_left():
+    setting = Setting(batches=2)
+    setting.engine = TinyEngine(most_rows=2)
+    setting.thread = EngineThread(lambda: setting.engine, setting.record, LiveRows(setting.steps.append))
+    setting.thread.submit(job(1, row("a", limit=3), row("b", limit=5), joins=True))
+    setting.thread.submit(job(2, row("c", limit=2), row("d", limit=2), joins=True))
+    setting.thread.run()
+    assert [event.ended.id for event in setting.events if isinstance(event, RowEnded)] == ["a", "b", "c", "d"]
+    assert setting.ended() == [(1, BatchStatus.finished), (2, BatchStatus.finished)]
+
+
 def test_a_prefill_that_goes_on_is_no_stall_and_one_that_hangs_is():
     setting = Setting(batches=1)
     assert setting.thread.silent_s() == 0  # nothing is served

@@ -1,0 +1,42 @@
+"""The pace at which work is served, as it is measured while requests wait."""
+
+import numpy as np
+import pytest
+
+from scheduling.policies.fusion.serving_pace import ServingPace
+from tests.unit.scheduling.scheduling_builders import a_request
+
+WORK_S = np.array([0.0, 0.0, 0.01, 0.0])  # 10 ms a token to generate
+
+
+def of_half_a_second_a_second() -> ServingPace:
+    pace = ServingPace()
+    for step in range(4000):
+        pace.decided([a_request(predicted=50)] if step % 4 == 0 else [], 9, step / 4)
+    return pace
+
+
+def test_the_pace_is_learned_while_requests_wait_and_not_while_none_does() -> None:
+    assert of_half_a_second_a_second().pace(WORK_S) == pytest.approx(0.5, rel=0.05)
+    idle = ServingPace()
+    for step in range(400):
+        idle.decided([], 0, step)
+    assert idle.pace(WORK_S) == 1.0
+    idle.decided([], 1, 400)
+    idle.decided([], 1, 4000)  # planning was paused
+    assert idle.pace(WORK_S) == 1.0
+
+
+def test_seconds_at_the_measured_pace_stay_the_same_if_learned_costs_jump() -> None:
+    pace = of_half_a_second_a_second()
+    jumped = WORK_S / 4
+    assert (jumped / pace.pace(jumped))[2] == pytest.approx(0.02, rel=0.25)  # and not a quarter
+
+
+def test_it_is_known_for_how_long_requests_have_been_waiting() -> None:
+    pace = ServingPace()
+    pace.decided([], 3, 10.0)
+    pace.decided([], 3, 110.0)
+    assert pace.waited_s(110.0) == 100.0
+    pace.decided([], 0, 111.0)
+    assert pace.waited_s(112.0) == 0.0
