@@ -29,6 +29,7 @@ from models.planning.live_fleet import served_adapters
 from models.planning.queue_snapshot import read_queue_snapshot
 from models.planning.response_time_estimate import RecentAnswers, read_response_times
 from models.tenants import api_keys, tenant_limits
+from models.tenants.budgets import tier_prices
 from models.tenants.tenant_limits import TenantBacklog
 from processes import json_logs
 from processes.listening import Channel
@@ -263,7 +264,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         rate_limit=RateLimit(settings.rate_limit, in_connection(engine, tenant_limits.count_requests)),
         backlog_limit=backlog_limit,
         quotes=QuoteTerms(
-            formats.prices_in(settings.prices) if settings.prices else {},
+            tier_prices(formats.prices_in(settings.prices) if settings.prices else {}),
             settings.quote_s,
             settings.min_deadline_chance,
             settings.public_promises,

@@ -43,6 +43,7 @@ class NewBulkJob:
     service_tier: ServiceTier = "flex"
     left_work: Mapping[str, int] | None = None
     forecast_s: float | None = None
+    budget: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ def create_job(session: Session, new: NewBulkJob, most_unended: int) -> BulkJob:
             output_expires_s=new.output_expires_s,
             left_work=None if new.left_work is None else dict(new.left_work),
             forecast_s=new.forecast_s,
+            budget=None if new.budget is None else dict(new.budget),
             expires_at=func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, new.window_s),
         )
         .returning(BulkJob)
@@ -176,9 +178,10 @@ def change_job(
     window: str | None = None,
     window_s: float | None = None,
     tier: ServiceTier | None = None,
+    budget: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Gives a job another window, counted from its creation, or another tier; False also if that window is over."""
-    values: dict[str, Any] = {} if tier is None else {"service_tier": tier}
+    """Gives a job another window, counted from its creation, tier or budget; False also if that window is over."""
+    values: dict[str, Any] = {name: one for name, one in (("service_tier", tier), ("budget", budget)) if one}
     if window_s is None:
         return _change(session, tenant, job_id, untold=True, **values)
     end = BulkJob.created_at + func.make_interval(0, 0, 0, 0, 0, 0, window_s)

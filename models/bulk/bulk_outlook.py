@@ -13,7 +13,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from models.bulk.bulk_tables import POOLING_ENDPOINTS, UNENDED, BulkJob, BulkStatus
+from models.bulk.bulk_tables import POOLING_ENDPOINTS, UNENDED, WITHIN_BUDGET, BulkJob, BulkStatus
 from models.connections.sql import text
 from models.planning.live_fleet import costed_workers, live_workers
 from scheduling.forecast.bulk_forecast import work_before_end
@@ -34,6 +34,7 @@ UNENDED_WORK = text(f"""
     ) as model
     from bulk_jobs
     where {UNENDED} and status <> 'cancelling' and left_work is not null and paused_at is null
+        and {WITHIN_BUDGET}
 """)  # noqa: S608  # a constant
 # An expired job took at least its window. Expired jobs that were paused are left out: no forecast foresees a pause.
 ENDED_JOBS = text("""
@@ -109,7 +110,9 @@ class BulkOutlook:
 
     def of_job(self, job: BulkJob) -> JobOutlook | None:
         """Returns the outlook for a stored job; None if the job has ended or is paused, or its work is unknown."""
-        if job.status not in (BulkStatus.validating, BulkStatus.in_progress) or job.paused_at or not job.left_work:
+        if job.status not in (BulkStatus.validating, BulkStatus.in_progress) or not job.left_work:
+            return None
+        if job.paused_at or job.budget_spent:
             return None
         work = Work(**job.left_work)
         forecast_s = None if job.endpoint in POOLING_ENDPOINTS else self.forecast_s(job.tenant, job.id, work)

@@ -43,6 +43,15 @@ class OutputExpiry(Body):
     seconds: int = Field(ge=EXPIRES_AFTER_S[0], le=EXPIRES_AFTER_S[-1])
 
 
+class AskedBudget(Body):
+    """What the lines of a batch may use, after which those that wait pause until it is raised."""
+
+    amount: float = Field(gt=0, allow_inf_nan=False)
+    unit: Literal["gpu_s", "price"] = Field(
+        default="gpu_s", description="GPU-seconds, as usage counts them, or the operator's currency (MAGNUS_PRICES)"
+    )
+
+
 class BatchExtras(Body):
     """Fields that OpenAI's API lacks."""
 
@@ -50,6 +59,7 @@ class BatchExtras(Body):
     service_tier: Literal["flex", "off_peak"] = Field(
         default="flex", description="off_peak: its lines are served in the service's off-peak hours alone"
     )
+    budget: AskedBudget | None = Field(default=None, description="After its use the batch's waiting lines pause")
 
 
 class CreateBatch(Body):
@@ -76,6 +86,7 @@ class ChangeBatch(Body):
         description="flex: its lines get the capacity that others leave, off_peak: in off-peak hours alone; "
         "default: as other requests",
     )
+    budget: AskedBudget | None = Field(default=None, description="In place of its former one, from then on")
 
 
 class FileListQuery(PageQuery):
@@ -145,10 +156,29 @@ class BatchRequestCounts(ApiObject):
     failed: int
 
 
+class BatchBudget(ApiObject):
+    """The budget of a batch, and what it has used of it."""
+
+    amount: float
+    unit: Literal["gpu_s", "price"]
+    used: float = Field(description="By the answers that had come ten seconds ago, in the budget's unit")
+
+
 class BatchMagnus(ApiObject):
     """Fields of a batch that OpenAI's Batch lacks."""
 
-    paused_at: int | None = Field(default=None, description="Since when none of its waiting lines is served")
+    paused_at: int | None = Field(default=None, description="Since when its client has paused its waiting lines")
+    paused_for: Literal["client", "budget", "tenant_budget"] | None = Field(
+        default=None, description="Why its waiting lines pause: its client's call, its budget, or that of its tenant"
+    )
+    budget: BatchBudget | None = Field(default=None, description="null: it has none")
+    budget_lines: int | None = Field(
+        default=None,
+        description="Lines that should be answered before it pauses for its budget or its tenant's; "
+        "null: all, or unknown",
+    )
+    gpu_s: float = Field(default=0.0, description="Workers' seconds that its lines had taken ten seconds ago")
+    price: float | None = Field(default=None, description="Of gpu_s, in its tier; null without MAGNUS_PRICES")
     parent_id: str | None = Field(default=None, description="The batch whose failed lines it retries")
     service_tier: str = Field(
         default="flex", description="Of its lines: flex, off_peak, or default once it was changed"

@@ -2,10 +2,11 @@
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 from apiflask import APIBlueprint
 from flask import Response, request
@@ -15,6 +16,7 @@ from models.bulk import bulk_jobs, stored_files
 from models.bulk.bulk_jobs import CHANGEABLE, MOST_UNENDED, FileDeleted, NewBulkJob, TooManyJobs
 from models.bulk.bulk_tables import POOLING_ENDPOINTS, BulkJob, BulkStatus, FilePurpose, StoredFile
 from protocol.bulk.bulk_schemas import (
+    AskedBudget,
     Batch,
     BatchList,
     BatchListQuery,
@@ -30,6 +32,7 @@ from protocol.bulk.result_lines import EndingJob, result_lines, results
 from protocol.bulk.result_tables import csv_pieces, parquet_pieces, table_rows
 from protocol.client_errors import BacklogFull, InvalidRequest, NotFound
 from protocol.requests.submission import canonical_digest, checked_key
+from webapp.bulk.batch_budgets import stored_budget, with_pauses, with_usage
 from webapp.bulk.batch_promises import (
     CheckedLines,
     check_some_lines,
@@ -77,7 +80,8 @@ def create_batch(json_data: CreateBatch) -> Batch:
     generates = json_data.endpoint not in POOLING_ENDPOINTS
     forecast_s = outlook.forecast_s(tenant, "", sampled.work) if generates else None
     if json_data.magnus.dry_run:
-        return tried(json_data, file, sampled, promise_of_sample(sampled, window, outlook, forecast_s))
+        magnus = promise_of_sample(sampled, window, outlook, forecast_s)
+        return tried(json_data, file, sampled, with_pauses(context, magnus, tenant, file.lines, json_data.magnus))
     new = NewBulkJob(
         tenant=tenant,
         endpoint=json_data.endpoint,
@@ -91,6 +95,7 @@ def create_batch(json_data: CreateBatch) -> Batch:
         output_expires_s=None if json_data.output_expires_after is None else json_data.output_expires_after.seconds,
         left_work=asdict(sampled.work) if sampled.work.requests else None,
         forecast_s=forecast_s,
+        budget=_budget(json_data.magnus.budget, json_data.magnus.service_tier),
     )
     return _created(new)
 
@@ -147,13 +152,17 @@ def resume_batch(id: str) -> Batch:
 @api.output(Batch)
 @api.doc(summary="Change a batch", security="ApiKey", responses=[400, 401, 403, 404, 429, 503])
 def change_batch(id: str, json_data: ChangeBatch) -> Batch:
-    """Gives it another completion window or service tier, which its waiting lines follow within seconds."""
-    window, tier = json_data.completion_window, json_data.service_tier
+    """Gives it another completion window, service tier or budget, which its waiting lines follow within seconds."""
+    window, tier, asked = json_data.completion_window, json_data.service_tier, json_data.budget
     check_tier(current_context(), tier)
-    if window is None and tier is None:
-        raise InvalidRequest("Give 'completion_window', 'service_tier' or both.", param="completion_window")
+    if not (window or tier or asked):
+        raise InvalidRequest("Give 'completion_window', 'service_tier' or 'budget'.", param="completion_window")
+    job = find_batch(id)
+    if asked is None and job.budget is not None:
+        asked = AskedBudget(amount=job.budget["amount"], unit=job.budget["unit"])
+    budget = _budget(asked, tier or job.service_tier)
     seconds = None if window is None else window_s(window)
-    return _changed(id, partial(bulk_jobs.change_job, window=window, window_s=seconds, tier=tier))
+    return _changed(id, partial(bulk_jobs.change_job, window=window, window_s=seconds, tier=tier, budget=budget))
 
 
 @api.post("/<id>/retry")
@@ -199,8 +208,10 @@ def read_results(id: str, query_data: ResultsQuery) -> Response:
 
 def shown(job: BulkJob) -> Batch:
     """Returns a stored batch with its forecast."""
-    outlook, snapshot = current_context().bulk_outlook.get(), current_context().queue_snapshot.get()
-    return batch_of(job, promise_of(job, outlook, None if snapshot is None else snapshot.decisions.off_peak_at))
+    context = current_context()
+    outlook, snapshot = context.bulk_outlook.get(), context.queue_snapshot.get()
+    magnus = promise_of(job, outlook, None if snapshot is None else snapshot.decisions.off_peak_at)
+    return batch_of(job, with_usage(magnus, job, context.quotes.tier_prices, snapshot))
 
 
 def tried(asked: CreateBatch, file: StoredFile, sampled: CheckedLines, magnus: BatchMagnus) -> Batch:
@@ -224,6 +235,10 @@ def tried(asked: CreateBatch, file: StoredFile, sampled: CheckedLines, magnus: B
         expires_at=now + timedelta(seconds=window_s(asked.completion_window)),
     )
     return batch_of(job, magnus)
+
+
+def _budget(asked: AskedBudget | None, tier: str) -> Mapping[str, Any] | None:
+    return None if asked is None else stored_budget(current_context().quotes.tier_prices, asked, tier)
 
 
 def _of_key(key: str | None, digest: bytes | None) -> Batch | None:
