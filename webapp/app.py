@@ -31,6 +31,7 @@ from models.planning.response_time_estimate import RecentAnswers, read_response_
 from models.tenants import api_keys, tenant_limits
 from models.tenants.budgets import tier_prices
 from models.tenants.tenant_limits import TenantBacklog
+from off_peak_hours import OffPeakHours
 from processes import json_logs
 from processes.listening import Channel
 from processes.ttl_cache import KeyedTtlCache, TtlCache
@@ -273,7 +274,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         announcer=announcer,
         inserts=GroupedInserts(in_connection(engine, new_requests.insert)),
         priority_requests=PRIORITY_REQUESTS,
-        off_peak=settings.off_peak is not None,
+        off_peak=None if settings.off_peak is None else OffPeakHours.parse(settings.off_peak),
         wait_s=settings.wait_s,
         worker_alive_s=settings.lease_s,
         private_webhooks=settings.private_webhooks,

@@ -66,7 +66,7 @@ def upgrade() -> None:
         alter table tenants add generated_tokens_per_minute bigint, add gpu_seconds_per_minute integer, add budget jsonb
     """)
     op.execute("alter table usage_entries add job_id text")
-    op.execute("alter table bulk_jobs add gpu_s float8 not null default 0, add budget jsonb")
+    op.execute("alter table bulk_jobs add gpu_s float8 not null default 0, add expected_gpu_s float8, add budget jsonb")
     op.execute("""
         create table work_charges (
             id bigserial primary key, tenant text not null, at timestamptz not null, unit text not null,
@@ -95,7 +95,9 @@ def downgrade() -> None:
     index_waiting("", {"requests_unfed": ">", "requests_unfed_background": "="})
     op.execute("alter table requests drop charge, drop twin_sha256, drop twin_of, drop shared")
     op.execute("alter table tenants drop generated_tokens_per_minute, drop gpu_seconds_per_minute, drop budget")
-    op.execute("alter table usage_entries drop job_id; alter table bulk_jobs drop gpu_s, drop budget")
+    op.execute(
+        "alter table usage_entries drop job_id; alter table bulk_jobs drop gpu_s, drop expected_gpu_s, drop budget"
+    )
 
 
 def index_waiting(alone: str, indexes: dict[str, str]) -> None:

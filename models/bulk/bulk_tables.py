@@ -112,6 +112,7 @@ class BulkJob(Base):
     left_work: Mapped[dict[str, int] | None] = mapped_column(JSONB(none_as_null=True))
     usage: Mapped[dict[str, int] | None] = mapped_column(JSONB(none_as_null=True))  # tokens of its answered lines
     forecast_s: Mapped[float | None]  # what was forecast at its creation for the time until its end
+    expected_gpu_s: Mapped[float | None]  # what was expected at its creation for `gpu_s`
     output_file_id: Mapped[str | None]
     error_file_id: Mapped[str | None]
     output_expires_s: Mapped[int | None]  # seconds after the job's end at which its results expire

@@ -32,7 +32,11 @@ FOLD = text("""
         select id from bulk_jobs where id in (select job_id from taken) order by id for update
     ), of_jobs as (
         update bulk_jobs j set gpu_s = j.gpu_s + (select sum(gpu_s) from taken where job_id = j.id)
-        where id = any(array(select id from jobs))
+        where id = any(array(select id from jobs)) returning j.*
+    ), withdrawn as ( -- a job that pauses at its budget has no time by which it is promised any more
+        update promises p set promised_by = null, look_at = null from of_jobs j
+        where p.request_id = j.id and j.status in ('validating', 'in_progress')
+            and j.gpu_s >= (j.budget->>'gpu_s')::float8
     )
     select count(*) from taken
 """)

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 from models.bulk.bulk_tables import BulkJob, BulkStatus, FilePurpose, StoredFile
 from protocol.api_objects import ApiObject, DeletedObject, ListPage, PageQuery, Query
 from protocol.field_types import Body, Metadata, Text
-from protocol.responses.response_objects import Usage, usage_of
+from protocol.responses.response_objects import ShownPromise, Usage, usage_of
 
 UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 WINDOW = re.compile(r"([1-9]\d{0,4})([mhd])")
@@ -43,6 +43,13 @@ class OutputExpiry(Body):
     seconds: int = Field(ge=EXPIRES_AFTER_S[0], le=EXPIRES_AFTER_S[-1])
 
 
+class QuoteBatch(Body):
+    """POST /v1/magnus/quotes, for a batch: the file and the call of its lines."""
+
+    input_file_id: Text = Field(description="An uploaded file of purpose `batch`")
+    endpoint: Endpoint = Field(description="The call that every line makes")
+
+
 class AskedBudget(Body):
     """What the lines of a batch may use, after which those that wait pause until it is raised."""
 
@@ -60,6 +67,7 @@ class BatchExtras(Body):
         default="flex", description="off_peak: its lines are served in the service's off-peak hours alone"
     )
     budget: AskedBudget | None = Field(default=None, description="After its use the batch's waiting lines pause")
+    quote: Text | None = Field(default=None, description="Accepts an offer for the file, which sets the tier")
 
 
 class CreateBatch(Body):
@@ -179,6 +187,7 @@ class BatchMagnus(ApiObject):
     )
     gpu_s: float = Field(default=0.0, description="Workers' seconds that its lines had taken ten seconds ago")
     price: float | None = Field(default=None, description="Of gpu_s, in its tier; null without MAGNUS_PRICES")
+    promise: ShownPromise | None = Field(default=None, description="Of the quote that it accepted")
     parent_id: str | None = Field(default=None, description="The batch whose failed lines it retries")
     service_tier: str = Field(
         default="flex", description="Of its lines: flex, off_peak, or default once it was changed"
