@@ -44,7 +44,7 @@ SETTLE = text("""
             union all
             select id, status, in_progress_at, done_tokens, null,
                 coalesce(completed_at, failed_at, expired_at, cancelled_at), cancelling_at
-            from bulk_jobs where id = request_id and deleted_at is null
+            from bulk_jobs where id = request_id and request_id like 'batch%' and deleted_at is null
         ) w on true
     ), judged as (
         select *, case
@@ -73,7 +73,7 @@ SETTLE = text("""
     ), settled as (
         update promises p set missed = not (j.kept or j.withdrawn),
             look_at = case when not ended then statement_timestamp() + (statement_timestamp() - p.sold_at) / 2 end
-        from judged j where p.request_id = j.request_id
+        from judged j where p.request_id = j.request_id and p.request_id = any(array(select request_id from due))
     )
     select count(*) from due
 """)
