@@ -7,7 +7,7 @@ far is used instead. A window is feasible from the interval's upper end on, or e
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -86,9 +86,9 @@ class BulkOutlook:
     left: Mapping[Job, Work]
     weights: Mapping[str, float]
     calibration: IntervalCalibration
-    costs: IntervalCalibration  # of jobs' GPU-seconds
     windows: KeptWindows
     now: datetime
+    costs: IntervalCalibration = field(default_factory=IntervalCalibration)  # of jobs' GPU-seconds
 
     def forecast_s(self, tenant: str, job_id: str, work: Work) -> float | None:
         """Returns the seconds until this work of a job is served, or None without a worker whose costs are known."""
@@ -153,4 +153,4 @@ def read_bulk_outlook(session: Session, model: str, alive_s: float) -> BulkOutlo
     left = {one.job: one.work for one in unended_work(connection) if one.model in (None, model)}
     weights = connection.execute(text("select name, weight from tenants where weight <> 1"))
     now = connection.execute(text("select clock_timestamp()")).scalar_one()
-    return BulkOutlook(workers, left, {row.name: row.weight for row in weights}, calibration, costs, windows, now)
+    return BulkOutlook(workers, left, {row.name: row.weight for row in weights}, calibration, windows, now, costs)
