@@ -79,9 +79,8 @@ ADMISSIONS = (
 
 def needed(arrivals: Sequence[Arrival], seed: int) -> list[Arrival]:
     """Give each request the time by which its client needs the answer."""
-    within = np.exp(
-        np.random.default_rng(seed + 1000).uniform(math.log(NEEDS_S[0]), math.log(NEEDS_S[1]), len(arrivals))
-    )
+    least, most = map(math.log, NEEDS_S)
+    within = np.exp(np.random.default_rng(seed + 1000).uniform(least, most, len(arrivals)))
     return [
         replace(one, request=replace(one.request, deadline_at=one.request.arrived_at + float(s)))
         for one, s in zip(arrivals, within, strict=True)

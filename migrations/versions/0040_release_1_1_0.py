@@ -66,6 +66,7 @@ def upgrade() -> None:
         alter table tenants add generated_tokens_per_minute bigint, add gpu_seconds_per_minute integer, add budget jsonb
     """)
     op.execute("alter table usage_entries add job_id text")
+    op.execute("create index usage_days_of_tenant on usage_days (tenant, day)")
     op.execute("alter table bulk_jobs add gpu_s float8 not null default 0, add expected_gpu_s float8, add budget jsonb")
     op.execute("""
         create table work_charges (
@@ -96,7 +97,8 @@ def downgrade() -> None:
     op.execute("alter table requests drop charge, drop twin_sha256, drop twin_of, drop shared")
     op.execute("alter table tenants drop generated_tokens_per_minute, drop gpu_seconds_per_minute, drop budget")
     op.execute(
-        "alter table usage_entries drop job_id; alter table bulk_jobs drop gpu_s, drop expected_gpu_s, drop budget"
+        "alter table usage_entries drop job_id; drop index usage_days_of_tenant;"
+        "alter table bulk_jobs drop gpu_s, drop expected_gpu_s, drop budget"
     )
 
 

@@ -49,17 +49,15 @@ USED = """
     ), periods as (
         select name, budget, date_trunc(budget->>'period', statement_timestamp() at time zone 'UTC') as begins
         from tenants where budget is not null and name = coalesce(cast(:tenant as text), name)
+    ), counted as (
+        select name, tier, sum(gpu_s) as gpu_s from periods join (
+            select tenant, day, tier, gpu_s from usage_days union all select tenant, day, tier, gpu_s from recent
+        ) as usage on tenant = name and day >= begins::date group by name, tier
     ), used as (
-        select name, budget, (
-            select coalesce(sum(gpu_s * case when p.budget->>'unit' = 'gpu_s' then 1
-                else coalesce((cast(:prices as jsonb)->>tier)::float8, 0) end), 0)
-            from (
-                select tier, gpu_s from usage_days where tenant = p.name and day = any(array(
-                    select generate_series(begins, statement_timestamp() at time zone 'UTC', interval '1 day')::date))
-                union all
-                select tier, gpu_s from recent where tenant = p.name and day >= begins::date
-            ) as counted
-        ) as amount, begins + ('1 ' || (budget->>'period'))::interval as ends from periods p
+        select name, budget, begins + ('1 ' || (budget->>'period'))::interval as ends,
+            coalesce(sum(gpu_s * case when budget->>'unit' = 'gpu_s' then 1
+                else coalesce((cast(:prices as jsonb)->>tier)::float8, 0) end), 0) as amount
+        from periods left join counted using (name) group by name, budget, begins
     )
 """
 SPENT = f"""

@@ -97,3 +97,5 @@ class UsageDay(Base):
     answer_tokens: Mapped[int] = mapped_column(BigInteger)
     gpu_s: Mapped[float]
     tier: Mapped[str] = mapped_column(primary_key=True, server_default="default")
+
+    __table_args__ = (Index("usage_days_of_tenant", "tenant", "day"),)
