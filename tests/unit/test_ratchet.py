@@ -50,7 +50,7 @@ LINES = {
     # turns of tenants; figures of ended loops; off-peak hours and charges of expected work; progress of every stream
     # quotes, their signature, refused deadlines, and the page of promises
     # quotes of batches; budgets of batches and where they pause
-    "webapp": 8385,  # the id that clients of /v1/messages read; times only where a policy has some
+    "webapp": 8390,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
     # progress of every stream, also in comments, and tokens left
     # quotes, promises and their book; those of batches, and budgets

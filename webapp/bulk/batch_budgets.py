@@ -43,9 +43,11 @@ def with_usage(
     return magnus.model_copy(update={"paused_for": reason, "budget": told, **used})
 
 
-def with_pauses(context: AppContext, magnus: BatchMagnus, tenant: str, lines: int, extras: BatchExtras) -> BatchMagnus:
-    """Returns the fields of a dry run with the line at which a budget would pause the batch, if one would."""
-    prices, gpu_s, tier, asked = context.quotes.tier_prices, magnus.left_gpu_s, extras.service_tier, extras.budget
+def with_pauses(
+    context: AppContext, magnus: BatchMagnus, tenant: str, lines: int, gpu_s: float | None, extras: BatchExtras
+) -> BatchMagnus:
+    """Returns the fields of a dry run that should take `gpu_s`, with the line at which a budget would pause it."""
+    prices, tier, asked = context.quotes.tier_prices, extras.service_tier, extras.budget
     left = in_session(context.sessions, budgets.left)(tenant, prices)
     limits = list[tuple[float, str]]()
     if asked is not None:

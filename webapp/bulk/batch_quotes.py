@@ -96,7 +96,7 @@ def _promises(
         if seconds is not None and seconds <= LONGEST_WINDOW_S and level not in withheld and not pauses
     ]
     for level, seconds in offered:
-        yield Promise(secrets.token_urlsafe(12), level, float(math.ceil(seconds)), price, float(work.tokens))
+        yield Promise(secrets.token_urlsafe(12), level, math.ceil(10 * seconds) / 10, price, float(work.tokens))
     if price is not None and not offered:
         yield Promise(secrets.token_urlsafe(12), None, None, price, float(work.tokens))
 

@@ -73,8 +73,11 @@ def create_batch(json_data: CreateBatch) -> Batch:
     if offer is not None:
         check_promise(context, offer, window, forecast_s, time.time())
     if json_data.magnus.dry_run:
-        magnus = promise_of_sample(sampled, window, outlook, forecast_s)
-        return tried(json_data, file, sampled, with_pauses(context, magnus, tenant, file.lines, json_data.magnus))
+        magnus, cost = promise_of_sample(sampled, window, outlook, forecast_s), outlook.cost_of(sampled.work)
+        gpu_s = None if cost is None else cost.seconds
+        return tried(
+            json_data, file, sampled, with_pauses(context, magnus, tenant, file.lines, gpu_s, json_data.magnus)
+        )
     new = NewBulkJob(
         tenant=tenant,
         endpoint=json_data.endpoint,
