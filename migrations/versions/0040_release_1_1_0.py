@@ -96,10 +96,8 @@ def downgrade() -> None:
     index_waiting("", {"requests_unfed": ">", "requests_unfed_background": "="})
     op.execute("alter table requests drop charge, drop twin_sha256, drop twin_of, drop shared")
     op.execute("alter table tenants drop generated_tokens_per_minute, drop gpu_seconds_per_minute, drop budget")
-    op.execute(
-        "alter table usage_entries drop job_id; drop index usage_days_of_tenant;"
-        "alter table bulk_jobs drop gpu_s, drop expected_gpu_s, drop budget"
-    )
+    op.execute("alter table usage_entries drop job_id; drop index usage_days_of_tenant")
+    op.execute("alter table bulk_jobs drop gpu_s, drop expected_gpu_s, drop budget")
 
 
 def index_waiting(alone: str, indexes: dict[str, str]) -> None:

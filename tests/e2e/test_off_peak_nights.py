@@ -33,6 +33,10 @@ CLOCK = """
 """
 
 
+def set_clock(database: psycopg.Connection[Any], at: str) -> None:
+    database.execute("update test.clock set shift = %s::timestamptz - pg_catalog.clock_timestamp()", [at])
+
+
 class Night:
     """A service with off-peak hours, and the clock of its database."""
 
@@ -40,7 +44,7 @@ class Night:
         self.up, self.client, self.database = up, client, database
 
     def set_clock(self, at: str) -> None:
-        self.database.execute("update test.clock set shift = %s::timestamptz - pg_catalog.clock_timestamp()", [at])
+        set_clock(self.database, at)
 
     def wait_until(self, at: str) -> None:
         eventually(
@@ -77,7 +81,7 @@ class Night:
 
 @pytest.fixture
 def night(postgres_url: str, administrator: Administrator, redis_url: str) -> Iterator[Night]:
-    """A service whose clock stands at half past nine, on the evening before clocks go back."""
+    """A service whose clock shows nine, on the evening before clocks go back."""
     name = f"night_{os.getpid()}"
     administrator.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
     url = with_database(postgres_url, name)
@@ -85,6 +89,7 @@ def night(postgres_url: str, administrator: Administrator, redis_url: str) -> It
         database.execute(CLOCK)
         database.execute(sql.SQL("alter database {} set search_path = public, pg_catalog").format(sql.Identifier(name)))
         database.execute("set search_path = public, pg_catalog")
+        set_clock(database, "2026-10-24T21:00+02:00")  # before the service starts: from then on, time goes forwards
         own = {"MAGNUS_DATABASE_URL": url, "MAGNUS_REDIS_URL": redis_url, "MAGNUS_OFF_PEAK": HOURS}
         with running_up(**own) as up, OpenAI(base_url=f"{up.url}/v1", api_key=up.key) as client:
             yield Night(up, client, database)

@@ -89,7 +89,7 @@ LINES = {
     # examples of longer toy texts
     # a chat shows how long its answer still takes; budgets
     "cli": 7006,
-    "migrations": 397,  # triggers of charges and of deleted requests' twins
+    "migrations": 397,  # triggers of charges and of deleted requests' twins; budgets
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes; shapes of load, paced workers and QLM's estimator; promises that
     # are sold in the simulator, and what they earn beside other admissions
