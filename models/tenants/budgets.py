@@ -50,9 +50,13 @@ USED = """
         select name, budget, date_trunc(budget->>'period', statement_timestamp() at time zone 'UTC') as begins
         from tenants where budget is not null and name = coalesce(cast(:tenant as text), name)
     ), counted as (
-        select name, tier, sum(gpu_s) as gpu_s from periods join (
-            select tenant, day, tier, gpu_s from usage_days union all select tenant, day, tier, gpu_s from recent
-        ) as usage on tenant = name and day >= begins::date group by name, tier
+        select name, tier, sum(gpu_s) as gpu_s from (
+            select name, days.* from periods cross join lateral ( -- by the index, however many days there are
+                select tier, gpu_s from usage_days where tenant = name and day >= begins::date offset 0
+            ) as days
+            union all
+            select name, tier, gpu_s from periods join recent on tenant = name and day >= begins::date
+        ) as usage group by name, tier
     ), used as (
         select name, budget, begins + ('1 ' || (budget->>'period'))::interval as ends,
             coalesce(sum(gpu_s * case when budget->>'unit' = 'gpu_s' then 1

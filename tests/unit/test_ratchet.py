@@ -84,7 +84,7 @@ LINES = {
     # the removal of a tenant; which stop string ended an answer; charges of expected work
     # tokens left
     # promises, their book, and the work of a request; budgets, promises of batches
-    "models": 10_362,
+    "models": 10_366,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     # a chat shows how long its answer still takes; budgets
