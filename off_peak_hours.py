@@ -1,5 +1,6 @@
 """The service's off-peak hours: ranges of the clock in one time zone, which follow its clock changes."""
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from datetime import datetime, time, timedelta
 from typing import Self
 from zoneinfo import ZoneInfo
 
+LONGEST_S = 60 * 86_400.0  # nobody waits longer for off-peak work; any value above the longest window works
 FORM = re.compile(r"([\d:,\s-]+?)\s+(\S+)")
 RANGE = re.compile(r"(?P<begin>([01]\d|2[0-3]):[0-5]\d)-(?P<end>([01]\d|2[0-3]):[0-5]\d)")
 
@@ -38,6 +40,17 @@ class OffPeakHours:
     def next_at(self, now: float) -> float:
         """Returns the Unix time from which off-peak work is served: `now` within the hours, else their next begin."""
         return min(max(begin, now) for begin, end in self._periods(now) if now < end)
+
+    def after(self, now: float, seconds: float) -> float:
+        """Returns the Unix time at which these seconds within the hours have passed; infinity if that takes months."""
+        at, latest = self.next_at(now), now + LONGEST_S
+        while at < latest:
+            ends_at = max(end for begin, end in self._periods(at) if begin <= at < end)
+            if at + seconds <= ends_at:
+                return at + seconds
+            seconds -= ends_at - at
+            at = self.next_at(ends_at)
+        return math.inf
 
     def _periods(self, now: float) -> Iterator[tuple[float, float]]:
         """Yields the periods of the days around `now`, as Unix times.

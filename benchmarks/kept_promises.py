@@ -10,7 +10,7 @@ prompt's, so that a promise knows the mean length alone.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -19,7 +19,16 @@ import click
 import numpy as np
 
 from benchmarks.harness import Json, Results, json_option, print_table
-from benchmarks.mixed.simulated_mix import BULK_LINES, LIMIT, MACHINE, WORKERS, bulk_lines, lengths_of, run
+from benchmarks.mixed.simulated_mix import (
+    BULK_LINES,
+    LIMIT,
+    MACHINE,
+    PROMPT_TOKENS,
+    WORKERS,
+    bulk_lines,
+    lengths_of,
+    run,
+)
 from cli.hosting.service_access import POLICIES
 from cli.option_types import CommaSeparated
 from models.new_requests import NewRequest
@@ -56,6 +65,7 @@ COLUMNS = {
     "response, s": "response_s:.1f",
 }
 MODEL, BEGAN = "simulated", 1e9
+STEP_S = MACHINE.curves.decode_step_s(1, PROMPT_TOKENS)  # of a row alone
 # Stretches of arrivals by shape: (share of saturation, share of the seconds).
 SHAPES: dict[str, list[tuple[float, float]]] = {
     "burst": [(0.7, 0.125), (1.6, 0.125)] * 2 + [(0.7, 0.5)],
@@ -70,6 +80,7 @@ class WatchedPolicy:
         self._policy = policy
         self.queue, self.arrivals, self.pace, self.row_pace = ModelQueue(), RecentArrivals(), ServingPace(), RowPace()
         self.workers: Sequence[Worker] = ()
+        self.refused = set[str]()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
@@ -78,10 +89,19 @@ class WatchedPolicy:
         return len(self._policy)
 
     def add(self, request: Request, now: float) -> None:
-        """Let a request wait."""
+        """Let a request wait, unless it was refused."""
+        if request.id in self.refused:
+            return
         self.queue.add(request)
         self.arrivals.add(request, now)
         self._policy.add(request, now)
+
+    def give_up_late(self, now: float) -> None:
+        """Remove waiting requests whose predicted answers would be late even on idle workers."""
+        for one in [one.request for one in self.queue.waiting]:
+            if one.deadline_at is not None and one.deadline_at < now + STEP_S * one.predicted:
+                self.queue.remove(one.id)
+                self._policy.discard(one.id)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """Decide, and count what was decided."""
@@ -142,31 +162,50 @@ class Seller:
             still.append(UnansweredRequest(eta.forecast_s, age_s, left_s, float(every), eta.third))
         self._estimate = self._answers.add(came, still, BEGAN + now)
 
+    def likely_s(self, request: Request, chance: float) -> float | None:
+        """Return the seconds within which a request that comes now is answered with this chance."""
+        return self._estimate.likely_s(_new(request), self._snapshot, BEGAN + request.arrived_at, chance)
+
     def sell(self, request: Request) -> None:
         """Promise a request that comes now its answer with each of PROBABILITIES, if anything is known."""
-        new = NewRequest("acme", MODEL, "a", "", "", {}, request.length, request.length, request.limit)
-        now = BEGAN + request.arrived_at
+        new, now = _new(request), BEGAN + request.arrived_at
         eta = self._estimate.eta(new, self._snapshot, now)
         if eta is not None:
             self._etas[request.id] = eta
         self.promised[request.id] = self._estimate.within_s(new, self._snapshot, now, PROBABILITIES)
 
 
+def _new(request: Request) -> NewRequest:
+    return NewRequest("acme", MODEL, "a", "", "", {}, request.length, request.length, request.limit)
+
+
 def sold(name: str, load: str, saturation: float, seconds: float, warm_s: float, seed: int) -> list[Json]:
     """Simulate one load under one policy; returns a row for each probability."""
-    shape = SHAPES.get(load) or [(float(load), 1.0)]
-    arrivals = _arrivals(shape, saturation, warm_s, seconds, seed)
-    leaves = (warm_s + seconds / 2) if load == "lost" else math.inf
-    fleet = [Instance(f"w{n}", MACHINE.memory, leaves_at=leaves if n == 0 else math.inf) for n in range(WORKERS)]
+    arrivals = arrivals_of(load, saturation, warm_s, seconds, seed)
     policy = WatchedPolicy(make_policy(name, PolicySettings(max_output_tokens=LIMIT)))
-    simulation = Simulation(policy, arrivals, fleet, EngineCosts(MACHINE.curves), seed, 0.1)
-    seller, requests = Seller(policy, name), {one.request.id: one.request for one in arrivals}
+    seller = Seller(policy, name)
+    simulation = simulated(policy, seller, arrivals, seller.sell, warm_s + seconds / 2 if load == "lost" else math.inf)
+    return _rows(name, load, seller.promised, simulation, warm_s)
+
+
+def simulated(
+    policy: WatchedPolicy,
+    seller: Seller,
+    arrivals: Sequence[Arrival],
+    meet: Callable[[Request], None],
+    one_leaves_at: float = math.inf,
+) -> Simulation:
+    """Serve these arrivals; `meet` gets each of them just before it comes."""
+    leaves = {0: one_leaves_at}
+    fleet = [Instance(f"w{n}", MACHINE.memory, leaves_at=leaves.get(n, math.inf)) for n in range(WORKERS)]
+    simulation = Simulation(policy, arrivals, fleet, EngineCosts(MACHINE.curves), 1, 0.1)
+    requests = {one.request.id: one.request for one in arrivals}
     coming = iter(sorted(requests.values(), key=lambda one: (one.arrived_at, one.id)))
     following = next(coming, None)
     publish_at = read_at = 0.0
     while (now := simulation.next_at()) < math.inf:
         while following is not None and following.arrived_at <= now:
-            seller.sell(following)
+            meet(following)
             following = next(coming, None)
         simulation.process_events(now)
         if simulation.decision_is_due(now):
@@ -178,15 +217,15 @@ def sold(name: str, load: str, saturation: float, seconds: float, warm_s: float,
             seller.publish(now)
             publish_at = now + SNAPSHOT_S
         if now >= read_at:
+            policy.give_up_late(now)
             seller.read(simulation, requests, now)
             read_at = now + READ_S
-    return _rows(name, load, seller.promised, simulation, warm_s)
+    return simulation
 
 
-def _arrivals(
-    shape: Iterable[tuple[float, float]], saturation: float, warm_s: float, seconds: float, seed: int
-) -> list[Arrival]:
-    shape = list(shape)
+def arrivals_of(load: str, saturation: float, warm_s: float, seconds: float, seed: int) -> list[Arrival]:
+    """Draw the arrivals of a load: a share of saturation, or the name of a shape."""
+    shape = SHAPES.get(load) or [(float(load), 1.0)]
     rng, instants, at = np.random.default_rng(seed), list[float](), 0.0
     for share, part in [(shape[0][0], warm_s / seconds), *shape]:
         until = at + part * seconds

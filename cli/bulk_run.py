@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from cli.api_client import RETRIED_STATUSES, Client, Json, ServiceError
 from cli.output import CommandFailed, Unreachable
@@ -59,7 +59,7 @@ class BulkRun:
         """The id of the batch; None before it is created."""
         return self._state.batch
 
-    def start(self, endpoint: str | None, window: str) -> Json:
+    def start(self, endpoint: str | None, window: str, **magnus: Any) -> Json:
         """Upload the file and create the batch, unless an earlier run did; return the batch."""
         state = self._state
         if state.batch is not None:
@@ -69,7 +69,7 @@ class BulkRun:
         if state.file is None:
             state.file = str(self._client.upload(self._input)["id"])
             state.write(self.state_path)
-        batch = self._client.create_batch(_asked(state.file, endpoint, window), state.key)
+        batch = self._client.create_batch(_asked(state.file, endpoint, window, magnus), state.key)
         state.batch = str(batch["id"])
         state.write(self.state_path)
         return batch
@@ -103,12 +103,12 @@ class BulkRun:
         return state
 
 
-def dry_run(client: Client, input: Path, endpoint: str | None, window: str) -> Json:
+def dry_run(client: Client, input: Path, endpoint: str | None, window: str, **magnus: Any) -> Json:
     """Return the batch that the file would become; the service keeps neither file nor batch."""
     endpoint = endpoint or first_url(input)
     file = str(client.upload(input)["id"])
     try:
-        return client.create_batch(_asked(file, endpoint, window) | {"magnus": {"dry_run": True}})
+        return client.create_batch(_asked(file, endpoint, window, magnus | {"dry_run": True}))
     finally:
         client.call("DELETE", "files", file)
 
@@ -128,8 +128,8 @@ def follow(client: Client, batch: Json, show: Callable[[Json], None], pause: Cal
     return batch
 
 
-def _asked(file: str, endpoint: str, window: str) -> Json:
-    return {"input_file_id": file, "endpoint": endpoint, "completion_window": window}
+def _asked(file: str, endpoint: str, window: str, magnus: Json) -> Json:
+    return {"input_file_id": file, "endpoint": endpoint, "completion_window": window, "magnus": magnus}
 
 
 def beside(path: Path, ending: str) -> Path:

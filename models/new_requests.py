@@ -149,7 +149,7 @@ def submit(
     sha256 = None if digest is None else digest.hex()
     (stored,) = _insert(connection, [_values(new, idempotency_key=idempotency_key, idempotency_sha256=sha256)])
     if stored is not None:
-        return stored if new.promise is None else replace(stored, promise=_sell(connection, stored, new.promise))
+        return stored if new.promise is None else replace(stored, promise=_sold(connection, stored, new.promise))
     same_key = (StoredRequest.tenant == new.tenant, StoredRequest.idempotency_key == idempotency_key)
     with Session(connection, expire_on_commit=False) as session:
         earlier = next(read_views(session, select_views(texts=True).where(*same_key)), None)
@@ -163,19 +163,23 @@ def submit(
     return earlier
 
 
-def _sell(connection: Connection, view: RequestView, promise: Promise) -> StoredPromise:
-    """Stores the promise of a request that was just inserted; raises QuoteUsed."""
-    request = view.request
-    due_at = None if promise.within_s is None else request.arrived_at + timedelta(seconds=promise.within_s)
+def _sold(connection: Connection, view: RequestView, promise: Promise) -> StoredPromise:
+    one = view.request
+    return sell(connection, promise, one.id, one.tenant, one.tier, one.arrived_at)
+
+
+def sell(connection: Connection, promise: Promise, id: str, tenant: str, tier: str, sold_at: datetime) -> StoredPromise:
+    """Stores the promise of a request or bulk job that was just inserted; raises QuoteUsed."""
+    due_at = None if promise.within_s is None else sold_at + timedelta(seconds=promise.within_s)
     values = {
-        "request_id": request.id,
+        "request_id": id,
         "quote": promise.quote,
-        "tenant": request.tenant,
-        "tier": request.tier,
+        "tenant": tenant,
+        "tier": tier,
         "probability": promise.probability,
         "price": promise.price,
         "tokens": promise.tokens,
-        "sold_at": request.arrived_at,
+        "sold_at": sold_at,
         "promised_by": due_at,
         "look_at": None if due_at is None else due_at + WRITTEN_WITHIN,
     }

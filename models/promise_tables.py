@@ -25,7 +25,7 @@ class Promise:
 
 
 class StoredPromise(Base):
-    """The promise of one request; the request's own row says whether it is kept."""
+    """The promise of one request or bulk job; its own row says whether it is kept."""
 
     __tablename__ = "promises"
 
@@ -48,6 +48,10 @@ class StoredPromise(Base):
         Index("promises_of_tenant", "tenant", "request_id"),
         Index("promises_by_time", "sold_at"),
     )
+
+
+# A bulk job that is paused or changed keeps its price, but no time is promised any more.
+WITHDRAW = "update promises set promised_by = null, look_at = null where request_id = :id"
 
 
 class PromiseHour(Base):

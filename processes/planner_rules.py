@@ -1,11 +1,14 @@
 """The planner's rules: the policy to begin with, bounds and intervals, as the settings determine them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from celery_config import TICK_S
+from models.tenants.budgets import tier_prices
 from off_peak_hours import OffPeakHours
 from scheduling.chosen_parameters import PUBLISHED_THRESHOLD
 from scheduling.sharing.policy_factory import PolicySettings
+from setting_formats import prices_in
 from settings import Settings
 
 # After this many ticks without a sign of a predictor, requests get their application's mean. With fewer ticks a busy
@@ -21,6 +24,7 @@ class PlannerRules:
     policy: str  # in force until `magnus policy set` names another
     settings: PolicySettings
     off_peak: OffPeakHours | None = None  # the only hours in which requests of the tier `off_peak` are served
+    prices: Mapping[str, float] = field(default_factory=dict)  # of a GPU-second by tier; empty without prices
     alive_s: float = 4.0  # a worker without a heartbeat for this long gets no new batch
     on_time_s: float = 2.0  # a worker with an older heartbeat lacks CPU: a message that it left proves nothing
     lease_s: float = 10.0
@@ -58,6 +62,7 @@ def planner_rules(settings: Settings) -> PlannerRules:
             reserves_upper=not published,
         ),
         off_peak=None if settings.off_peak is None else OffPeakHours.parse(settings.off_peak),
+        prices=tier_prices(prices_in(settings.prices) if settings.prices else {}),
         alive_s=min(settings.lease_s, 8 * settings.heartbeat_s),
         on_time_s=4 * settings.heartbeat_s,
         lease_s=settings.lease_s,

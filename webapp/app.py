@@ -29,7 +29,9 @@ from models.planning.live_fleet import served_adapters
 from models.planning.queue_snapshot import read_queue_snapshot
 from models.planning.response_time_estimate import RecentAnswers, read_response_times
 from models.tenants import api_keys, tenant_limits
+from models.tenants.budgets import tier_prices
 from models.tenants.tenant_limits import TenantBacklog
+from off_peak_hours import OffPeakHours
 from processes import json_logs
 from processes.listening import Channel
 from processes.ttl_cache import KeyedTtlCache, TtlCache
@@ -263,7 +265,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         rate_limit=RateLimit(settings.rate_limit, in_connection(engine, tenant_limits.count_requests)),
         backlog_limit=backlog_limit,
         quotes=QuoteTerms(
-            formats.prices_in(settings.prices) if settings.prices else {},
+            tier_prices(formats.prices_in(settings.prices) if settings.prices else {}),
             settings.quote_s,
             settings.min_deadline_chance,
             settings.public_promises,
@@ -272,7 +274,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         announcer=announcer,
         inserts=GroupedInserts(in_connection(engine, new_requests.insert)),
         priority_requests=PRIORITY_REQUESTS,
-        off_peak=settings.off_peak is not None,
+        off_peak=None if settings.off_peak is None else OffPeakHours.parse(settings.off_peak),
         wait_s=settings.wait_s,
         worker_alive_s=settings.lease_s,
         private_webhooks=settings.private_webhooks,

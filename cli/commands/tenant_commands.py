@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from cli.commands.tenant_deletion import delete_tenant
 from cli.hosting.service_access import database, session, state_dir_option, with_session
+from cli.option_types import Budget
 from cli.output import CommandFailed, printed, table
 from models.tenants import api_keys, tenant_limits
 from models.tenants.api_keys import DEFAULT_SCOPES, Scope
@@ -186,6 +187,11 @@ def tenant() -> None:
 )
 @click.option("--priority-requests", type=Limit(MOST, 0), help="Most requests in the service tier priority at once.")
 @click.option(
+    "--budget",
+    type=Budget(of_tenant=True),
+    help="GPU-seconds or price of a day or month (UTC), after which its work waits for the next; none if never set.",
+)
+@click.option(
     "--weight",
     type=click.FloatRange(LIGHTEST, HEAVIEST),
     callback=lambda ctx, param, value: _number(value),
@@ -217,6 +223,7 @@ def _tenants_table(tenants: list[dict[str, Any]]) -> Table:
         "priority requests",
         "generated tokens a minute",
         "GPU-seconds a minute",
+        "budget",
     )
     rows = ((None if value is None else _shown(value) for value in facts.values()) for facts in tenants)
     return table(columns, rows)
@@ -280,6 +287,7 @@ def _tenant_facts(one: StoredTenant) -> dict[str, Any]:
         "priority_requests",
         "generated_tokens_per_minute",
         "gpu_seconds_per_minute",
+        "budget",
     )
     return {"tenant": one.name, **{name: getattr(one, name) for name in limits}}
 
@@ -287,4 +295,6 @@ def _tenant_facts(one: StoredTenant) -> dict[str, Any]:
 def _shown(value: Any) -> str:
     if value is None:
         return DEFAULT
+    if isinstance(value, dict):
+        return f"{value['amount']:g}{value['unit']}/{value['period']}"
     return value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else f"{value:,}"

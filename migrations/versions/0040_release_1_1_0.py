@@ -1,4 +1,4 @@
-"""release 1.1.0: limits by expected work, promises of accepted quotes, tier off_peak, equal requests computed once"""
+"""release 1.1.0: limits by expected work, budgets, promises of accepted quotes, tier off_peak, twins"""
 
 from alembic import op
 
@@ -62,7 +62,12 @@ def upgrade() -> None:
     op.execute(f"create index requests_following {GROUP} status = 'queued' and twin_of is not null")
     op.execute("create index requests_to_share on requests (finished_at) where shared and finished_at is not null")
     op.execute(HAND_ON)
-    op.execute("alter table tenants add generated_tokens_per_minute bigint, add gpu_seconds_per_minute integer")
+    op.execute("""
+        alter table tenants add generated_tokens_per_minute bigint, add gpu_seconds_per_minute integer, add budget jsonb
+    """)
+    op.execute("alter table usage_entries add job_id text")
+    op.execute("create index usage_days_of_tenant on usage_days (tenant, day)")
+    op.execute("alter table bulk_jobs add gpu_s float8 not null default 0, add expected_gpu_s float8, add budget jsonb")
     op.execute("""
         create table work_charges (
             id bigserial primary key, tenant text not null, at timestamptz not null, unit text not null,
@@ -90,7 +95,9 @@ def downgrade() -> None:
     op.execute("drop index requests_leading, requests_following, requests_to_share")
     index_waiting("", {"requests_unfed": ">", "requests_unfed_background": "="})
     op.execute("alter table requests drop charge, drop twin_sha256, drop twin_of, drop shared")
-    op.execute("alter table tenants drop generated_tokens_per_minute, drop gpu_seconds_per_minute")
+    op.execute("alter table tenants drop generated_tokens_per_minute, drop gpu_seconds_per_minute, drop budget")
+    op.execute("alter table usage_entries drop job_id; drop index usage_days_of_tenant")
+    op.execute("alter table bulk_jobs drop gpu_s, drop expected_gpu_s, drop budget")
 
 
 def index_waiting(alone: str, indexes: dict[str, str]) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
 
 from models import new_requests
+from models.bulk.bulk_tables import WITHIN_BUDGET
 from models.connections.sql import text
 from models.new_requests import NewRequest
 from scheduling.request import ServiceTier
@@ -67,19 +68,19 @@ def begin_step(connection: Connection, full_tenants: Collection[str]) -> str | N
     Skips jobs that another process has locked and those of `full_tenants`, which may queue no more requests.
     """
     return connection.execute(
-        text("""
+        text(f"""
             update bulk_jobs set fed_at = clock_timestamp() + make_interval(secs => :held_s), tries = tries + 1,
                 step_lines = case when tries = 0 then step_lines else greatest(1, step_lines / :fewer) end
             where id = (
                 select id from bulk_jobs
                 where fed_at <= clock_timestamp() and status in ('validating', 'in_progress') and paused_at is null
-                    and next_line <= last_line
+                    and next_line <= last_line and {WITHIN_BUDGET}
                     and expires_at > clock_timestamp() and tenant <> all(cast(:full as text[]))
                     and exists (select from file_chunks where file_id = input_file_id)
                 order by fed_at, id limit 1 for update skip locked
             )
             returning id
-        """),
+        """),  # noqa: S608  # a constant
         {"full": list(full_tenants), "held_s": HELD_S, "fewer": FEWER},
     ).scalar_one_or_none()
 

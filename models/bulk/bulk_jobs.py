@@ -1,7 +1,7 @@
 """Creates, fetches, lists, pauses and cancels bulk jobs for clients; reads their results; deletes old jobs."""
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from models.bulk.bulk_tables import UNENDED, BulkJob, BulkStatus, FilePurpose, StoredFile
 from models.client_requests import SIZE, RequestView, read_views, select_whole_views
 from models.connections.sql import text
-from models.new_requests import IdempotencyKeyReused
+from models.new_requests import IdempotencyKeyReused, sell
+from models.promise_tables import WITHDRAW, Promise, StoredPromise
 from models.tables import StoredRequest
 from models.tenants.tenant_limits import check_alone
 from scheduling.request import ServiceTier
@@ -43,6 +44,9 @@ class NewBulkJob:
     service_tier: ServiceTier = "flex"
     left_work: Mapping[str, int] | None = None
     forecast_s: float | None = None
+    expected_gpu_s: float | None = None
+    budget: Mapping[str, Any] | None = None
+    promise: Promise | None = None  # of an accepted quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,8 @@ class FileDeleted(Exception):
 def create_job(session: Session, new: NewBulkJob, most_unended: int) -> BulkJob:
     """Stores a bulk job; a tenant's second call with the same idempotency key returns the first job.
 
-    Raises IdempotencyKeyReused (another digest), TooManyJobs (`most_unended` jobs have not ended), FileDeleted.
+    Raises IdempotencyKeyReused (another digest), TooManyJobs (`most_unended` jobs have not ended), FileDeleted, and
+    QuoteUsed.
     """
     check_alone(session, new.tenant, "bulk jobs")
     earlier = job_of_key(session, new.tenant, new.idempotency_key, new.digest)
@@ -95,12 +100,22 @@ def create_job(session: Session, new: NewBulkJob, most_unended: int) -> BulkJob:
             output_expires_s=new.output_expires_s,
             left_work=None if new.left_work is None else dict(new.left_work),
             forecast_s=new.forecast_s,
+            expected_gpu_s=new.expected_gpu_s,
+            budget=None if new.budget is None else dict(new.budget),
             expires_at=func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, new.window_s),
         )
         .returning(BulkJob)
     ).one()
+    if new.promise is not None:
+        sell(session.connection(), new.promise, job.id, job.tenant, job.service_tier, job.created_at)
     session.commit()
     return job
+
+
+def promises_of(session: Session, jobs: Iterable[BulkJob]) -> dict[str, StoredPromise]:
+    """Returns the promises of those jobs that accepted a quote, by job."""
+    sold = session.scalars(select(StoredPromise).where(StoredPromise.request_id.in_([job.id for job in jobs])))
+    return {one.request_id: one for one in sold}
 
 
 def job_of_key(session: Session, tenant: str, key: str | None, digest: bytes | None) -> BulkJob | None:
@@ -176,9 +191,10 @@ def change_job(
     window: str | None = None,
     window_s: float | None = None,
     tier: ServiceTier | None = None,
+    budget: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Gives a job another window, counted from its creation, or another tier; False also if that window is over."""
-    values: dict[str, Any] = {} if tier is None else {"service_tier": tier}
+    """Gives a job another window, counted from its creation, tier or budget; False also if that window is over."""
+    values: dict[str, Any] = {name: one for name, one in (("service_tier", tier), ("budget", budget)) if one}
     if window_s is None:
         return _change(session, tenant, job_id, untold=True, **values)
     end = BulkJob.created_at + func.make_interval(0, 0, 0, 0, 0, 0, window_s)
@@ -195,6 +211,8 @@ def _change(session: Session, tenant: str, job_id: str, *also: ColumnElement[boo
         .returning(BulkJob.id)
         .execution_options(synchronize_session=False)
     )
+    if changed is not None and values.keys() & {"paused_at", "service_tier", "expires_at"}:
+        session.execute(text(WITHDRAW), {"id": job_id})
     session.commit()
     return changed is not None
 

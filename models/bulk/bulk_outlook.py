@@ -7,13 +7,13 @@ far is used instead. A window is feasible from the interval's upper end on, or e
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from models.bulk.bulk_tables import POOLING_ENDPOINTS, UNENDED, BulkJob, BulkStatus
+from models.bulk.bulk_tables import POOLING_ENDPOINTS, UNENDED, WITHIN_BUDGET, BulkJob, BulkStatus
 from models.connections.sql import text
 from models.planning.live_fleet import costed_workers, live_workers
 from scheduling.forecast.bulk_forecast import work_before_end
@@ -34,21 +34,22 @@ UNENDED_WORK = text(f"""
     ) as model
     from bulk_jobs
     where {UNENDED} and status <> 'cancelling' and left_work is not null and paused_at is null
+        and {WITHIN_BUDGET}
 """)  # noqa: S608  # a constant
 # An expired job took at least its window. Expired jobs that were paused are left out: no forecast foresees a pause.
-ENDED_JOBS = text("""
+ENDED_JOBS = text(f"""
     with lately as (
         (select * from bulk_jobs where completed_at is not null and forecast_s is not null
             order by completed_at desc limit :most)
         union all (select * from bulk_jobs where completed_at is null and expired_at is not null
-            and forecast_s is not null and paused_at is null order by expired_at desc limit :most)
+            and forecast_s is not null and paused_at is null and {WITHIN_BUDGET} order by expired_at desc limit :most)
     )
-    select forecast_s, completed_at is not null as kept,
+    select forecast_s, completed_at is not null as kept, service_tier, expected_gpu_s, gpu_s,
         extract(epoch from coalesce(completed_at, expired_at) - created_at)::float8 as real_s,
         extract(epoch from expires_at - created_at)::float8 as window_s,
         extract(epoch from coalesce(completed_at, expired_at))::float8 as ended_at
     from lately order by ended_at desc limit :most
-""")
+""")  # noqa: S608  # a constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,7 @@ class BulkOutlook:
     calibration: IntervalCalibration
     windows: KeptWindows
     now: datetime
+    costs: IntervalCalibration = field(default_factory=IntervalCalibration)  # of jobs' GPU-seconds
 
     def forecast_s(self, tenant: str, job_id: str, work: Work) -> float | None:
         """Returns the seconds until this work of a job is served, or None without a worker whose costs are known."""
@@ -100,6 +102,17 @@ class BulkOutlook:
         """Returns the seconds of workers' time that this work takes; None if it or the workers' costs are unknown."""
         return used_s(work, self.workers) if work and work.requests and self.workers else None
 
+    def cost_of(self, work: Work | None) -> Expectation | None:
+        """Returns the GPU-seconds of a job of this work, corrected by those of ended jobs, with their interval."""
+        used = self.used_s(work)
+        return None if used is None else self.costs.around("waiting", used, SPREAD)
+
+    def within_s(self, forecast_s: float | None, shares: Sequence[float]) -> list[float | None]:
+        """Returns the seconds within which these shares of jobs with this forecast end; None without evidence."""
+        if forecast_s is None:
+            return [None for _ in shares]
+        return [self.calibration.within_s("waiting", forecast_s, SPREAD, share) for share in shares]
+
     def of_new(self, forecast_s: float | None) -> JobOutlook | None:
         """Returns the outlook for a new job with this forecast."""
         if forecast_s is None:
@@ -109,7 +122,9 @@ class BulkOutlook:
 
     def of_job(self, job: BulkJob) -> JobOutlook | None:
         """Returns the outlook for a stored job; None if the job has ended or is paused, or its work is unknown."""
-        if job.status not in (BulkStatus.validating, BulkStatus.in_progress) or job.paused_at or not job.left_work:
+        if job.status not in (BulkStatus.validating, BulkStatus.in_progress) or not job.left_work:
+            return None
+        if job.paused_at or job.budget_spent:
             return None
         work = Work(**job.left_work)
         forecast_s = None if job.endpoint in POOLING_ENDPOINTS else self.forecast_s(job.tenant, job.id, work)
@@ -126,13 +141,16 @@ class BulkOutlook:
 def read_bulk_outlook(session: Session, model: str, alive_s: float) -> BulkOutlook:
     """Reads the workers of this model with a heartbeat within `alive_s`, and its jobs."""
     connection = session.connection()
-    calibration, windows = IntervalCalibration(), KeptWindows()
+    calibration, costs, windows = IntervalCalibration(), IntervalCalibration(), KeptWindows()
     for row in reversed(connection.execute(ENDED_JOBS, {"most": RECENT_JOBS}).all()):
-        calibration.learn("waiting", row.forecast_s, SPREAD, row.real_s, row.ended_at)
-        windows.learn(row.forecast_s, row.window_s, row.kept)
+        if row.kept and row.expected_gpu_s and row.gpu_s:
+            costs.learn("waiting", row.expected_gpu_s, SPREAD, row.gpu_s, row.ended_at)
+        if row.service_tier != "off_peak":  # which waits for its hours
+            calibration.learn("waiting", row.forecast_s, SPREAD, row.real_s, row.ended_at)
+            windows.learn(row.forecast_s, row.window_s, row.kept)
     workers = costed_workers(live_workers(connection, alive_s)).get(model, ())
     # a job whose lines are still being read may be of any model
     left = {one.job: one.work for one in unended_work(connection) if one.model in (None, model)}
     weights = connection.execute(text("select name, weight from tenants where weight <> 1"))
     now = connection.execute(text("select clock_timestamp()")).scalar_one()
-    return BulkOutlook(workers, left, {row.name: row.weight for row in weights}, calibration, windows, now)
+    return BulkOutlook(workers, left, {row.name: row.weight for row in weights}, calibration, windows, now, costs)

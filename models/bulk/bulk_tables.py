@@ -41,6 +41,7 @@ class BulkStatus(enum.StrEnum):
 ENDED = (BulkStatus.failed, BulkStatus.completed, BulkStatus.expired, BulkStatus.cancelled)
 # Calls that generate no text. Other workers serve them, so that forecasts from text models' workers do not hold.
 POOLING_ENDPOINTS = ("/v1/embeddings", "/v1/rerank", "/v1/score")
+WITHIN_BUDGET = "(budget is null or gpu_s < (budget->>'gpu_s')::float8)"  # as `BulkJob.budget_spent`
 # The predicate of partial indexes; a query must repeat it word by word to use them.
 UNENDED = "status in ('validating', 'in_progress', 'finalizing', 'cancelling')"
 
@@ -111,6 +112,7 @@ class BulkJob(Base):
     left_work: Mapped[dict[str, int] | None] = mapped_column(JSONB(none_as_null=True))
     usage: Mapped[dict[str, int] | None] = mapped_column(JSONB(none_as_null=True))  # tokens of its answered lines
     forecast_s: Mapped[float | None]  # what was forecast at its creation for the time until its end
+    expected_gpu_s: Mapped[float | None]  # what was expected at its creation for `gpu_s`
     output_file_id: Mapped[str | None]
     error_file_id: Mapped[str | None]
     output_expires_s: Mapped[int | None]  # seconds after the job's end at which its results expire
@@ -124,6 +126,11 @@ class BulkJob(Base):
     cancelling_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
     paused_at: Mapped[datetime | None]
+    gpu_s: Mapped[float] = mapped_column(
+        server_default="0"
+    )  # used, without entries of the usage that are not folded yet
+    # {amount, unit, gpu_s}: what the client allows, and the GPU-seconds for which a price stands
+    budget: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     service_tier: Mapped[ServiceTier] = mapped_column(Tier, server_default="flex")  # of its lines, never priority
     # whether some of its unfinished requests lack its pause, end or tier; the process `chores` then changes them
     untold: Mapped[bool] = mapped_column(server_default="false")
@@ -138,6 +145,11 @@ class BulkJob(Base):
         """When the job ended; None before."""
         ends = (self.completed_at, self.failed_at, self.expired_at, self.cancelled_at)
         return next((at for at in ends if at is not None), None)
+
+    @property
+    def budget_spent(self) -> bool:
+        """Whether its folded usage has reached its budget."""
+        return self.budget is not None and self.gpu_s >= self.budget["gpu_s"]
 
     __table_args__ = (
         Index("bulk_jobs_by_tenant", "tenant", "created_at", "id"),

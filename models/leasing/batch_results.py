@@ -133,12 +133,12 @@ ANSWERS = f"""
         and r.id = a.request_id and r.batch_id = (a.lease->>'batch_id')::bigint and r.status = 'in_progress'
     returning (r.finished_at at time zone 'UTC')::date as day, r.tenant, r.model, {TIER} as tier,
         case when r.status <> 'failed' then case when r.body ? 'repeats_prompt' then 0 else r.prompt_tokens end end
-            as prompt_tokens, r.output_tokens, a.gpu_s
+            as prompt_tokens, r.output_tokens, a.gpu_s, r.job_id
     )
-    insert into usage_entries (day, tenant, model, tier, requests, prompt_tokens, answer_tokens, gpu_s)
+    insert into usage_entries (day, tenant, model, tier, requests, prompt_tokens, answer_tokens, gpu_s, job_id)
     select day, tenant, model, tier, count(prompt_tokens), coalesce(sum(prompt_tokens), 0), sum(output_tokens),
-        sum(gpu_s)
-    from ended group by day, tenant, model, tier
+        sum(gpu_s), job_id
+    from ended group by day, tenant, model, tier, job_id
 """  # noqa: S608  # a constant
 
 
@@ -179,11 +179,11 @@ RETURNED = f"""
     ) as a
     where r.id = any(cast(:ids as text[])) -- by their ids, whatever the planner thinks of the batch
         and r.id = a.request_id and r.batch_id = (a.lease->>'batch_id')::bigint and r.status = 'in_progress'
-    returning r.tenant, r.model, {TIER} as tier, a.gpu_s
+    returning r.tenant, r.model, {TIER} as tier, a.gpu_s, r.job_id
     )
-    insert into usage_entries (day, tenant, model, tier, requests, prompt_tokens, answer_tokens, gpu_s)
-    select (statement_timestamp() at time zone 'UTC')::date, tenant, model, tier, 0, 0, 0, sum(gpu_s)
-    from back group by tenant, model, tier having sum(gpu_s) > 0
+    insert into usage_entries (day, tenant, model, tier, requests, prompt_tokens, answer_tokens, gpu_s, job_id)
+    select (statement_timestamp() at time zone 'UTC')::date, tenant, model, tier, 0, 0, 0, sum(gpu_s), job_id
+    from back group by tenant, model, tier, job_id having sum(gpu_s) > 0
 """  # noqa: S608  # a constant
 
 

@@ -6,6 +6,7 @@ client cancels before that time, or deletes, is not counted.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from datetime import datetime
 from math import sqrt
 
 from sqlalchemy import Connection
@@ -16,6 +17,7 @@ from models.connections.sql import text
 from models.planning.queue_position import QueuePlace, place_in_queue
 from models.planning.queue_snapshot import read_queue_snapshot
 from models.tables import RequestStatus, StoredRequest
+from scheduling.request import BACKGROUND_TIERS
 
 DAY_HOURS, WEEK_HOURS = 24, 168
 WITHHELD_HOURS = 2  # a level that was short in this hour or the one before is not promised. Not tuned
@@ -31,18 +33,26 @@ SETTLE = text("""
         select * from promises where look_at <= statement_timestamp() order by look_at limit :most
         for update skip locked
     ), looked as (
-        select due.*, r.status, r.started_at, r.output_tokens, coalesce(r.base, r.model) as served_by,
-            coalesce(r.finished_at, statement_timestamp()) as until, r.finished_at is not null or r.id is null as ended,
-            r.id is null or (r.status = 'cancelled' and r.finished_at <= promised_by) as withdrawn,
-            coalesce(r.status in ('completed', 'incomplete') and r.finished_at <= promised_by, false) as kept
-        from due left join requests r on r.id = request_id
+        select due.*, w.*, coalesce(finished_at, statement_timestamp()) as until,
+            finished_at is not null or w.id is null as ended,
+            w.id is null or coalesce(cancelled_at <= promised_by, false) as withdrawn,
+            coalesce(status in ('completed', 'incomplete') and finished_at <= promised_by, false) as kept
+        from due left join lateral (
+            select id, status, started_at, output_tokens, coalesce(base, model) as served_by, finished_at,
+                case when status = 'cancelled' then finished_at end as cancelled_at
+            from requests where id = request_id
+            union all
+            select id, status, in_progress_at, done_tokens, null,
+                coalesce(completed_at, failed_at, expired_at, cancelled_at), cancelling_at
+            from bulk_jobs where id = request_id and request_id like 'batch%' and deleted_at is null
+        ) w on true
     ), judged as (
         select *, case
             when kept or withdrawn or not ended then null
-            when status = 'failed' then 'failed'
+            when status in ('failed', 'expired') then 'failed'
             when exists (
                 select from batches b where b.status = 'lost' and b.finished_at between sold_at and until
-                    and coalesce(b.model, served_by) = served_by
+                    and coalesce(b.model = served_by, true) -- the lines of a bulk job may be of any model
             ) then 'lost_worker'
             when (until - started_at) * (1 - tokens / nullif(output_tokens, 0)) >= until - promised_by
                 then 'longer_answer'
@@ -63,7 +73,7 @@ SETTLE = text("""
     ), settled as (
         update promises p set missed = not (j.kept or j.withdrawn),
             look_at = case when not ended then statement_timestamp() + (statement_timestamp() - p.sold_at) / 2 end
-        from judged j where p.request_id = j.request_id
+        from judged j where p.request_id = j.request_id and p.request_id = any(array(select request_id from due))
     )
     select count(*) from due
 """)
@@ -181,8 +191,7 @@ def delete_old(connection: Connection, retention_s: float, limit: int) -> int:
 
 def read_book(session: Session, tenant: str | None) -> PromiseBook:
     """Returns the promise book of a tenant, or of all."""
-    rows = session.execute(SUMS, {"hours": WEEK_HOURS, "tenant": tenant})
-    sums = [PromiseSums(**row._mapping) for row in rows]
+    sums = _sums(session, WEEK_HOURS, tenant)
     since = session.execute(NOW).scalar_one() - DAY_HOURS * 3600
     last_day = [one for one in sums if one.hour and one.hour > since]
     hours = added(sums, lambda one: (one.hour, None, None))
@@ -192,15 +201,26 @@ def read_book(session: Session, tenant: str | None) -> PromiseBook:
     )
 
 
-def withheld_levels(session: Session) -> frozenset[float]:
-    """Returns the probabilities at which nothing is promised now, because too few of the latest promises were kept."""
-    return frozenset(one.probability for one in of_levels(session, WITHHELD_HOURS) if one.short)
+def withheld_levels(session: Session, *, background: bool = False) -> frozenset[float]:
+    """Returns the probabilities at which nothing is promised now, because too few of the latest promises were kept.
+
+    Times are promised to bulk jobs in the background tiers, and to calls in the others.
+    """
+    of_kind = [one for one in _sums(session, WITHHELD_HOURS) if (one.service_tier in BACKGROUND_TIERS) is background]
+    return frozenset(one.probability for one in added(of_kind, _level) if one.short)
 
 
 def of_levels(session: Session, hours: int = DAY_HOURS) -> list[PromiseSums]:
     """Returns the promises of all tenants by level, of this hour and those before it."""
-    rows = session.execute(SUMS, {"hours": hours, "tenant": None})
-    return added((PromiseSums(**row._mapping) for row in rows), lambda one: (None, None, one.probability))
+    return added(_sums(session, hours), _level)
+
+
+def _sums(session: Session, hours: int, tenant: str | None = None) -> list[PromiseSums]:
+    return [PromiseSums(**row._mapping) for row in session.execute(SUMS, {"hours": hours, "tenant": tenant})]
+
+
+def _level(one: PromiseSums) -> "Group":
+    return None, None, one.probability
 
 
 Group = tuple[float | None, str | None, float | None]
@@ -222,7 +242,7 @@ def _sum(hour: float | None, tier: str | None, some: list[PromiseSums]) -> Promi
 
 def _by_level(sums: list[PromiseSums]) -> list[PromiseSums]:
     of_tiers = added(sums, lambda one: (None, one.service_tier, one.probability))
-    of_all = added(sums, lambda one: (None, None, one.probability))
+    of_all = added(sums, _level)
     return sorted([*of_all, *of_tiers], key=lambda one: (one.probability, one.service_tier or ""))
 
 
@@ -235,12 +255,18 @@ COUNTS = [field.name for field in fields(PromiseSums)][3:]
 
 def is_kept(view: RequestView) -> bool | None:
     """Returns whether a request's promise was kept; None without one, until it is known, and if it was cancelled."""
-    due_at = None if view.promise is None else view.promise.promised_by
-    if due_at is None or view.request.status is RequestStatus.cancelled:
+    due_at, request = None if view.promise is None else view.promise.promised_by, view.request
+    if request.status is RequestStatus.cancelled:
         return None
-    if view.request.finished_at is None:
-        return None if view.now <= due_at else False
-    return view.request.status is not RequestStatus.failed and view.request.finished_at <= due_at
+    answered = request.status is not RequestStatus.failed
+    return in_time(due_at, request.finished_at, view.now, answered=answered)
+
+
+def in_time(due_at: datetime | None, ended_at: datetime | None, now: datetime, *, answered: bool) -> bool | None:
+    """Returns whether work that has or has not ended by `now` was done by `due_at`; None until it is known."""
+    if due_at is None or (ended_at is None and now <= due_at):
+        return None
+    return ended_at is not None and answered and ended_at <= due_at
 
 
 def is_at_risk(view: RequestView, place: QueuePlace) -> bool:

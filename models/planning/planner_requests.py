@@ -96,6 +96,13 @@ def fetch_new_requests(connection: Connection, epoch: int, most: int) -> list[Qu
     return sorted(fetched, key=lambda queued: (queued.request.arrived_at, queued.request.id))
 
 
+def fetch_again(connection: Connection, ids: Sequence[str]) -> None:
+    """Lets `fetch_new_requests` return these requests again, as far as they still wait."""
+    if ids:
+        again = "update requests set planner_epoch = 0 where id = any(cast(:ids as text[])) and status = 'queued'"
+        run(connection, again, {"ids": list(ids)})
+
+
 def queued_by_model(connection: Connection, models: Sequence[str]) -> dict[str, int]:
     """Returns the number of queued requests by model, without held ones; leaves out models that have none."""
     rows = run(

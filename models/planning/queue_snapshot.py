@@ -72,6 +72,8 @@ class Decisions(_Value):
     last_s: float = 0.0  # duration of the policy's last decision
     paused: bool = False  # whether an operator has paused planning, so that nothing is assigned
     off_peak_at: float | None = None  # when the next off-peak hours begin, a Unix time; None within such hours
+    spent_tenants: tuple[str, ...] = ()  # whose budget is spent, so that their requests wait
+    spent_jobs: tuple[str, ...] = ()
     broker_error: str | None = None  # why the broker takes no messages, in the broker's own words
 
 

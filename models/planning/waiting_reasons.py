@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from models.client_requests import RequestView
 from models.planning.queue_position import QueuePlace
-from models.planning.queue_snapshot import STALE_AFTER, QueueSnapshot
+from models.planning.queue_snapshot import STALE_AFTER, Decisions, QueueSnapshot
 from models.tables import BatchStatus, RequestStatus, StoredRequest
 from scheduling.request import BACKGROUND_TIERS
 
@@ -57,6 +57,7 @@ def _answers(view: RequestView, snapshot: QueueSnapshot | None, place: QueuePlac
         yield WaitingReason("Does a planner assign work?", *_is_planned(snapshot))
         if request.tier == "off_peak":
             yield WaitingReason("Are these its hours?", *_are_these_its_hours(snapshot))
+        yield WaitingReason("Has its budget something left?", *_is_within_budget(request, snapshot))
         if snapshot is not None:
             yield WaitingReason("May a worker of its model get work?", *_may_a_worker_serve(request, snapshot))
             yield WaitingReason("Can a worker do what it needs?", *_can_a_worker_serve(request, snapshot))
@@ -88,6 +89,15 @@ def _are_these_its_hours(snapshot: QueueSnapshot | None) -> Answer:
         begin = datetime.fromtimestamp(snapshot.decisions.off_peak_at, UTC)
         return True, f"It is off-peak work, and the next off-peak hours begin at {begin:%Y-%m-%d %H:%M} UTC."
     return False, "These are off-peak hours."
+
+
+def _is_within_budget(request: StoredRequest, snapshot: QueueSnapshot | None) -> Answer:
+    decisions = Decisions() if snapshot is None else snapshot.decisions
+    if request.job_id in decisions.spent_jobs:
+        return True, f"The budget of its job {request.job_id} is spent: raise it."
+    if request.tenant in decisions.spent_tenants:
+        return True, "The budget of its tenant is spent: it goes on when that begins anew, or an operator raises it."
+    return False, "No budget keeps it."
 
 
 def _may_a_worker_serve(request: StoredRequest, snapshot: QueueSnapshot) -> Answer:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy.dialects.postgresql import insert
@@ -39,7 +40,7 @@ def limits_of(session: Session, name: str) -> TenantLimits:
     return TenantLimits(*(getattr(stored, limit.name) for limit in fields(TenantLimits)))
 
 
-def change_tenant(session: Session, name: str, changes: Mapping[str, float | int | None]) -> Tenant:
+def change_tenant(session: Session, name: str, changes: Mapping[str, Any]) -> Tenant:
     """Sets columns of a tenant's row, and makes the row if needed; None sets a limit back to the default."""
     values = {**changes, "updated_at": func.clock_timestamp()}
     statement = insert(Tenant).values(name=name, **changes).on_conflict_do_update(index_elements=["name"], set_=values)

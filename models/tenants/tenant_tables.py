@@ -1,8 +1,10 @@
 """The tables of tenants: their settings, their keys and their usage."""
 
 from datetime import date, datetime
+from typing import Any
 
 from sqlalchemy import ARRAY, BigInteger, Float, Index, LargeBinary, Text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.tables import NOW, Base
@@ -21,6 +23,7 @@ class Tenant(Base):
     priority_requests: Mapped[int | None]  # the most unfinished requests of the service tier `priority`
     generated_tokens_per_minute: Mapped[int | None] = mapped_column(BigInteger)
     gpu_seconds_per_minute: Mapped[int | None]
+    budget: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # fields of `budgets.TenantBudget`
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
 
@@ -78,6 +81,7 @@ class UsageEntry(Base):
     answer_tokens: Mapped[int] = mapped_column(BigInteger)
     gpu_s: Mapped[float]
     tier: Mapped[str] = mapped_column(server_default="default")  # as `models.tenants.usage.TIER` computes it
+    job_id: Mapped[str | None]  # the bulk job whose lines it counts
 
 
 class UsageDay(Base):
@@ -93,3 +97,5 @@ class UsageDay(Base):
     answer_tokens: Mapped[int] = mapped_column(BigInteger)
     gpu_s: Mapped[float]
     tier: Mapped[str] = mapped_column(primary_key=True, server_default="default")
+
+    __table_args__ = (Index("usage_days_of_tenant", "tenant", "day"),)

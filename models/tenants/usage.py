@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from models.connections.sql import text
 
 DIMENSIONS = ("day", "tenant", "model", "tier")
-# The tier of a request `r` in the usage: its service tier, and `batch` for a line of a bulk job.
-TIER = "case when r.job_id is null then r.tier::text else 'batch' end"
+# The tier of a request `r` in the usage: its service tier, and `batch` for a line of a bulk job that is not off-peak.
+TIER = "case when r.job_id is null or r.tier = 'off_peak' then r.tier::text else 'batch' end"
 
 FOLD = text("""
     with taken as (
@@ -28,6 +28,15 @@ FOLD = text("""
         on conflict (day, tenant, model, tier) do update set requests = old.requests + excluded.requests,
             prompt_tokens = old.prompt_tokens + excluded.prompt_tokens,
             answer_tokens = old.answer_tokens + excluded.answer_tokens, gpu_s = old.gpu_s + excluded.gpu_s
+    ), jobs as ( -- locked in one order, so that two folds cannot deadlock
+        select id from bulk_jobs where id in (select job_id from taken) order by id for update
+    ), of_jobs as (
+        update bulk_jobs j set gpu_s = j.gpu_s + (select sum(gpu_s) from taken where job_id = j.id)
+        where id = any(array(select id from jobs)) returning j.*
+    ), withdrawn as ( -- a job that pauses at its budget has no time by which it is promised any more
+        update promises p set promised_by = null, look_at = null from of_jobs j
+        where p.request_id = j.id and j.status in ('validating', 'in_progress')
+            and j.gpu_s >= (j.budget->>'gpu_s')::float8
     )
     select count(*) from taken
 """)

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 from models.bulk.bulk_tables import BulkJob, BulkStatus, FilePurpose, StoredFile
 from protocol.api_objects import ApiObject, DeletedObject, ListPage, PageQuery, Query
 from protocol.field_types import Body, Metadata, Text
-from protocol.responses.response_objects import Usage, usage_of
+from protocol.responses.response_objects import ShownPromise, Usage, usage_of
 
 UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 WINDOW = re.compile(r"([1-9]\d{0,4})([mhd])")
@@ -43,6 +43,22 @@ class OutputExpiry(Body):
     seconds: int = Field(ge=EXPIRES_AFTER_S[0], le=EXPIRES_AFTER_S[-1])
 
 
+class QuoteBatch(Body):
+    """POST /v1/magnus/quotes, for a batch: the file and the call of its lines."""
+
+    input_file_id: Text = Field(description="An uploaded file of purpose `batch`")
+    endpoint: Endpoint = Field(description="The call that every line makes")
+
+
+class AskedBudget(Body):
+    """What the lines of a batch may use, after which those that wait pause until it is raised."""
+
+    amount: float = Field(gt=0, allow_inf_nan=False)
+    unit: Literal["gpu_s", "price"] = Field(
+        default="gpu_s", description="GPU-seconds, as usage counts them, or the operator's currency (MAGNUS_PRICES)"
+    )
+
+
 class BatchExtras(Body):
     """Fields that OpenAI's API lacks."""
 
@@ -50,6 +66,8 @@ class BatchExtras(Body):
     service_tier: Literal["flex", "off_peak"] = Field(
         default="flex", description="off_peak: its lines are served in the service's off-peak hours alone"
     )
+    budget: AskedBudget | None = Field(default=None, description="After its use the batch's waiting lines pause")
+    quote: Text | None = Field(default=None, description="Accepts an offer for the file, which sets the tier")
 
 
 class CreateBatch(Body):
@@ -76,6 +94,7 @@ class ChangeBatch(Body):
         description="flex: its lines get the capacity that others leave, off_peak: in off-peak hours alone; "
         "default: as other requests",
     )
+    budget: AskedBudget | None = Field(default=None, description="In place of its former one, from then on")
 
 
 class FileListQuery(PageQuery):
@@ -145,10 +164,30 @@ class BatchRequestCounts(ApiObject):
     failed: int
 
 
+class BatchBudget(ApiObject):
+    """The budget of a batch, and what it has used of it."""
+
+    amount: float
+    unit: Literal["gpu_s", "price"]
+    used: float = Field(description="By the answers that had come ten seconds ago, in the budget's unit")
+
+
 class BatchMagnus(ApiObject):
     """Fields of a batch that OpenAI's Batch lacks."""
 
-    paused_at: int | None = Field(default=None, description="Since when none of its waiting lines is served")
+    paused_at: int | None = Field(default=None, description="Since when its client has paused its waiting lines")
+    paused_for: Literal["client", "budget", "tenant_budget"] | None = Field(
+        default=None, description="Why its waiting lines pause: its client's call, its budget, or that of its tenant"
+    )
+    budget: BatchBudget | None = Field(default=None, description="null: it has none")
+    budget_lines: int | None = Field(
+        default=None,
+        description="Lines that should be answered before it pauses for its budget or its tenant's; "
+        "null: all, or unknown",
+    )
+    gpu_s: float = Field(default=0.0, description="Workers' seconds that its lines had taken ten seconds ago")
+    price: float | None = Field(default=None, description="Of gpu_s, in its tier; null without MAGNUS_PRICES")
+    promise: ShownPromise | None = Field(default=None, description="Of the quote that it accepted")
     parent_id: str | None = Field(default=None, description="The batch whose failed lines it retries")
     service_tier: str = Field(
         default="flex", description="Of its lines: flex, off_peak, or default once it was changed"

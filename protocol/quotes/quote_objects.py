@@ -1,10 +1,11 @@
-"""The body and the answer of /v1/magnus/quotes: a call's body as it would be submitted, and the offers for it."""
+"""The body and the answer of /v1/magnus/quotes: a call's body as it would be submitted, or a file, and its offers."""
 
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, RootModel, Tag
 
 from protocol.api_objects import ApiObject
+from protocol.bulk.bulk_schemas import QuoteBatch
 from protocol.chat.chat_schemas import CreateChatCompletion, CreateCompletion
 from protocol.responses.response_schemas import CreateResponse
 from scheduling.request import ServiceTier
@@ -13,7 +14,7 @@ from scheduling.request import ServiceTier
 def call_of(body: object) -> str | None:
     """Returns the tag of the call that a body is for, by the field that has its prompt."""
     fields = body if isinstance(body, dict) else ()
-    return next((f"<{name}>" for name in ("messages", "prompt", "input") if name in fields), None)
+    return next((f"<{name}>" for name in ("messages", "prompt", "input", "input_file_id") if name in fields), None)
 
 
 class CreateQuote(
@@ -21,23 +22,24 @@ class CreateQuote(
         Annotated[
             Annotated[CreateChatCompletion, Tag("<messages>")]
             | Annotated[CreateCompletion, Tag("<prompt>")]
-            | Annotated[CreateResponse, Tag("<input>")],
+            | Annotated[CreateResponse, Tag("<input>")]
+            | Annotated[QuoteBatch, Tag("<input_file_id>")],
             Discriminator(
                 call_of,
                 custom_error_type="call",
                 custom_error_message="The body must be a chat's, with messages, a completion's, with prompt, "
-                "or a response's, with input",
+                "a response's, with input, or a batch's, with input_file_id and endpoint",
             ),
         ]
     ]
 ):
-    """POST /v1/magnus/quotes: the body of a chat, a completion or a response, which have one answer."""
+    """POST /v1/magnus/quotes: the body of a chat, a completion or a response with one answer, or a batch's file."""
 
 
 class Offer(ApiObject):
-    """A tier, the time by which the answer comes there with some probability, and the price."""
+    """A tier, the time by which the answer comes, or the batch ends, with some probability, and the price."""
 
-    id: str = Field(description="Accepts the offer, as `magnus.quote` of the same body")
+    id: str = Field(description="Accepts the offer, as `magnus.quote` of the same body or of the file's batch")
     object: Literal["magnus.offer"] = "magnus.offer"
     service_tier: ServiceTier = Field(description="In which a call that accepts the offer is served")
     within_s: float | None = Field(description="Seconds from the call to its answer; null: no time is promised")
@@ -52,7 +54,7 @@ class Quote(ApiObject):
     model: str
     expires_at: float = Field(description="As a Unix time; until then an offer can be accepted, once")
     prompt_tokens: int
-    expected_tokens: float | None = Field(description="Of the answer")
+    expected_tokens: float | None = Field(description="Of the answer; of a batch: of all answers")
     gpu_seconds: float | None = Field(
         description="As the usage counts them, at the tenant's seconds a token since yesterday"
     )

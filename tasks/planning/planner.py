@@ -32,6 +32,7 @@ from scheduling.forecast.forecast import next_step_s
 from scheduling.policy import Worker
 from scheduling.request import Request
 from scheduling.sharing.policy_factory import UnknownPolicy, favour_of
+from tasks.planning.budget_gate import BudgetGate
 from tasks.planning.fleet_view import FleetView, next_due_in_s, with_estimates, work_after_change
 from tasks.planning.forecasts import Forecasts, ModelQueueView, WorkByModel
 from tasks.planning.policies_by_model import PoliciesByModel, failing_requests, policy_fails
@@ -80,7 +81,7 @@ class Planner:
         self._refused_policy: str | None = None  # a policy that is set in the database but unknown here
         self._fleet = FleetView()
         self._estimates, self._forecasts = ServingEstimates(), Forecasts()
-        self._recovery = Recovery(connection, rules)
+        self._recovery, self._budgets = Recovery(connection, rules), BudgetGate(connection, rules.prices)
         self._live: list[RegisteredWorker] = []
         self._recent_times, self._decision_s = RecentServingTimes(), 0.0
         self._snapshot_due_at = self._renewed_at = self._late_due_at = 0.0
@@ -190,6 +191,7 @@ class Planner:
         self._policies.set_rank_correlation(inputs.tau)
         self._policies.set_weights(inputs.weights)
         self._adopt_hours(inputs)
+        self._budgets.adopt(self._policies, self._rules.fetched_at_once)
         policy = inputs.policy or self._rules.policy
         if policy in (self._policies.policy, self._refused_policy):
             return
@@ -259,7 +261,8 @@ class Planner:
         follow = set[str]()
         if self._rules.shares_twins:
             follow = twins.follow(self._connection, [one.request.id for one in fetched if one.shares])
-        kept = {one.request.id for one in fetched if one.held or self._too_early(one.request)} | follow
+        early = {one.request.id for one in fetched if one.held or self._too_early(one.request)}
+        kept = early | follow | {one.request.id for one in fetched if self._budgets.keeps(one)}
         self._policies.discard_all(kept)
         queued = [one for one in fetched if one.request.id not in kept]
         for model, tokens in live_fleet.largest_workers(live).items():
@@ -367,6 +370,8 @@ class Planner:
                 last_s=round(self._decision_s, 6),
                 paused=self._paused,
                 off_peak_at=self._off_peak_at,
+                spent_tenants=tuple(sorted(self._budgets.spent.tenants)),
+                spent_jobs=tuple(sorted(self._budgets.spent.jobs)),
                 broker_error=self._broker_error,
             ),
             queue=waiting,

@@ -49,6 +49,24 @@ def test_hours_of_a_year_have_as_many_seconds_as_the_clock_of_their_zone_gives_t
     assert minutes == 365 * 8 * 60  # an hour less in March, an hour more in October
 
 
+@pytest.mark.parametrize(
+    ("now", "hours_of_work", "ends"),
+    [
+        ("2026-01-10T12:00+01:00", 1, "2026-01-10T23:00+01:00"),
+        ("2026-01-11T05:00+01:00", 1, "2026-01-11T06:00+01:00"),
+        ("2026-01-11T05:00+01:00", 2, "2026-01-11T23:00+01:00"),
+        ("2026-01-10T12:00+01:00", 17, "2026-01-12T23:00+01:00"),  # two nights, and an hour of the third
+        ("2026-10-24T12:00+02:00", 9, "2026-10-25T06:00+01:00"),  # the night in which clocks go back
+    ],
+)
+def test_off_peak_work_takes_as_many_nights_as_it_needs(now: str, hours_of_work: int, ends: str) -> None:
+    assert NIGHT.after(at(now), hours_of_work * 3600) == at(ends)
+
+
+def test_work_of_more_than_two_months_has_no_end() -> None:
+    assert NIGHT.after(at("2026-01-10T12:00+01:00"), 70 * 8 * 3600) == float("inf")
+
+
 def test_without_hours_nothing_waits() -> None:
     assert off_peak_at(None, 5.0) is None
 

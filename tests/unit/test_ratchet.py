@@ -42,25 +42,26 @@ FIELDS: dict[type, int] = {
 # requests: what generated their tokens, the claim of a predictor, which locks no row while it computes, and the stop
 # string that ended them, which a message must name; what equal requests share, whose answer one gets, and whether its
 # end is still to be told to them; what it counts against limits of expected work;
-# jobs: their usage, and when their deletion began
-COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 52, StoredBatch: 29, BulkJob: 41}
+# jobs: their usage, and when their deletion began; what they used, were expected to use, and may use
+COLUMNS: dict[type[Base], int] = {StoredWorker: 13, StoredRequest: 52, StoredBatch: 29, BulkJob: 44}
 PARAMETERS: dict[type, int] = {Engine: 3, RunningBatch: 3}
 LINES = {
     # a fault in the same words everywhere; idle connections and refused bodies are closed; Anthropic's messages;
     # turns of tenants; figures of ended loops; off-peak hours and charges of expected work; progress of every stream
     # quotes, their signature, refused deadlines, and the page of promises
-    "webapp": 8119,  # the id that clients of /v1/messages read; times only where a policy has some
+    # quotes of batches; budgets of batches and where they pause
+    "webapp": 8390,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
     # progress of every stream, also in comments, and tokens left
-    # quotes, promises and their book
-    "protocol": 6097,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
+    # quotes, promises and their book; those of batches, and budgets
+    "protocol": 6138,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
     # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue; off-peak hours
     # parked rows; half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows
-    # promises; joiners wait at the worker while memory is short
-    "tasks": 5778,
-    "processes": 1562,  # the script that starts a child lies here: the trainer lowers its priority with it
+    # promises; joiners wait at the worker while memory is short; requests whose budget is spent are kept from policies
+    "tasks": 5834,
+    "processes": 1567,  # the script that starts a child lies here: the trainer lowers its priority with it; prices
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
     # figures of ended loops; what `fusion` favours; a worker's time by its speed; the order of a
@@ -82,17 +83,17 @@ LINES = {
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer; charges of expected work
     # tokens left
-    # promises, their book, and the work of a request; bounds of an ETA
-    "models": 10_151,
+    # promises, their book, and the work of a request; bounds of an ETA; budgets, promises of batches
+    "models": 10_384,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
-    # a chat shows how long its answer still takes; requests of a load may be sent with quotes
-    "cli": 6970,
-    "migrations": 390,  # triggers of charges and of deleted requests' twins
+    # a chat shows how long its answer still takes; requests of a load may be sent with quotes; budgets
+    "cli": 7013,
+    "migrations": 397,  # triggers of charges and of deleted requests' twins; budgets
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes; shapes of load, paced workers and QLM's estimator; promises that
-    # are sold in the simulator, and live
-    "benchmarks": 12_764,
+    # are sold in the simulator and live, and what they earn beside other admissions
+    "benchmarks": 12_955,
 }
 # Modules of the product that know a feature by its name: a new option of one should not touch all of them.
 FILES_THAT_NAME = {
@@ -102,8 +103,8 @@ FILES_THAT_NAME = {
     "probe": 25,  # a probed server has a fingerprint
     "loadable": 18,
     # twins are of one tier, and the migration rebuilds indexes by tier; a decision reads it of all rows, without a call
-    # offers are made, priced and counted by tier
-    "tier": 70,
+    # offers are made, priced and counted by tier; so are batches' and what budgets have used
+    "tier": 76,
     "logprob": 45,  # an answer is shared with them
 }  # their stored JSON goes into answers as it is
 

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -12,14 +12,17 @@ from inference.engine_errors import TokenizerAway
 from models.bulk import stored_files
 from models.bulk.bulk_feed import NewLine
 from models.bulk.bulk_outlook import BulkOutlook, JobOutlook
-from models.bulk.bulk_tables import BulkJob, StoredFile
+from models.bulk.bulk_tables import BulkJob, BulkStatus, StoredFile
 from models.connections.session import in_session
 from models.new_requests import NewRequest
+from models.operations.promise_book import in_time
 from models.planning.response_time_estimate import ResponseTimeEstimate
+from models.promise_tables import StoredPromise
 from models.request_predictions import scoped_application
 from protocol.bulk.bulk_schemas import LONGEST_WINDOW_S, BatchMagnus
 from protocol.bulk.request_lines import MISMATCHED_URL, LineReader
 from protocol.client_errors import InvalidRequest
+from protocol.responses.response_objects import ShownPromise
 from scheduling.sharing.background.deadlines import Work
 
 # How many lines of a new file are checked, from how many places in it, and for how many CPU seconds at most, because
@@ -98,6 +101,23 @@ def promise_of(job: BulkJob, outlook: BulkOutlook, off_peak_at: float | None = N
             "left_gpu_s": _seconds(outlook.used_s(left)),
         }
     )
+
+
+def with_promise(magnus: BatchMagnus, job: BulkJob, sold: StoredPromise | None) -> BatchMagnus:
+    """Returns a stored batch's fields with what its accepted quote promised, and whether that was kept."""
+    if sold is None:
+        return magnus
+    due_at, answered = sold.promised_by, job.status is BulkStatus.completed
+    kept = None if job.cancelling_at else in_time(due_at, job.ended_at, datetime.now(UTC), answered=answered)
+    late = due_at is not None and magnus.eta_at is not None and magnus.eta_at > due_at.timestamp()
+    told = ShownPromise(
+        promised_by=None if due_at is None else due_at.timestamp(),
+        probability=sold.probability,
+        price=sold.price,
+        kept=kept,
+        at_risk=kept is None and late,
+    )
+    return magnus.model_copy(update={"promise": told})
 
 
 def promise_of_sample(

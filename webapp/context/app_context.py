@@ -15,6 +15,7 @@ from models.operations.promise_book import PromiseBook
 from models.planning.queue_snapshot import QueueSnapshot
 from models.planning.response_time_estimate import ResponseTimeEstimate
 from models.tenants.api_keys import Caller
+from off_peak_hours import OffPeakHours
 from processes.ttl_cache import KeyedTtlCache, TtlCache
 from protocol.limits.prompt_limits import PromptLimits
 from webapp.limits.backlog_limits import BacklogLimit
@@ -51,7 +52,7 @@ class AppContext:
     announcer: Announcer
     inserts: GroupedInserts
     priority_requests: int  # most unfinished requests in the tier `priority` of a tenant without its own quota
-    off_peak: bool  # whether the service has off-peak hours
+    off_peak: OffPeakHours | None  # None: the service has no off-peak hours
     wait_s: float  # longest time in seconds that a call waits for its answer
     worker_alive_s: float  # a worker with an older heartbeat counts as lost
     private_webhooks: bool  # whether webhooks may go to addresses that only this network reaches

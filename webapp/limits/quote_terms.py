@@ -9,8 +9,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from models.promise_tables import Promise
 from scheduling.request import ServiceTier
 
-HOUR_S = 3600.0
-
 
 class SignedOffer(BaseModel):
     """What an offer's id carries, so that nothing is stored until the offer is accepted; `body` is a digest."""
@@ -26,12 +24,12 @@ class SignedOffer(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class QuoteTerms:
-    """Prices by `gpu_hour` and tier (none if empty), how long an offer holds, and the least chance of a deadline.
+    """Prices of a GPU-second by tier (none if empty), how long an offer holds, and the least chance of a deadline.
 
     With `public` everybody may read the promise book.
     """
 
-    prices: Mapping[str, float]
+    tier_prices: Mapping[str, float]
     valid_s: float
     min_deadline_chance: float
     public: bool
@@ -39,9 +37,9 @@ class QuoteTerms:
 
     def price(self, tier: ServiceTier, gpu_s: float | None) -> float | None:
         """Returns the price of this work in a tier; None without prices, or if the work is unknown."""
-        if gpu_s is None or not self.prices:
+        if gpu_s is None or not self.tier_prices:
             return None
-        return float(f"{self.prices['gpu_hour'] * self.prices.get(tier, 1.0) * gpu_s / HOUR_S:.6g}")
+        return float(f"{self.tier_prices[tier] * gpu_s:.6g}")
 
     def sign(self, offer: SignedOffer) -> str:
         """Returns the offer as a text that only this service can make."""

@@ -7,7 +7,7 @@ by the queue of that moment, in which earlier promises wait.
 
 import math
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from sqlalchemy.orm import Session
@@ -61,17 +61,22 @@ def quote_for(context: AppContext, submission: Submission, new: NewRequest, now:
         gpu_seconds=gpu_s,
         gpu_seconds_low=low_s,
         gpu_seconds_high=high_s,
-        data=[
-            Offer(
-                id=context.quotes.sign(one),
-                service_tier=one.tier,
-                within_s=one.promise.within_s,
-                probability=one.promise.probability,
-                price=one.promise.price,
-            )
-            for one in offers
-        ],
+        data=offers_of(context, offers),
     )
+
+
+def offers_of(context: AppContext, offers: Sequence[SignedOffer]) -> list[Offer]:
+    """Returns offers as clients read and accept them."""
+    return [
+        Offer(
+            id=context.quotes.sign(one),
+            service_tier=one.tier,
+            within_s=one.promise.within_s,
+            probability=one.promise.probability,
+            price=one.promise.price,
+        )
+        for one in offers
+    ]
 
 
 def _promises(
@@ -82,6 +87,8 @@ def _promises(
     tokens, within = None if work is None else round(work.tokens, 1), list[float | None]()
     if TIER_LEVELS[new.tier] >= 0:  # nobody knows when others leave capacity to background work
         within = context.response_times.get().within_s(new, snapshot, now, PROBABILITIES)
+    if snapshot is not None and new.tenant in snapshot.decisions.spent_tenants:
+        within = []
     withheld = context.withheld_levels.get()
     times = [
         (level, s) for level, s in zip(PROBABILITIES, within, strict=False) if s is not None and level not in withheld
@@ -97,14 +104,19 @@ def accepted_offer(context: AppContext, submission: Submission, now: float) -> S
     """Returns the offer that a call accepts, None if it accepts none; raises QuoteUnusable."""
     if submission.quote is None:
         return None
-    offer = context.quotes.read(submission.quote)
-    if offer is None or offer.tenant != submission.tenant:
-        raise _unusable("This is no quote that this service made for you.", "quote_unknown")
+    return read_offer(context, submission.quote, submission.tenant, _digest(submission), now)
+
+
+def read_offer(context: AppContext, quote: str, tenant: str, body: str, now: float) -> SignedOffer:
+    """Returns the offer of a quote that a tenant accepts with a body of this digest; raises QuoteUnusable."""
+    offer = context.quotes.read(quote)
+    if offer is None or offer.tenant != tenant:
+        raise unusable("This is no quote that this service made for you.", "quote_unknown")
     if offer.expires_at < now:
         ago_s = now - offer.expires_at
-        raise _unusable(f"This quote ended {ago_s:,.0f} s ago: ask for another one.", "quote_expired")
-    if offer.body != _digest(submission):
-        raise _unusable("This quote is for another body: send the one that was quoted.", "quote_of_another_body")
+        raise unusable(f"This quote ended {ago_s:,.0f} s ago: ask for another one.", "quote_expired")
+    if offer.body != body:
+        raise unusable("This quote is for another body: send the one that was quoted.", "quote_of_another_body")
     return offer
 
 
@@ -117,7 +129,7 @@ def check_promise(
     (least_s,) = context.response_times.get().within_s(new, snapshot, now, [promise.probability - FALLEN])
     if least_s is None or least_s > promise.within_s:
         why = f"The queue has changed: an answer within {promise.within_s:g} s is no longer as likely as it was quoted."
-        raise _unusable(f"{why} Ask for another quote.", "quote_outdated")
+        raise unusable(f"{why} Ask for another quote.", "quote_outdated")
 
 
 def refuse_infeasible(
@@ -148,5 +160,6 @@ def _tiers(context: AppContext, session: Session, tenant: str) -> list[ServiceTi
     return [tier for tier in TIER_LEVELS if usable.get(tier, True)]
 
 
-def _unusable(message: str, code: str) -> QuoteUnusable:
+def unusable(message: str, code: str) -> QuoteUnusable:
+    """Returns the error of a quote that cannot be accepted."""
     return QuoteUnusable(message, param="magnus.quote", code=code)

@@ -2,10 +2,12 @@
 
 import hashlib
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 from apiflask import APIBlueprint
 from flask import Response, request
@@ -13,8 +15,11 @@ from sqlalchemy.orm import Session
 
 from models.bulk import bulk_jobs, stored_files
 from models.bulk.bulk_jobs import CHANGEABLE, MOST_UNENDED, FileDeleted, NewBulkJob, TooManyJobs
-from models.bulk.bulk_tables import POOLING_ENDPOINTS, BulkJob, BulkStatus, FilePurpose, StoredFile
+from models.bulk.bulk_tables import BulkJob, BulkStatus, StoredFile
+from models.connections.session import in_session
+from models.new_requests import QuoteUsed
 from protocol.bulk.bulk_schemas import (
+    AskedBudget,
     Batch,
     BatchList,
     BatchListQuery,
@@ -25,19 +30,13 @@ from protocol.bulk.bulk_schemas import (
     batch_of,
     window_s,
 )
-from protocol.bulk.request_lines import LineReader
 from protocol.bulk.result_lines import EndingJob, result_lines, results
 from protocol.bulk.result_tables import csv_pieces, parquet_pieces, table_rows
-from protocol.client_errors import BacklogFull, InvalidRequest, NotFound
+from protocol.client_errors import BacklogFull, InvalidRequest, NotFound, QuoteUnusable
 from protocol.requests.submission import canonical_digest, checked_key
-from webapp.bulk.batch_promises import (
-    CheckedLines,
-    check_some_lines,
-    promise_of,
-    promise_of_sample,
-    refuse_another_endpoint,
-    spread_lines,
-)
+from webapp.bulk.batch_budgets import stored_budget, with_pauses, with_usage
+from webapp.bulk.batch_promises import CheckedLines, promise_of, promise_of_sample, with_promise
+from webapp.bulk.batch_quotes import accepted_offer, batch_forecast_s, check_promise, checked_lines
 from webapp.bulk.retried_lines import retry_of
 from webapp.context.app_context import current_context
 from webapp.context.auth import current_tenant
@@ -63,21 +62,22 @@ def create_batch(json_data: CreateBatch) -> Batch:
     check_tier(current_context(), json_data.magnus.service_tier)
     tenant, key = current_tenant(), checked_key(request.headers.get("Idempotency-Key"))
     file = find_file(json_data.input_file_id)
-    if file.purpose is not FilePurpose.batch:
-        raise InvalidRequest("Only an uploaded file can be the input of a batch.", param="input_file_id")
     context, window = current_context(), window_s(json_data.completion_window)
     digest = None if key is None else canonical_digest(json_data)
     if not json_data.magnus.dry_run and (earlier := _of_key(key, digest)) is not None:
         return earlier
-    snapshot, outlook = context.queue_snapshot.get(), context.bulk_outlook.get()
-    reader = LineReader(json_data.endpoint, tenant, context.prompt_limits, snapshot)
-    lines = list(spread_lines(context.sessions, file))
-    sampled = check_some_lines(lines, file.lines, reader, context.response_times.get())
-    refuse_another_endpoint(sampled.checked)
-    generates = json_data.endpoint not in POOLING_ENDPOINTS
-    forecast_s = outlook.forecast_s(tenant, "", sampled.work) if generates else None
+    offer, outlook = accepted_offer(context, json_data, tenant, time.time()), context.bulk_outlook.get()
+    tier = json_data.magnus.service_tier if offer is None else offer.tier
+    sampled = checked_lines(context, json_data, tenant, file)
+    forecast_s = batch_forecast_s(outlook, json_data.endpoint, tenant, sampled.work)
+    if offer is not None:
+        check_promise(context, offer, window, forecast_s, time.time())
     if json_data.magnus.dry_run:
-        return tried(json_data, file, sampled, promise_of_sample(sampled, window, outlook, forecast_s))
+        magnus, cost = promise_of_sample(sampled, window, outlook, forecast_s), outlook.cost_of(sampled.work)
+        gpu_s = None if cost is None else cost.seconds
+        return tried(
+            json_data, file, sampled, with_pauses(context, magnus, tenant, file.lines, gpu_s, json_data.magnus)
+        )
     new = NewBulkJob(
         tenant=tenant,
         endpoint=json_data.endpoint,
@@ -87,10 +87,13 @@ def create_batch(json_data: CreateBatch) -> Batch:
         metadata=json_data.metadata,
         idempotency_key=key,
         digest=digest,
-        service_tier=json_data.magnus.service_tier,
+        service_tier=tier,
         output_expires_s=None if json_data.output_expires_after is None else json_data.output_expires_after.seconds,
         left_work=asdict(sampled.work) if sampled.work.requests else None,
         forecast_s=forecast_s,
+        expected_gpu_s=outlook.used_s(sampled.work),
+        budget=_budget(json_data.magnus.budget, tier),
+        promise=None if offer is None else offer.promise,
     )
     return _created(new)
 
@@ -104,7 +107,7 @@ def list_batches(query_data: BatchListQuery) -> BatchList:
     after = query_data.after
     read = partial(bulk_jobs.job_page, tenant=current_tenant(), after=after, limit=query_data.limit)
     page = read_page(current_context().sessions, "batch", BATCH_ID, after, read)
-    return BatchList.with_entries([shown(job) for job in page.jobs], has_more=page.more)
+    return BatchList.with_entries(all_shown(page.jobs), has_more=page.more)
 
 
 @api.get("/<id>")
@@ -147,13 +150,17 @@ def resume_batch(id: str) -> Batch:
 @api.output(Batch)
 @api.doc(summary="Change a batch", security="ApiKey", responses=[400, 401, 403, 404, 429, 503])
 def change_batch(id: str, json_data: ChangeBatch) -> Batch:
-    """Gives it another completion window or service tier, which its waiting lines follow within seconds."""
-    window, tier = json_data.completion_window, json_data.service_tier
+    """Gives it another completion window, service tier or budget, which its waiting lines follow within seconds."""
+    window, tier, asked = json_data.completion_window, json_data.service_tier, json_data.budget
     check_tier(current_context(), tier)
-    if window is None and tier is None:
-        raise InvalidRequest("Give 'completion_window', 'service_tier' or both.", param="completion_window")
+    if not (window or tier or asked):
+        raise InvalidRequest("Give 'completion_window', 'service_tier' or 'budget'.", param="completion_window")
+    job = find_batch(id)
+    if asked is None and job.budget is not None:
+        asked = AskedBudget(amount=job.budget["amount"], unit=job.budget["unit"])
+    budget = _budget(asked, tier or job.service_tier)
     seconds = None if window is None else window_s(window)
-    return _changed(id, partial(bulk_jobs.change_job, window=window, window_s=seconds, tier=tier))
+    return _changed(id, partial(bulk_jobs.change_job, window=window, window_s=seconds, tier=tier, budget=budget))
 
 
 @api.post("/<id>/retry")
@@ -199,8 +206,19 @@ def read_results(id: str, query_data: ResultsQuery) -> Response:
 
 def shown(job: BulkJob) -> Batch:
     """Returns a stored batch with its forecast."""
-    outlook, snapshot = current_context().bulk_outlook.get(), current_context().queue_snapshot.get()
-    return batch_of(job, promise_of(job, outlook, None if snapshot is None else snapshot.decisions.off_peak_at))
+    return all_shown([job])[0]
+
+
+def all_shown(jobs: Sequence[BulkJob]) -> list[Batch]:
+    """Returns stored batches with their forecasts, what they used, and their promises."""
+    context = current_context()
+    outlook, snapshot = context.bulk_outlook.get(), context.queue_snapshot.get()
+    promises, prices = in_session(context.sessions, bulk_jobs.promises_of)(jobs), context.quotes.tier_prices
+    opens_at = None if snapshot is None else snapshot.decisions.off_peak_at
+    return [
+        batch_of(job, with_promise(with_usage(promise_of(job, outlook, opens_at), job, prices, snapshot), job, sold))
+        for job, sold in ((job, promises.get(job.id)) for job in jobs)
+    ]
 
 
 def tried(asked: CreateBatch, file: StoredFile, sampled: CheckedLines, magnus: BatchMagnus) -> Batch:
@@ -226,6 +244,10 @@ def tried(asked: CreateBatch, file: StoredFile, sampled: CheckedLines, magnus: B
     return batch_of(job, magnus)
 
 
+def _budget(asked: AskedBudget | None, tier: str) -> Mapping[str, Any] | None:
+    return None if asked is None else stored_budget(current_context().quotes.tier_prices, asked, tier)
+
+
 def _of_key(key: str | None, digest: bytes | None) -> Batch | None:
     """Returns the batch that an earlier call with this Idempotency-Key made."""
     with current_context().sessions() as session:
@@ -241,6 +263,8 @@ def _created(new: NewBulkJob) -> Batch:
     except TooManyJobs as error:
         full = f"{MOST_UNENDED} of your batches have not ended. Wait for one, or cancel one."
         raise BacklogFull(full, RETRY_S) from error
+    except QuoteUsed as used:
+        raise QuoteUnusable(str(used), param="magnus.quote", code="quote_used") from used
     except FileDeleted as error:
         raise file_not_found(new.file.id) from error
     return shown(job)

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 from rich.console import Console
@@ -16,6 +16,7 @@ from rich.table import Table
 from cli.api_client import Client, Json
 from cli.bulk_run import ENDED, BulkRun, dry_run, follow
 from cli.hosting.service_access import with_client
+from cli.option_types import Budget
 from cli.output import CommandFailed, json_option, print_result, printed, table
 from webapp.dashboard.charts.quantities import count, duration
 
@@ -73,14 +74,15 @@ def predicted_end(batch: Json, now: float) -> str:
     left_s = batch["magnus"].get("eta_s")
     if left_s is None and done and begun and now > begun:
         left_s = (counts["total"] - done) * (now - begun) / done
-    if left_s is None or batch["status"] in ENDED or batch["magnus"]["paused_at"]:
+    if left_s is None or _status(batch) in (*ENDED, "paused"):
         return ""
     late = ", too late" if now + left_s > batch["expires_at"] else ""
     return f"{time.strftime('%a %H:%M:%S', time.localtime(now + left_s))}{late}"
 
 
 def _status(batch: Json) -> str:
-    return "paused" if batch["magnus"]["paused_at"] and batch["status"] not in ENDED else str(batch["status"])
+    paused = batch["magnus"].get("paused_for") or batch["magnus"]["paused_at"]
+    return "paused" if paused and batch["status"] not in ENDED else str(batch["status"])
 
 
 @click.group()
@@ -97,36 +99,45 @@ def batch() -> None:
 @click.option("--endpoint", help="The call that every line makes; by default that of the first line.")
 @click.option("--window", default="24h", show_default=True, help="When it must be done: 30m, 24h, 7d.")
 @click.option("--dry-run", "dry", is_flag=True, help="Check some lines and estimate all; nothing runs or is kept.")
+@click.option("--budget", type=Budget(), help="What the lines may use before those that wait pause.")
 @json_option
 @with_client
 def run(
-    client: Client, input: Path, output: Path | None, endpoint: str | None, window: str, dry: bool, as_json: bool
+    client: Client,
+    input: Path,
+    output: Path | None,
+    endpoint: str | None,
+    window: str,
+    dry: bool,
+    budget: Json | None,
+    as_json: bool,
 ) -> None:
     """Serve the lines of INPUT and write their answers to OUTPUT.
 
     The errors of lines that have no answer go to OUTPUT.errors.jsonl. If this command is interrupted, the service goes
     on with the batch; the same command continues it. --dry-run needs no OUTPUT.
     """
+    magnus = {} if budget is None else {"budget": budget}
     if dry:
-        _try(client, input, endpoint, window, as_json)
+        _try(client, input, endpoint, window, as_json, **magnus)
     elif output is None:
         raise click.UsageError("Missing argument 'OUTPUT'.")
     else:
-        _serve(BulkRun(client, input, output), output, endpoint, window, as_json)
+        _serve(BulkRun(client, input, output), output, endpoint, window, as_json, **magnus)
 
 
-def _try(client: Client, input: Path, endpoint: str | None, window: str, as_json: bool) -> None:
-    batch = dry_run(client, input, endpoint, window)
+def _try(client: Client, input: Path, endpoint: str | None, window: str, as_json: bool, **magnus: Any) -> None:
+    batch = dry_run(client, input, endpoint, window, **magnus)
     print_result(batch, as_json, _estimate)
     if bad := batch["request_counts"]["failed"]:
         checked = batch["magnus"]["checked_lines"]
         raise CommandFailed(f"{bad} of the {checked} checked lines would be refused: {_reasons(batch)}")
 
 
-def _serve(bulk_run: BulkRun, output: Path, endpoint: str | None, window: str, as_json: bool) -> None:
+def _serve(bulk_run: BulkRun, output: Path, endpoint: str | None, window: str, as_json: bool, **magnus: Any) -> None:
     try:
         with progress_shown(as_json, "uploading") as shown:
-            ended = bulk_run.wait(bulk_run.start(endpoint, window), shown, time.sleep)
+            ended = bulk_run.wait(bulk_run.start(endpoint, window, **magnus), shown, time.sleep)
     except KeyboardInterrupt:
         if bulk_run.batch_id:
             click.echo(
@@ -281,12 +292,15 @@ def retry(client: Client, ids: tuple[str, ...]) -> list[Json]:
     type=click.Choice(["flex", "off_peak", "default"]),
     help="Whether lines wait for capacity that others leave.",
 )
+@click.option("--budget", type=Budget(), help="What the lines of each may use before those that wait pause.")
 @printed(_batches, lines=True)
 @with_client
-def change(client: Client, ids: tuple[str, ...], window: str | None, tier: str | None) -> list[Json]:
-    """Give batches another completion window or service tier."""
-    if window is None and tier is None:
-        raise click.UsageError("give --window, --tier or both")
-    asked = {"completion_window": window, "service_tier": tier}
+def change(
+    client: Client, ids: tuple[str, ...], window: str | None, tier: str | None, budget: Json | None
+) -> list[Json]:
+    """Give batches another completion window, service tier or budget."""
+    if not (window or tier or budget):
+        raise click.UsageError("give --window, --tier or --budget")
+    asked = {"completion_window": window, "service_tier": tier, "budget": budget}
     changes = {name: value for name, value in asked.items() if value}
     return [client.call("POST", "batches", one, json=changes) for one in ids]

@@ -6,7 +6,7 @@ from models.bulk import bulk_feed, bulk_jobs, bulk_outlook, bulk_progress, store
 from models.bulk.bulk_feed import NewLine
 from models.bulk.bulk_jobs import NewBulkJob
 from models.bulk.bulk_progress import LineCounts
-from models.bulk.bulk_tables import BulkStatus, FilePurpose
+from models.bulk.bulk_tables import BulkJob, BulkStatus, FilePurpose
 from models.operations import bulk_figures
 from tests.integration.database.full_database import INPUT, JOB, LINES
 from tests.integration.database.query_cases import DAY, FEW, OPEN, Case, a_new_request, on_session
@@ -56,6 +56,7 @@ BULK_CASES = [
     Case("bulk_outlook.read_bulk_outlook", on_session(bulk_outlook.read_bulk_outlook, "small", 10.0), 1000 + FEW),
     Case("bulk_outlook.unended_work", bulk_outlook.unended_work),
     Case("bulk_jobs.create_job", create_job_twice),
+    Case("bulk_jobs.promises_of", on_session(bulk_jobs.promises_of, [BulkJob(id=JOB)])),
     Case("bulk_jobs.fetch_job", on_session(bulk_jobs.fetch_job, "tenant-0", JOB)),
     Case("bulk_jobs.job_of_results", on_session(bulk_jobs.job_of_results, "tenant-0", INPUT)),
     Case("bulk_jobs.job_page", on_session(bulk_jobs.job_page, "tenant-0", after=JOB)),

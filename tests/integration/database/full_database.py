@@ -79,6 +79,9 @@ BESIDE = (
     f"""insert into usage_days (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s)
     select current_date - d, 'tenant-' || t, 'small', 1, 1, 1, 1
     from generate_series(1, 600) as d, generate_series(1, {USING}) as t""",
+    """insert into tenants (name, budget)
+    select 'tenant-' || t, '{"amount": 20, "unit": "gpu_s", "period": "month"}' from generate_series(1, 20) as t
+    on conflict (name) do update set budget = excluded.budget""",
     """insert into work_charges (tenant, at, unit, amount)
     select 'tenant-' || n % 100, now() - interval '1 s' * (n % 120), unit, 1
     from generate_series(1, 10000) as n, unnest(array['tokens', 'gpu_s']) as unit""",

@@ -29,6 +29,7 @@ from models.new_requests import NewRequest, SubmissionEta
 from models.planning import batch_claims, leadership, live_fleet, planner_requests, queue_snapshot, twins
 from models.planning.leadership import Lead
 from models.planning.queue_snapshot import QueueSnapshot
+from models.promise_tables import Promise
 from models.tables import BatchStatus, RequestStatus
 from models.upkeep import reconciler, retention
 from scheduling.costs import ProfiledCurves, ServingCurves
@@ -194,6 +195,11 @@ def submit_twice(connection: Connection) -> None:
         new_requests.submit(connection, a_new_request(), idempotency_key="a key", digest=b"")
 
 
+def sell(connection: Connection) -> None:
+    promise = Promise("a quote", 0.9, 10.0, None, 5.0)
+    new_requests.sell(connection, promise, "resp_new", "tenant-0", "default", datetime.now(UTC))
+
+
 def meet_twins(connection: Connection) -> list[str]:
     queued = a_queued(connection, NEW)
     connection.execute(
@@ -249,6 +255,7 @@ CASES = [
     Case("batch_results.write_returned", give_back, REQUEUED),
     Case("batch_results.write_closed", close, REQUEUED),
     Case("new_requests.submit", submit_twice),
+    Case("new_requests.sell", sell),
     Case("new_requests.insert", lambda c: new_requests.insert(c, [a_new_request(), a_new_request()])),
     Case("client_requests.fetch", on_session(client_requests.fetch, "tenant-0", ENDED_ID)),
     *page_cases(),
@@ -295,6 +302,7 @@ CASES = [
     ),
     Case("twins.follow", meet_twins, 20 * NEW),
     Case("twins.share_answers", share_an_answer, 20 * NEW),
+    Case("planner_requests.fetch_again", lambda c: planner_requests.fetch_again(c, ["unknown"] * 100), 300),
     Case("planner_requests.queued_by_model", lambda c: planner_requests.queued_by_model(c, ["gone"]), QUEUED),
     Case("planner_requests.requests_of_batches", lambda c: planner_requests.requests_of_batches(c, OPEN_IDS)),
     Case("leases.prove_consuming", lambda c: leases.prove_consuming(c, "worker-0")),

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
-from models.tenants import api_keys, tenant_limits, usage
+from models.tenants import api_keys, budgets, tenant_limits, usage
 from models.upkeep import tenant_removal
 from models.webhooks import webhook_deliveries, webhook_endpoints
 from models.webhooks.webhook_deliveries import ClaimedDelivery, DeliveryResult
@@ -48,6 +48,8 @@ TENANT_CASES = [
         for part, (_, limit) in tenant_removal.PARTS.items()
     ),
     Case("tenant_removal.end", lambda c: tenant_removal.end(c, "tenant-1")),
+    Case("budgets.spent", lambda c: budgets.spent(c, {}), 20 * (2 * 31 + 50) + 2 * ENTRIES),
+    Case("budgets.left", on_session(budgets.left, "tenant-1", {}), 2 * 31 + 2 * ENTRIES),
     Case("usage.fold", on_session(usage.fold, 1000), 4 * 1000),
     Case("usage.used", on_session(usage.used, None, *LAST_MONTH), 2 * 30 * USING + 2 * ENTRIES),
     Case(

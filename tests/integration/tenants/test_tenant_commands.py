@@ -94,6 +94,8 @@ def test_what_is_set_for_a_tenant_is_listed_and_taken_back(magnus: Magnus) -> No
         "90000",
         "--gpu-seconds-per-minute",
         "30",
+        "--budget",
+        "2.5price/month",
     )
     expected = {
         "tenant": "acme",
@@ -104,11 +106,12 @@ def test_what_is_set_for_a_tenant_is_listed_and_taken_back(magnus: Magnus) -> No
         "priority_requests": 0,
         "generated_tokens_per_minute": 90_000,
         "gpu_seconds_per_minute": 30,
+        "budget": {"amount": 2.5, "unit": "price", "period": "month"},
     }
     assert magnus("tenant", "set", "acme", *limits, "--weight", "3", "--json") == expected
     assert magnus("tenant", "list", "--json") == [expected]
-    back = magnus("tenant", "set", "acme", "--queued-requests", "default", "--json")
-    assert back == {**expected, "queued_requests": None}
+    back = magnus("tenant", "set", "acme", "--queued-requests", "default", "--budget", "default", "--json")
+    assert back == {**expected, "queued_requests": None, "budget": None}
     magnus("tenant", "set", "globex", "--weight", "0.5")
     assert [one["tenant"] for one in magnus("tenant", "list", "--json")] == ["acme", "globex"]
     assert "globex" in magnus("tenant", "list")

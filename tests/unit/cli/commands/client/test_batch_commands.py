@@ -46,7 +46,7 @@ def test_where_no_terminal_shows_a_bar_each_change_of_status_and_each_tenth_of_t
 def test_a_change_of_nothing_names_the_options() -> None:
     said = CliRunner().invoke(change, ["batch_1", "--url", "http://127.0.0.1:1", "--api-key", "key"])
     assert said.exit_code == 2
-    assert "give --window, --tier or both" in said.output
+    assert "give --window, --tier or --budget" in said.output
 
 
 def test_a_run_without_a_file_for_the_answers_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
