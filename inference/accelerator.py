@@ -93,6 +93,29 @@ def to_host(tensor: Tensor) -> list[Any]:
     return found
 
 
+def read_later(tensor: Tensor) -> Callable[[], list[Any]]:
+    """Copies a tensor to the host; returns a function that waits for what the device was given so far, and reads it."""
+    if not has_own_memory(tensor.device):
+        return tensor.tolist
+    copy = torch.empty_like(tensor, device="cpu", pin_memory=_has_accelerator())
+    copy.copy_(tensor, non_blocking=True)
+    wait = _mark(tensor.device)
+
+    def numbers() -> list[Any]:
+        wait()
+        found: list[Any] = copy.tolist()
+        return found
+
+    return numbers
+
+
+def _mark(device: torch.device) -> Callable[[], None]:
+    """Returns a function that waits for what the device was given so far."""
+    event = torch.Event(device)
+    event.record()
+    return event.synchronize
+
+
 def of_rows(tensor: Tensor, rows: Sequence[int]) -> Tensor:
     """Returns a copy of these rows of a tensor; indexing by a list instead would make the host wait."""
     return tensor.index_select(0, to_device(rows, tensor.device, torch.long))

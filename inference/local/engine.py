@@ -72,8 +72,10 @@ class Engine:
                 if served := [row for row in rows if row.running]:
                     steps.prefill(served)
                 on_progress(steps.take_finished())
-                while batch.any_running() and steps.tally.iterations != iteration_limit:
+                while batch.any_running() and steps.iterations != iteration_limit:
                     steps.step(sys.maxsize)
+                    on_progress(steps.take_finished())
+                if steps.read():
                     on_progress(steps.take_finished())
             return [row.result() for row in rows], self.figures
         finally:
@@ -148,9 +150,9 @@ class Engine:
                 if perf_counter() - began >= within_s or self._kv.needed_bytes([2] * size) > self.kv_budget_bytes:
                     break
                 batch.join(self._new_rows([DecodingRequest(str(row), (0,), limit=2) for row in range(size)]))
-                batch.prefill(dict.fromkeys(range(size), 1))
+                batch.read(batch.prefill(dict.fromkeys(range(size), 1)))
                 batch.reserve()
-                batch.step({}, ())
+                batch.read(batch.step({}, ()))
                 recorded.append(size)
         except torch.OutOfMemoryError:  # the pass needs memory, too; the graphs are lost with the cache
             batch.release_cache()
@@ -222,6 +224,8 @@ class Engine:
     def _preempt(self) -> None:
         """Preempts rows until the next token stays below the threshold."""
         batch = self._batch
+        if not self._joiners.fits() and self._steps.read():
+            batch.compact()
         while len(batch.rows) > 1 and not self._joiners.fits():
             longest = None if self._probe is None else self._probe.longest(batch.rows)
             chosen = longest or max(batch.rows, key=lambda row: row.entry_number)
@@ -251,6 +255,7 @@ class Engine:
                 self._remove(row)
             needed_bytes = error.needed_bytes if isinstance(error, BudgetExceeded) else self._kv.nbytes
             if not isinstance(error, BudgetExceeded):
+                self._steps.forget()
                 self._joiners.waiting[:0] = self._batch.release_cache()
                 release_unused()
             raise OutOfMemory(needed_bytes, self.kv_budget_bytes) from error

@@ -37,10 +37,10 @@ def next_tokens(
         those = [rows[index] for index in changed]
         logits.index_copy_(0, at, adjusted(logits.index_select(0, at), those, eos_ids).to(logits.dtype))
     tokens = greedy(logits)
-    sampled = [index for index, row in enumerate(rows) if row.uniforms and row.running]
+    sampled = [index for index, row in enumerate(rows) if row.uniforms and row.decodes]
     if sampled:
         those = [rows[index] for index in sampled]
-        uniforms = [row.uniforms[len(row.generated)] for row in those]
+        uniforms = [row.uniforms[row.computed] for row in those]
         at = to_device(sampled, logits.device)
         found = sample(logits.index_select(0, at), [row.sequence.sampling for row in those], uniforms)
         tokens.index_copy_(0, at, found)

@@ -34,14 +34,14 @@ class Cursor:
 
     @classmethod
     def from_host(
-        cls, kv: KvCache, tokens: Sequence[int], positions: Sequence[int], running: Sequence[bool]
+        cls, kv: KvCache, tokens: Tensor, positions: Sequence[int], running: Sequence[bool]
     ) -> "Cursor":
-        """Returns a cursor from lists with one entry for each row."""
+        """Returns a cursor from the rows' newest tokens, [rows] on the device, and lists with one entry for each row."""
         layout, device = kv.layout, kv.layout.device
         columns = to_device(positions, device)[:, None]
         hidden = torch.arange(kv.arrangement.columns, device=device) >= columns
         return cls(
-            tokens=to_device(tokens, device)[:, None],
+            tokens=tokens[:, None],
             positions=columns,
             slots=kv.arrangement.slots_at(positions),
             mask=hidden.to(layout.dtype).mul_(torch.finfo(layout.dtype).min)[:, None, None, :],
@@ -141,17 +141,17 @@ def decode_one_token(model: Any, kv: KvCache, cursor: Cursor) -> Tensor:
 def decode_several_tokens(
     model: Any,
     kv: KvCache,
-    tokens: Sequence[Sequence[int]],
+    tokens: Tensor,
     positions: Sequence[Sequence[int]],
     firsts_only: Collection[int] = (),
 ) -> Tensor:
-    """Computes tokens[i] at positions[i], in any order, for each row i of blocks; returns logits, [tokens, vocabulary].
+    """Computes tokens at positions[i], in any order, for each row i of blocks; returns logits, [tokens, vocabulary].
 
-    The logits of all rows' first tokens come first, then those of the further tokens of row 0, of row 1, ...; rows in
+    `tokens`, [tokens] on the device, are numbered as in `token_rows`. The logits of all rows' first tokens come first, then those of the further tokens of row 0, of row 1, ...; rows in
     `firsts_only` get only the first. Keys and values of tokens that turn out to be wrong stay hidden behind
     the end of their row until other tokens overwrite them.
     """
-    device, dtype, counts = kv.layout.device, kv.layout.dtype, [*map(len, tokens)]
+    device, dtype, counts = kv.layout.device, kv.layout.dtype, [*map(len, positions)]
     numbered = token_rows(counts)
     at = [positions[row][place] for row, place in numbered]
     slots = kv.arrangement.slots_at(at, [row for row, _ in numbered])
@@ -162,7 +162,7 @@ def decode_several_tokens(
         needed = [n for n, (row, place) in enumerate(numbered) if not place or row not in firsts_only]
         kept = {"logits_to_keep": to_device(needed, device)}
     output = model(
-        to_device([[tokens[row][place]] for row, place in numbered], device),
+        tokens[:, None],
         attention_mask=hidden.to(dtype).mul_(torch.finfo(dtype).min)[:, None, None, :],
         position_ids=columns,
         past_key_values=kv,

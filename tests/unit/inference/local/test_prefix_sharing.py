@@ -247,7 +247,7 @@ def test_rows_are_prefilled_apart_from_those_without_a_cached_beginning_and_from
     sharing, long = PrefixSharing(kv, on=True), [9] * (MOST_GATHERED // 2)
     (first,) = rows_of([*long, 1])
     kv.reserve([len(first.token_ids)])
-    sharing.keep(first, 0)
+    sharing.keep(first, 0, first.cached_tokens)
     rows = rows_of(*[[*long, n] for n in range(2, 7)], [8], [7])
     groups = [[row.sequence.id for row in group] for group in sharing.prefill_groups(rows)]
     assert groups == [["5", "6"], ["0", "1"], ["2", "3"], ["4"]]
