@@ -40,7 +40,8 @@ class DecodeSteps:
         self._guessing = options.guessing if options.guessing and guesses else Guessing(0)
         self._log, self._probe, self._trials = options.step_log or StepLog(), options.probe, options.thread_trials
         self._clock = clock_of(batch.loaded.device)
-        self._beside = has_own_memory(batch.loaded.device) and batch.loaded.longrope is None
+        loaded = batch.loaded
+        self._beside = has_own_memory(loaded.device) and not loaded.longrope and not loaded.layout.state_bytes
         self._unread: _Pass | None = None  # the pass that the device was given last, if its tokens are read later
         self._read_at = 0.0, 0.0  # when the tokens of a pass were read last, by both clocks
 
@@ -97,7 +98,7 @@ class DecodeSteps:
         guesses = guessed_tokens(rows, batch.kv, self._guessing)
         if self._probe is not None:
             self._probe.before_step(rows, parts)
-        self._follow(_Pass(batch.step(parts, guesses), [*rows], parts, started, began), ahead)
+        self._follow(_Pass(batch.step(parts, guesses, ahead), [*rows], parts, started, began), ahead)
 
     def read(self) -> bool:
         """Waits for the pass that the device was given last, if there is one; returns whether there was one."""
@@ -113,10 +114,11 @@ class DecodeSteps:
             row.ahead = 0
 
     def _runs_ahead(self, parts: Mapping[int, int]) -> bool:
-        """Returns whether the device may choose the tokens after the next ones before the host has read the next.
+        """Returns whether the host may read the tokens of the next pass while the pass behind it is computed.
 
-        Not if the host takes part in the choice: by penalties, formats, endings of thinking, log probabilities, guesses
-        of tokens, or lengths that follow from states. Nor with longrope, which computes some rows again.
+        Not if the host takes part in the choice of tokens: by penalties, biases, formats, least lengths, budgets of
+        thinking, log probabilities or guesses. Nor while the probe reads states, nor for models that compute rows
+        again (longrope) or keep states, which a token that is thrown away would change.
         """
         rows = self.batch.rows
         return (
@@ -127,20 +129,23 @@ class DecodeSteps:
         )
 
     def _prefill(self, parts: Mapping[int, int], started: float) -> None:
-        self._follow(_Pass(self.batch.prefill(parts), (), parts, started, self._clock()), self._runs_ahead(parts))
+        began, ahead = self._clock(), self._runs_ahead({})
+        self._follow(_Pass(self.batch.prefill(parts, ahead), (), parts, started, began), ahead)
 
     def _follow(self, given: _Pass, ahead: bool) -> None:
         """Reads the tokens of the pass before, then those of this pass, unless the device runs `ahead`."""
+        self.batch.redrawn = []
         self.read()
-        if ahead:
-            self.batch.run_ahead(given.unread)
-            self._unread = given
+        if ahead and given.unread.rows:
+            unread = given.unread._replace(void=self.batch.redrawn)
+            self.batch.run_ahead(unread)
+            self._unread = given._replace(unread=unread)
         else:
             self._count(given)
 
     def _count(self, given: _Pass) -> None:
         """Reads the tokens of a pass, and counts what it computed."""
-        (unread, rows, parts, started, began), counts = given, [*given.parts.values()]
+        (unread, rows, _, started, began), counts = given, [*given.parts.values()]
         started, began = max(started, self._read_at[0]), max(began, self._read_at[1])
         decoded = self.batch.read(unread)
         self._read_at = ended, clock = perf_counter(), self._clock()

@@ -236,7 +236,9 @@ class Engine:
 
     def _offload(self, row: BatchRow) -> None:
         """Copies a row's keys and values to host memory if that is expected to take less time than another prefill."""
-        computed_again = row.sequence.prompt_logprobs or self.loaded.layout.state_bytes or row.unjoined
+        computed_again = (
+            row.sequence.prompt_logprobs or self.loaded.layout.state_bytes or row.unjoined or not row.generated
+        )
         if row in self._batch.rows and not computed_again:  # only a prefill computes prompt_logprobs
             index, tally = self._batch.rows.index(row), self._steps.tally
             prefill_s = row.cached_tokens * tally.prefill_s / max(1, tally.prefilled_tokens)

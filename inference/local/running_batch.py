@@ -6,9 +6,10 @@ pass may begin before, if the rows `run_ahead`. `DecodeSteps` decides what a pas
 decides which rows join and leave.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from inference.accelerator import of_rows, read_later, to_host
@@ -19,17 +20,21 @@ from inference.local.next_tokens import next_tokens
 from inference.local.prefix_sharing import PrefixSharing
 from inference.local.row_passes import RowPasses
 
+UNDECIDED = -1  # in place of a token that the host must choose, because its truncation needs all scores
+
 
 class Unread(NamedTuple):
     """A pass whose tokens the host has not read yet."""
 
     rows: Sequence[BatchRow]  # those that get a token
     tokens: Tensor | None  # [rows], on the device; None without rows
-    numbers: Callable[[], list[Any]]  # waits for the tokens and returns them
+    numbers: Callable[[], list[Any]]  # waits for the tokens, some of which may be UNDECIDED, and returns them
     logits: Tensor
+    own: Sequence[int]  # which logits belong to `rows`
     at: Sequence[Sequence[int]] = ()  # which logits belong to the tokens of each row of the batch, its guesses included
     guesses: Sequence[Sequence[int]] = ()
     width: int = 0  # the columns of a rectangle's longest row
+    void: Collection[BatchRow] = ()  # rows that went into this pass with a token that was chosen anew
 
 
 class Decoded(NamedTuple):
@@ -46,6 +51,7 @@ class RunningBatch:
         self.loaded, self.kv, self.sharing = loaded, kv, PrefixSharing(kv, shares_prefixes)
         self.rows: list[BatchRow] = []
         self.ended: list[BatchRow] = []  # the rows that ended since a caller last emptied this list
+        self.redrawn: list[BatchRow] = []  # those whose token, of the pass that was read last, was chosen anew
         self._passes = RowPasses(loaded, kv)
 
     def join(self, rows: Sequence[BatchRow]) -> None:
@@ -56,36 +62,45 @@ class RunningBatch:
         self.rows += rows
         self._passes.cursor = None
 
-    def prefill(self, parts: Mapping[int, int]) -> Unread:
+    def prefill(self, parts: Mapping[int, int], ahead: bool = False) -> Unread:
         """Computes the next parts[i] tokens of row i in a padded pass; complete prompts get their next token."""
-        return self._advance(self._passes.of_prompts(self.rows, parts), parts, [*parts])
+        return self._advance(self._passes.of_prompts(self.rows, parts), parts, [*parts], ahead)
 
-    def step(self, parts: Mapping[int, int], guesses: Sequence[Sequence[int]]) -> Unread:
+    def step(self, parts: Mapping[int, int], guesses: Sequence[Sequence[int]], ahead: bool = False) -> Unread:
         """Computes a token for every row that has joined, and further ones as far as its guesses come true.
 
-        The same pass computes the next parts[i] tokens of row i's prompt. Memory must have been reserved.
+        The same pass computes the next parts[i] tokens of row i's prompt. Memory must have been reserved. If the rows
+        then run `ahead`, the host must not wait for the device meanwhile.
         """
         if self._passes.cursor is None:
             self.kv.close_gaps()
         if parts or any(guesses):
             logits, at = self._passes.of_several(self.rows, parts, guesses or [()] * len(self.rows))
-            unread = self._advance(logits, parts, range(len(self.rows)))
+            unread = self._advance(logits, parts, range(len(self.rows)), ahead)
             return unread._replace(at=at, guesses=guesses)
         logits, width = self._passes.of_newest(self.rows)
-        return self._advance(logits, parts, range(len(self.rows)))._replace(width=width)
+        return self._advance(logits, parts, range(len(self.rows)), ahead)._replace(width=width)
 
     def read(self, unread: Unread) -> Decoded:
         """Appends the tokens of a pass to its rows, and further ones as far as its guesses came true."""
-        for row in unread.rows:
+        rows, numbers = unread.rows, unread.numbers()
+        for row in rows:
             row.ahead = 0
-        running = self._append(unread.rows, unread.numbers())
+        valid = [n for n, row in enumerate(rows) if row.running and row not in unread.void]
+        anew = [n for n in valid if numbers[n] == UNDECIDED]
+        self.redrawn = [rows[n] for n in anew]
+        if anew:
+            found = to_host(self._choose(unread.logits, [unread.own[n] for n in anew], self.redrawn))
+            for n, token in zip(anew, found, strict=True):
+                numbers[n] = token
+        running = self._append([rows[n] for n in valid], [numbers[n] for n in valid])
         return Decoded(running, self._verify(unread.logits, unread.at, unread.guesses))
 
     def run_ahead(self, unread: Unread) -> None:
         """Lets the next pass compute the tokens of a pass that the host has not read yet."""
         for row in unread.rows:
-            row.ahead = int(row.running)
-        if not all(row.decodes for row in unread.rows):
+            row.ahead = int(row.running and row not in unread.void)
+        if unread.void or not all(row.decodes for row in unread.rows):
             self._passes.cursor = None
         self._passes.unread = unread.rows, unread.tokens
 
@@ -135,7 +150,7 @@ class RunningBatch:
         if self.kv.reserve([*held, *(row.length for row in joining)], kept, shared):
             self._passes.cursor = None
 
-    def _advance(self, logits: Tensor, parts: Mapping[int, int], indices: Sequence[int]) -> Unread:
+    def _advance(self, logits: Tensor, parts: Mapping[int, int], indices: Sequence[int], ahead: bool) -> Unread:
         """Counts the parts as computed, then chooses the next token of row indices[n] by logits[n] if it has joined."""
         for index, count in parts.items():
             row = self.rows[index]
@@ -145,15 +160,20 @@ class RunningBatch:
         at = [n for n, index in enumerate(indices) if self.rows[index].joined is None]
         rows = [self.rows[indices[n]] for n in at]
         if not rows:
-            return Unread((), None, list, logits)
-        tokens = self._choose(logits, at, rows)
+            return Unread((), None, list, logits, at)
+        drawn = ahead and any(row.uniforms for row in rows)
+        decided = torch.ones(len(rows), dtype=torch.bool, device=logits.device) if drawn else None
+        tokens = self._choose(logits, at, rows, decided)
         self._passes.follow(tokens)
-        return Unread(rows, tokens, read_later(tokens), logits)
+        told = tokens if decided is None else torch.where(decided, tokens, UNDECIDED)
+        return Unread(rows, tokens, read_later(told), logits, at)
 
-    def _choose(self, logits: Tensor, at: Sequence[int], rows: Sequence[BatchRow]) -> Tensor:
-        """Returns the next tokens, [rows], by logits[at[n]] for row n."""
+    def _choose(
+        self, logits: Tensor, at: Sequence[int], rows: Sequence[BatchRow], decided: Tensor | None = None
+    ) -> Tensor:
+        """Returns the next tokens, [rows], by logits[at[n]] for row n; `decided` is that of `sample`."""
         own = logits if len(at) == len(logits) else of_rows(logits, at)
-        return next_tokens(own, rows, self.loaded.eos_ids, self.loaded.suppressed_ids)
+        return next_tokens(own, rows, self.loaded.eos_ids, self.loaded.suppressed_ids, decided)
 
     def _verify(self, logits: Tensor, at: Sequence[Sequence[int]], guesses: Sequence[Sequence[int]]) -> int:
         """Appends further tokens until one is not the guess; returns how many guesses were right.
@@ -174,10 +194,9 @@ class RunningBatch:
         return right
 
     def _append(self, rows: Sequence[BatchRow], tokens: Sequence[int]) -> int:
-        """Appends tokens[n] to row n, if it runs; returns how many rows were running."""
+        """Appends tokens[n] to row n; returns the number of rows."""
         longrope = self.loaded.longrope
-        running = [(row, token) for row, token in zip(rows, tokens, strict=True) if row.running]
-        for row, token in running:
+        for row, token in zip(rows, tokens, strict=True):
             if row.append(token, self.loaded.eos_ids, self.loaded.tokenizer):
                 self.ended.append(row)
             elif longrope and longrope.passes_now(len(row.sequence.prompt_ids), row.cached_tokens):
@@ -185,4 +204,4 @@ class RunningBatch:
             else:
                 continue
             self._passes.cursor = None
-        return len(running)
+        return len(rows)

@@ -33,10 +33,8 @@ class Cursor:
     width: int  # columns that the longest row fills
 
     @classmethod
-    def from_host(
-        cls, kv: KvCache, tokens: Tensor, positions: Sequence[int], running: Sequence[bool]
-    ) -> "Cursor":
-        """Returns a cursor from the rows' newest tokens, [rows] on the device, and lists with one entry for each row."""
+    def from_host(cls, kv: KvCache, tokens: Tensor, positions: Sequence[int], running: Sequence[bool]) -> "Cursor":
+        """Returns a cursor from the rows' newest tokens, [rows] on the device, and from lists of their other inputs."""
         layout, device = kv.layout, kv.layout.device
         columns = to_device(positions, device)[:, None]
         hidden = torch.arange(kv.arrangement.columns, device=device) >= columns
@@ -147,9 +145,9 @@ def decode_several_tokens(
 ) -> Tensor:
     """Computes tokens at positions[i], in any order, for each row i of blocks; returns logits, [tokens, vocabulary].
 
-    `tokens`, [tokens] on the device, are numbered as in `token_rows`. The logits of all rows' first tokens come first, then those of the further tokens of row 0, of row 1, ...; rows in
-    `firsts_only` get only the first. Keys and values of tokens that turn out to be wrong stay hidden behind
-    the end of their row until other tokens overwrite them.
+    `tokens`, [tokens] on the device, are numbered as in `token_rows`, and so are the logits; rows in `firsts_only` get
+    only those of their first token. Keys and values of tokens that turn out to be wrong stay hidden behind the end of
+    their row until other tokens overwrite them.
     """
     device, dtype, counts = kv.layout.device, kv.layout.dtype, [*map(len, positions)]
     numbered = token_rows(counts)
