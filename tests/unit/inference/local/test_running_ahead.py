@@ -14,7 +14,7 @@ from inference.local.engine import Engine
 from inference.local.engine_options import EngineOptions
 from inference.local.loading.model_loading import LoadedModel
 from inference.local.tokens import sampling
-from request_body import Sampling
+from request_body import GREEDY, Sampling
 from tests.unit.inference.pretended_device import PretendedDevice, moved_to_device
 from tests.unit.inference.tiny_models import AMPLE, ANSWER, drain, known
 
@@ -27,7 +27,7 @@ def on_device() -> LoadedModel:
         return moved_to_device(known("llama").loaded)
 
 
-def sequences(asked: Sampling = Sampling()) -> list[DecodingRequest]:
+def sequences(asked: Sampling = GREEDY) -> list[DecodingRequest]:
     """Rows that end by themselves, by a stop string, by a stop token and at limits of 1 to 20 tokens."""
     rows = [answered.sequence(str(number), sampling=asked) for number, answered in enumerate(known("llama").pool)]
     string, token = (Engine(known("llama").loaded, AMPLE).run([rows[n]])[0][0].generated_ids[-2] for n in (3, 4))
@@ -47,7 +47,7 @@ def one_by_one(rows: list[DecodingRequest], loaded: LoadedModel) -> dict[str, Fi
 
 
 SAMPLINGS = {
-    "greedy": Sampling(),
+    "greedy": GREEDY,
     "sampled": Sampling(1.3, seed=5),
     "truncated": Sampling(1.3, top_k=30, top_p=0.9, min_p=0.001, seed=5),
 }
