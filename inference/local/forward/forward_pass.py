@@ -7,16 +7,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from inference.accelerator import to_device
+from inference.accelerator import has_own_memory, to_device
 from inference.local.forward.adapters import PLAIN_PASS, AdaptedPass
 from inference.local.kv.attention_windows import Window
 from inference.local.kv.kv_budget import KvLayout, LayerSlots
 from inference.local.kv.kv_cache import KvCache
 from inference.local.kv.query_groups import token_rows
 
-# The most values of the mask with which prompts attend to their cached beginnings: 16 MB in float32. Without a mask,
-# attention of the cached tokens is computed, too, which costs less than their other operations would, unless cached
-# tokens are many more than new ones. Not tuned.
+# The most values of the mask with which prompts attend to their cached beginnings: 16 MB in float32. Without a mask, a
+# CPU computes attention of the cached tokens, too, which costs less than their other operations would, unless cached
+# tokens are many more than new ones; a GPU needs none for rows that begin alike. Not tuned.
 MOST_MASK = 2**22
 
 
@@ -94,7 +94,8 @@ def prefill(
     masked: dict[str, Tensor] = {}
     if any(starts):
         positions = positions + to_device(starts, device)[:, None]
-        if not large or starts[0] > 2 * length or layout.masks_differ:
+        alike = has_own_memory(device) and len({*starts}) == 1
+        if layout.masks_differ or not (alike or (large and starts[0] <= 2 * length)):
             masked = {"attention_mask": _mask_behind(starts, length, positions, layout)}
     if every:
         kept = {}
@@ -126,9 +127,10 @@ def decode_one_token(model: Any, kv: KvCache, cursor: Cursor) -> Tensor:
     """Computes each row's last token and advances the cursor; returns the next tokens' logits, [rows, vocabulary]."""
     cursor.width += 1
     columns = cursor.positions if kv.layout.most_tokens is None else cursor.positions % cursor.mask.shape[-1]
-    cursor.mask.view(len(cursor.tokens), -1).scatter_(1, columns, 0)
-    width = kv.prepare_decode(cursor.slots, cursor.initial_positions, cursor.width)
-    mask = kv.attention_mask(cursor.mask[..., :width], cursor.positions)
+    width, mask = kv.prepare_decode(cursor.slots, cursor.initial_positions, cursor.width), None
+    if kv.pages is None:  # kernels over pages look at positions
+        cursor.mask.view(len(cursor.tokens), -1).scatter_(1, columns, 0)
+        mask = kv.attention_mask(cursor.mask[..., :width], cursor.positions)
     output = model(
         cursor.tokens, attention_mask=mask, position_ids=cursor.positions, past_key_values=kv, use_cache=True
     )
@@ -154,17 +156,12 @@ def decode_several_tokens(
     at = [positions[row][place] for row, place in numbered]
     slots = kv.arrangement.slots_at(at, [row for row, _ in numbered])
     columns = to_device(at, device)[:, None]
-    hidden = torch.arange(kv.prepare_decode(slots, counts, 0, counts), device=device) > columns
-    kept: dict[str, Tensor] = {}
+    width, kept = kv.prepare_decode(slots, counts, 0, counts), dict[str, Tensor]()
+    if kv.pages is None:  # kernels over pages look at positions
+        hidden = torch.arange(width, device=device) > columns
+        kept["attention_mask"] = hidden.to(dtype).mul_(torch.finfo(dtype).min)[:, None, None, :]
     if firsts_only:
         needed = [n for n, (row, place) in enumerate(numbered) if not place or row not in firsts_only]
-        kept = {"logits_to_keep": to_device(needed, device)}
-    output = model(
-        tokens[:, None],
-        attention_mask=hidden.to(dtype).mul_(torch.finfo(dtype).min)[:, None, None, :],
-        position_ids=columns,
-        past_key_values=kv,
-        use_cache=True,
-        **kept,
-    )
+        kept["logits_to_keep"] = to_device(needed, device)
+    output = model(tokens[:, None], position_ids=columns, past_key_values=kv, use_cache=True, **kept)
     return cast(Tensor, output.logits)[:, -1]

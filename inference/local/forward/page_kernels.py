@@ -1,9 +1,9 @@
 """The kernels of a decoding step on a GPU: one writes new keys and values to pages, others attend to pages in place.
 
 A page is a block of the KV cache, or a row of a rectangle. The kernels look pages up in a table. So no keys or values
-are copied, and no column without a token is read. Tokens of a joiner's prompt attend in tiles: their row's keys and values
-are read once for all tokens of a tile. One launch can be repeated for rows of any lengths, so that a whole
-pass can be recorded as one graph. With torch's own operations, attention to blocks took fifteen launches a layer.
+are copied, and no column without a token is read. Tokens of a joiner's prompt attend in tiles, for each of which the
+row's keys and values are read once. One launch can be repeated for rows of any lengths, so that a whole pass can be
+recorded as one graph. With torch's own operations, attention to blocks took fifteen launches a layer.
 
 Triton, which comes with torch for GPUs, compiles them; its interpreter computes them on a CPU, for tests.
 """

@@ -11,7 +11,6 @@ from inference.accelerator import to_device
 from inference.local.kv.kv_arrangement import Arrangement
 from inference.local.kv.query_groups import token_rows
 
-
 TILE_TOKENS = 16  # the most tokens of a row that attend together, so that its keys are read once for them. Not tuned
 
 

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from inference import accelerator
+from inference.local.forward import row_attention
 from inference.local.forward.fused_model import FusedModel
 from inference.local.forward.linear_weights import PlainWeight
 from inference.local.loading.model_loading import LoadedModel
@@ -62,6 +63,7 @@ class PretendedDevice(TorchDispatchMode):
         self._passes = 0  # that the device was given
         self._copying: list[tuple[torch.Tensor, torch.Tensor]] = []  # to the host, not waited for yet
         self._patches = [patch.object(accelerator, *each) for each in (("_pinned", _pinned), ("_mark", self._mark))]
+        self._patches.append(patch.object(row_attention, "causal_lower_right", _lower_right))
 
     def __enter__(self) -> Any:
         for each in self._patches:
@@ -123,6 +125,11 @@ def _pinned(tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(tensor, OnDevice):
         raise RuntimeError("only tensors of the host can be pinned")
     return tensor
+
+
+def _lower_right(queries: int, keys: int) -> torch.Tensor:
+    """The mask in place of torch's symbol of it, which no wrapped tensor can meet."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=DEVICE).tril(keys - queries)
 
 
 def _is_device(leaf: Any) -> bool:
