@@ -89,10 +89,10 @@ def _attend_kernel(
     DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
     TILE: tl.constexpr,
-    PARTS: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):
     begun, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    key_heads = tl.num_programs(1)
+    key_heads, most_parts = tl.num_programs(1), tl.num_programs(2)
     own, at = tl.arange(0, PADDED_QUERIES), tl.arange(0, PADDED_DIM)
     is_own = own < TOKENS * QUERIES
     if TILES > 0:  # a tile is computed by TILES programs, of TOKENS tokens each
@@ -103,7 +103,7 @@ def _attend_kernel(
     position = tl.load(positions + token, is_own, -1).to(tl.int32)
     length = tl.max(position, 0) + 1
     size = tl.load(sizes + begun, length > 0, 1)
-    tokens_of_part = tl.cdiv(tl.cdiv(length, PARTS), TILE) * TILE
+    tokens_of_part = tl.cdiv(tl.cdiv(length, most_parts), TILE) * TILE
     begin = part * tokens_of_part
     end = tl.minimum(begin + tokens_of_part, length)
     of_head = (token * key_heads + head) * QUERIES + own % QUERIES
@@ -127,11 +127,11 @@ def _attend_kernel(
         found = found * kept[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
         total = total * kept + tl.sum(weights, 1)
         highest = higher
-    if PARTS == 1:
+    if WHOLE:
         found = found / tl.where(total > 0, total, 1.0)[:, None]
         tl.store(attended + of_head[:, None] * DIM + at[None, :], found.to(query.dtype), is_query)
     else:
-        place = of_head * PARTS + part
+        place = of_head * most_parts + part
         tl.store(parts + place[:, None] * DIM + at[None, :], found, is_query)
         tl.store(sums + 2 * place, highest, is_own)
         tl.store(sums + 2 * place + 1, total, is_own)
@@ -195,7 +195,7 @@ class TritonKernels:
         if count > 1:
             parts = queries.new_empty(tokens, heads, count, dim, dtype=torch.float32)
             sums = queries.new_empty(tokens, heads, count, 2, dtype=torch.float32)
-        shape: dict[str, Any] = {"DIM": dim, "PADDED_DIM": triton.next_power_of_2(dim), "PARTS": count}
+        shape: dict[str, Any] = {"DIM": dim, "PADDED_DIM": triton.next_power_of_2(dim)}
         _attend_kernel[begun, pages.heads, count](
             queries,
             keys,
@@ -214,8 +214,9 @@ class TritonKernels:
             QUERIES=of_key_head,
             PADDED_QUERIES=max(SMALLEST_PRODUCT, triton.next_power_of_2(together * of_key_head)),
             TILE=TILE,
+            WHOLE=count == 1,  # the number of parts is no constant, because each would be compiled
             **shape,
         )
         if count > 1:
-            _join_kernel[(tokens * heads,)](parts, sums, attended, **shape)
+            _join_kernel[(tokens * heads,)](parts, sums, attended, PARTS=count, **shape)
         return attended.view(tokens, -1)
