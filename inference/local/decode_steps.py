@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
-from inference.accelerator import clock_of, has_own_memory
+from inference.accelerator import clock_of
 from inference.engine_requests import FinishedRow
 from inference.local.batch_rows import BatchRow
 from inference.local.costs.cost_counters import RunTally, StepLog
@@ -40,8 +40,6 @@ class DecodeSteps:
         self._guessing = options.guessing if options.guessing and guesses else Guessing(0)
         self._log, self._probe, self._trials = options.step_log or StepLog(), options.probe, options.thread_trials
         self._clock = clock_of(batch.loaded.device)
-        loaded = batch.loaded
-        self._beside = has_own_memory(loaded.device) and not loaded.longrope and not loaded.layout.state_bytes
         self._unread: _Pass | None = None  # the pass that the device was given last, if its tokens are read later
         self._read_at = 0.0, 0.0  # when the tokens of a pass were read last, by both clocks
 
@@ -117,12 +115,11 @@ class DecodeSteps:
         """Returns whether the host may read the tokens of the next pass while the pass behind it is computed.
 
         Not if the host takes part in the choice of tokens: by penalties, biases, formats, least lengths, budgets of
-        thinking, log probabilities or guesses. Nor while the probe reads states, nor for models that compute rows
-        again (longrope) or keep states, which a token that is thrown away would change.
+        thinking, log probabilities or guesses. Nor while the probe reads states.
         """
         rows = self.batch.rows
         return (
-            self._beside
+            self.batch.loaded.runs_ahead
             and not any(row.asks_of_logits and row.running for row in rows)
             and not self._guessing.begins(sum(row.running for row in rows))
             and not (self._probe is not None and self._probe.reads(rows, parts))

@@ -96,6 +96,15 @@ class LoadedModel:
         return self.fused and self.decoder.graphs is not None
 
     @property
+    def runs_ahead(self) -> bool:
+        """Whether the device may compute a pass before the host has read the tokens of the last one.
+
+        Not if it shares the host's memory; nor for models that compute rows again (longrope), or keep states, which a
+        token that is thrown away would change.
+        """
+        return has_own_memory(self.device) and self.longrope is None and not self.layout.state_bytes
+
+    @property
     def mixes_passes(self) -> bool:
         """Returns whether a pass over blocks may compute several tokens of a row: not with windows or longrope."""
         return self.fused and not self.layout.windows and self.longrope is None
