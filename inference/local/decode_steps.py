@@ -93,7 +93,7 @@ class DecodeSteps:
             if not self.read():
                 raise
             return self.step(room)  # some row may have ended
-        guesses = guessed_tokens(rows, batch.kv, self._guessing)
+        guesses = [] if ahead else guessed_tokens(rows, batch.kv, self._guessing)
         if self._probe is not None:
             self._probe.before_step(rows, parts)
         self._follow(_Pass(batch.step(parts, guesses, ahead), [*rows], parts, started, began), ahead)
@@ -115,14 +115,14 @@ class DecodeSteps:
         """Returns whether the host may read the tokens of the next pass while the pass behind it is computed.
 
         Not if the host takes part in the choice of tokens: by penalties, biases, formats, least lengths, budgets of
-        thinking, log probabilities or guesses. Nor while the probe reads states.
+        thinking, log probabilities or promising guesses. Nor while the probe reads states.
         """
         rows = self.batch.rows
         return (
             self.batch.loaded.runs_ahead
             and not any(row.asks_of_logits and row.running for row in rows)
-            and not self._guessing.begins(sum(row.running for row in rows))
             and not (self._probe is not None and self._probe.reads(rows, parts))
+            and not any(guessed_tokens(rows, self.batch.kv, self._guessing))
         )
 
     def _prefill(self, parts: Mapping[int, int], started: float) -> None:

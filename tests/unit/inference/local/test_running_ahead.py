@@ -12,6 +12,7 @@ import pytest
 from inference.engine_requests import DecodingRequest, FinishedRow
 from inference.local.engine import Engine
 from inference.local.engine_options import EngineOptions
+from inference.local.guessed_tokens import Guessing
 from inference.local.loading.model_loading import LoadedModel
 from inference.local.tokens import sampling
 from request_body import GREEDY, Sampling
@@ -94,6 +95,15 @@ def test_the_host_waits_for_no_pass_that_the_device_has_just_been_given():
     assert len(waited) > ANSWER / 2
     assert all(moved["read later"] == 1 for moved in waited)
     assert not any(moved.keys() - {"read later", "to device"} for moved in waited)
+
+
+def test_nor_for_guesses_that_promise_nothing():
+    with PretendedDevice() as device:
+        engine = Engine(on_device(), AMPLE, EngineOptions(guessing=Guessing(4)))  # which knows no costs yet
+        engine.insert(sequences())
+        drain(engine)
+    assert device.moved["read later"] > ANSWER / 2
+    assert device.moved["read at once"] <= 1
 
 
 def test_a_row_that_is_removed_or_preempted_in_the_middle_loses_nothing_that_the_host_has_read():
