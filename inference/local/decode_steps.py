@@ -90,7 +90,7 @@ class DecodeSteps:
         try:
             batch.reserve()
         except BudgetExceeded:
-            if not self.read():
+            if self.read() is None:
                 raise
             return self.step(room)  # some row may have ended
         guesses = [] if ahead else guessed_tokens(rows, batch.kv, self._guessing)
@@ -98,12 +98,12 @@ class DecodeSteps:
             self._probe.before_step(rows, parts)
         self._follow(_Pass(batch.step(parts, guesses, ahead), [*rows], parts, started, began), ahead)
 
-    def read(self) -> bool:
-        """Waits for the pass that the device was given last, if there is one; returns whether there was one."""
+    def read(self) -> Sequence[BatchRow] | None:
+        """Reads the tokens of the pass that the device was given last; returns the `redrawn` rows, None without one."""
         last, self._unread = self._unread, None
-        if last is not None and any(row.running for row in last.unread.rows):
-            self._count(last)
-        return last is not None
+        if last is None:
+            return None
+        return self._count(last) if any(row.running for row in last.unread.rows) else ()
 
     def forget(self) -> None:
         """Throws the tokens away that have not been read, because the rows' cache is lost."""
@@ -131,17 +131,16 @@ class DecodeSteps:
 
     def _follow(self, given: _Pass, ahead: bool) -> None:
         """Reads the tokens of the pass before, then those of this pass, unless the device runs `ahead`."""
-        self.batch.redrawn = []
-        self.read()
+        redrawn = self.read() or ()
         if ahead and given.unread.rows:
-            unread = given.unread._replace(void=self.batch.redrawn)
+            unread = given.unread._replace(void=redrawn)
             self.batch.run_ahead(unread)
             self._unread = given._replace(unread=unread)
         else:
             self._count(given)
 
-    def _count(self, given: _Pass) -> None:
-        """Reads the tokens of a pass, and counts what it computed."""
+    def _count(self, given: _Pass) -> Sequence[BatchRow]:
+        """Reads the tokens of a pass, and counts what it computed; returns the `redrawn` rows."""
         (unread, rows, _, started, began), counts = given, [*given.parts.values()]
         started, began = max(started, self._read_at[0]), max(began, self._read_at[1])
         decoded = self.batch.read(unread)
@@ -156,9 +155,10 @@ class DecodeSteps:
             self._log.count_prefill(len(counts), max(counts), started, ended)
         if not self.batch.any_running():
             self._log.pause()
+        return decoded.redrawn
 
     def _count_step(self, given: _Pass, decoded: Decoded, started: float, ended: float, computed_s: float) -> None:
-        (unread, rows, parts, _, _), (running, right), batch = given, decoded, self.batch
+        (unread, rows, parts, _, _), (running, right, _), batch = given, decoded, self.batch
         guessed, joining, seconds = sum(map(len, unread.guesses)), sum(parts.values()), ended - started
         computed = len(rows) - len(parts) + guessed + joining
         self.tally.count_decode(len(unread.rows), running, seconds, guessed, right)

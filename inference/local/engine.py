@@ -75,7 +75,7 @@ class Engine:
                 while batch.any_running() and steps.iterations != iteration_limit:
                     steps.step(sys.maxsize)
                     on_progress(steps.take_finished())
-                if steps.read():
+                if steps.read() is not None:
                     on_progress(steps.take_finished())
             return [row.result() for row in rows], self.figures
         finally:
@@ -224,7 +224,8 @@ class Engine:
     def _preempt(self) -> None:
         """Preempts rows until the next token stays below the threshold."""
         batch = self._batch
-        if not self._joiners.fits() and self._steps.read():
+        if not self._joiners.fits():
+            self._steps.read()
             batch.compact()
         while len(batch.rows) > 1 and not self._joiners.fits():
             longest = None if self._probe is None else self._probe.longest(batch.rows)

@@ -34,7 +34,7 @@ class Unread(NamedTuple):
     at: Sequence[Sequence[int]] = ()  # which logits belong to the tokens of each row of the batch, its guesses included
     guesses: Sequence[Sequence[int]] = ()
     width: int = 0  # the columns of a rectangle's longest row
-    void: Collection[BatchRow] = ()  # rows that went into this pass with a token that was chosen anew
+    void: Collection[BatchRow] = ()  # rows that went into this pass with another token than they have
 
 
 class Decoded(NamedTuple):
@@ -42,6 +42,7 @@ class Decoded(NamedTuple):
 
     running: int  # the number of rows that got a token
     right: int  # the number of guesses that came true
+    redrawn: Sequence[BatchRow]  # the rows whose token the host chose, instead of the one with which the device goes on
 
 
 class RunningBatch:
@@ -51,7 +52,6 @@ class RunningBatch:
         self.loaded, self.kv, self.sharing = loaded, kv, PrefixSharing(kv, shares_prefixes)
         self.rows: list[BatchRow] = []
         self.ended: list[BatchRow] = []  # the rows that ended since a caller last emptied this list
-        self.redrawn: list[BatchRow] = []  # those whose token, of the pass that was read last, was chosen anew
         self._passes = RowPasses(loaded, kv)
 
     def join(self, rows: Sequence[BatchRow]) -> None:
@@ -88,13 +88,13 @@ class RunningBatch:
             row.ahead = 0
         valid = [n for n, row in enumerate(rows) if row.running and row not in unread.void]
         anew = [n for n in valid if numbers[n] == UNDECIDED]
-        self.redrawn = [rows[n] for n in anew]
-        if anew:
-            found = to_host(self._choose(unread.logits, [unread.own[n] for n in anew], self.redrawn))
+        redrawn = [rows[n] for n in anew]
+        if redrawn:
+            found = to_host(self._choose(unread.logits, [unread.own[n] for n in anew], redrawn))
             for n, token in zip(anew, found, strict=True):
                 numbers[n] = token
         running = self._append([rows[n] for n in valid], [numbers[n] for n in valid])
-        return Decoded(running, self._verify(unread.logits, unread.at, unread.guesses))
+        return Decoded(running, self._verify(unread.logits, unread.at, unread.guesses), redrawn)
 
     def run_ahead(self, unread: Unread) -> None:
         """Lets the next pass compute the tokens of a pass that the host has not read yet."""
