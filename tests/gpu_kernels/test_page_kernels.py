@@ -82,10 +82,10 @@ def test_kernels_write_and_read_what_torch_does(positions, size, heads, of_key_h
     st.sampled_from([1, 64]),
 )
 @settings(max_examples=12, deadline=None)
-def test_tokens_of_joining_rows_attend_in_tiles_as_they_do_alone(rows, size, heads, seed, programs):
-    positions, counts = zip(*rows, strict=True)
+def test_tokens_of_joining_rows_attend_in_tiles_as_they_do_alone(rows, size, shape, seed, programs):
+    (positions, counts), (heads, of_key_head) = zip(*rows, strict=True), shape
     size = 32 if sum(blocks_for(sum(row), size) for row in rows) > PAGES else size
-    case = Case(positions, size, *heads, seed, counts)
+    case = Case(positions, size, heads, of_key_head, seed, counts)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(page_kernels, "PROGRAMS", programs)
         patched.setattr(page_kernels, "TILE", 16)
