@@ -80,7 +80,7 @@ class BatchRow:
     @property
     def decodes(self) -> bool:
         """Whether the next pass computes another token of the row: it runs, and its prompt is complete."""
-        return self.finish_reason is None and self.joined is None and self.computed < self.limit
+        return self.finish_reason is None and self.joined is None and len(self.generated) + self.ahead < self.limit
 
     @property
     def computed(self) -> int:
@@ -100,7 +100,7 @@ class BatchRow:
     @property
     def length(self) -> int:
         """The number of tokens of the prompt and of the answer so far."""
-        return len(self.sequence.prompt_ids) + self.computed
+        return len(self.sequence.prompt_ids) + len(self.generated) + self.ahead
 
     @property
     def cached_tokens(self) -> int:

@@ -224,10 +224,10 @@ class Engine:
     def _preempt(self) -> None:
         """Preempts rows until the next token stays below the threshold."""
         batch = self._batch
-        if not self._joiners.fits():
-            self._steps.read()
-            batch.compact()
         while len(batch.rows) > 1 and not self._joiners.fits():
+            if self._steps.read() is not None:  # some row may have ended
+                batch.compact()
+                continue
             longest = None if self._probe is None else self._probe.longest(batch.rows)
             chosen = longest or max(batch.rows, key=lambda row: row.entry_number)
             chosen.preempted = True

@@ -79,7 +79,7 @@ class RunningBatch:
             unread = self._advance(logits, parts, range(len(self.rows)), ahead)
             return unread._replace(at=at, guesses=guesses)
         logits, width = self._passes.of_newest(self.rows)
-        return self._advance(logits, parts, range(len(self.rows)), ahead)._replace(width=width)
+        return self._advance(logits, parts, range(len(self.rows)), ahead, width)
 
     def read(self, unread: Unread) -> Decoded:
         """Appends the tokens of a pass to its rows, and further ones as far as its guesses came true."""
@@ -150,7 +150,9 @@ class RunningBatch:
         if self.kv.reserve([*held, *(row.length for row in joining)], kept, shared):
             self._passes.cursor = None
 
-    def _advance(self, logits: Tensor, parts: Mapping[int, int], indices: Sequence[int], ahead: bool) -> Unread:
+    def _advance(
+        self, logits: Tensor, parts: Mapping[int, int], indices: Sequence[int], ahead: bool, width: int = 0
+    ) -> Unread:
         """Counts the parts as computed, then chooses the next token of row indices[n] by logits[n] if it has joined."""
         for index, count in parts.items():
             row = self.rows[index]
@@ -166,7 +168,7 @@ class RunningBatch:
         tokens = self._choose(logits, at, rows, decided)
         self._passes.follow(tokens)
         told = tokens if decided is None else torch.where(decided, tokens, UNDECIDED)
-        return Unread(rows, tokens, read_later(told), logits, at)
+        return Unread(rows, tokens, read_later(told), logits, at, width=width)
 
     def _choose(
         self, logits: Tensor, at: Sequence[int], rows: Sequence[BatchRow], decided: Tensor | None = None
