@@ -112,7 +112,7 @@ def read_later(tensor: Tensor) -> Callable[[], list[Any]]:
 def _mark(device: torch.device) -> Callable[[], None]:
     """Returns a function that waits for what the device was given so far."""
     event = torch.Event(device)
-    event.record()
+    event.record(torch.accelerator.current_stream(device))
     return event.synchronize
 
 
