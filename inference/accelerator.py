@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.backends.cuda import SDPAParams, can_use_flash_attention
 
 OF_THE_HOST = ("cpu", "mps")  # these devices have no memory of their own
 
@@ -91,6 +92,16 @@ def to_host(tensor: Tensor) -> list[Any]:
     """Returns the numbers of a tensor once the device has computed them."""
     found: list[Any] = tensor.cpu().tolist()
     return found
+
+
+def attends_in_groups(query: Tensor, keys: Tensor, values: Tensor) -> bool:
+    """Returns whether attention without a mask reads a key head once for several heads; otherwise it is copied first.
+
+    They are [rows, heads, tokens, dim]. Flash attention does, but not in float32 nor on old cards.
+    """
+    if not has_own_memory(query.device):
+        return False
+    return bool(can_use_flash_attention(SDPAParams(query, keys, values, None, 0.0, False, True)))
 
 
 def read_later(tensor: Tensor) -> Callable[[], list[Any]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
-from inference.accelerator import has_own_memory
+from inference.accelerator import attends_in_groups, has_own_memory
 from inference.local.forward.decode_attention import DecodeAttention, by_groups
 from inference.local.kv.attention_windows import Windows
 from inference.local.kv.pages import PageKernels, Pages
@@ -111,12 +111,11 @@ class CachedAttention:
         heads, key_heads, dim = self._shape
         if length == 1 and mask is not None:  # query heads that share a key head become queries of that head
             return self._attend_one(query.view(rows, key_heads, -1, dim), keys, values, mask)
-        by_device = mask is None and has_own_memory(query.device)
-        in_groups = by_device and query.dtype != torch.float32  # flash attention reads a key head once for its queries
+        query, before, causal = query.transpose(1, 2), keys.shape[2] - length, mask is None
+        in_groups = causal and attends_in_groups(query, keys, values)
         if heads > key_heads and not in_groups:
             keys, values = (side.repeat_interleave(heads // key_heads, 1) for side in (keys, values))
-        query, before, causal = query.transpose(1, 2), keys.shape[2] - length, mask is None
-        if by_device and before:
+        if causal and before and has_own_memory(query.device):
             mask, causal = causal_lower_right(length, before + length), False
         elif causal and before:  # torch's causal mask needs as many queries as keys
             query = functional.pad(query, (0, 0, before, 0))
