@@ -59,9 +59,8 @@ def step_s(
 ) -> float:
     """Return the median seconds of FLOOR_STEPS decoding steps with `batch` rows of `tokens`, which share the adapters.
 
-    The engine gets `budget_bytes` of memory; if None, more than its rows can take. Rows so long that they would join in
-    pieces, beside which the first of them generate already, are a static batch. The clock is read as soon as a step
-    returns, because a device computes the next one meanwhile.
+    The engine gets `budget_bytes` of memory; if None, more than its rows can take. Rows that would join in pieces are a
+    static batch. The clock is read as soon as a step returns, because a device computes the next one meanwhile.
     """
     longest = tokens + FLOOR_WARM_UP + FLOOR_STEPS + 2
     engine = Engine(loaded, budget_bytes or kv_budget_bytes(loaded, batch, longest))
