@@ -8,7 +8,9 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+import torch
 
+from inference.engine_errors import OutOfMemory
 from inference.engine_requests import DecodingRequest, FinishedRow
 from inference.local.engine import Engine
 from inference.local.engine_options import EngineOptions
@@ -126,6 +128,46 @@ def test_a_row_that_is_removed_or_preempted_in_the_middle_loses_nothing_that_the
         engine.insert([preempted])
         done = drain(engine)
     assert {name: row.generated_ids for name, row in done.items()} == {n: answers[int(n)].answer for n in ("1", "2")}
+
+
+def test_so_does_one_that_is_preempted_before_the_host_has_read_its_first_token():
+    rows = sequences()
+    with PretendedDevice():
+        engine = Engine(on_device(), AMPLE, OPTIONS)
+        engine.insert([rows[0]])
+        engine.step()
+        engine.insert([rows[1]])
+        engine.step()  # computes its prompt
+        assert engine.rows["1"] == 0
+        engine.insert([engine.preempt("1")])
+        assert drain(engine)["1"].generated_ids == known("llama").pool[1].answer
+
+
+class FailingOnce:
+    """A decoder for one of whose passes the device has no memory."""
+
+    def __init__(self, decoder, at):
+        self.decoder, self.at = decoder, at
+
+    def __call__(self, *args, **options):
+        self.at -= 1
+        if self.at == 0:
+            raise torch.OutOfMemoryError
+        return self.decoder(*args, **options)
+
+
+def test_nor_do_rows_whose_cache_is_lost_while_their_tokens_come():
+    rows = sequences()[:3]
+    with PretendedDevice():
+        failing = replace(on_device(), decoder=FailingOnce(on_device().decoder, at=4))
+        engine = Engine(failing, AMPLE, OPTIONS)
+        engine.insert(rows)
+        with pytest.raises(OutOfMemory):
+            drain(engine)
+        done = drain(engine)
+    assert {name: row.generated_ids for name, row in done.items()} == {
+        str(number): known("llama").pool[number].answer for number in range(3)
+    }
 
 
 def test_tokens_that_are_never_read_do_not_reach_the_next_rows():
