@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.backends.cuda import SDPAParams, can_use_flash_attention
 
 OF_THE_HOST = ("cpu", "mps")  # these devices have no memory of their own
 
@@ -91,6 +92,39 @@ def to_host(tensor: Tensor) -> list[Any]:
     """Returns the numbers of a tensor once the device has computed them."""
     found: list[Any] = tensor.cpu().tolist()
     return found
+
+
+def attends_in_groups(query: Tensor, keys: Tensor, values: Tensor) -> bool:
+    """Returns whether attention without a mask reads a key head once for several heads; otherwise it is copied first.
+
+    They are [rows, heads, tokens, dim]. Flash attention does, but not in float32 nor on old cards.
+    """
+    if not has_own_memory(query.device):
+        return False
+    return bool(can_use_flash_attention(SDPAParams(query, keys, values, None, 0.0, False, True)))
+
+
+def read_later(tensor: Tensor) -> Callable[[], list[Any]]:
+    """Copies a tensor to the host; returns a function that waits for what the device was given so far, and reads it."""
+    if not has_own_memory(tensor.device):
+        return tensor.tolist
+    copy = torch.empty_like(tensor, device="cpu", pin_memory=_has_accelerator())
+    copy.copy_(tensor, non_blocking=True)
+    wait = _mark(tensor.device)
+
+    def numbers() -> list[Any]:
+        wait()
+        found: list[Any] = copy.tolist()
+        return found
+
+    return numbers
+
+
+def _mark(device: torch.device) -> Callable[[], None]:
+    """Returns a function that waits for what the device was given so far."""
+    event = torch.Event(device)
+    event.record(torch.accelerator.current_stream(device))
+    return event.synchronize
 
 
 def of_rows(tensor: Tensor, rows: Sequence[int]) -> Tensor:

@@ -59,21 +59,21 @@ def step_s(
 ) -> float:
     """Return the median seconds of FLOOR_STEPS decoding steps with `batch` rows of `tokens`, which share the adapters.
 
-    The engine gets `budget_bytes` of memory; if None, more than its rows can take. Rows so long that they would join in
-    pieces, beside which the first of them generate already, are a static batch.
+    The engine gets `budget_bytes` of memory; if None, more than its rows can take. Rows that would join in pieces are a
+    static batch. The clock is read as soon as a step returns, because a device computes the next one meanwhile.
     """
     longest = tokens + FLOOR_WARM_UP + FLOOR_STEPS + 2
-    now, engine = synchronized(clock), Engine(loaded, budget_bytes or kv_budget_bytes(loaded, batch, longest))
+    engine = Engine(loaded, budget_bytes or kv_budget_bytes(loaded, batch, longest))
     rows = [
         DecodingRequest(str(row), (1 + row,) * tokens, longest - tokens, adapter=adapters[row % len(adapters)])
         for row in range(batch)
     ]
     ended: list[float] = []
     if tokens > PIECE_TOKENS:
-        engine.run(rows, FLOOR_WARM_UP + FLOOR_STEPS + 1, lambda _: ended.append(now()))
+        engine.run(rows, FLOOR_WARM_UP + FLOOR_STEPS + 1, lambda _: ended.append(clock()))
     else:
         engine.insert(rows)
         for _ in range(FLOOR_WARM_UP + FLOOR_STEPS + 1):
             engine.step()
-            ended.append(now())
+            ended.append(clock())
     return median(after - before for before, after in pairwise(ended[FLOOR_WARM_UP:]))

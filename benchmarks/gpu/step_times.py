@@ -87,8 +87,8 @@ def prefill(loaded: LoadedModel, tokens: int, flop_per_s: float) -> Json:
     for _ in range(PREFILLS + 1):  # the first one warms up
         engine = Engine(loaded, (tokens + 2 * COLUMN_STEP) * loaded.delta_bytes)
         began = now()
-        engine.insert([DecodingRequest("0", tuple(1 + n % 499 for n in range(tokens)), 2)])
-        while not engine.rows["0"]:
+        engine.insert([DecodingRequest("0", tuple(1 + n % 499 for n in range(tokens)), 1)])
+        while engine.rows:
             engine.step()
         took.append(now() - began)
     operations, took_s = prefill_operations(loaded.model, tokens), median(took[1:])

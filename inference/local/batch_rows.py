@@ -56,6 +56,7 @@ class BatchRow:
     cached_prompt_tokens: int | None = field(init=False)
     # the number of the row's tokens in the KV cache while its prompt is not complete there, otherwise None
     joined: int | None = None
+    ahead: int = 0  # 1 while the device has computed a token of the answer that the host has not read yet
     finish_reason: FinishReason | None = None
     refusal: str = ""
     _copied: CopiedText | None = None
@@ -79,7 +80,17 @@ class BatchRow:
     @property
     def decodes(self) -> bool:
         """Whether the next pass computes another token of the row: it runs, and its prompt is complete."""
-        return self.finish_reason is None and self.joined is None
+        return self.finish_reason is None and self.joined is None and len(self.generated) + self.ahead < self.limit
+
+    @property
+    def computed(self) -> int:
+        """The number of the answer's tokens, also of those that the host has not read yet."""
+        return len(self.generated) + self.ahead
+
+    @property
+    def newest(self) -> int:
+        """The answer's last token that the host has read, 0 if it has none."""
+        return self.generated[-1] if self.generated else 0
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -89,7 +100,7 @@ class BatchRow:
     @property
     def length(self) -> int:
         """The number of tokens of the prompt and of the answer so far."""
-        return len(self.sequence.prompt_ids) + len(self.generated)
+        return len(self.sequence.prompt_ids) + len(self.generated) + self.ahead
 
     @property
     def cached_tokens(self) -> int:

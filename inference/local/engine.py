@@ -72,8 +72,10 @@ class Engine:
                 if served := [row for row in rows if row.running]:
                     steps.prefill(served)
                 on_progress(steps.take_finished())
-                while batch.any_running() and steps.tally.iterations != iteration_limit:
+                while batch.any_running() and steps.iterations != iteration_limit:
                     steps.step(sys.maxsize)
+                    on_progress(steps.take_finished())
+                if steps.read() is not None:
                     on_progress(steps.take_finished())
             return [row.result() for row in rows], self.figures
         finally:
@@ -148,9 +150,9 @@ class Engine:
                 if perf_counter() - began >= within_s or self._kv.needed_bytes([2] * size) > self.kv_budget_bytes:
                     break
                 batch.join(self._new_rows([DecodingRequest(str(row), (0,), limit=2) for row in range(size)]))
-                batch.prefill(dict.fromkeys(range(size), 1))
+                batch.read(batch.prefill(dict.fromkeys(range(size), 1)))
                 batch.reserve()
-                batch.step({}, ())
+                batch.read(batch.step({}, ()))
                 recorded.append(size)
         except torch.OutOfMemoryError:  # the pass needs memory, too; the graphs are lost with the cache
             batch.release_cache()
@@ -223,6 +225,9 @@ class Engine:
         """Preempts rows until the next token stays below the threshold."""
         batch = self._batch
         while len(batch.rows) > 1 and not self._joiners.fits():
+            if self._steps.read() is not None:  # some row may have ended
+                batch.compact()
+                continue
             longest = None if self._probe is None else self._probe.longest(batch.rows)
             chosen = longest or max(batch.rows, key=lambda row: row.entry_number)
             chosen.preempted = True
@@ -232,7 +237,9 @@ class Engine:
 
     def _offload(self, row: BatchRow) -> None:
         """Copies a row's keys and values to host memory if that is expected to take less time than another prefill."""
-        computed_again = row.sequence.prompt_logprobs or self.loaded.layout.state_bytes or row.unjoined
+        computed_again = (
+            row.sequence.prompt_logprobs or self.loaded.layout.state_bytes or row.unjoined or not row.generated
+        )
         if row in self._batch.rows and not computed_again:  # only a prefill computes prompt_logprobs
             index, tally = self._batch.rows.index(row), self._steps.tally
             prefill_s = row.cached_tokens * tally.prefill_s / max(1, tally.prefilled_tokens)
@@ -251,6 +258,7 @@ class Engine:
                 self._remove(row)
             needed_bytes = error.needed_bytes if isinstance(error, BudgetExceeded) else self._kv.nbytes
             if not isinstance(error, BudgetExceeded):
+                self._steps.forget()
                 self._joiners.waiting[:0] = self._batch.release_cache()
                 release_unused()
             raise OutOfMemory(needed_bytes, self.kv_budget_bytes) from error

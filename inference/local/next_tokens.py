@@ -19,12 +19,16 @@ LEAST_LOGPROB = -9999.0
 
 
 def next_tokens(
-    logits: Tensor, rows: Sequence[BatchRow], eos_ids: frozenset[int], suppressed_ids: Sequence[int] = ()
+    logits: Tensor,
+    rows: Sequence[BatchRow],
+    eos_ids: frozenset[int],
+    suppressed_ids: Sequence[int] = (),
+    decided: Tensor | None = None,
 ) -> Tensor:
     """Returns the next token of each row, [rows], for logits [rows, vocabulary]; finished rows get an arbitrary one.
 
     No row gets one of the `suppressed_ids`. Log probabilities are the model's own: they are taken before suppressed
-    tokens, penalties and formats change the logits.
+    tokens, penalties and formats change the logits. `decided` is that of `sample`.
     """
     asking = [index for index, row in enumerate(rows) if row.asks_of_logits and row.running]
     with_logprobs = [index for index in asking if rows[index].sequence.top_logprobs is not None]
@@ -37,13 +41,16 @@ def next_tokens(
         those = [rows[index] for index in changed]
         logits.index_copy_(0, at, adjusted(logits.index_select(0, at), those, eos_ids).to(logits.dtype))
     tokens = greedy(logits)
-    sampled = [index for index, row in enumerate(rows) if row.uniforms and row.running]
+    sampled = [index for index, row in enumerate(rows) if row.uniforms and row.decodes]
     if sampled:
         those = [rows[index] for index in sampled]
-        uniforms = [row.uniforms[len(row.generated)] for row in those]
+        uniforms = [row.uniforms[row.computed] for row in those]
         at = to_device(sampled, logits.device)
-        found = sample(logits.index_select(0, at), [row.sequence.sampling for row in those], uniforms)
+        known = None if decided is None else decided.index_select(0, at)
+        found = sample(logits.index_select(0, at), [row.sequence.sampling for row in those], uniforms, known)
         tokens.index_copy_(0, at, found)
+        if decided is not None and known is not None:
+            decided.index_copy_(0, at, known)
     thinking = [(index, rows[index]) for index in asking if rows[index].thinking]
     if forced := _forced_tokens(tokens, logits, thinking, eos_ids):
         given = to_device([*forced.values()], logits.device, tokens.dtype)

@@ -41,7 +41,7 @@ def pass_tokens(
     """
     tokens, positions = list[list[int]](), list[list[int]]()
     for index, (row, guess) in enumerate(zip(rows, guesses, strict=True)):
-        own = row.next_part(parts[index]) if index in parts else [row.generated[-1], *guess]
+        own = row.next_part(parts[index]) if index in parts else [row.newest, *guess]
         at = [*range(row.cached_tokens, row.cached_tokens + len(own))]
         if index in parts:
             own, at = [own[-1], *own[:-1]], [at[-1], *at[:-1]]

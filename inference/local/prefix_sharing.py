@@ -46,11 +46,11 @@ class PrefixSharing:
         missing = self._shareable(row)[len(self.blocks(row)) :]
         return bool(missing) and any(missing[0] in self._shareable(other) for other in joining)
 
-    def keep(self, row: BatchRow, index: int) -> None:
-        """Lets later rows share the complete blocks of row `index`, while it runs and after it has left."""
+    def keep(self, row: BatchRow, index: int, cached: int) -> None:
+        """Lets later rows share the complete blocks of row `index`, with `cached` tokens, and after it has left."""
         at, prefixes = self._kv.arrangement, self._kv.arrangement.prefixes
         if self._on and prefixes is not None:
-            tokens = row.token_ids[: row.cached_tokens]
+            tokens = row.token_ids[:cached]
             extend_keys(row.block_keys, tokens, row.sequence.prefix_salt, at.block_tokens)
             complete = row.block_keys[: len(tokens) // at.block_tokens]
             for number in prefixes.register(at.blocks_of(index), complete):

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from inference.accelerator import of_rows
+from inference.accelerator import of_rows, to_device
 from inference.local.batch_rows import BatchRow
 from inference.local.forward.adapters import AdaptedPass
 from inference.local.forward.forward_pass import Cursor, decode_one_token, decode_several_tokens, prefill
@@ -23,6 +23,8 @@ class RowPasses:
     def __init__(self, loaded: LoadedModel, kv: KvCache) -> None:
         self._loaded, self._kv = loaded, kv
         self.cursor: Cursor | None = None  # None: rows joined, ended or moved since the last step
+        # the rows of the last pass whose tokens the host has not read, and the tokens, [rows] on the device
+        self.unread: tuple[Sequence[BatchRow], Tensor | None] = (), None
 
     def of_prompts(self, rows: Sequence[BatchRow], parts: Mapping[int, int]) -> Tensor:
         """Computes the next parts[i] tokens of row i's prompt, in a padded pass; returns the next tokens' logits.
@@ -48,7 +50,7 @@ class RowPasses:
         """Computes each row's newest token; returns the next tokens' logits, and the columns of the longest row."""
         cursor = self.cursor = self.cursor or Cursor.from_host(
             self._kv,
-            tokens=[row.generated[-1] if row.generated else 0 for row in rows],
+            tokens=self._on_device([row.newest for row in rows], rows),
             positions=[row.cached_tokens for row in rows],
             running=[row.decodes for row in rows],
         )
@@ -72,12 +74,24 @@ class RowPasses:
         tokens, places = pass_tokens(rows, guesses, parts)
         firsts_only: Collection[int] = {index for index in parts if not rows[index].sequence.prompt_logprobs}
         with self._of([rows[row] for row, _ in token_rows([*map(len, tokens)])]):
-            logits = decode_several_tokens(self._loaded.decoder, self._kv, tokens, places, firsts_only)
+            ids = self._on_device([tokens[row][place] for row, place in token_rows([*map(len, tokens)])], rows)
+            logits = decode_several_tokens(self._loaded.decoder, self._kv, ids, places, firsts_only)
         at, self.cursor = logits_of_rows(tokens, firsts_only), None
         for index in parts.keys() - firsts_only:
             row, in_order = rows[index], [*at[index][1:], at[index][0]]
             keep_prompt_logprobs(row, of_rows(logits, in_order), row.cached_tokens)
         return logits, at
+
+    def _on_device(self, tokens: Sequence[int], rows: Sequence[BatchRow]) -> Tensor:
+        """Returns the tokens of a pass on the device; the first ones are the newest of `rows`, read or not."""
+        on_device = to_device(tokens, self._kv.layout.device)
+        of_rows_ahead, unread = self.unread
+        places = {row: place for place, row in enumerate(of_rows_ahead)}
+        ahead = [index for index, row in enumerate(rows) if row.ahead]
+        if unread is not None and ahead:
+            found = of_rows(unread, [places[rows[index]] for index in ahead])
+            on_device.index_copy_(0, to_device(ahead, on_device.device), found)
+        return on_device
 
     def _of(self, rows: Sequence[BatchRow]) -> AdaptedPass:
         return self._loaded.adapters.serve([row.sequence.adapter for row in rows])

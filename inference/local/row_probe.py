@@ -67,14 +67,17 @@ class RowProbe:
         """The lengths that the probe predicts; safe to read in another thread."""
         return self._probe.lengths
 
+    def reads(self, rows: Sequence[BatchRow], parts: Mapping[int, int]) -> bool:
+        """Return whether the next step's states are read."""
+        return (self._steps + 1) % self._every == 0 or bool(self._joined(rows, parts))
+
     def before_step(self, rows: Sequence[BatchRow], parts: Mapping[int, int]) -> None:
         """Note the rows that are to be read: all running ones, or those whose prompts end with the step's `parts`."""
         self._steps += 1
         self._joining = self._steps % self._every != 0
-        may_read = self._joins_s <= self._joins_share * self._steps_s
-        joined = [index for index, count in parts.items() if may_read and count == rows[index].unjoined]
         running = [] if self._joining else [index for index, row in enumerate(rows) if row.decodes]
-        self._read = [(index, rows[index].sequence.id, _known(rows[index])) for index in (*running, *joined)]
+        chosen = (*running, *self._joined(rows, parts))
+        self._read = [(index, rows[index].sequence.id, _known(rows[index])) for index in chosen]
         self._middle.wanted = bool(self._read)
 
     def after_step(self, ended: Sequence[BatchRow], computed_s: float = 0.0) -> None:
@@ -112,6 +115,11 @@ class RowProbe:
             return (known.median if known else row.sequence.predicted or row.limit) - len(row.generated)
 
         return max(rows, key=lambda row: (not row.preempted, left(row), row.entry_number)) if lengths else None
+
+    def _joined(self, rows: Sequence[BatchRow], parts: Mapping[int, int]) -> list[int]:
+        """Return the rows whose prompts end with these parts, if joining rows may be read now."""
+        may_read = self._joins_s <= self._joins_share * self._steps_s
+        return [index for index, count in parts.items() if may_read and count == rows[index].unjoined]
 
     def _projected(self, states: Tensor) -> Floats:
         """Return the states, [rows, hidden], as (rows, values) on the host, each scaled to the same norm."""

@@ -1,15 +1,18 @@
 """The rows of the running batch: they join with their prompts, get their tokens step by step, and leave.
 
 Prompts are computed in two ways: in a padded pass of their own (`prefill`), or in parts in the passes of the running
-rows (`step`). `DecodeSteps` decides what a pass computes and counts it; `Engine` decides which rows join and leave.
+rows (`step`). Both return once the device has its work. `read` waits for the tokens and adds them to the rows; the next
+pass may begin before, if the rows `run_ahead`. `DecodeSteps` decides what a pass computes and counts it; `Engine`
+decides which rows join and leave.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from inference.accelerator import of_rows, to_host
+from inference.accelerator import of_rows, read_later, to_host
 from inference.local.batch_rows import BatchRow
 from inference.local.kv.kv_cache import KvCache
 from inference.local.loading.model_loading import LoadedModel
@@ -17,13 +20,29 @@ from inference.local.next_tokens import next_tokens
 from inference.local.prefix_sharing import PrefixSharing
 from inference.local.row_passes import RowPasses
 
+UNDECIDED = -1  # in place of a token that the host must choose, because its truncation needs all scores
+
+
+class Unread(NamedTuple):
+    """A pass whose tokens the host has not read yet."""
+
+    rows: Sequence[BatchRow]  # those that get a token
+    tokens: Tensor | None  # [rows], on the device; None without rows
+    numbers: Callable[[], list[Any]]  # waits for the tokens, some of which may be UNDECIDED, and returns them
+    logits: Tensor
+    own: Sequence[int]  # which logits belong to `rows`
+    at: Sequence[Sequence[int]] = ()  # which logits belong to the tokens of each row of the batch, its guesses included
+    guesses: Sequence[Sequence[int]] = ()
+    width: int = 0  # the columns of a rectangle's longest row
+    void: Collection[BatchRow] = ()  # rows that went into this pass with another token than they have
+
 
 class Decoded(NamedTuple):
-    """The outcome of a step."""
+    """The outcome of a pass."""
 
     running: int  # the number of rows that got a token
-    right: int = 0  # the number of guesses that came true
-    width: int = 0  # the columns of a rectangle's longest row
+    right: int  # the number of guesses that came true
+    redrawn: Sequence[BatchRow]  # the rows whose token the host chose, instead of the one with which the device goes on
 
 
 class RunningBatch:
@@ -43,28 +62,52 @@ class RunningBatch:
         self.rows += rows
         self._passes.cursor = None
 
-    def prefill(self, parts: Mapping[int, int]) -> None:
+    def prefill(self, parts: Mapping[int, int], ahead: bool = False) -> Unread:
         """Computes the next parts[i] tokens of row i in a padded pass; complete prompts get their next token."""
-        self._advance(self._passes.of_prompts(self.rows, parts), parts, [*parts])
+        return self._advance(self._passes.of_prompts(self.rows, parts), parts, [*parts], ahead)
 
-    def step(self, parts: Mapping[int, int], guesses: Sequence[Sequence[int]]) -> Decoded:
+    def step(self, parts: Mapping[int, int], guesses: Sequence[Sequence[int]], ahead: bool = False) -> Unread:
         """Computes a token for every row that has joined, and further ones as far as its guesses come true.
 
-        The same pass computes the next parts[i] tokens of row i's prompt. Memory must have been reserved.
+        The same pass computes the next parts[i] tokens of row i's prompt. Memory must have been reserved. If the rows
+        then run `ahead`, the host must not wait for the device meanwhile.
         """
         if self._passes.cursor is None:
             self.kv.close_gaps()
         if parts or any(guesses):
             logits, at = self._passes.of_several(self.rows, parts, guesses or [()] * len(self.rows))
-            running = self._advance(logits, parts, range(len(self.rows)))
-            return Decoded(running, self._verify(logits, at, guesses))
+            unread = self._advance(logits, parts, range(len(self.rows)), ahead)
+            return unread._replace(at=at, guesses=guesses)
         logits, width = self._passes.of_newest(self.rows)
-        return Decoded(self._advance(logits, parts, range(len(self.rows))), width=width)
+        return self._advance(logits, parts, range(len(self.rows)), ahead, width)
+
+    def read(self, unread: Unread) -> Decoded:
+        """Appends the tokens of a pass to its rows, and further ones as far as its guesses came true."""
+        rows, numbers = unread.rows, unread.numbers()
+        for row in rows:
+            row.ahead = 0
+        valid = [n for n, row in enumerate(rows) if row.running and row not in unread.void]
+        anew = [n for n in valid if numbers[n] == UNDECIDED]
+        redrawn = [rows[n] for n in anew]
+        if redrawn:
+            found = to_host(self._choose(unread.logits, [unread.own[n] for n in anew], redrawn))
+            for n, token in zip(anew, found, strict=True):
+                numbers[n] = token
+        running = self._append([rows[n] for n in valid], [numbers[n] for n in valid])
+        return Decoded(running, self._verify(unread.logits, unread.at, unread.guesses), redrawn)
+
+    def run_ahead(self, unread: Unread) -> None:
+        """Lets the next pass compute the tokens of a pass that the host has not read yet."""
+        for row in unread.rows:
+            row.ahead = int(row.running and row not in unread.void)
+        if unread.void or not all(row.decodes for row in unread.rows):
+            self._passes.cursor = None
+        self._passes.unread = unread.rows, unread.tokens
 
     def leave(self, row: BatchRow) -> None:
         """Takes a row out; later rows may share its complete blocks. The last row moves to its index."""
         index = self.rows.index(row)
-        self.sharing.keep(row, index)
+        self.sharing.keep(row, index, row.cached_tokens)
         row.joined = None
         last = self.rows.pop()
         self.kv.remove_row(index, len(self.rows), last.cached_tokens)
@@ -93,7 +136,7 @@ class RunningBatch:
 
     def remove(self, row: BatchRow) -> None:
         """Ends a row that a caller removed; it leaves when the batch is compacted."""
-        row.finish_reason, self._passes.cursor = "removed", None
+        row.finish_reason, row.ahead, self._passes.cursor = "removed", 0, None
 
     def any_running(self) -> bool:
         """Returns whether any row is unfinished."""
@@ -107,16 +150,32 @@ class RunningBatch:
         if self.kv.reserve([*held, *(row.length for row in joining)], kept, shared):
             self._passes.cursor = None
 
-    def _advance(self, logits: Tensor, parts: Mapping[int, int], indices: Sequence[int]) -> int:
-        """Counts the parts as computed, then appends a token to row indices[n] by logits[n] if it has joined."""
+    def _advance(
+        self, logits: Tensor, parts: Mapping[int, int], indices: Sequence[int], ahead: bool, width: int = 0
+    ) -> Unread:
+        """Counts the parts as computed, then chooses the next token of row indices[n] by logits[n] if it has joined."""
         for index, count in parts.items():
-            self.rows[index].join(count)
+            row = self.rows[index]
+            row.join(count)
+            if row.joined is None:
+                self.sharing.keep(row, index, row.length)
         at = [n for n, index in enumerate(indices) if self.rows[index].joined is None]
-        running = self._append(logits, at, [self.rows[indices[n]] for n in at])
-        for index in parts:
-            if self.rows[index].joined is None:
-                self.sharing.keep(self.rows[index], index)
-        return running
+        rows = [self.rows[indices[n]] for n in at]
+        if not rows:
+            return Unread((), None, list, logits, at)
+        drawn = ahead and any(row.uniforms for row in rows)
+        decided = torch.ones(len(rows), dtype=torch.bool, device=logits.device) if drawn else None
+        tokens = self._choose(logits, at, rows, decided)
+        self._passes.follow(tokens)
+        told = tokens if decided is None else torch.where(decided, tokens, UNDECIDED)
+        return Unread(rows, tokens, read_later(told), logits, at, width=width)
+
+    def _choose(
+        self, logits: Tensor, at: Sequence[int], rows: Sequence[BatchRow], decided: Tensor | None = None
+    ) -> Tensor:
+        """Returns the next tokens, [rows], by logits[at[n]] for row n; `decided` is that of `sample`."""
+        own = logits if len(at) == len(logits) else of_rows(logits, at)
+        return next_tokens(own, rows, self.loaded.eos_ids, self.loaded.suppressed_ids, decided)
 
     def _verify(self, logits: Tensor, at: Sequence[Sequence[int]], guesses: Sequence[Sequence[int]]) -> int:
         """Appends further tokens until one is not the guess; returns how many guesses were right.
@@ -132,17 +191,14 @@ class RunningBatch:
             ]
             if not verified:
                 break
-            right += self._append(logits, [own[place + 1] for _, own, _ in verified], [row for row, _, _ in verified])
+            rows = [row for row, _, _ in verified]
+            right += self._append(rows, to_host(self._choose(logits, [own[place + 1] for _, own, _ in verified], rows)))
         return right
 
-    def _append(self, logits: Tensor, at: Sequence[int], rows: Sequence[BatchRow]) -> int:
-        """Appends the next token by logits[at[n]] to row n, if it runs; returns how many rows were running."""
-        if not rows:
-            return 0
-        own, longrope = logits if len(at) == len(logits) else of_rows(logits, at), self.loaded.longrope
-        tokens = next_tokens(own, rows, self.loaded.eos_ids, self.loaded.suppressed_ids)
-        running = [(row, token) for row, token in zip(rows, to_host(tokens), strict=True) if row.running]
-        for row, token in running:
+    def _append(self, rows: Sequence[BatchRow], tokens: Sequence[int]) -> int:
+        """Appends tokens[n] to row n; returns the number of rows."""
+        longrope = self.loaded.longrope
+        for row, token in zip(rows, tokens, strict=True):
             if row.append(token, self.loaded.eos_ids, self.loaded.tokenizer):
                 self.ended.append(row)
             elif longrope and longrope.passes_now(len(row.sequence.prompt_ids), row.cached_tokens):
@@ -150,5 +206,4 @@ class RunningBatch:
             else:
                 continue
             self._passes.cursor = None
-        self._passes.follow(tokens)
-        return len(running)
+        return len(rows)

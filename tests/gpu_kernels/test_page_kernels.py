@@ -9,7 +9,9 @@ from inference.local.engine import Engine
 from inference.local.engine_options import EngineOptions
 from inference.local.forward import page_kernels
 from inference.local.forward.page_kernels import TritonKernels
-from inference.local.kv.pages import Pages
+from inference.local.kv.block_tables import blocks_for
+from inference.local.kv.pages import Pages, tiles_of
+from inference.local.kv.query_groups import token_rows
 from tests.unit.inference.local.forward.torch_page_kernels import TorchKernels
 from tests.unit.inference.tiny_models import AMPLE, drain, known
 
@@ -17,25 +19,32 @@ DIM, PAGES, NAN = 8, 24, float("nan")
 
 
 class Case:
-    """Rows in pages of a cache whose unused memory is NaN, and the states of their newest tokens."""
+    """Rows in pages of a cache whose unused memory is NaN, and the states of tokens that a pass computes.
 
-    def __init__(self, positions, size, heads, of_key_head, seed):
+    Row i has positions[i] tokens, and counts[i] new ones, in the order of a joiner's part: the last one is first.
+    """
+
+    def __init__(self, positions, size, heads, of_key_head, seed, counts=None, dim=DIM):
+        counts = counts or [1] * len(positions)
         random = torch.Generator().manual_seed(seed)
         order = iter(torch.randperm(PAGES, generator=random).tolist())
-        rows = [[next(order) for _ in range(max(position, 0) // size + 1)] for position in positions]
-        table = torch.full((len(rows), PAGES), 10**6, dtype=torch.int32)
-        for row, pages in enumerate(rows):
-            table[row, : len(pages)] = torch.tensor(pages)
-        self.pages = Pages(table, torch.full((len(rows),), size, dtype=torch.int32), heads)
-        self.positions = torch.tensor(positions)
-        self.keys, self.values = (torch.full((PAGES * heads * size, DIM), NAN) for _ in range(2))
+        ends = [max(position, 0) + count for position, count in zip(positions, counts, strict=True)]
+        rows = [[next(order) for _ in range(blocks_for(end, size))] for end in ends]
+        numbered = token_rows(counts)
+        table = torch.full((len(numbered), PAGES), 10**6, dtype=torch.int32)
+        for token, (row, _) in enumerate(numbered):
+            table[token, : len(rows[row])] = torch.tensor(rows[row])
+        tiles = torch.tensor(tiles_of(counts), dtype=torch.int32) if max(counts) > 1 else None
+        self.pages = Pages(table, torch.full((len(numbered),), size, dtype=torch.int32), heads, tiles)
+        self.positions = torch.tensor([positions[row] + (place or counts[row]) - 1 for row, place in numbered])
+        self.keys, self.values = (torch.full((PAGES * heads * size, dim), NAN) for _ in range(2))
         for row, pages in enumerate(rows):
             for at in range(positions[row]):
                 slots = (pages[at // size] * heads + torch.arange(heads)) * size + at % size
-                self.keys[slots] = torch.randn(heads, DIM, generator=random)
-                self.values[slots] = torch.randn(heads, DIM, generator=random)
-        self.states = torch.randn(len(rows), heads * (of_key_head + 2), DIM, generator=random)
-        self.cos, self.sin = (torch.randn(len(rows), 1, DIM, generator=random) for _ in range(2))
+                self.keys[slots] = torch.randn(heads, dim, generator=random)
+                self.values[slots] = torch.randn(heads, dim, generator=random)
+        self.states = torch.randn(len(numbered), heads * (of_key_head + 2), dim, generator=random)
+        self.cos, self.sin = (torch.randn(len(numbered), 1, dim, generator=random) for _ in range(2))
 
     def computed(self, kernels):
         keys, values = self.keys.clone(), self.values.clone()
@@ -52,7 +61,7 @@ class Case:
     st.integers(0, 99),
     st.sampled_from([1, 8, 64]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_kernels_write_and_read_what_torch_does(positions, size, heads, of_key_head, seed, programs):
     if sum(max(position, 0) // size + 1 for position in positions) > PAGES:
         positions = [min(position, 3) for position in positions]
@@ -63,6 +72,34 @@ def test_kernels_write_and_read_what_torch_does(positions, size, heads, of_key_h
         ours = case.computed(TritonKernels())
     for one, expected in zip(ours, case.computed(TorchKernels()), strict=True):
         torch.testing.assert_close(one, expected, equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(1, 30)), min_size=1, max_size=3),
+    st.sampled_from([3, 8, 32]),
+    st.sampled_from([(1, 1), (2, 3), (1, 8), (1, 40)]),
+    st.integers(0, 99),
+    st.sampled_from([1, 64]),
+)
+@settings(max_examples=12, deadline=None)
+def test_tokens_of_joining_rows_attend_in_tiles_as_they_do_alone(rows, size, shape, seed, programs):
+    (positions, counts), (heads, of_key_head) = zip(*rows, strict=True), shape
+    size = 32 if sum(blocks_for(sum(row), size) for row in rows) > PAGES else size
+    case = Case(positions, size, heads, of_key_head, seed, counts)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(page_kernels, "PROGRAMS", programs)
+        patched.setattr(page_kernels, "TILE", 16)
+        ours = case.computed(TritonKernels())
+    for one, expected in zip(ours, case.computed(TorchKernels()), strict=True):
+        torch.testing.assert_close(one, expected, equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dim", [64, 80, 96, 128, 256])
+@pytest.mark.parametrize("of_key_head", [1, 4])
+def test_heads_of_each_size_that_models_have_are_computed(dim, of_key_head):
+    case = Case([9, 0], 8, 2, of_key_head, seed=dim, counts=[1, 20], dim=dim)
+    for one, expected in zip(case.computed(TritonKernels()), case.computed(TorchKernels()), strict=True):
+        torch.testing.assert_close(one, expected, equal_nan=True, rtol=1e-4, atol=1e-4)
 
 
 def test_a_row_of_one_token_beside_one_of_four_thousand_and_one_that_is_masked():

@@ -7,16 +7,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from inference.accelerator import to_device
+from inference.accelerator import has_own_memory, to_device
 from inference.local.forward.adapters import PLAIN_PASS, AdaptedPass
 from inference.local.kv.attention_windows import Window
 from inference.local.kv.kv_budget import KvLayout, LayerSlots
 from inference.local.kv.kv_cache import KvCache
 from inference.local.kv.query_groups import token_rows
 
-# The most values of the mask with which prompts attend to their cached beginnings: 16 MB in float32. Without a mask,
-# attention of the cached tokens is computed, too, which costs less than their other operations would, unless cached
-# tokens are many more than new ones. Not tuned.
+# The most values of the mask with which prompts attend to their cached beginnings: 16 MB in float32. Without a mask, a
+# CPU computes attention of the cached tokens, too, which costs less than their other operations would, unless cached
+# tokens are many more than new ones; a GPU needs none for rows that begin alike. Not tuned.
 MOST_MASK = 2**22
 
 
@@ -33,15 +33,13 @@ class Cursor:
     width: int  # columns that the longest row fills
 
     @classmethod
-    def from_host(
-        cls, kv: KvCache, tokens: Sequence[int], positions: Sequence[int], running: Sequence[bool]
-    ) -> "Cursor":
-        """Returns a cursor from lists with one entry for each row."""
+    def from_host(cls, kv: KvCache, tokens: Tensor, positions: Sequence[int], running: Sequence[bool]) -> "Cursor":
+        """Returns a cursor from the rows' newest tokens, [rows] on the device, and from lists of their other inputs."""
         layout, device = kv.layout, kv.layout.device
         columns = to_device(positions, device)[:, None]
         hidden = torch.arange(kv.arrangement.columns, device=device) >= columns
         return cls(
-            tokens=to_device(tokens, device)[:, None],
+            tokens=tokens[:, None],
             positions=columns,
             slots=kv.arrangement.slots_at(positions),
             mask=hidden.to(layout.dtype).mul_(torch.finfo(layout.dtype).min)[:, None, None, :],
@@ -96,7 +94,8 @@ def prefill(
     masked: dict[str, Tensor] = {}
     if any(starts):
         positions = positions + to_device(starts, device)[:, None]
-        if not large or starts[0] > 2 * length or layout.masks_differ:
+        alike = has_own_memory(device) and len({*starts}) == 1
+        if layout.masks_differ or not (alike or (large and starts[0] <= 2 * length)):
             masked = {"attention_mask": _mask_behind(starts, length, positions, layout)}
     if every:
         kept = {}
@@ -128,9 +127,10 @@ def decode_one_token(model: Any, kv: KvCache, cursor: Cursor) -> Tensor:
     """Computes each row's last token and advances the cursor; returns the next tokens' logits, [rows, vocabulary]."""
     cursor.width += 1
     columns = cursor.positions if kv.layout.most_tokens is None else cursor.positions % cursor.mask.shape[-1]
-    cursor.mask.view(len(cursor.tokens), -1).scatter_(1, columns, 0)
-    width = kv.prepare_decode(cursor.slots, cursor.initial_positions, cursor.width)
-    mask = kv.attention_mask(cursor.mask[..., :width], cursor.positions)
+    width, mask = kv.prepare_decode(cursor.slots, cursor.initial_positions, cursor.width), None
+    if kv.pages is None:  # kernels over pages look at positions
+        cursor.mask.view(len(cursor.tokens), -1).scatter_(1, columns, 0)
+        mask = kv.attention_mask(cursor.mask[..., :width], cursor.positions)
     output = model(
         cursor.tokens, attention_mask=mask, position_ids=cursor.positions, past_key_values=kv, use_cache=True
     )
@@ -141,32 +141,27 @@ def decode_one_token(model: Any, kv: KvCache, cursor: Cursor) -> Tensor:
 def decode_several_tokens(
     model: Any,
     kv: KvCache,
-    tokens: Sequence[Sequence[int]],
+    tokens: Tensor,
     positions: Sequence[Sequence[int]],
     firsts_only: Collection[int] = (),
 ) -> Tensor:
-    """Computes tokens[i] at positions[i], in any order, for each row i of blocks; returns logits, [tokens, vocabulary].
+    """Computes tokens at positions[i], in any order, for each row i of blocks; returns logits, [tokens, vocabulary].
 
-    The logits of all rows' first tokens come first, then those of the further tokens of row 0, of row 1, ...; rows in
-    `firsts_only` get only the first. Keys and values of tokens that turn out to be wrong stay hidden behind
-    the end of their row until other tokens overwrite them.
+    `tokens`, [tokens] on the device, are numbered as in `token_rows`, and so are the logits; rows in `firsts_only` get
+    only those of their first token. Keys and values of tokens that turn out to be wrong stay hidden behind the end of
+    their row until other tokens overwrite them.
     """
-    device, dtype, counts = kv.layout.device, kv.layout.dtype, [*map(len, tokens)]
+    device, dtype, counts = kv.layout.device, kv.layout.dtype, [*map(len, positions)]
     numbered = token_rows(counts)
     at = [positions[row][place] for row, place in numbered]
     slots = kv.arrangement.slots_at(at, [row for row, _ in numbered])
     columns = to_device(at, device)[:, None]
-    hidden = torch.arange(kv.prepare_decode(slots, counts, 0, counts), device=device) > columns
-    kept: dict[str, Tensor] = {}
+    width, kept = kv.prepare_decode(slots, counts, 0, counts), dict[str, Tensor]()
+    if kv.pages is None:  # kernels over pages look at positions
+        hidden = torch.arange(width, device=device) > columns
+        kept["attention_mask"] = hidden.to(dtype).mul_(torch.finfo(dtype).min)[:, None, None, :]
     if firsts_only:
         needed = [n for n, (row, place) in enumerate(numbered) if not place or row not in firsts_only]
-        kept = {"logits_to_keep": to_device(needed, device)}
-    output = model(
-        to_device([[tokens[row][place]] for row, place in numbered], device),
-        attention_mask=hidden.to(dtype).mul_(torch.finfo(dtype).min)[:, None, None, :],
-        position_ids=columns,
-        past_key_values=kv,
-        use_cache=True,
-        **kept,
-    )
+        kept["logits_to_keep"] = to_device(needed, device)
+    output = model(tokens[:, None], position_ids=columns, past_key_values=kv, use_cache=True, **kept)
     return cast(Tensor, output.logits)[:, -1]

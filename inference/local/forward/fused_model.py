@@ -181,16 +181,16 @@ class FusedModel(nn.Module):
         """Returns the last and the middle layer's states, [tokens or more, hidden], valid until the next call."""
         pages: Pages = kv.pages
         adapted = self._adapters is not None and self._adapters.present is not None
+        graphs = None if adapted or len(tokens) > MOST_TOKENS else self.graphs
+        tiles = None if graphs else pages.tiles  # a graph is for any rows, whose numbers of tokens differ
 
         def compute(tokens: Tensor, positions: Tensor, table: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
             x, cos, sin = self._begin(tokens[:, None], positions[:, None])
-            at = replace(pages, table=table, sizes=sizes)
+            at = replace(pages, table=table, sizes=sizes, tiles=tiles)
             return self._through_layers(x, PagedAttention(kernels, kv, at, cos, sin, positions))
 
         given = PassInputs(tokens.view(-1), position_ids.view(-1), pages.table, pages.sizes)
-        if self.graphs is None or adapted or len(tokens) > MOST_TOKENS:
-            return compute(*given)
-        return self.graphs.compute(kv, compute, given)
+        return compute(*given) if graphs is None else graphs.compute(kv, compute, given)
 
     def _begin(self, tokens: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the embeddings [rows * length, hidden], and the rotation's cosines and signed sines."""

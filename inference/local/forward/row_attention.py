@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention.bias import causal_lower_right
 
+from inference.accelerator import attends_in_groups, has_own_memory
 from inference.local.forward.decode_attention import DecodeAttention, by_groups
 from inference.local.kv.attention_windows import Windows
 from inference.local.kv.pages import PageKernels, Pages
@@ -109,10 +111,15 @@ class CachedAttention:
         heads, key_heads, dim = self._shape
         if length == 1 and mask is not None:  # query heads that share a key head become queries of that head
             return self._attend_one(query.view(rows, key_heads, -1, dim), keys, values, mask)
-        if heads > key_heads:
+        query, before, causal = query.transpose(1, 2), keys.shape[2] - length, mask is None
+        in_groups = causal and attends_in_groups(query, keys, values)
+        if heads > key_heads and not in_groups:
             keys, values = (side.repeat_interleave(heads // key_heads, 1) for side in (keys, values))
-        query, before = query.transpose(1, 2), keys.shape[2] - length
-        if mask is None and before:  # torch's causal mask needs as many queries as keys
+        if causal and before and has_own_memory(query.device):
+            mask, causal = causal_lower_right(length, before + length), False
+        elif causal and before:  # torch's causal mask needs as many queries as keys
             query = functional.pad(query, (0, 0, before, 0))
-        attended = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, is_causal=mask is None)
+        attended = functional.scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask, is_causal=causal, enable_gqa=in_groups
+        )
         return attended[:, :, -length:].transpose(1, 2).reshape(rows * length, -1)

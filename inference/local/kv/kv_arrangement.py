@@ -149,14 +149,20 @@ class Arrangement:
 
         Layers with a window have slots of the last tokens only.
         """
-        slots, ranges = {}, [*zip(rows, starts, stops, strict=True)]
-        for of in self.slots:
-            heads, size, each = torch.arange(of.heads, device=self.device)[:, None], self.columns_of(of), list[Tensor]()
-            for row, start, stop in ranges:
-                positions = torch.arange(max(start, stop - (of.most_tokens or stop)), stop, device=self.device)
+        slots = self._slots_on_host(rows, starts, stops)
+        return {of: copied_to(torch.cat(each), self.device) for of, each in slots.items()}
+
+    def _slots_on_host(
+        self, rows: Sequence[int], starts: Sequence[int], stops: Sequence[int]
+    ) -> dict[LayerSlots, list[Tensor]]:
+        """Returns the slots of each row, [heads * tokens]; a device would launch a dozen operations for each row."""
+        slots: dict[LayerSlots, list[Tensor]] = {of: [] for of in self.slots}
+        for of, each in slots.items():
+            heads, size = torch.arange(of.heads)[:, None], self.columns_of(of)
+            for row, start, stop in zip(rows, starts, stops, strict=True):
+                positions = torch.arange(max(start, stop - (of.most_tokens or stop)), stop)
                 blocks = self._blocks_at(row, positions)
                 each.append(((blocks * of.heads + heads) * size + positions % size).view(-1))
-            slots[of] = torch.cat(each)
         return slots
 
     def token_indices(self, starts: Sequence[int], stops: Sequence[int]) -> dict[LayerSlots, Tensor]:
@@ -179,13 +185,12 @@ class Arrangement:
 
         A row is padded with its last slot. Layers with a window have slots of the last tokens only.
         """
-        each = [self.token_slots([row], [0], [max(1, at)]) for row, at in zip(rows, positions, strict=True)]
         slots = {}
-        for of in self.slots:
-            own = [of_row[of].view(of.heads, -1) for of_row in each]
+        for of, each in self._slots_on_host(rows, [0] * len(rows), [max(1, at) for at in positions]).items():
+            own = [slots_of_row.view(of.heads, -1) for slots_of_row in each]
             most = max(part.shape[1] for part in own)
             padded = [torch.cat([part, part[:, -1:].expand(-1, most - part.shape[1])], 1) for part in own]
-            slots[of] = torch.stack(padded)
+            slots[of] = copied_to(torch.stack(padded), self.device)
         return slots
 
     def columns_of(self, of: LayerSlots) -> int:
@@ -257,5 +262,5 @@ class BlockRows(Arrangement):
         return self.tables.block_of(row, position)
 
     def _blocks_at(self, row: int, positions: Tensor) -> Tensor | int:
-        held = to_device(self.tables.rows[row], self.device, torch.long)
+        held = torch.tensor(self.tables.rows[row], dtype=torch.long)
         return held[positions // self.block_tokens % self.tables.most_blocks]

@@ -11,6 +11,8 @@ from inference.accelerator import to_device
 from inference.local.kv.kv_arrangement import Arrangement
 from inference.local.kv.query_groups import token_rows
 
+TILE_TOKENS = 16  # the most tokens of a row that attend together, so that its keys are read once for them. Not tuned
+
 
 @dataclass(frozen=True, slots=True)
 class Pages:
@@ -19,6 +21,9 @@ class Pages:
     table: Tensor  # [tokens, most] int32
     sizes: Tensor  # [tokens] int32, the number of tokens in a page, the same for each token
     heads: int  # the key heads of a page
+    # [tiles, 2] int32, the first token of each tile and its number of tokens, which are numbered in order and belong to
+    # one row; None: each token attends alone
+    tiles: Tensor | None = None
 
 
 class PageKernels(Protocol):
@@ -52,4 +57,15 @@ def pages_of(arrangement: Arrangement, counts: Sequence[int]) -> Pages:
     table = torch.zeros(len(padded), arrangement.most_pages, dtype=torch.int32, device=device)
     table[:, :most] = to_device(padded, device, torch.int32)
     sizes = torch.full((len(padded),), arrangement.block_tokens, dtype=torch.int32, device=device)
-    return Pages(table, sizes, of.heads)
+    tiles = to_device(tiles_of(counts), device, torch.int32) if max(counts) > 1 else None
+    return Pages(table, sizes, of.heads, tiles)
+
+
+def tiles_of(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Returns the first token and the number of tokens of each tile; a row's first token attends alone."""
+    tiles, begin = [(row, 1) for row in range(len(counts))], len(counts)
+    for count in counts:
+        end = begin + count - 1
+        tiles += [(first, min(TILE_TOKENS, end - first)) for first in range(begin, end, TILE_TOKENS)]
+        begin = end
+    return tiles

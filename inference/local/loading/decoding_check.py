@@ -10,13 +10,14 @@ import torch
 
 from inference.accelerator import release_unused, to_device
 from inference.local.forward.adapters import PLAIN_PASS, AdaptedPass, Adapters
-from inference.local.forward.forward_pass import Cursor, decode_one_token, prefill
+from inference.local.forward.forward_pass import Cursor, decode_one_token, decode_several_tokens, prefill
 from inference.local.forward.fused_model import FusedModel
 from inference.local.forward.longrope import Longrope, prefill_of
 from inference.local.forward.step_graphs import Recorder, StepGraphs
 from inference.local.kv.kv_budget import KvLayout
 from inference.local.kv.kv_cache import KvCache
 from inference.local.kv.pages import PageKernels
+from inference.local.kv.query_groups import token_rows
 from inference.local.loading.checkpoint import one_line
 
 SHORT = (3, 6)  # lengths of two rows that are shorter than any window and threshold
@@ -112,19 +113,39 @@ class DecodingCheck:
             with prefill_of(self.longrope, begun, begun):
                 first = [prompt[:-steps] for prompt in prompts]
                 ours = [prefill(self.decoder, kv, range(len(prompts)), first, pad_id=0, adapted=adapted)]
-            cursor = Cursor.from_host(kv, [0] * len(prompts), begun, [True] * len(prompts))
+            cursor = Cursor.from_host(
+                kv, to_device([0] * len(prompts), self.layout.device), begun, [True] * len(prompts)
+            )
             for step in range(steps):
                 cursor.tokens = to_device([[prompt[step - steps]] for prompt in prompts], self.layout.device)
                 with adapted:
                     ours.append(decode_one_token(self.decoder, kv, cursor).clone())
-            for row, expected in enumerate(own):
-                for step, logits in enumerate(ours[-2:]):
-                    largest = expected[step].abs().max().clamp(min=1e-6)
-                    off = (logits[row].float() - expected[step]).abs().max() / largest
-                    if not off < (2e-3 if self.layout.dtype == torch.float32 else 0.1):
-                        of_what = f"of a row of {len(prompts[row])} tokens beside one of {lengths[row - 1]}"
-                        return f"cached decoding {of_what} differs from its own forward pass by {off:.2g}; {ELSEWHERE}"
+            for step, logits in enumerate(ours[-2:]):
+                if fault := self._difference(lengths, logits, [expected[step] for expected in own]):
+                    return fault
         return ""
+
+    def _difference(self, lengths: list[int], logits: torch.Tensor, own: list[torch.Tensor]) -> str:
+        for row, expected in enumerate(own):
+            off = (logits[row].float() - expected).abs().max() / expected.abs().max().clamp(min=1e-6)
+            if not off < (2e-3 if self.layout.dtype == torch.float32 else 0.1):
+                of_what = f"of a row of {lengths[row]} tokens beside one of {lengths[row - 1]}"
+                return f"cached decoding {of_what} differs from its own forward pass by {off:.2g}; {ELSEWHERE}"
+        return ""
+
+    @torch.inference_mode()
+    def _fault_of_parts(self, prompts: list[list[int]], own: list[torch.Tensor]) -> str:
+        """Compares a pass over pages that computes all tokens of prompts but the first, the last one first."""
+        lengths, rows = [*map(len, prompts)], range(len(prompts))
+        kv = KvCache(
+            self.layout, sum(lengths) * 2 * self.layout.token_bytes, block_tokens=2, in_blocks=True, by_pages=True
+        )
+        kv.reserve(lengths)
+        prefill(self.decoder, kv, rows, [prompt[:1] for prompt in prompts], pad_id=0)
+        places = [[length - 1, *range(1, length - 1)] for length in lengths]
+        tokens = [prompts[row][places[row][place]] for row, place in token_rows([*map(len, places)])]
+        logits = decode_several_tokens(self.decoder, kv, to_device(tokens, self.layout.device), places, rows)
+        return self._difference(lengths, logits, [expected[-1] for expected in own])
 
     def fault_with(self, adapters: Adapters) -> str:
         """Compares a batch of rows of each adapter and of the model itself with each row alone.
@@ -156,8 +177,8 @@ class DecodingCheck:
         return ""
 
     def _fault_of_steps(self, prompts: list[list[int]], own: list[torch.Tensor]) -> str:
-        """Compares two steps: the first one records a graph if there are graphs, and the second one repeats it."""
+        """Compares two steps, of which the second repeats a graph if there are graphs, and parts of prompts."""
         try:
-            return self.fault(prompts, own, steps=2)
+            return self.fault(prompts, own, steps=2) or self._fault_of_parts(prompts, own)
         except Exception as error:  # the device may lack what a kernel needs, and some operation may not be recordable
             return one_line(error)

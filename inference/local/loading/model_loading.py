@@ -96,6 +96,15 @@ class LoadedModel:
         return self.fused and self.decoder.graphs is not None
 
     @property
+    def runs_ahead(self) -> bool:
+        """Whether the device may compute a pass before the host has read the tokens of the last one.
+
+        Not if it shares the host's memory; nor for models that compute rows again (longrope), or keep states, which a
+        token that is thrown away would change.
+        """
+        return has_own_memory(self.device) and self.longrope is None and not self.layout.state_bytes
+
+    @property
     def mixes_passes(self) -> bool:
         """Returns whether a pass over blocks may compute several tokens of a row: not with windows or longrope."""
         return self.fused and not self.layout.windows and self.longrope is None
@@ -214,16 +223,26 @@ def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel
                 raise UnsupportedModel(name, fault)
             unchecked = [each for each in unchecked if each + PAST != len(batch[-1])]
     loaded = replace(loaded, unchecked=tuple(unchecked))
-    if loaded.fused and (kernels := page_kernels(layout)):
-        return replace(loaded, slowed_by=check.let_read_pages(kernels, graph_recorder(loaded.device), *own[0]))
-    return loaded
+    if not has_own_memory(loaded.device):
+        return loaded
+    slowed_by = lacking_kernels(loaded.fused, layout)
+    return replace(
+        loaded,
+        slowed_by=slowed_by or check.let_read_pages(page_kernels(), graph_recorder(loaded.device), *own[0]),
+    )
 
 
-def page_kernels(layout: KvLayout) -> PageKernels | None:
-    """Returns the kernels that read this layout by pages; None on a CPU, without Triton, or for layers with windows."""
-    alike = len({*layout.shapes}) == 1 and not layout.windows
-    if not alike or not has_own_memory(layout.device) or find_spec("triton") is None:
-        return None
+def lacking_kernels(fused: bool, layout: KvLayout) -> str:
+    """Returns why torch's operations compute a GPU's decoding steps, "" if kernels over pages may compute them."""
+    if not fused:
+        return "without kernels: transformers' own layers compute this architecture"
+    if layout.windows or len({*layout.shapes}) > 1:
+        return "without kernels: its layers have windows"
+    return "" if find_spec("triton") else "without kernels: Triton is not installed"
+
+
+def page_kernels() -> PageKernels:
+    """Returns the kernels over pages of a GPU."""
     from inference.local.forward.page_kernels import TritonKernels  # imports Triton
 
     return TritonKernels()

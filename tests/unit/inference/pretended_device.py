@@ -7,6 +7,7 @@ device is counted.
 
 import copy
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 from unittest.mock import patch
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from inference import accelerator
+from inference.local.forward import row_attention
 from inference.local.forward.fused_model import FusedModel
 from inference.local.forward.linear_weights import PlainWeight
 from inference.local.loading.model_loading import LoadedModel
@@ -58,15 +60,32 @@ class PretendedDevice(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.moved: Counter[str] = Counter()
-        self._pinning = patch.object(accelerator, "_pinned", _pinned)
+        self._passes = 0  # that the device was given
+        self._copying: list[tuple[torch.Tensor, torch.Tensor]] = []  # to the host, not waited for yet
+        self._patches = [patch.object(accelerator, *each) for each in (("_pinned", _pinned), ("_mark", self._mark))]
+        self._patches.append(patch.object(row_attention, "causal_lower_right", _lower_right))
 
     def __enter__(self) -> Any:
-        self._pinning.start()
+        for each in self._patches:
+            each.start()
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        self._pinning.stop()
+        for each in self._patches:
+            each.stop()
+
+    def _mark(self, device: torch.device) -> Callable[[], None]:
+        """As an event of a device: what was copied to the host before is there once the host has waited for it."""
+        copied, passes = [*self._copying], self._passes
+
+        def wait() -> None:
+            self.moved["read later" if self._passes > passes else "read at once"] += 1
+            for target, source in copied:
+                target.copy_(source)
+
+        self._copying.clear()
+        return wait
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = dict(kwargs or {})
@@ -75,6 +94,10 @@ class PretendedDevice(TorchDispatchMode):
         of_host = [tensor for tensor in tensors if not isinstance(tensor, OnDevice) and tensor.dim()]
         name, wanted = func.overloadpacket, [leaf for leaf in tree_leaves((args, options)) if _is_device(leaf)]
         goes_to_device = wanted[0] == DEVICE if wanted else bool(of_device)
+        self._passes += name is aten.embedding
+        if name is aten.copy_ and of_device and not isinstance(args[0], OnDevice) and (args[2:] or options):
+            self._copying.append((args[0], args[1].held.clone()))
+            return args[0]
         if name in COPIES:
             self._note_copy(name, goes_to_device, of_device, of_host, options.get("non_blocking"))
         elif of_device and of_host:
@@ -102,6 +125,11 @@ def _pinned(tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(tensor, OnDevice):
         raise RuntimeError("only tensors of the host can be pinned")
     return tensor
+
+
+def _lower_right(queries: int, keys: int) -> torch.Tensor:
+    """The mask in place of torch's symbol of it, which no wrapped tensor can meet."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=DEVICE).tril(keys - queries)
 
 
 def _is_device(leaf: Any) -> bool:

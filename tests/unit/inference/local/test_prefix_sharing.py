@@ -1,7 +1,7 @@
 """Equal beginnings of prompts are computed once, and no answer changes."""
 
 import random
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cache
 from itertools import count
@@ -21,6 +21,7 @@ from inference.local.kv.kv_cache import KvCache
 from inference.local.prefix_sharing import MOST_GATHERED, PrefixSharing, shares_prefixes
 from request_body import Sampling
 from tests.unit.inference.foreseen_tokens import Foreseen
+from tests.unit.inference.pretended_device import PretendedDevice, moved_to_device
 from tests.unit.inference.tiny_models import AMPLE, VOCABULARY, Known, answers, drain, known
 
 BLOCK = 4
@@ -39,6 +40,12 @@ def instructed() -> Known:
 
     loaded = replace(known("llama").loaded, eos_ids=frozenset())
     return Known(loaded, answers(loaded, prompts(), 8))
+
+
+@cache
+def on_device() -> Known:
+    with PretendedDevice():
+        return replace(instructed(), loaded=moved_to_device(instructed().loaded))
 
 
 class Counting:
@@ -247,7 +254,7 @@ def test_rows_are_prefilled_apart_from_those_without_a_cached_beginning_and_from
     sharing, long = PrefixSharing(kv, on=True), [9] * (MOST_GATHERED // 2)
     (first,) = rows_of([*long, 1])
     kv.reserve([len(first.token_ids)])
-    sharing.keep(first, 0)
+    sharing.keep(first, 0, first.cached_tokens)
     rows = rows_of(*[[*long, n] for n in range(2, 7)], [8], [7])
     groups = [[row.sequence.id for row in group] for group in sharing.prefill_groups(rows)]
     assert groups == [["5", "6"], ["0", "1"], ["2", "3"], ["4"]]
@@ -280,11 +287,17 @@ def cached_contents(engine):
     threshold=st.sampled_from([1.0, 0.7]),
     guessed=st.booleans(),
     block_tokens=st.sampled_from([BLOCK, 16]),  # parts of larger blocks are copied
+    ahead=st.booleans(),  # whether a device computes the next pass while the host reads the tokens of the one before
 )
 def test_answers_with_shared_prefixes_are_those_without(
-    schedule, budget_tokens, prefill_tokens, threshold, guessed, block_tokens
+    schedule, budget_tokens, prefill_tokens, threshold, guessed, block_tokens, ahead
 ):
-    here = instructed()
+    here = on_device() if ahead else instructed()
+    with PretendedDevice() if ahead else nullcontext():
+        check_answers(here, schedule, budget_tokens, prefill_tokens, threshold, guessed, block_tokens)
+
+
+def check_answers(here, schedule, budget_tokens, prefill_tokens, threshold, guessed, block_tokens):
     foreseen = [
         (*one.prompt_ids, *(sampled_answer(index), one.answer)[index % 2]) for index, one in enumerate(here.pool)
     ]

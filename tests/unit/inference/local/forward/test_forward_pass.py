@@ -5,6 +5,7 @@ import torch
 
 from inference.local.forward.forward_pass import MOST_MASK, Cursor, decode_one_token, decode_several_tokens, prefill
 from inference.local.kv.kv_cache import KvCache
+from inference.local.kv.query_groups import token_rows
 
 
 @pytest.mark.parametrize("most_mask", [MOST_MASK, 0])  # of all rows together, and row by row
@@ -35,6 +36,10 @@ def test_a_prefill_behind_cached_tokens_computes_what_a_whole_one_does(llama, le
                     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
+def numbered(tokens):
+    return torch.tensor([tokens[row][place] for row, place in token_rows([*map(len, tokens)])])
+
+
 @pytest.mark.parametrize("counts", [(1, 3, 1), (4, 2, 1), (3, 3, 3), (1, 20, 2)])  # those of the last attend apart
 def test_one_pass_of_several_tokens_gives_what_as_many_passes_give(llama, counts):
     prompts = [list(answered.prompt_ids) for answered in llama.pool[:3]]
@@ -49,17 +54,16 @@ def test_one_pass_of_several_tokens_gives_what_as_many_passes_give(llama, counts
             if several:
                 tokens = [own[:count] for own, count in zip(coming, counts, strict=True)]
                 places = [[*range(start, start + count)] for start, count in zip(begun, counts, strict=True)]
-                logits.append(decode_several_tokens(llama.loaded.decoder, kv, tokens, places))
+                logits.append(decode_several_tokens(llama.loaded.decoder, kv, numbered(tokens), places))
             else:
                 steps = []
                 for place in range(max(counts)):
                     at, newest = [start + place for start in begun], [own[place] for own in coming]
-                    cursor = Cursor.from_host(kv, newest, at, [True] * 3)
+                    cursor = Cursor.from_host(kv, torch.tensor(newest), at, [True] * 3)
                     steps.append(decode_one_token(llama.loaded.decoder, kv, cursor))
                 logits.append(torch.stack(steps))
     found, one_by_one = logits
-    numbered = [(row, 0) for row in range(3)] + [(row, n) for row in range(3) for n in range(1, counts[row])]
-    for own, (row, place) in zip(found, numbered, strict=True):
+    for own, (row, place) in zip(found, token_rows(counts), strict=True):
         torch.testing.assert_close(own, one_by_one[place, row], rtol=1e-3, atol=1e-3)
 
 
@@ -77,6 +81,6 @@ def test_a_rows_tokens_may_come_in_any_order_and_those_behind_its_first_may_be_d
             kv.reserve([len(prompt) + 6 for prompt in prompts])
             prefill(llama.loaded.decoder, kv, range(3), prompts, 0)
             dropped = {1} if last_first else ()
-            logits.append(decode_several_tokens(llama.loaded.decoder, kv, tokens, places, dropped))
+            logits.append(decode_several_tokens(llama.loaded.decoder, kv, numbered(tokens), places, dropped))
     whole, kept = logits  # first those behind 9, 10 and 15, then those behind 11 to 14, then that behind 16
     torch.testing.assert_close(kept, whole[[0, 6, 2, 7]], rtol=1e-4, atol=1e-4)

@@ -156,12 +156,17 @@ class Wrong(TorchKernels):
         return super().attend(queries, *others) * 2
 
 
+class WrongInTiles(TorchKernels):
+    def attend(self, queries, keys, values, pages, positions):
+        return super().attend(queries, keys, values, pages, positions) * (1 if pages.tiles is None else 2)
+
+
 class Failing(TorchKernels):
     def attend(self, queries, *others):
         raise RuntimeError("this device cannot compile it")
 
 
-@pytest.mark.parametrize("kernels", [Wrong(), Failing()])
+@pytest.mark.parametrize("kernels", [Wrong(), WrongInTiles(), Failing()])
 def test_a_device_whose_kernels_fail_or_give_other_logits_does_not_use_them(llama, kernels):
     decoder, prompts = llama.loaded.decoder, [[1, 2, 3], [9, 8, 7, 6, 5]]
     own = [own_logits(llama.loaded.model, prompt) for prompt in prompts]

@@ -10,7 +10,7 @@ from transformers import Gemma4Config, GenerationConfig, MistralConfig, MistralF
 from inference.engine_requests import DecodingRequest
 from inference.local.engine import Engine
 from inference.local.kv.attention_windows import Window
-from inference.local.loading.model_loading import end_ids, prepare_model
+from inference.local.loading.model_loading import end_ids, lacking_kernels, prepare_model
 from tests.unit.inference.tiny_models import EOS, POSITIONS, SHAPE, Letters
 
 
@@ -40,6 +40,13 @@ def test_a_window_of_all_positions_is_none():
     assert prepare_model(mistral(sliding_window=64), Letters(), "sliding").layout.windows == {
         "sliding_attention": Window(64)
     }
+
+
+def test_what_keeps_a_gpu_from_its_own_kernels_is_said(llama):
+    sliding = prepare_model(mistral(sliding_window=64), Letters(), "sliding").layout
+    assert "windows" in lacking_kernels(True, sliding)
+    assert "transformers" in lacking_kernels(False, llama.loaded.layout)
+    assert lacking_kernels(True, llama.loaded.layout) in ("", "without kernels: Triton is not installed")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
