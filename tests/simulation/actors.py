@@ -65,6 +65,7 @@ class World:
         self.random, self.digits = random.Random(scenario.seed), random.Random(scenario.seed)
         self.now = 0.0
         self.actors: list[Actor] = []
+        self.blocked: list[Actor] = []
         self.current: Actor | None = None
         self.hub = greenlet.getcurrent()
         self.steps = self.statements = 0
@@ -109,8 +110,12 @@ class World:
         """Waits until a statement that waits for a lock has its answer."""
         actor = self._acting()
         actor.blocked = connection
-        self._pass_on(None, None, "waits for a lock")
-        actor.blocked = None
+        self.blocked.append(actor)
+        try:
+            self._pass_on(None, None, "waits for a lock")
+        finally:
+            self.blocked.remove(actor)
+            actor.blocked = None
 
     def tell(self, words: str) -> None:
         who = self.current.name if self.current else "world"
@@ -197,10 +202,9 @@ class World:
         while not self.failures:
             while self._condemned:
                 self._kill(*self._condemned.pop())
-            blocked = [actor for actor in self.actors if actor.blocked]
-            if blocked:
-                self.server.settle(blocked)
-            ready = [actor for actor in self.actors if self._is_ready(actor)]
+            if self.blocked:
+                self.server.settle(self.blocked)
+            ready = self._ready()
             if not ready:
                 wakes = [at for actor in self.actors if (at := self._wakes_at(actor)) is not None]
                 if not wakes or min(wakes) > until:
@@ -216,21 +220,25 @@ class World:
             weights = [actor.process.weight for actor in ready]
             actor = ready[0] if len(ready) == 1 else self.random.choices(ready, weights)[0]
             self.faults(actor)
-            if self._is_ready(actor):
+            if actor.process.frozen_until <= self.now and actor.not_before <= self.now:
                 self.current = actor
                 actor.run.switch()
                 self.current = None
             if actor.done or self.steps % 64 == 0:
                 self.actors = [actor for actor in self.actors if not actor.done]
 
-    def _is_ready(self, actor: Actor) -> bool:
-        if actor.done or actor.process.frozen_until > self.now or actor.not_before > self.now:
-            return False
-        if actor.blocked is not None:
-            return actor.blocked.readable(0)
-        if actor.wake_at is not None and actor.wake_at <= self.now:
-            return True
-        return actor.condition is not None and actor.condition()
+    def _ready(self) -> list[Actor]:
+        now, ready = self.now, []
+        for actor in self.actors:  # each step looks at all, so that the loop has no calls of its own
+            if actor.done or actor.process.frozen_until > now or actor.not_before > now:
+                continue
+            if (
+                (actor.wake_at is not None and actor.wake_at <= now)
+                or (actor.condition is not None and actor.condition())
+                or (actor.blocked is not None and actor.blocked.readable(0))
+            ):
+                ready.append(actor)
+        return ready
 
     def _wakes_at(self, actor: Actor) -> float | None:
         if actor.done or actor.blocked is not None:

@@ -4,12 +4,16 @@ A statement that waits for a lock lets other actors go on. After each transactio
 got their locks run to their answer before anybody goes on, so that the server's own timing decides nothing.
 """
 
+import os
 import select
+from collections import defaultdict
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg.adapt import AdaptersMap
+from psycopg._preparing import PrepareManager
 from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGconn
 from sqlalchemy import Engine, Pool, event
@@ -17,7 +21,8 @@ from sqlalchemy import Engine, Pool, event
 from models.connections import session
 from models.connections.bounded_connection import BoundedConnection
 from tests.simulation.actors import Actor
-from tests.simulation.primitives import unix_time, world
+from tests.simulation.database import CLOCK_FILE
+from tests.simulation.primitives import world
 
 T = TypeVar("T")
 # An answer that does not come within this long may be waiting for a lock; longer than the server's deadlock_timeout.
@@ -44,31 +49,43 @@ IDLE = "idle in transaction for too long"
 STATES = {**ERRORS, IDLE: ("25P03", True)}
 
 
+class Prepared(PrepareManager):
+    """Prepared statements that outlive a rollback: planning takes longer than running, and no schema changes."""
+
+    prepare_threshold = 0
+
+    def clear(self) -> bool:
+        return False
+
+
 class Server:
-    """The simulation's own connection: it moves the clock, and asks who waits for whom."""
+    """The simulation's own connection, which asks who waits for whom, and the server's clock."""
 
     def __init__(self, url: str) -> None:
         self._connection = psycopg.connect(url, autocommit=True)
-        self._clock_us = -1
+        self._connection._prepared = Prepared()
+        self._clock = Path(self.sql("show data_directory")[0][0]) / CLOCK_FILE
+        self._connection.pgconn.prepare(b"blocked", b"select from unnest(pg_blocking_pids($1)) limit 1")
+        self.frees_locks = False  # since it was last asked who waits
 
     def sql(self, statement: Any, values: Any = None) -> list[Any]:
         """Runs a statement of the simulation itself, and returns its rows."""
         found = self._connection.execute(statement, values)
         return found.fetchall() if found.description else []
 
-    def set_clock(self, unix_time: float) -> None:
-        """Moves the server's clock; no statement reads another one."""
-        now_us = round(unix_time * 1_000_000)
-        if now_us != self._clock_us:
-            self.sql("select setval('simulated_clock', %s)", (now_us,))
-            self._clock_us = now_us
+    def set_clock(self, now: float) -> None:
+        """Moves the server's clock to `now` seconds of the simulation; no statement reads another one."""
+        os.truncate(self._clock, round(now * 1_000_000))
 
     def blocked(self, pid: int) -> bool:
         """Returns whether a statement of this server process waits for a lock."""
-        return bool(self.sql("select 1 from unnest(pg_blocking_pids(%s)) limit 1", (pid,)))
+        return self._connection.pgconn.exec_prepared(b"blocked", [b"%d" % pid]).ntuples > 0
 
     def settle(self, blocked: list[Actor]) -> None:
         """Returns once each of these actors' statements has its answer or waits for a lock."""
+        if not self.frees_locks:
+            return
+        self.frees_locks = False
         for actor in blocked:
             connection = actor.blocked
             assert isinstance(connection, SimulatedConnection)
@@ -77,7 +94,9 @@ class Server:
 
 
 _engines: dict[str, Engine] = {}
-_spare: list[PGconn] = []  # sessions whose connections have ended: a new session costs as much as 50 statements
+# Sessions whose connections have ended, with their prepared statements, by the name of their engine: a new session costs
+# as much as 50 statements.
+_spare: dict[str, list[tuple[PGconn, Prepared]]] = defaultdict(list)
 
 
 def engine_of(name: str, make: Callable[[], Engine]) -> Engine:
@@ -118,6 +137,7 @@ class SimulatedConnection(BoundedConnection):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cursor_factory = SimulatedCursor
+        self.name = ""
         self.in_use = False  # after its set-up, which is no part of the schedule
         self._lost_after = self._lost_meanwhile = False
         if world().current is not None:
@@ -126,10 +146,14 @@ class SimulatedConnection(BoundedConnection):
 
     @classmethod
     def connect(cls, *args: Any, context: Any = None, **kwargs: Any) -> Any:
-        if not _spare:
-            return super().connect(*args, context=context, **kwargs | {"connect_timeout": 60})
-        connection = cls(_spare.pop())
-        connection._adapters = AdaptersMap(context.adapters) if context else None
+        prepared, name = Prepared(), kwargs["application_name"]
+        if _spare[name]:
+            session, prepared = _spare[name].pop()
+            connection = cls(session)
+            connection._adapters = AdaptersMap(context.adapters) if context else None
+        else:
+            connection = super().connect(*args, context=context, **kwargs | {"connect_timeout": 60})
+        connection.name, connection._prepared = name, prepared
         return connection
 
     def close(self) -> None:
@@ -137,8 +161,9 @@ class SimulatedConnection(BoundedConnection):
             return super().close()
         session, self.pgconn, self._closed = self.pgconn, ENDED, True
         session.exec_(b"rollback")
-        session.exec_(b"discard all")
-        _spare.append(session)
+        world().server.frees_locks = True
+        session.exec_(b"reset all; unlisten *; select pg_advisory_unlock_all()")
+        _spare[self.name].append((session, self._prepared))
         return None
 
     def take_turn(self, words: str, often: int = 1) -> None:
@@ -147,7 +172,7 @@ class SimulatedConnection(BoundedConnection):
             world().delay(world().current, world().random.choice(HOLDS_S))  # type: ignore[arg-type]
         world().statement(words)
         if not self.closed:
-            world().server.set_clock(unix_time())
+            world().server.set_clock(world().now)
 
     def commit(self) -> None:
         if not self.in_use or world().current is None or self.pgconn.transaction_status not in IN_TRANSACTION:
@@ -209,6 +234,8 @@ class SimulatedConnection(BoundedConnection):
             if self._lost_after:
                 self._lost_after = False
                 self.close()
+            if self.pgconn.transaction_status != TransactionStatus.INTRANS:
+                world().server.frees_locks = True
 
     def _ready(self, state: int) -> int:
         events = self._polled(SUSPECTED_AFTER_MS, (select.POLLIN if state & 1 else 0) | (state & 2 and select.POLLOUT))
@@ -238,7 +265,7 @@ class SimulatedConnection(BoundedConnection):
         """Ends the transaction if it runs no statement; the next one learns that the connection is lost."""
         if not self.closed and self.pgconn.transaction_status in IN_TRANSACTION:
             self.pgconn.exec_(b"rollback")
-            self._lost_meanwhile = True
+            self._lost_meanwhile = world().server.frees_locks = True
 
 
 def install() -> None:

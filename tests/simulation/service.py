@@ -7,11 +7,12 @@ from typing import Any
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from celery_config import TICK_S
 from models import client_requests, new_requests
 from models.client_requests import RequestView
-from models.connections.session import make_engine, make_sessions
+from models.connections.session import make_engine
 from models.new_requests import NewRequest
 from models.tenants import tenant_limits
 from processes.loop import Loop
@@ -297,7 +298,7 @@ class Service:
 
     def _submit(self, engine: Engine, asked: Asked) -> RequestView:
         new = asked.new
-        with make_sessions(engine)() as session:
+        with Session(engine, expire_on_commit=False) as session:
             if new.tier == "priority" and not tenant_limits.may_prefer(session, new.tenant, PRIORITY_REQUESTS):
                 new = replace(new, tier="default")
             view = new_requests.submit(session.connection(), new, idempotency_key=asked.key, digest=b"digest")
@@ -307,12 +308,12 @@ class Service:
     def _cancel(self, engine: Engine, asked: Asked) -> None:
         asked.cancel_sent = True
         assert asked.id is not None
-        with make_sessions(engine)() as session:
+        with Session(engine, expire_on_commit=False) as session:
             asked.cancelled = bool(client_requests.cancel(session, asked.new.tenant, [asked.id])) or asked.cancelled
 
     def _poll(self, engine: Engine, asked: Asked) -> None:
         assert asked.id is not None
-        with make_sessions(engine)() as session:
+        with Session(engine, expire_on_commit=False) as session:
             view = client_requests.fetch(session, asked.new.tenant, asked.id)
             if view is None:
                 return self.world.fail(f"{asked.key} was accepted and is gone")

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from sqlalchemy import Engine
+from sqlalchemy.orm import Session
 
 from models.bulk import bulk_jobs, stored_files
 from models.bulk.bulk_jobs import NewBulkJob
 from models.bulk.bulk_tables import BulkStatus
-from models.connections.session import make_sessions
 from models.webhooks.webhook_deliveries import DeliveryResult
 from processes.loop import Loop
 from protocol.limits.prompt_limits import PromptLimits
@@ -112,7 +112,7 @@ class Chores:
             for place in range(job.lines)
         ]
         data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-        with make_sessions(engine)() as session:
+        with Session(engine, expire_on_commit=False) as session:
             file_id = stored_files.begin_upload(session, TENANT, name)
             stored_files.add_chunk(session, TENANT, file_id, 1, data, 10**9)
             file = stored_files.finish_upload(session, file_id, len(data), job.lines, job.lines, None)
@@ -124,12 +124,12 @@ class Chores:
 
     def _change(self, engine: Engine, job: Job, change: Callable[..., bool]) -> bool:
         assert job.id is not None
-        with make_sessions(engine)() as session:
+        with Session(engine, expire_on_commit=False) as session:
             return change(session, TENANT, job.id)
 
     def _look(self, engine: Engine, job: Job) -> None:
         assert job.id is not None
-        with make_sessions(engine)() as session:
+        with Session(engine, expire_on_commit=False) as session:
             stored = bulk_jobs.fetch_job(session, TENANT, job.id)
         if stored is None:
             return self._world.fail(f"job {job.id} is gone")
