@@ -286,7 +286,7 @@ class Service:
             self.world.wait(None, 2.0 * draw.random())
             self._again(partial(self._cancel, engine, asked))
         while asked.ended is None:
-            self.world.wait(None, draw.choice((0.5, 2.0, 4.0)))
+            self.world.wait(None, draw.choice((0.5, 2.0, 4.0, 8.0)))
             self._again(partial(self._poll, engine, asked))
 
     def _again(self, call: Callable[[], Any]) -> Any:

@@ -84,7 +84,8 @@ class Chores:
             retry_s = RETRY_S if fails else None
             status = 500 if fails else 200
             results.append(DeliveryResult(one.id, one.endpoint_id, one.attempts, status, None, retry_s))
-        sender._write(results)
+        if results:
+            sender._write(results)
 
     # the clients with jobs
 
