@@ -49,6 +49,8 @@ WATCH = f"""
             then 'has ' || new.attempts || ' attempts'
         when old.status = 'queued' and new.status = 'in_progress' and new.held
             then 'runs although it is held'
+        when old.status = 'queued' and new.status = 'in_progress' and old.planner_epoch = 0
+            then 'runs although it has changed since the planner read it'
         when old.status = 'in_progress' and new.status = 'in_progress' and old.batch_id <> new.batch_id
             then 'changed its batch while it ran'
         when old.status = 'in_progress' and new.status = 'cancelled' and old.cancel_requested_at is null

@@ -263,7 +263,7 @@ class Service:
             prompt += "y" * scenario.kv_tokens
         tier: Any = draw.choice(("default", "flex", "priority", "priority"))
         deadline_s = draw.choice((5.0, 20.0)) if self.world.chance(scenario.deadlines) else None
-        limit = draw.choice((3, 15, 40))
+        limit = 40 if twin else draw.choice((3, 15, 40))
         size = len(prompt)
         new = NewRequest(tenant, MODEL, draw.choice(("a", "b")), "", prompt, {}, size, size, limit, tier=tier)
         computation = f"{prompt} {limit}".encode() if twin else None
