@@ -235,7 +235,7 @@ class World:
             if (
                 (actor.wake_at is not None and actor.wake_at <= now)
                 or (actor.condition is not None and actor.condition())
-                or (actor.blocked is not None and actor.blocked.readable(0))
+                or (actor.blocked is not None and actor.blocked.ready(0))
             ):
                 ready.append(actor)
         return ready

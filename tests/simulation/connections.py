@@ -16,6 +16,7 @@ from psycopg.adapt import AdaptersMap
 from psycopg._preparing import PrepareManager
 from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGconn
+from psycopg.waiting import READY_R, READY_W
 from sqlalchemy import Engine, Pool, event
 
 from models.connections import session
@@ -26,7 +27,7 @@ from tests.simulation.primitives import world
 
 T = TypeVar("T")
 # An answer that does not come within this long may be waiting for a lock; longer than the server's deadlock_timeout.
-SUSPECTED_AFTER_MS = 4
+SUSPECTED_AFTER_S = 0.004
 ENDED = psycopg.pq.PGconn.connect_start(b"")
 ENDED.finish()
 # A schedule depends on no real time; the simulation ends what is idle in a transaction by itself.
@@ -89,8 +90,8 @@ class Server:
         for actor in blocked:
             connection = actor.blocked
             assert isinstance(connection, SimulatedConnection)
-            while not connection.readable(0) and not self.blocked(connection.info.backend_pid):
-                connection.readable(1)
+            while not connection.ready(0) and not self.blocked(connection.info.backend_pid):
+                connection.ready(0.001)
 
 
 _engines: dict[str, Engine] = {}
@@ -217,7 +218,7 @@ class SimulatedConnection(BoundedConnection):
         try:
             state = next(gen)
             while True:
-                ready = self._ready(state)
+                ready = self.ready(SUSPECTED_AFTER_S, state)
                 if not ready:
                     if world().current is not None and world().server.blocked(self.info.backend_pid):
                         world().block(self)
@@ -237,18 +238,13 @@ class SimulatedConnection(BoundedConnection):
             if self.pgconn.transaction_status != TransactionStatus.INTRANS:
                 world().server.frees_locks = True
 
-    def _ready(self, state: int) -> int:
-        events = self._polled(SUSPECTED_AFTER_MS, (select.POLLIN if state & 1 else 0) | (state & 2 and select.POLLOUT))
-        return (1 if events & ~select.POLLOUT else 0) | (2 if events & select.POLLOUT else 0)
-
-    def _polled(self, within_ms: int, events: int = select.POLLIN) -> int:
-        poll = select.poll()
-        poll.register(self.pgconn.socket, events)
-        return next((found for _, found in poll.poll(within_ms)), 0)
-
-    def readable(self, within_ms: int) -> bool:
-        """Returns whether the server has sent something."""
-        return self.closed or bool(self._polled(within_ms))
+    def ready(self, within_s: float, state: int = READY_R) -> int:
+        """Returns for which of `state` the connection is ready: READY_R (the server has sent something), READY_W."""
+        if self.closed:
+            return state
+        socket = [self.pgconn.socket]
+        reads, writes, _ = select.select(socket if state & READY_R else [], socket if state & READY_W else [], [], within_s)
+        return (READY_R if reads else 0) | (READY_W if writes else 0)
 
     def drop(self, committed: bool) -> None:
         if self.closed:
