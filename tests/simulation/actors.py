@@ -79,6 +79,11 @@ class World:
 
     # what actors call
 
+    @property
+    def acting(self) -> Actor:
+        assert self.current is not None
+        return self.current
+
     def spawn(self, name: str, work: Callable[[], Any], process: Process) -> Actor:
         actor: Actor = Actor(f"{process.name}/{name}", process, greenlet(lambda: self._live(actor, work), self.hub))
         self.actors.append(actor)
@@ -108,7 +113,7 @@ class World:
 
     def block(self, connection: "SimulatedConnection") -> None:
         """Waits until a statement that waits for a lock has its answer."""
-        actor = self._acting()
+        actor = self.acting
         actor.blocked = connection
         self.blocked.append(actor)
         try:
@@ -129,14 +134,10 @@ class World:
     def chance(self, probability: float) -> bool:
         return probability > 0 and self.random.random() < probability
 
-    def _acting(self) -> Actor:
-        assert self.current is not None
-        return self.current
-
     def _pass_on(self, wake_at: float | None, condition: Callable[[], bool] | None, words: str) -> None:
         if self.dying:
             raise Killed
-        actor = self._acting()
+        actor = self.acting
         actor.wake_at, actor.condition = wake_at, condition
         self.hub.switch()
         actor.wake_at = actor.condition = None

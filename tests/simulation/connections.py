@@ -170,7 +170,7 @@ class SimulatedConnection(BoundedConnection):
     def take_turn(self, words: str, often: int = 1) -> None:
         """Waits for the turn of the actor, perhaps for long within a transaction, and gives the server the time."""
         if self.pgconn.transaction_status in IN_TRANSACTION and world().chance(world().scenario.holds * often):
-            world().delay(world().current, world().random.choice(HOLDS_S))  # type: ignore[arg-type]
+            world().delay(world().acting, world().random.choice(HOLDS_S))
         world().statement(words)
         if not self.closed:
             world().server.set_clock(world().now)
@@ -178,8 +178,7 @@ class SimulatedConnection(BoundedConnection):
     def commit(self) -> None:
         if not self.in_use or world().current is None or self.pgconn.transaction_status not in IN_TRANSACTION:
             return super().commit()
-        actor = world().current
-        assert actor is not None
+        actor = world().acting
         actor.committing = self
         try:
             self.take_turn("commit", often=4)  # while all locks of the transaction are held
