@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg.adapt import AdaptersMap
 from psycopg._preparing import PrepareManager
+from psycopg.adapt import AdaptersMap
 from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGconn
 from psycopg.waiting import READY_R, READY_W
@@ -95,8 +95,8 @@ class Server:
 
 
 _engines: dict[str, Engine] = {}
-# Sessions whose connections have ended, with their prepared statements, by the name of their engine: a new session costs
-# as much as 50 statements.
+# Sessions whose connections have ended, with their prepared statements, by the name of their engine: a new session
+# costs as much as 50 statements.
 _spare: dict[str, list[tuple[PGconn, Prepared]]] = defaultdict(list)
 
 
@@ -242,7 +242,9 @@ class SimulatedConnection(BoundedConnection):
         if self.closed:
             return state
         socket = [self.pgconn.socket]
-        reads, writes, _ = select.select(socket if state & READY_R else [], socket if state & READY_W else [], [], within_s)
+        reads, writes, _ = select.select(
+            socket if state & READY_R else [], socket if state & READY_W else [], [], within_s
+        )
         return (READY_R if reads else 0) | (READY_W if writes else 0)
 
     def drop(self, committed: bool) -> None:

@@ -125,8 +125,7 @@ def prepare(url: str) -> str:
 
 EMPTY = """
     do $$ begin execute (
-        select 'truncate ' || string_agg(quote_ident(tablename), ', ') || ' restart identity; alter sequence planner_epochs restart'
-        from pg_tables
-        where schemaname = 'public' and tablename <> 'alembic_version'
+        select 'alter sequence planner_epochs restart; truncate ' || string_agg(quote_ident(tablename), ', ')
+            || ' restart identity' from pg_tables where schemaname = 'public' and tablename <> 'alembic_version'
     ); end $$
 """

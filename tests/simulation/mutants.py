@@ -30,9 +30,10 @@ class Mutant(NamedTuple):
 LEASES, RESULTS, REQUEUE = "models/leasing/leases.py", "models/leasing/batch_results.py", "models/leasing/requeue.py"
 CLAIMS, LEAD = "models/planning/batch_claims.py", "models/planning/leadership.py"
 PROGRESS, FEED, JOBS = "models/bulk/bulk_progress.py", "models/bulk/bulk_feed.py", "tasks/chores/job_progress.py"
+RECONCILER, RECOVERY = "models/upkeep/reconciler.py", "tasks/planning/recovery.py"
+WRITER = "tasks/serving/results/result_writer.py"
 INSERTED = '    connection.execute(\n        text("""\n            update bulk_jobs set next_line = :next_line, queued'
 COMMITTED = "    connection.connection.driver_connection.commit()\n"
-RECONCILER, RECOVERY, WRITER = "models/upkeep/reconciler.py", "tasks/planning/recovery.py", "tasks/serving/results/result_writer.py"
 MUTANTS = (
     Mutant("a batch is taken in any state", LEASES, "and worker = :worker and status = 'assigned'", "and worker = :worker"),
     Mutant("lost leases count as held", LEASES, "where b.status = 'running' order by b.id for update of b\n        \"\"\",\n        {\n            \"ids\"", "order by b.id for update of b\n        \"\"\",\n        {\n            \"ids\""),
