@@ -80,8 +80,8 @@ def shrunk(outcome: Outcome, server: Server, url: str) -> Outcome:
 
 
 def kind(outcome: Outcome) -> str:
-    """Returns the first failure without ids and numbers."""
-    return re.sub(r"\S*\d\S*", "", outcome.failures[0])
+    """Returns what the first failure is, without ids, numbers and details."""
+    return re.sub(r"\S*\d\S*", "", outcome.failures[0].partition(":")[0])
 
 
 def report(outcome: Outcome) -> None:
