@@ -75,6 +75,7 @@ class World:
         self.faults: Callable[[Actor], None] = lambda actor: None  # may kill or freeze the chosen actor's process
         self.failed_alone: set[str] = set()  # requests that were alone in an engine that failed
         self.dying = False
+        self._processes: list[Process] = []
         self._condemned: list[tuple[Process, str]] = []
 
     # what actors call
@@ -90,7 +91,8 @@ class World:
         return actor
 
     def process(self, name: str, number: int = 0) -> Process:
-        return Process(name, self.random.choice(WEIGHTS), number=number)
+        self._processes.append(Process(name, self.random.choice(WEIGHTS), number=number))
+        return self._processes[-1]
 
     def delay(self, actor: Actor, seconds: float) -> None:
         """Gives an actor no time for some seconds."""
@@ -183,7 +185,7 @@ class World:
                 connection.end_idle()
 
     def end(self) -> None:
-        for process in {actor.process for actor in self.actors}:
+        for process in self._processes:
             for connection in list(process.connections):
                 connection.drop(False)
         self._throw([actor for actor in self.actors if not actor.done])
