@@ -207,7 +207,7 @@ class World:
                 self._kill(*self._condemned.pop())
             if self.blocked:
                 self.server.settle(self.blocked)
-            ready = self._ready()
+            ready = self._ready(self.actors)
             if not ready:
                 wakes = [at for actor in self.actors if (at := self._wakes_at(actor)) is not None]
                 if not wakes or min(wakes) > until:
@@ -223,16 +223,16 @@ class World:
             weights = [actor.process.weight for actor in ready]
             actor = ready[0] if len(ready) == 1 else self.random.choices(ready, weights)[0]
             self.faults(actor)
-            if actor.process.frozen_until <= self.now and actor.not_before <= self.now:
+            if self._ready([actor]):  # a fault may have ended what it waited for
                 self.current = actor
                 actor.run.switch()
                 self.current = None
             if actor.done or self.steps % 64 == 0:
                 self.actors = [actor for actor in self.actors if not actor.done]
 
-    def _ready(self) -> list[Actor]:
+    def _ready(self, actors: list[Actor]) -> list[Actor]:
         now, ready = self.now, []
-        for actor in self.actors:  # each step looks at all, so that the loop has no calls of its own
+        for actor in actors:  # each step looks at all, so that the loop has no calls of its own
             if actor.done or actor.process.frozen_until > now or actor.not_before > now:
                 continue
             if (
