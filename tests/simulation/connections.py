@@ -97,7 +97,7 @@ class Server:
 _engines: dict[str, Engine] = {}
 # Sessions whose connections have ended, with their prepared statements, by the name of their engine: a new session
 # costs as much as 50 statements.
-_spare: dict[str, list[tuple[PGconn, Prepared]]] = defaultdict(list)
+_spare: dict[str, list[tuple[PGconn, PrepareManager]]] = defaultdict(list)
 
 
 def engine_of(name: str, make: Callable[[], Engine]) -> Engine:
@@ -147,14 +147,14 @@ class SimulatedConnection(BoundedConnection):
 
     @classmethod
     def connect(cls, *args: Any, context: Any = None, **kwargs: Any) -> Any:
-        prepared, name = Prepared(), kwargs["application_name"]
+        name, prepared = kwargs["application_name"], None
         if _spare[name]:
             session, prepared = _spare[name].pop()
             connection = cls(session)
             connection._adapters = AdaptersMap(context.adapters) if context else None
         else:
             connection = super().connect(*args, context=context, **kwargs | {"connect_timeout": 60})
-        connection.name, connection._prepared = name, prepared
+        connection.name, connection._prepared = name, prepared or Prepared()
         return connection
 
     def close(self) -> None:
