@@ -3,6 +3,7 @@
 import argparse
 import os
 import random
+import re
 import sys
 import time
 
@@ -66,16 +67,21 @@ def run(given: argparse.Namespace, url: str) -> int:
 
 
 def shrunk(outcome: Outcome, server: Server, url: str) -> Outcome:
-    """Returns the outcome of the smallest scenario that was found to fail, too."""
+    """Returns the outcome of the smallest scenario that was found to fail in the same way."""
     until, found = time.monotonic() + SHRINK_FOR_S, True
     while found and time.monotonic() < until:
         found = False
         for scenario in smaller(outcome.scenario):
             candidate = simulate(scenario, server, url)
-            if candidate.failures:
+            if candidate.failures and kind(candidate) == kind(outcome):
                 outcome, found = candidate, True
                 break
     return outcome
+
+
+def kind(outcome: Outcome) -> str:
+    """Returns what the first failure is, without ids, numbers and details."""
+    return re.sub(r"\S*\d\S*", "", outcome.failures[0].partition(":")[0])
 
 
 def report(outcome: Outcome) -> None:

@@ -65,6 +65,7 @@ class World:
         self.random, self.digits = random.Random(scenario.seed), random.Random(scenario.seed)
         self.now = 0.0
         self.actors: list[Actor] = []
+        self.blocked: list[Actor] = []
         self.current: Actor | None = None
         self.hub = greenlet.getcurrent()
         self.steps = self.statements = 0
@@ -74,9 +75,15 @@ class World:
         self.faults: Callable[[Actor], None] = lambda actor: None  # may kill or freeze the chosen actor's process
         self.failed_alone: set[str] = set()  # requests that were alone in an engine that failed
         self.dying = False
+        self._processes: list[Process] = []
         self._condemned: list[tuple[Process, str]] = []
 
     # what actors call
+
+    @property
+    def acting(self) -> Actor:
+        assert self.current is not None
+        return self.current
 
     def spawn(self, name: str, work: Callable[[], Any], process: Process) -> Actor:
         actor: Actor = Actor(f"{process.name}/{name}", process, greenlet(lambda: self._live(actor, work), self.hub))
@@ -84,7 +91,8 @@ class World:
         return actor
 
     def process(self, name: str, number: int = 0) -> Process:
-        return Process(name, self.random.choice(WEIGHTS), number=number)
+        self._processes.append(Process(name, self.random.choice(WEIGHTS), number=number))
+        return self._processes[-1]
 
     def delay(self, actor: Actor, seconds: float) -> None:
         """Gives an actor no time for some seconds."""
@@ -107,10 +115,14 @@ class World:
 
     def block(self, connection: "SimulatedConnection") -> None:
         """Waits until a statement that waits for a lock has its answer."""
-        actor = self._acting()
+        actor = self.acting
         actor.blocked = connection
-        self._pass_on(None, None, "waits for a lock")
-        actor.blocked = None
+        self.blocked.append(actor)
+        try:
+            self._pass_on(None, None, "waits for a lock")
+        finally:
+            self.blocked.remove(actor)
+            actor.blocked = None
 
     def tell(self, words: str) -> None:
         who = self.current.name if self.current else "world"
@@ -124,14 +136,10 @@ class World:
     def chance(self, probability: float) -> bool:
         return probability > 0 and self.random.random() < probability
 
-    def _acting(self) -> Actor:
-        assert self.current is not None
-        return self.current
-
     def _pass_on(self, wake_at: float | None, condition: Callable[[], bool] | None, words: str) -> None:
         if self.dying:
             raise Killed
-        actor = self._acting()
+        actor = self.acting
         actor.wake_at, actor.condition = wake_at, condition
         self.hub.switch()
         actor.wake_at = actor.condition = None
@@ -177,7 +185,7 @@ class World:
                 connection.end_idle()
 
     def end(self) -> None:
-        for process in {actor.process for actor in self.actors}:
+        for process in self._processes:
             for connection in list(process.connections):
                 connection.drop(False)
         self._throw([actor for actor in self.actors if not actor.done])
@@ -197,10 +205,9 @@ class World:
         while not self.failures:
             while self._condemned:
                 self._kill(*self._condemned.pop())
-            blocked = [actor for actor in self.actors if actor.blocked]
-            if blocked:
-                self.server.settle(blocked)
-            ready = [actor for actor in self.actors if self._is_ready(actor)]
+            if self.blocked:
+                self.server.settle(self.blocked)
+            ready = self._ready(self.actors)
             if not ready:
                 wakes = [at for actor in self.actors if (at := self._wakes_at(actor)) is not None]
                 if not wakes or min(wakes) > until:
@@ -216,21 +223,25 @@ class World:
             weights = [actor.process.weight for actor in ready]
             actor = ready[0] if len(ready) == 1 else self.random.choices(ready, weights)[0]
             self.faults(actor)
-            if self._is_ready(actor):
+            if self._ready([actor]):  # a fault may have ended what it waited for
                 self.current = actor
                 actor.run.switch()
                 self.current = None
             if actor.done or self.steps % 64 == 0:
                 self.actors = [actor for actor in self.actors if not actor.done]
 
-    def _is_ready(self, actor: Actor) -> bool:
-        if actor.done or actor.process.frozen_until > self.now or actor.not_before > self.now:
-            return False
-        if actor.blocked is not None:
-            return actor.blocked.readable(0)
-        if actor.wake_at is not None and actor.wake_at <= self.now:
-            return True
-        return actor.condition is not None and actor.condition()
+    def _ready(self, actors: list[Actor]) -> list[Actor]:
+        now, ready = self.now, []
+        for actor in actors:  # each step looks at all, so that the loop has no calls of its own
+            if actor.done or actor.process.frozen_until > now or actor.not_before > now:
+                continue
+            if (
+                (actor.wake_at is not None and actor.wake_at <= now)
+                or (actor.condition is not None and actor.condition())
+                or (actor.blocked is not None and actor.blocked.ready(0))
+            ):
+                ready.append(actor)
+        return ready
 
     def _wakes_at(self, actor: Actor) -> float | None:
         if actor.done or actor.blocked is not None:

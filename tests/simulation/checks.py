@@ -139,21 +139,19 @@ def _check_request(world: World, asked: Asked, stored: dict[str, tuple[object, .
         told = {key: value for key, value in found[0][0].items() if value} if found else "not stored"
         return world.fail(f"{name} waits for ever: {told}")
     _, key, status, text, reason, code, message, _ = stored[asked.id]
-    if key != asked.key:
-        return world.fail(f"{name} lost its key")
-    if status != asked.ended:
-        return world.fail(f"{name} changed after its end: {asked.ended}, {status}")
-    if asked.cancelled and status != "cancelled":
-        return world.fail(f"{name} was cancelled and is {status}")
     answer, limit = true_answer(asked.new.input), asked.new.limit_tokens
-    if status == "completed" and (text != answer or reason != "eos"):
-        return world.fail(f"{name} has the answer {text}, not {answer}")
-    if status == "incomplete" and (text != answer[:limit] or reason != "limit"):
-        return world.fail(f"{name} was cut off as {text}, not {answer[:limit]}")
-    if status == "cancelled" and not asked.cancel_sent:
-        return world.fail(f"{name} is cancelled, and nobody cancelled it")
-    if status == "failed" and not _may_fail(world, asked, code, str(message)):
-        return world.fail(f"{name} failed with {code}: {message}")
+    broken = {
+        "lost its key": key != asked.key,
+        "ended otherwise before": status != asked.ended,
+        "was cancelled": asked.cancelled and status != "cancelled",
+        "has another answer": status == "completed" and (text, reason) != (answer, "eos"),
+        "was cut off elsewhere": status == "incomplete" and (text, reason) != (answer[:limit], "limit"),
+        "was cancelled by nobody": status == "cancelled" and not asked.cancel_sent,
+        "had no reason to fail": status == "failed" and not _may_fail(world, asked, code, str(message)),
+    }
+    for what, holds in broken.items():
+        if holds:
+            world.fail(f"{name} {what}: {status}, {text} of {answer[:limit]}, {reason}, {code}, {message}")
     return None
 
 

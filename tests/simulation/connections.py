@@ -4,24 +4,30 @@ A statement that waits for a lock lets other actors go on. After each transactio
 got their locks run to their answer before anybody goes on, so that the server's own timing decides nothing.
 """
 
+import os
 import select
+from collections import defaultdict
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg._preparing import PrepareManager
 from psycopg.adapt import AdaptersMap
 from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGconn
+from psycopg.waiting import READY_R, READY_W
 from sqlalchemy import Engine, Pool, event
 
 from models.connections import session
 from models.connections.bounded_connection import BoundedConnection
 from tests.simulation.actors import Actor
-from tests.simulation.primitives import unix_time, world
+from tests.simulation.database import CLOCK_FILE
+from tests.simulation.primitives import world
 
 T = TypeVar("T")
 # An answer that does not come within this long may be waiting for a lock; longer than the server's deadlock_timeout.
-SUSPECTED_AFTER_MS = 4
+SUSPECTED_AFTER_S = 0.004
 ENDED = psycopg.pq.PGconn.connect_start(b"")
 ENDED.finish()
 # A schedule depends on no real time; the simulation ends what is idle in a transaction by itself.
@@ -44,40 +50,54 @@ IDLE = "idle in transaction for too long"
 STATES = {**ERRORS, IDLE: ("25P03", True)}
 
 
+class Prepared(PrepareManager):
+    """Prepared statements that outlive a rollback: planning takes longer than running, and no schema changes."""
+
+    prepare_threshold = 0
+
+    def clear(self) -> bool:
+        return False
+
+
 class Server:
-    """The simulation's own connection: it moves the clock, and asks who waits for whom."""
+    """The simulation's own connection, which asks who waits for whom, and the server's clock."""
 
     def __init__(self, url: str) -> None:
         self._connection = psycopg.connect(url, autocommit=True)
-        self._clock_us = -1
+        self._connection._prepared = Prepared()
+        self._clock = Path(self.sql("show data_directory")[0][0]) / CLOCK_FILE
+        self._connection.pgconn.prepare(b"blocked", b"select from unnest(pg_blocking_pids($1)) limit 1")
+        self.frees_locks = False  # since it was last asked who waits
 
     def sql(self, statement: Any, values: Any = None) -> list[Any]:
         """Runs a statement of the simulation itself, and returns its rows."""
         found = self._connection.execute(statement, values)
         return found.fetchall() if found.description else []
 
-    def set_clock(self, unix_time: float) -> None:
-        """Moves the server's clock; no statement reads another one."""
-        now_us = round(unix_time * 1_000_000)
-        if now_us != self._clock_us:
-            self.sql("select setval('simulated_clock', %s)", (now_us,))
-            self._clock_us = now_us
+    def set_clock(self, now: float) -> None:
+        """Moves the server's clock to `now` seconds of the simulation; no statement reads another one."""
+        os.truncate(self._clock, round(now * 1_000_000))
 
     def blocked(self, pid: int) -> bool:
         """Returns whether a statement of this server process waits for a lock."""
-        return bool(self.sql("select 1 from unnest(pg_blocking_pids(%s)) limit 1", (pid,)))
+        return self._connection.pgconn.exec_prepared(b"blocked", [b"%d" % pid]).ntuples > 0
 
     def settle(self, blocked: list[Actor]) -> None:
         """Returns once each of these actors' statements has its answer or waits for a lock."""
+        if not self.frees_locks:
+            return
+        self.frees_locks = False
         for actor in blocked:
             connection = actor.blocked
             assert isinstance(connection, SimulatedConnection)
-            while not connection.readable(0) and not self.blocked(connection.info.backend_pid):
-                connection.readable(1)
+            while not connection.ready(0) and not self.blocked(connection.info.backend_pid):
+                connection.ready(0.001)
 
 
 _engines: dict[str, Engine] = {}
-_spare: list[PGconn] = []  # sessions whose connections have ended: a new session costs as much as 50 statements
+# Sessions whose connections have ended, with their prepared statements, by the name of their engine: a new session
+# costs as much as 50 statements.
+_spare: dict[str, list[tuple[PGconn, PrepareManager]]] = defaultdict(list)
 
 
 def engine_of(name: str, make: Callable[[], Engine]) -> Engine:
@@ -118,6 +138,7 @@ class SimulatedConnection(BoundedConnection):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cursor_factory = SimulatedCursor
+        self.name = ""
         self.in_use = False  # after its set-up, which is no part of the schedule
         self._lost_after = self._lost_meanwhile = False
         if world().current is not None:
@@ -126,10 +147,14 @@ class SimulatedConnection(BoundedConnection):
 
     @classmethod
     def connect(cls, *args: Any, context: Any = None, **kwargs: Any) -> Any:
-        if not _spare:
-            return super().connect(*args, context=context, **kwargs | {"connect_timeout": 60})
-        connection = cls(_spare.pop())
-        connection._adapters = AdaptersMap(context.adapters) if context else None
+        name, prepared = kwargs["application_name"], None
+        if _spare[name]:
+            session, prepared = _spare[name].pop()
+            connection = cls(session)
+            connection._adapters = AdaptersMap(context.adapters) if context else None
+        else:
+            connection = super().connect(*args, context=context, **kwargs | {"connect_timeout": 60})
+        connection.name, connection._prepared = name, prepared or Prepared()
         return connection
 
     def close(self) -> None:
@@ -137,23 +162,23 @@ class SimulatedConnection(BoundedConnection):
             return super().close()
         session, self.pgconn, self._closed = self.pgconn, ENDED, True
         session.exec_(b"rollback")
-        session.exec_(b"discard all")
-        _spare.append(session)
+        world().server.frees_locks = True
+        session.exec_(b"reset all; unlisten *; select pg_advisory_unlock_all()")
+        _spare[self.name].append((session, self._prepared))
         return None
 
     def take_turn(self, words: str, often: int = 1) -> None:
         """Waits for the turn of the actor, perhaps for long within a transaction, and gives the server the time."""
         if self.pgconn.transaction_status in IN_TRANSACTION and world().chance(world().scenario.holds * often):
-            world().delay(world().current, world().random.choice(HOLDS_S))  # type: ignore[arg-type]
+            world().delay(world().acting, world().random.choice(HOLDS_S))
         world().statement(words)
         if not self.closed:
-            world().server.set_clock(unix_time())
+            world().server.set_clock(world().now)
 
     def commit(self) -> None:
         if not self.in_use or world().current is None or self.pgconn.transaction_status not in IN_TRANSACTION:
             return super().commit()
-        actor = world().current
-        assert actor is not None
+        actor = world().acting
         actor.committing = self
         try:
             self.take_turn("commit", often=4)  # while all locks of the transaction are held
@@ -192,7 +217,7 @@ class SimulatedConnection(BoundedConnection):
         try:
             state = next(gen)
             while True:
-                ready = self._ready(state)
+                ready = self.ready(SUSPECTED_AFTER_S, state)
                 if not ready:
                     if world().current is not None and world().server.blocked(self.info.backend_pid):
                         world().block(self)
@@ -209,19 +234,18 @@ class SimulatedConnection(BoundedConnection):
             if self._lost_after:
                 self._lost_after = False
                 self.close()
+            if self.pgconn.transaction_status != TransactionStatus.INTRANS:
+                world().server.frees_locks = True
 
-    def _ready(self, state: int) -> int:
-        events = self._polled(SUSPECTED_AFTER_MS, (select.POLLIN if state & 1 else 0) | (state & 2 and select.POLLOUT))
-        return (1 if events & ~select.POLLOUT else 0) | (2 if events & select.POLLOUT else 0)
-
-    def _polled(self, within_ms: int, events: int = select.POLLIN) -> int:
-        poll = select.poll()
-        poll.register(self.pgconn.socket, events)
-        return next((found for _, found in poll.poll(within_ms)), 0)
-
-    def readable(self, within_ms: int) -> bool:
-        """Returns whether the server has sent something."""
-        return self.closed or bool(self._polled(within_ms))
+    def ready(self, within_s: float, state: int = READY_R) -> int:
+        """Returns for which of `state` the connection is ready: READY_R (the server has sent something), READY_W."""
+        if self.closed:
+            return state
+        socket = [self.pgconn.socket]
+        reads, writes, _ = select.select(
+            socket if state & READY_R else [], socket if state & READY_W else [], [], within_s
+        )
+        return (READY_R if reads else 0) | (READY_W if writes else 0)
 
     def drop(self, committed: bool) -> None:
         if self.closed:
@@ -238,7 +262,7 @@ class SimulatedConnection(BoundedConnection):
         """Ends the transaction if it runs no statement; the next one learns that the connection is lost."""
         if not self.closed and self.pgconn.transaction_status in IN_TRANSACTION:
             self.pgconn.exec_(b"rollback")
-            self._lost_meanwhile = True
+            self._lost_meanwhile = world().server.frees_locks = True
 
 
 def install() -> None:

@@ -11,21 +11,18 @@ from sqlalchemy import make_url
 from cli.hosting.embedded_servers import create_database, embedded_postgres, running_server
 from models.request_life import LIFE
 from models.schema_upgrade import upgrade
+from tests.simulation.actors import BEGINS_AT
 
 NAME = "simulated"
-CLOCKS = "".join(
+CLOCK_FILE = "simulated_clock"  # in the server's data directory; its size is the clock's time in microseconds
+CLOCK = "".join(
     f"""
     create function {name}() returns timestamptz language sql volatile as
-        $$ select pg_catalog.to_timestamp(pg_catalog.pg_sequence_last_value('public.simulated_clock')::float8 / 1e6) $$;
+        $$ select pg_catalog.to_timestamp({BEGINS_AT} + (pg_catalog.pg_stat_file('{CLOCK_FILE}')).size / 1e6) $$;
     """
     for name in ("clock_timestamp", "statement_timestamp", "now")
 )
-CLOCK = f"""
-    create sequence simulated_clock;
-    select setval('simulated_clock', 1767225600000000);
-    {CLOCKS}
-    create function random() returns float8 language sql immutable as $$ select 0.5::float8 $$;
-"""
+CLOCK += "create function random() returns float8 language sql immutable as $$ select 0.5::float8 $$;"
 PAIRS = ", ".join(
     f"('{before.value}', '{after.value}')"
     for before, events in LIFE.items()
@@ -52,6 +49,8 @@ WATCH = f"""
             then 'has ' || new.attempts || ' attempts'
         when old.status = 'queued' and new.status = 'in_progress' and new.held
             then 'runs although it is held'
+        when old.status = 'queued' and new.status = 'in_progress' and old.planner_epoch = 0
+            then 'runs although it has changed since the planner read it'
         when old.status = 'in_progress' and new.status = 'in_progress' and old.batch_id <> new.batch_id
             then 'changed its batch while it ran'
         when old.status = 'in_progress' and new.status = 'cancelled' and old.cancel_requested_at is null
@@ -107,10 +106,13 @@ def prepare(url: str) -> str:
     url = make_url(url).set(database=NAME).render_as_string(hide_password=False)
     create_database(url)
     with psycopg.connect(url, autocommit=True) as connection:
+        (directory,) = connection.execute("show data_directory").fetchone()  # type: ignore[misc]
+        (Path(directory) / CLOCK_FILE).touch()
         connection.execute(CLOCK)
         for setting in (
             f"alter database {NAME} set search_path = public, pg_catalog",
             f"alter database {NAME} set deadlock_timeout = '1ms'",
+            f"alter database {NAME} set plan_cache_mode = 'force_generic_plan'",
             "alter system set autovacuum = off",
             "select pg_reload_conf()",
         ):
@@ -123,8 +125,7 @@ def prepare(url: str) -> str:
 
 EMPTY = """
     do $$ begin execute (
-        select 'truncate ' || string_agg(quote_ident(tablename), ', ') || ' restart identity' from pg_tables
-        where schemaname = 'public' and tablename <> 'alembic_version'
-    ); end $$;
-    alter sequence planner_epochs restart
+        select 'alter sequence planner_epochs restart; truncate ' || string_agg(quote_ident(tablename), ', ')
+            || ' restart identity' from pg_tables where schemaname = 'public' and tablename <> 'alembic_version'
+    ); end $$
 """

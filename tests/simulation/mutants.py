@@ -6,21 +6,16 @@
 # ruff: noqa: E501  # a line for each mutant
 
 import argparse
-import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-COMMIT = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
 
 
 class Mutant(NamedTuple):
@@ -33,15 +28,12 @@ class Mutant(NamedTuple):
 
 
 LEASES, RESULTS, REQUEUE = "models/leasing/leases.py", "models/leasing/batch_results.py", "models/leasing/requeue.py"
-CLAIMS, LEAD, RECONCILER = (
-    "models/planning/batch_claims.py",
-    "models/planning/leadership.py",
-    "models/upkeep/reconciler.py",
-)
+CLAIMS, LEAD = "models/planning/batch_claims.py", "models/planning/leadership.py"
 PROGRESS, FEED, JOBS = "models/bulk/bulk_progress.py", "models/bulk/bulk_feed.py", "tasks/chores/job_progress.py"
+RECONCILER, RECOVERY = "models/upkeep/reconciler.py", "tasks/planning/recovery.py"
+WRITER = "tasks/serving/results/result_writer.py"
 INSERTED = '    connection.execute(\n        text("""\n            update bulk_jobs set next_line = :next_line, queued'
 COMMITTED = "    connection.connection.driver_connection.commit()\n"
-RECOVERY, WRITER = "tasks/planning/recovery.py", "tasks/serving/results/result_writer.py"
 MUTANTS = (
     Mutant("a batch is taken in any state", LEASES, "and worker = :worker and status = 'assigned'", "and worker = :worker"),
     Mutant("lost leases count as held", LEASES, "where b.status = 'running' order by b.id for update of b\n        \"\"\",\n        {\n            \"ids\"", "order by b.id for update of b\n        \"\"\",\n        {\n            \"ids\""),
@@ -92,50 +84,36 @@ def main() -> int:
     asked = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
     asked.add_argument("--minutes", type=float, default=2.0, help="wall time for each mutant")
     asked.add_argument("--only", default="", help="parts of names, with semicolons between them")
-    asked.add_argument("--at-once", type=int, default=2, help="how many mutants run beside each other")
-    asked.add_argument("--results", type=Path, help="a JSON file to which what became of each mutant is added")
     given = asked.parse_args()
     chosen = [one for one in MUTANTS if any(part in one.name for part in given.only.split(";"))]
     outdated = [one.name for one in chosen if one.old not in (ROOT / one.file).read_text()]
     if outdated:
         print("these change nothing:", *outdated, sep="\n  ")
         return 1
-    killed = 0
-    with TemporaryDirectory(prefix="magnus-mutants-") as directory, ThreadPoolExecutor(given.at_once) as pool:
+    with TemporaryDirectory(prefix="magnus-mutants-") as directory:
         product = Path(directory) / "product"  # stays as it is while somebody works on the repository
         shutil.copytree(ROOT, product, ignore=shutil.ignore_patterns(".*", "docs", "*.safetensors"))
-        for told in pool.map(partial(_tried, product=product, minutes=given.minutes), chosen):
-            killed += told["killed"]
-            print("{verdict} {seconds:5.0f} s, {seeds:5} seeds  {name}: {failure}".format(**told), flush=True)
-            if given.results is not None:
-                before = json.loads(given.results.read_text()) if given.results.exists() else {}
-                given.results.write_text(json.dumps(before | {told.pop("name"): told}, indent=1) + "\n")
+        killed = sum(is_killed(mutant, product, given.minutes) for mutant in chosen)
     print(f"{killed} of {len(chosen)} mutants killed")
     return 0
 
 
-def _tried(mutant: Mutant, product: Path, minutes: float) -> dict[str, Any]:
-    """Runs seeds on a copy of the product with this mutant, until one fails or the time is over."""
-    began = time.monotonic()
-    with TemporaryDirectory(prefix="magnus-mutant-") as directory:
-        copy = shutil.copytree(product, Path(directory) / "product")
-        path = copy / mutant.file
-        path.write_text(path.read_text().replace(mutant.old, mutant.new, 1))
-        command = [sys.executable, "-m", "tests.simulation", "--seeds", "1000000", "--minutes", f"{minutes}"]
-        environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
-        ended = subprocess.run(
-            [*command, "--no-shrinking"], cwd=copy, env=environment, capture_output=True, text=True, check=False
-        )
+def is_killed(mutant: Mutant, product: Path, minutes: float) -> bool:
+    """Runs seeds on the product with this mutant until one fails or the time is over; prints what came of it."""
+    began, path = time.monotonic(), product / mutant.file
+    before = path.read_text()
+    path.write_text(before.replace(mutant.old, mutant.new, 1))
+    command = [sys.executable, "-m", "tests.simulation", "--seeds", "1000000", "--minutes", f"{minutes}"]
+    environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    ended = subprocess.run(
+        [*command, "--no-shrinking"], cwd=product, env=environment, capture_output=True, text=True, check=False
+    )
+    path.write_text(before)
     lines = (ended.stdout + ended.stderr).strip().splitlines()
-    return {
-        "name": mutant.name,
-        "verdict": "killed" if ended.returncode else "LIVES ",
-        "killed": ended.returncode != 0,
-        "seconds": round(time.monotonic() - began),
-        "seeds": int(found[1]) if (found := re.match(r"(\d+) seeds", lines[-1])) else 0,
-        "failure": lines[-2].strip()[:150] if ended.returncode and len(lines) > 1 else "",
-        "commit": COMMIT,
-    }
+    told = " ".join(line.strip()[:150] for line in lines[-2:])
+    verdict = "killed" if ended.returncode else "LIVES "
+    print(f"{verdict} {time.monotonic() - began:5.0f} s  {mutant.name}: {told}", flush=True)
+    return ended.returncode != 0
 
 
 if __name__ == "__main__":

@@ -55,9 +55,8 @@ def unix_time() -> float:
 
 
 def this_process() -> str:
-    current = world().current
-    assert current is not None
-    return f"{current.process.name}#{current.process.number}:1"
+    process = world().acting.process
+    return f"{process.name}#{process.number}:1"
 
 
 def _within(simulated: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:

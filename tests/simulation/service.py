@@ -3,15 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from celery_config import TICK_S
 from models import client_requests, new_requests
 from models.client_requests import RequestView
-from models.connections.session import make_engine, make_sessions
+from models.connections.session import make_engine
 from models.new_requests import NewRequest
 from models.tenants import tenant_limits
 from processes.loop import Loop
@@ -33,6 +34,7 @@ from tests.simulation.connections import engine_of
 from tests.simulation.scripted_engine import CURVES, MODEL, POISON, ScriptedEngine, ScriptedTokens
 from tests.simulation.side_work import Chores, Job
 
+T = TypeVar("T")
 # As short as the scripted prompts and answers: batches have several requests, slices and bins end within an answer.
 SHORT = PolicySettings(max_prompt_tokens=40, max_output_tokens=40, wma_threshold=2000, slice_tokens=6, bin_tokens=8)
 HEARTBEAT_S = 1.0
@@ -124,8 +126,8 @@ class Service:
             self._client(number)
         for number in range(scenario.jobs):
             process = self.world.process(f"uploader-{number}")
-            engine = self._engine(process, "web", pool_size=1)
-            job = partial(self.chores.send_job, engine, Job(scenario.job_lines), self._again, f"job{number}")
+            call = partial(self._call, self._engine(process, "web", pool_size=1))
+            job = partial(self.chores.send_job, call, Job(scenario.job_lines), f"job{number}")
             self.world.spawn("job", job, process)
 
     def _start(self, name: str) -> None:
@@ -262,7 +264,7 @@ class Service:
             prompt += "y" * scenario.kv_tokens
         tier: Any = draw.choice(("default", "flex", "priority", "priority"))
         deadline_s = draw.choice((5.0, 20.0)) if self.world.chance(scenario.deadlines) else None
-        limit = draw.choice((3, 15, 40))
+        limit = 40 if twin else draw.choice((3, 15, 40))
         size = len(prompt)
         new = NewRequest(tenant, MODEL, draw.choice(("a", "b")), "", prompt, {}, size, size, limit, tier=tier)
         computation = f"{prompt} {limit}".encode() if twin else None
@@ -272,7 +274,7 @@ class Service:
         """Submits until the request is accepted, perhaps cancels it, and polls until its end."""
         draw = self.world.random
         self.world.wait(None, draw.choice((0.0, 0.5, 1.0)) * self.world.scenario.arrive_within_s)  # many at one instant
-        view = self._again(partial(self._submit, engine, asked))
+        view = self._call(engine, partial(self._submit, asked))
         asked.id = view.request.id
         self.broker.kick_planner()
         if self.world.chance(self.world.scenario.cancels):
@@ -280,47 +282,45 @@ class Service:
             looks = draw.choice((0, 2, 4, 8, 20, 20))
             while looks and not asked.runs and asked.ended is None:
                 self.world.wait(None, 0.5)
-                self._again(partial(self._poll, engine, asked))
+                self._call(engine, partial(self._poll, asked))
                 looks -= 1
             self.world.wait(None, 2.0 * draw.random())
-            self._again(partial(self._cancel, engine, asked))
+            self._call(engine, partial(self._cancel, asked))
         while asked.ended is None:
-            self.world.wait(None, draw.choice((0.5, 2.0, 4.0)))
-            self._again(partial(self._poll, engine, asked))
+            self.world.wait(None, draw.choice((0.5, 2.0, 4.0, 8.0)))
+            self._call(engine, partial(self._poll, asked))
 
-    def _again(self, call: Callable[[], Any]) -> Any:
+    def _call(self, engine: Engine, call: Callable[[Session], T]) -> T:
+        """Calls until the call succeeds; returns its result."""
         while True:
             try:
-                return call()
+                with Session(engine, expire_on_commit=False) as session:
+                    return call(session)
             except SQLAlchemyError:
                 self.world.wait(None, RETRY_S)
 
-    def _submit(self, engine: Engine, asked: Asked) -> RequestView:
+    def _submit(self, asked: Asked, session: Session) -> RequestView:
         new = asked.new
-        with make_sessions(engine)() as session:
-            if new.tier == "priority" and not tenant_limits.may_prefer(session, new.tenant, PRIORITY_REQUESTS):
-                new = replace(new, tier="default")
-            view = new_requests.submit(session.connection(), new, idempotency_key=asked.key, digest=b"digest")
-            session.commit()
+        if new.tier == "priority" and not tenant_limits.may_prefer(session, new.tenant, PRIORITY_REQUESTS):
+            new = replace(new, tier="default")
+        view = new_requests.submit(session.connection(), new, idempotency_key=asked.key, digest=b"digest")
+        session.commit()
         return view
 
-    def _cancel(self, engine: Engine, asked: Asked) -> None:
+    def _cancel(self, asked: Asked, session: Session) -> None:
         asked.cancel_sent = True
         assert asked.id is not None
-        with make_sessions(engine)() as session:
-            asked.cancelled = bool(client_requests.cancel(session, asked.new.tenant, [asked.id])) or asked.cancelled
+        asked.cancelled = bool(client_requests.cancel(session, asked.new.tenant, [asked.id])) or asked.cancelled
 
-    def _poll(self, engine: Engine, asked: Asked) -> None:
+    def _poll(self, asked: Asked, session: Session) -> None:
         assert asked.id is not None
-        with make_sessions(engine)() as session:
-            view = client_requests.fetch(session, asked.new.tenant, asked.id)
-            if view is None:
-                return self.world.fail(f"{asked.key} was accepted and is gone")
-            final = view.request.status.final
-            if final and client_requests.fetch(session, "a stranger", asked.id) is not None:
-                self.world.fail(f"{asked.key} is shown to another tenant")
+        view = client_requests.fetch(session, asked.new.tenant, asked.id)
+        if view is None:
+            return self.world.fail(f"{asked.key} was accepted and is gone")
         asked.runs = view.request.status.value == "in_progress"
-        if final:
+        if view.request.status.final:
+            if client_requests.fetch(session, "a stranger", asked.id) is not None:
+                self.world.fail(f"{asked.key} is shown to another tenant")
             asked.ended = view.request.status.value
             self.world.tell(f"{asked.key} ended {asked.ended}")
         return None

@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from sqlalchemy import Engine
+from sqlalchemy.orm import Session
 
 from models.bulk import bulk_jobs, stored_files
 from models.bulk.bulk_jobs import NewBulkJob
 from models.bulk.bulk_tables import BulkStatus
-from models.connections.session import make_sessions
 from models.webhooks.webhook_deliveries import DeliveryResult
 from processes.loop import Loop
 from protocol.limits.prompt_limits import PromptLimits
@@ -22,6 +23,7 @@ from tasks.chores.webhook_sender import MOST_AT_ONCE, WebhookSender
 from tests.simulation.actors import Process, World
 from tests.simulation.scripted_engine import MODEL, ScriptedTokens
 
+Call = Callable[[Callable[[Session], Any]], Any]  # calls with a session until the call succeeds
 TENANT = "tenant-0"  # has the jobs and the webhook endpoint
 EVENTS = [f"response.{end}" for end in ("completed", "incomplete", "failed", "cancelled")]
 EVENTS += [f"batch.{end}" for end in ("completed", "failed", "expired", "cancelled")]
@@ -84,53 +86,50 @@ class Chores:
             retry_s = RETRY_S if fails else None
             status = 500 if fails else 200
             results.append(DeliveryResult(one.id, one.endpoint_id, one.attempts, status, None, retry_s))
-        sender._write(results)
+        if results:
+            sender._write(results)
 
     # the clients with jobs
 
-    def send_job(self, engine: Engine, job: Job, again: Callable[[Callable[[], object]], object], name: str) -> None:
+    def send_job(self, call: Call, job: Job, name: str) -> None:
         """Uploads a file, makes a job of it, perhaps pauses or cancels it, and looks at it until it has ended."""
         draw = self._world.random
         self.jobs.append(job)
         self._world.wait(None, draw.random() * 10.0)
-        again(partial(self._create, engine, job, name))
+        call(partial(self._create, job, name))
         for _ in range(draw.choice((0, 1, 6))):
             self._world.wait(None, 3.0 * draw.random())
-            again(partial(self._change, engine, job, bulk_jobs.pause_job))
+            call(partial(self._change, job, bulk_jobs.pause_job))
             self._world.wait(None, draw.choice((2.0, 10.0)) * draw.random())
-            again(partial(self._change, engine, job, bulk_jobs.resume_job))
+            call(partial(self._change, job, bulk_jobs.resume_job))
         if self._world.chance(self._world.scenario.cancels):
             self._world.wait(None, 8.0 * draw.random())
-            job.cancelled = bool(again(partial(self._change, engine, job, bulk_jobs.cancel_job)))
+            job.cancelled = bool(call(partial(self._change, job, bulk_jobs.cancel_job)))
         while job.ended is None:
             self._world.wait(None, 2.0)
-            again(partial(self._look, engine, job))
+            call(partial(self._look, job))
 
-    def _create(self, engine: Engine, job: Job, name: str) -> None:
+    def _create(self, job: Job, name: str, session: Session) -> None:
         lines = [
             {"custom_id": f"{place}", "method": "POST", "url": "/v1/completions", "body": self._body(f"{name}.{place}")}
             for place in range(job.lines)
         ]
         data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-        with make_sessions(engine)() as session:
-            file_id = stored_files.begin_upload(session, TENANT, name)
-            stored_files.add_chunk(session, TENANT, file_id, 1, data, 10**9)
-            file = stored_files.finish_upload(session, file_id, len(data), job.lines, job.lines, None)
-            new = NewBulkJob(TENANT, "/v1/completions", file, "24h", 86_400.0, None, name, b"digest")
-            job.id = bulk_jobs.create_job(session, new, 10).id
+        file_id = stored_files.begin_upload(session, TENANT, name)
+        stored_files.add_chunk(session, TENANT, file_id, 1, data, 10**9)
+        file = stored_files.finish_upload(session, file_id, len(data), job.lines, job.lines, None)
+        new = NewBulkJob(TENANT, "/v1/completions", file, "24h", 86_400.0, None, name, b"digest")
+        job.id = bulk_jobs.create_job(session, new, 10).id
 
     def _body(self, prompt: str) -> dict[str, object]:
         return {"model": MODEL, "prompt": prompt, "max_tokens": self._world.random.choice((3, 40)), "temperature": 0}
 
-    def _change(self, engine: Engine, job: Job, change: Callable[..., bool]) -> bool:
-        assert job.id is not None
-        with make_sessions(engine)() as session:
-            return change(session, TENANT, job.id)
+    def _change(self, job: Job, change: Callable[..., bool], session: Session) -> bool:
+        return change(session, TENANT, job.id)
 
-    def _look(self, engine: Engine, job: Job) -> None:
+    def _look(self, job: Job, session: Session) -> None:
         assert job.id is not None
-        with make_sessions(engine)() as session:
-            stored = bulk_jobs.fetch_job(session, TENANT, job.id)
+        stored = bulk_jobs.fetch_job(session, TENANT, job.id)
         if stored is None:
             return self._world.fail(f"job {job.id} is gone")
         if stored.completed + stored.failed > job.lines:

@@ -51,7 +51,7 @@ def simulate(scenario: Scenario, server: Server, url: str) -> Outcome:
     server.sql(EMPTY)
     world = World(scenario, server)
     primitives.enter(world)
-    server.set_clock(primitives.unix_time())
+    server.set_clock(0.0)
     service = Service(world, url)
     world.faults = partial(fault, service)
 
