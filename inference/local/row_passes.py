@@ -48,7 +48,7 @@ class RowPasses:
 
     def of_newest(self, rows: Sequence[BatchRow]) -> tuple[Tensor, int]:
         """Computes each row's newest token; returns the next tokens' logits, and the columns of the longest row."""
-        cursor = self.cursor = self.cursor or Cursor.from_host(
+        cursor = self.cursor = self.cursor or Cursor.of(
             self._kv,
             tokens=self._on_device([row.newest for row in rows], rows),
             positions=[row.cached_tokens for row in rows],

@@ -33,7 +33,7 @@ class Cursor:
     width: int  # columns that the longest row fills
 
     @classmethod
-    def from_host(cls, kv: KvCache, tokens: Tensor, positions: Sequence[int], running: Sequence[bool]) -> "Cursor":
+    def of(cls, kv: KvCache, tokens: Tensor, positions: Sequence[int], running: Sequence[bool]) -> "Cursor":
         """Returns a cursor from the rows' newest tokens, [rows] on the device, and from lists of their other inputs."""
         layout, device = kv.layout, kv.layout.device
         columns = to_device(positions, device)[:, None]

@@ -113,9 +113,7 @@ class DecodingCheck:
             with prefill_of(self.longrope, begun, begun):
                 first = [prompt[:-steps] for prompt in prompts]
                 ours = [prefill(self.decoder, kv, range(len(prompts)), first, pad_id=0, adapted=adapted)]
-            cursor = Cursor.from_host(
-                kv, to_device([0] * len(prompts), self.layout.device), begun, [True] * len(prompts)
-            )
+            cursor = Cursor.of(kv, to_device([0] * len(prompts), self.layout.device), begun, [True] * len(prompts))
             for step in range(steps):
                 cursor.tokens = to_device([[prompt[step - steps]] for prompt in prompts], self.layout.device)
                 with adapted:

@@ -59,7 +59,7 @@ def test_one_pass_of_several_tokens_gives_what_as_many_passes_give(llama, counts
                 steps = []
                 for place in range(max(counts)):
                     at, newest = [start + place for start in begun], [own[place] for own in coming]
-                    cursor = Cursor.from_host(kv, torch.tensor(newest), at, [True] * 3)
+                    cursor = Cursor.of(kv, torch.tensor(newest), at, [True] * 3)
                     steps.append(decode_one_token(llama.loaded.decoder, kv, cursor))
                 logits.append(torch.stack(steps))
     found, one_by_one = logits

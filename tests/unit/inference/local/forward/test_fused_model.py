@@ -34,7 +34,7 @@ def test_it_gives_the_logits_of_the_model_that_it_was_made_from_however_attentio
         passes.append(logits)
         for step in range(2):
             positions = [len(prompt) + step for prompt in prompts]
-            cursor = Cursor.from_host(kv, torch.tensor([9] * len(prompts)), positions, [True] * len(prompts))
+            cursor = Cursor.of(kv, torch.tensor([9] * len(prompts)), positions, [True] * len(prompts))
             logits.append(decode_one_token(model, kv, cursor))
     assert [kv.in_blocks for kv in caches] == [False, False, False, True]
     for theirs, together, in_pieces, in_blocks in zip(*passes, strict=True):
