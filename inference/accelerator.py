@@ -95,9 +95,10 @@ def to_host(tensor: Tensor) -> list[Any]:
 
 
 def attends_in_groups(query: Tensor, keys: Tensor, values: Tensor) -> bool:
-    """Returns whether attention without a mask reads a key head once for several heads; otherwise it is copied first.
+    """Returns whether torch's attention without a mask shares a key head among query heads.
 
-    They are [rows, heads, tokens, dim]. Flash attention does, but not in float32 nor on old cards.
+    If not, the caller must repeat the key heads. All are [rows, heads, tokens, dim]. Flash attention does, but not in
+    float32 nor on old cards.
     """
     if not has_own_memory(query.device):
         return False

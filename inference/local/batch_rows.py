@@ -79,8 +79,8 @@ class BatchRow:
 
     @property
     def decodes(self) -> bool:
-        """Whether the next pass computes another token of the row: it runs, and its prompt is complete."""
-        return self.finish_reason is None and self.joined is None and len(self.generated) + self.ahead < self.limit
+        """Whether the next pass computes another token of the row: its prompt is complete, its limit not reached."""
+        return self.finish_reason is None and self.joined is None and self.computed < self.limit
 
     @property
     def computed(self) -> int:
@@ -99,8 +99,8 @@ class BatchRow:
 
     @property
     def length(self) -> int:
-        """The number of tokens of the prompt and of the answer so far."""
-        return len(self.sequence.prompt_ids) + len(self.generated) + self.ahead
+        """The number of tokens of the prompt and of the answer so far, also of those that the host has not read."""
+        return len(self.sequence.prompt_ids) + self.computed
 
     @property
     def cached_tokens(self) -> int:

@@ -40,18 +40,18 @@ class DecodeSteps:
         self._guessing = options.guessing if options.guessing and guesses else Guessing(0)
         self._log, self._probe, self._trials = options.step_log or StepLog(), options.probe, options.thread_trials
         self._clock = clock_of(batch.loaded.device)
-        self._unread: _Pass | None = None  # the pass that the device was given last, if its tokens are read later
+        self._in_flight: _Pass | None = None  # the pass that the device was given last, if its tokens are read later
         self._read_at = 0.0, 0.0  # when the tokens of a pass were read last, by both clocks
 
     def begin(self) -> None:
         """Begins to count another run."""
-        self.tally, self._unread = RunTally(), None
+        self.tally, self._in_flight = RunTally(), None
         self._log.pause()
 
     @property
     def iterations(self) -> float:
         """The iterations of this run, with the pass whose tokens have not been read."""
-        return self.tally.iterations + (self._unread is not None and bool(self._unread.unread.rows))
+        return self.tally.iterations + (self._in_flight is not None)
 
     @property
     def prompt_room(self) -> int:
@@ -100,16 +100,18 @@ class DecodeSteps:
 
     def read(self) -> Sequence[BatchRow] | None:
         """Reads the tokens of the pass that the device was given last; returns the `redrawn` rows, None without one."""
-        last, self._unread = self._unread, None
+        last, self._in_flight = self._in_flight, None
         if last is None:
             return None
         return self._count(last) if any(row.running for row in last.unread.rows) else ()
 
     def forget(self) -> None:
         """Throws the tokens away that have not been read, because the rows' cache is lost."""
-        last, self._unread = self._unread, None
+        last, self._in_flight = self._in_flight, None
         for row in last.unread.rows if last is not None else ():
             row.ahead = 0
+        if self._probe is not None:
+            self._probe.forget()
 
     def _runs_ahead(self, parts: Mapping[int, int]) -> bool:
         """Returns whether the host may read the tokens of the next pass while the pass behind it is computed.
@@ -135,7 +137,7 @@ class DecodeSteps:
         if ahead and given.unread.rows:
             unread = given.unread._replace(void=redrawn)
             self.batch.run_ahead(unread)
-            self._unread = given._replace(unread=unread)
+            self._in_flight = given._replace(unread=unread)
         else:
             self._count(given)
 

@@ -78,6 +78,9 @@ class Engine:
                 if steps.read() is not None:
                     on_progress(steps.take_finished())
             return [row.result() for row in rows], self.figures
+        except OutOfMemory:
+            on_progress(steps.take_finished())
+            raise
         finally:
             batch.rows, batch.ended, steps.finished = [], [], []
 
@@ -259,6 +262,7 @@ class Engine:
             needed_bytes = error.needed_bytes if isinstance(error, BudgetExceeded) else self._kv.nbytes
             if not isinstance(error, BudgetExceeded):
                 self._steps.forget()
-                self._joiners.waiting[:0] = self._batch.release_cache()
+                released = self._batch.release_cache()  # with a row that was just joining, which still waits as well
+                self._joiners.waiting[:] = dict.fromkeys([*released, *self._joiners.waiting])
                 release_unused()
             raise OutOfMemory(needed_bytes, self.kv_budget_bytes) from error

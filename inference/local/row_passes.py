@@ -86,9 +86,9 @@ class RowPasses:
         """Returns the tokens of a pass on the device; the first ones are the newest of `rows`, read or not."""
         on_device = to_device(tokens, self._kv.layout.device)
         of_rows_ahead, unread = self.unread
-        places = {row: place for place, row in enumerate(of_rows_ahead)}
         ahead = [index for index, row in enumerate(rows) if row.ahead]
         if unread is not None and ahead:
+            places = {row: place for place, row in enumerate(of_rows_ahead)}
             found = of_rows(unread, [places[rows[index]] for index in ahead])
             on_device.index_copy_(0, to_device(ahead, on_device.device), found)
         return on_device

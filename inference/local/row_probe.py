@@ -97,6 +97,10 @@ class RowProbe:
         for row in ended:
             self.ended(row)
 
+    def forget(self) -> None:
+        """Read nothing of a step that the device could not compute."""
+        self._middle.wanted = False
+
     def ended(self, row: BatchRow) -> None:
         """Reports an ended row's number of tokens to the probe, unless the row was refused or removed."""
         if row.finish_reason in ("eos", "landed", "stop", "limit", "loop"):

@@ -29,7 +29,7 @@ class Unread(NamedTuple):
     rows: Sequence[BatchRow]  # those that get a token
     tokens: Tensor | None  # [rows], on the device; None without rows
     numbers: Callable[[], list[Any]]  # waits for the tokens, some of which may be UNDECIDED, and returns them
-    logits: Tensor
+    logits: Tensor  # empty if the host chooses no token by them
     own: Sequence[int]  # which logits belong to `rows`
     at: Sequence[Sequence[int]] = ()  # which logits belong to the tokens of each row of the batch, its guesses included
     guesses: Sequence[Sequence[int]] = ()
@@ -90,6 +90,7 @@ class RunningBatch:
         anew = [n for n in valid if numbers[n] == UNDECIDED]
         redrawn = [rows[n] for n in anew]
         if redrawn:
+            self._passes.cursor = None  # it would go on with the tokens that the device chose
             found = to_host(self._choose(unread.logits, [unread.own[n] for n in anew], redrawn))
             for n, token in zip(anew, found, strict=True):
                 numbers[n] = token
@@ -100,8 +101,6 @@ class RunningBatch:
         """Lets the next pass compute the tokens of a pass that the host has not read yet."""
         for row in unread.rows:
             row.ahead = int(row.running and row not in unread.void)
-        if unread.void or not all(row.decodes for row in unread.rows):
-            self._passes.cursor = None
         self._passes.unread = unread.rows, unread.tokens
 
     def leave(self, row: BatchRow) -> None:
@@ -162,13 +161,14 @@ class RunningBatch:
         at = [n for n, index in enumerate(indices) if self.rows[index].joined is None]
         rows = [self.rows[indices[n]] for n in at]
         if not rows:
-            return Unread((), None, list, logits, at)
+            return Unread((), None, lambda: [], logits, at)
         drawn = ahead and any(row.uniforms for row in rows)
         decided = torch.ones(len(rows), dtype=torch.bool, device=logits.device) if drawn else None
         tokens = self._choose(logits, at, rows, decided)
         self._passes.follow(tokens)
         told = tokens if decided is None else torch.where(decided, tokens, UNDECIDED)
-        return Unread(rows, tokens, read_later(told), logits, at, width=width)
+        kept = logits if drawn or not ahead else logits.new_empty(0)  # they take much memory during the next pass
+        return Unread(rows, tokens, read_later(told), kept, at, width=width)
 
     def _choose(
         self, logits: Tensor, at: Sequence[int], rows: Sequence[BatchRow], decided: Tensor | None = None

@@ -78,7 +78,8 @@ def prefill(
     device, starts, layout = kv.layout.device, cached or [0] * len(rows), kv.layout
     computed = [prompt[start:] for prompt, start in zip(prompts, starts, strict=True)]
     length = max(map(len, computed))
-    large = any(starts) and len(rows) * length * (max(starts) + length) > most_mask
+    alike = has_own_memory(device) and len({*starts}) == 1  # such rows need no mask
+    large = any(starts) and not alike and len(rows) * length * (max(starts) + length) > most_mask
     one_by_one = layout.state_bytes or large or (layout.masks_differ and any(starts))
     if one_by_one and len(rows) > 1:
         each = enumerate(zip(rows, prompts, starts, strict=True))
@@ -94,7 +95,6 @@ def prefill(
     masked: dict[str, Tensor] = {}
     if any(starts):
         positions = positions + to_device(starts, device)[:, None]
-        alike = has_own_memory(device) and len({*starts}) == 1
         if layout.masks_differ or not (alike or (large and starts[0] <= 2 * length)):
             masked = {"attention_mask": _mask_behind(starts, length, positions, layout)}
     if every:

@@ -4,6 +4,7 @@ The pretended device shows what the host waits for, and has no token on the host
 """
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
@@ -16,8 +17,10 @@ from inference.local.engine import Engine
 from inference.local.engine_options import EngineOptions
 from inference.local.guessed_tokens import Guessing
 from inference.local.loading.model_loading import LoadedModel
+from inference.local.row_probe import RowProbe
 from inference.local.tokens import sampling
 from request_body import GREEDY, Sampling
+from tests.unit.inference.local.test_row_probe import RecordingProbe
 from tests.unit.inference.pretended_device import PretendedDevice, moved_to_device
 from tests.unit.inference.tiny_models import AMPLE, ANSWER, drain, known
 
@@ -39,9 +42,11 @@ def sequences(asked: Sampling = GREEDY) -> list[DecodingRequest]:
     return [replace(row, limit=limit) for row, limit in zip(rows, (20, 20, 20, 20, 20, 1, 2, 13), strict=True)]
 
 
-def one_by_one(rows: list[DecodingRequest], loaded: LoadedModel) -> dict[str, FinishedRow]:
+def one_by_one(
+    rows: list[DecodingRequest], loaded: LoadedModel, options: EngineOptions = OPTIONS
+) -> dict[str, FinishedRow]:
     """The rows join one after the other, while those before run."""
-    engine = Engine(loaded, AMPLE, OPTIONS)
+    engine = Engine(loaded, AMPLE, options)
     done: dict[str, FinishedRow] = {}
     for row in rows:
         engine.insert([row])
@@ -67,6 +72,16 @@ def test_rows_that_join_and_end_answer_as_where_the_host_reads_each_token_first(
         assert one_by_one(rows, on_device()) == expected
     assert device.moved["read later"] > ANSWER / 2
     assert bool(device.moved["to host"]) is (asked == "truncated" and candidates == 1)
+
+
+def test_so_do_rows_whose_every_third_step_waits_for_the_host(monkeypatch):
+    """The step behind a token that the host chose anew begins with that token, also if it is read at once."""
+    rows = [replace(row, limit=ANSWER) for row in sequences(SAMPLINGS["truncated"])]
+    expected = one_by_one(rows, known("llama").loaded)
+    monkeypatch.setattr(sampling, "CANDIDATES_OF_DEVICES", 1)
+    with PretendedDevice():
+        options = replace(OPTIONS, probe=RowProbe(on_device().decoder, RecordingProbe(), every=3))
+        assert one_by_one(rows, on_device(), options) == expected
 
 
 @pytest.mark.parametrize("asked", SAMPLINGS)
@@ -143,15 +158,15 @@ def test_so_does_one_that_is_preempted_before_the_host_has_read_its_first_token(
         assert drain(engine)["1"].generated_ids == known("llama").pool[1].answer
 
 
-class FailingOnce:
-    """A decoder for one of whose passes the device has no memory."""
+class Failing:
+    """A decoder for some of whose passes the device has no memory."""
 
-    def __init__(self, decoder, at):
-        self.decoder, self.at = decoder, at
+    def __init__(self, decoder, *at):
+        self.decoder, self.at, self.passes = decoder, at, 0
 
     def __call__(self, *args, **options):
-        self.at -= 1
-        if self.at == 0:
+        self.passes += 1
+        if self.passes in self.at:
             raise torch.OutOfMemoryError
         return self.decoder(*args, **options)
 
@@ -159,7 +174,7 @@ class FailingOnce:
 def test_nor_do_rows_whose_cache_is_lost_while_their_tokens_come():
     rows = sequences()[:3]
     with PretendedDevice():
-        failing = replace(on_device(), decoder=FailingOnce(on_device().decoder, at=4))
+        failing = replace(on_device(), decoder=Failing(on_device().decoder, 4))
         engine = Engine(failing, AMPLE, OPTIONS)
         engine.insert(rows)
         with pytest.raises(OutOfMemory):
@@ -168,6 +183,26 @@ def test_nor_do_rows_whose_cache_is_lost_while_their_tokens_come():
     assert {name: row.generated_ids for name, row in done.items()} == {
         str(number): known("llama").pool[number].answer for number in range(3)
     }
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+def test_a_row_that_joins_when_the_device_has_no_memory_joins_again_once(at):
+    """Memory is short twice: the second time while the rows join again."""
+    rows = sequences()[:3]
+    with PretendedDevice():
+        failing = replace(on_device(), decoder=Failing(on_device().decoder, at, at + 1))
+        engine = Engine(failing, AMPLE, OPTIONS)
+        ended: list[FinishedRow] = []
+        waiting = [*rows]
+        while waiting or engine.rows:
+            with suppress(OutOfMemory):
+                if waiting:
+                    engine.insert(waiting[:1])  # adds no row if it fails
+                    waiting.pop(0)
+                ended += engine.step()
+            assert len({*engine._joiners.waiting}) == len(engine._joiners.waiting)
+    answers = known("llama").pool
+    assert sorted((row.id, row.generated_ids) for row in ended) == [(str(n), answers[n].answer) for n in range(3)]
 
 
 def test_tokens_that_are_never_read_do_not_reach_the_next_rows():
