@@ -23,6 +23,11 @@ class OutOfMemory(InferenceError):
     needed_bytes: int
     budget_bytes: int
 
+    @property
+    def of_device(self) -> bool:
+        """Whether the device has no memory left within the budget; the engine has then lost the keys of all rows."""
+        return self.needed_bytes <= self.budget_bytes
+
 
 @dataclass(eq=False)
 class RowTooLong(InferenceError):

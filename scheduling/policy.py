@@ -11,8 +11,9 @@ The runner's side of the contract:
    worker run one after the other, in the order given.
 3. Report each batch that ran out of memory with `out_of_memory`, and each cancel of a waiting request with `discard`.
    A request that ran out of memory alone comes back through `add` with `outgrew_tokens`, or fails if no worker is
-   larger. In continuous batching, report the joiners that do not fit with `out_of_memory`. When the running rows
-   outgrow the memory, the engine preempts one, which waits at the worker until it fits again; it stays in `rows`.
+   larger. In continuous batching, joiners that do not fit wait at a live worker until rows have left, or come back
+   through `add`; the simulator reports them with `out_of_memory`. When the running rows outgrow the memory, the engine
+   preempts one, which waits at the worker until it fits again; it stays in `rows`.
 4. Call `assign` again when something changed, or at `wake_at`; in mode `batch` only while some worker is idle.
 5. Carry out a change of model: the worker takes no more work, its batches end, its rows run on for at most the seconds
    of the change and then come back through `add`; then it loads the model. Meanwhile describe it with the new model and

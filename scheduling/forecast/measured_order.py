@@ -44,14 +44,14 @@ class RowPace:
 
     def looked(self, batches: Iterable[tuple[Sequence[RunningRow], float]], now: float) -> None:
         """Compare the tokens that rows have gained since the last look with the seconds of their batch's iteration."""
-        passed_s = now - self._looked_at
+        passed_s = max(0.0, now - self._looked_at)  # the database's clock may go back
         faded = math.exp(-passed_s / TOKEN_PACE_S)
         self._gained_s, self._promised_s = faded * self._gained_s, faded * self._promised_s
         generated: dict[str, int] = {}
         for rows, step_s in batches:
             for row in rows:
                 generated[row.request.id] = row.generated
-                if row.request.id in self._generated and passed_s <= LONGEST_GAP_S:
+                if row.request.id in self._generated and 0 < passed_s <= LONGEST_GAP_S:
                     self._gained_s += passed_s
                     self._promised_s += (row.generated - self._generated[row.request.id]) * step_s
         self._generated, self._looked_at = generated, now

@@ -55,7 +55,7 @@ class PoliciesByModel(ModelChanges):
         for requests in suspects.values():
             self.isolate(requests)
         for requests in sealed.values():
-            if len(requests) == 1:  # it joined, and did not fit beside the running rows
+            if len(requests) == 1:  # the others of its batch were cancelled
                 self.add(reserve_limit(requests[0]), now)
             else:
                 self.out_of_memory(Assignment(worker="", requests=tuple(requests)), now)

@@ -60,7 +60,8 @@ LINES = {
     # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue; off-peak hours
     # parked rows; half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows
     # promises; joiners wait at the worker while memory is short; requests whose budget is spent are kept from policies
-    "tasks": 5834,
+    # they wait for a bounded time, and begin when they join
+    "tasks": 5871,
     "processes": 1567,  # the script that starts a child lies here: the trainer lowers its priority with it; prices
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
@@ -70,7 +71,8 @@ LINES = {
     # lengths of rows as predicted last
     # the mean of a predicted length
     # the seconds within which any share of the answers comes; `fusion` measures its pace, and fills a reserved worker
-    "scheduling": 9397,
+    # which has bounds; requests that are due follow each other in a round
+    "scheduling": 9410,
     "learning": 3565,  # the axes of the paper's KNN; rows that join
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
@@ -80,7 +82,7 @@ LINES = {
     # readings of rows that join, within their share of the time
     # ends within and behind thinking; ways out of recursions; parked rows; abbreviations
     # tokens that the host reads one pass later, and those that it then chooses anew; tiles of prompts' tokens
-    "inference": 13_621,
+    "inference": 13_626,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer; charges of expected work
     # tokens left

@@ -204,6 +204,9 @@ class Fusion(Policy):
         key = priority_keys(heads, delay_s(fleet, state.delayed, workers, heads.prefill, remaining), load, state.now)
         self._reservation.exclude_others(fleet, workers, buckets, key, state.now)
 
+        def own_key(waiting: WaitingRequest) -> float:
+            return float(due_or_urgent_keys(buckets.heads(), load, state.now)[buckets.head_column(waiting.request.id)])
+
         def join(worker: int, waiting: WaitingRequest) -> bool:
             self._queues.take(waiting.request.id)
             fleet.join(worker, waiting.request)
@@ -211,7 +214,7 @@ class Fusion(Policy):
             counters.charge(tenant, service_tokens(waiting.request))
             return counters.served(tenant) <= until
 
-        return join_best_pairs(fleet, buckets, workers, key, join)
+        return join_best_pairs(fleet, buckets, workers, key, own_key, join)
 
     def _reserve_worker(self, buckets: LengthBuckets, state: DecisionState) -> None:
         """If a request that is due or urgent fits nowhere, reserve the worker on which it will fit soonest."""

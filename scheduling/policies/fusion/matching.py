@@ -102,6 +102,8 @@ Booleans = NDArray[np.bool_]
 Join = Callable[[int, WaitingRequest], bool]
 """Carries out one join: removes the request from the buckets and adds it to the rows of that worker (an index into the
 fleet). Returns whether the round may go on."""
+OwnKey = Callable[[WaitingRequest], float]
+"""Returns the key of a bucket's first request if it is due or urgent, otherwise infinity."""
 
 
 def candidate_workers(fleet: FleetArrays, heads: BucketHeads) -> Ints:
@@ -113,14 +115,16 @@ def candidate_workers(fleet: FleetArrays, heads: BucketHeads) -> Ints:
     return np.asarray(at_once[(fleet.size[at_once] == 0) | (peaks <= fleet.most_peak[at_once])], np.int64)
 
 
-def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, key: Floats, join: Join) -> bool:
+def join_best_pairs(
+    fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, key: Floats, own_key: OwnKey, join: Join
+) -> bool:
     """Let requests join workers, the smallest key first, each by a call of `join`; return whether any joined.
 
     `key`, (these workers, buckets), belongs to the first requests; an infinite one forbids the join. A later request of
-    a bucket has that key plus the difference of their arrivals; it waits for the next round if the first is due or
-    urgent, because it need not be. A worker takes one joiner for every ROWS_PER_JOINER of its rows, at least one, and
-    none after a request that it does not admit. `join` returns False to end the round after this join. Only KEYS_TRIED
-    keys of each of WORKERS_TRIED workers are tried, in each case the smallest ones.
+    a bucket has that key plus the difference of their arrivals; but if the first is due or urgent, it has its
+    `own_key`, and waits for the next round if that is infinite. A worker takes one joiner for every ROWS_PER_JOINER of
+    its rows, at least one, and none after a request that it does not admit. `join` returns False to end the round after
+    this join. Only KEYS_TRIED keys of each of WORKERS_TRIED workers are tried, in each case the smallest ones.
     """
     bucket_keys = buckets.bucket_keys()
     arrived_at = buckets.heads().arrived_at.tolist()  # a copy, because heads change with every join
@@ -141,6 +145,8 @@ def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, k
             continue
         head_key, candidate = pairs[-1]
         request_key = head_key + waiting.request.arrived_at - arrived_at[column]
+        if head_key < FIRST_KEY and (request_key := own_key(waiting)) == np.inf:
+            continue
         if request_key <= least:  # with a larger key, another bucket's may be smaller
             worker = int(workers[candidate])
             if not admits(fleet, worker, waiting.request):
@@ -148,8 +154,6 @@ def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, k
             elif join(worker, waiting):
                 any_joined = True
                 may_take[candidate] -= 1
-                if head_key < FIRST_KEY:
-                    continue
             else:
                 return True
         heappush(turns, (request_key, column))

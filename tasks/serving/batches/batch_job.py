@@ -13,10 +13,12 @@ from inference.engine_requests import DecodingRequest, EngineRequest, JsonFormat
 from inference.prompts.model_prompt import ModelPrompt
 from inference.prompts.request_tokens import RequestTokens, Turn
 from inference.tool_calls import required_format
+from models.leasing.batch_results import BatchBegan
 from models.leasing.leases import Lease, TakenBatch, TakenRequest
 from request_body import RequestBody, read_body
 from scheduling.request import lacking
 from tasks.serving.results.answers import unpacked
+from tasks.serving.results.engine_events import EngineEvent, RowFailed
 
 # Compiles the format of a tenant's request before its row joins; returns why no answer can be held to it, or None.
 PrepareFormat = Callable[[JsonFormat, str], str | None]
@@ -48,7 +50,13 @@ class BatchJob:
     unservable: tuple[Unservable, ...] = ()
     streamed: frozenset[str] = frozenset()  # requests whose answers are read while they are generated
     most_rows: int | None = None  # it joins once the running rows and its own are together at most this many
+    waits_since: float | None = None  # the instant from which it has been the next one and lacked memory
     closed: Event = field(default_factory=Event)  # set once the batch's results are written or its lease is lost
+
+    def began(self, at: float) -> list[EngineEvent]:
+        """Returns the events to record when an engine begins the job: its start, and each unservable request."""
+        failed = (RowFailed(self.lease, one.request_id, one.code, one.message, at) for one in self.unservable)
+        return [BatchBegan(self.lease, at), *failed]
 
 
 def prepare(

@@ -1,6 +1,7 @@
 """Serves batches whose rows join the engine's running batch; each batch ends with its own last row."""
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from time import monotonic
 
@@ -12,7 +13,7 @@ from models.leasing.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batches.batch_job import BatchJob
 from tasks.serving.batches.serving_costs import DeviceSeconds
-from tasks.serving.results.engine_events import EngineEvent, event_of_row
+from tasks.serving.results.engine_events import Record, event_of_row
 from tasks.serving.results.first_tokens import FirstTokens
 
 
@@ -31,26 +32,29 @@ class _JoinedBatch:
 class ContinuousBatches:
     """The open batches of one engine, from the first joiner until no row is left."""
 
-    def __init__(self, engine: ServingEngine, record: Callable[[EngineEvent], None]) -> None:
+    def __init__(self, engine: ServingEngine, record: Record) -> None:
         self._engine, self._record = engine, record
         self._batch_of_row: dict[str, _JoinedBatch] = {}  # the row that joined last is last
         self._reported = 0, 0  # pad and invalid tokens that are already in the figures of an ended batch
         self._seconds = DeviceSeconds()
         self._first = FirstTokens(engine)
-        self._full = False  # whether memory was short for the last joiners, and no row has left since
+        self._most_beside = sys.maxsize  # no batch joins beside more rows, because memory was short
         self.open: list[_JoinedBatch] = []
 
     def may_join(self, job: BatchJob) -> bool:
         """Returns whether this batch may join now, without waiting for running rows to leave."""
-        if self._full:
-            return False
-        staying = self._batch_of_row.keys() - set(job.preempts)
-        return job.most_rows is None or len(staying) + len(job.sequences) <= job.most_rows
+        rows = len(self._batch_of_row.keys() - set(job.preempts)) + len(job.sequences)
+        return not self.lacks_memory(job) and (job.most_rows is None or rows <= job.most_rows)
+
+    def lacks_memory(self, job: BatchJob) -> bool:
+        """Returns whether memory has been short beside fewer rows than would run beside this batch's."""
+        return bool(job.sequences) and len(self._batch_of_row.keys() - set(job.preempts)) > self._most_beside
 
     def admit(self, job: BatchJob) -> bool:
         """Preempts the rows that this batch names, then lets its own rows join.
 
-        Returns False, and lets none join, if memory is short beside the running rows: then one must leave first.
+        Returns False, and lets none join, if the budget is too small beside the running rows: then one must leave
+        first. If the device has no memory left, the batch goes back to the planner.
         """
         self._return(job.preempts)
         if not self._engine.rows:
@@ -64,13 +68,18 @@ class ContinuousBatches:
             self._reported = 0, 0  # an empty engine counts from 0 again once a row joins
         began_at, iterations = monotonic(), 0 if alone else self._engine.figures.iterations
         self._seconds.advance(began_at)
+        if alone:  # only started batches are to blame if the process hangs in their prefill
+            self._record(*job.began(began_at))
         try:
             if rows:
                 self._engine.insert(job.sequences)
-        except OutOfMemory:
+                self._most_beside = sys.maxsize
+        except OutOfMemory as error:
             if not alone:
-                self._full = True
-                return False
+                self._limit_joins(error)
+                if error.of_device:
+                    self._record(BatchEnded(job.lease, BatchStatus.lost, monotonic()))
+                return error.of_device
             if len(rows) == 1:
                 (row,) = job.sequences
                 self._record(RowReturned(job.lease, row.id, row.generated_ids, True, row.logprobs))
@@ -78,6 +87,8 @@ class ContinuousBatches:
             failure = Failure(job.lease.batch_id, OutOfMemory.__name__)
             self._record(BatchEnded(job.lease, BatchStatus.out_of_memory, monotonic(), failure=failure))
             return True
+        if not alone:
+            self._record(*job.began(began_at))
         at = monotonic()
         self._seconds.join({row.id: row.length for row in job.sequences}, at)
         self._first.expect(job.sequences)
@@ -92,9 +103,10 @@ class ContinuousBatches:
         """Generate one token for each row; if they outgrow the memory, the row that joined last is returned."""
         try:
             ended = self._engine.step()
-        except OutOfMemory:
+        except OutOfMemory as error:
             youngest = next(reversed(self._batch_of_row))
             self._return([youngest], outgrew=len(self._batch_of_row) == 1)
+            self._limit_joins(error)
             return
         at = monotonic()
         self._seconds.advance(at)
@@ -102,6 +114,11 @@ class ContinuousBatches:
         for row in ended:
             if row.id in self._batch_of_row:
                 self._answer(row, at)
+
+    def _limit_joins(self, error: OutOfMemory) -> None:
+        """Lets none join until a row has left, or half of them if each attempt costs the prefill of all rows."""
+        rows = len(self._batch_of_row)
+        self._most_beside = rows // 2 if error.of_device else rows - 1
 
     def remove(self, request_ids: frozenset[str]) -> None:
         """Ends those rows of these requests that run here; their answers are the tokens that they have."""
@@ -146,7 +163,6 @@ class ContinuousBatches:
         """Counts the tokens that the row gained here (`generated` is its total); ends its batch after the last row."""
         self._seconds.leave(request_id)  # no request is charged for the seconds under a lost lease
         self._first.take(request_id)
-        self._full = False
         batch = self._batch_of_row.pop(request_id)
         sequence = batch.rows.pop(request_id)
         gained = 0 if generated is None else generated - len(sequence.generated_ids)

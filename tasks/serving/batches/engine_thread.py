@@ -14,18 +14,21 @@ import structlog
 
 from inference.engine_requests import DecodingRequest, FinishedRow
 from inference.serving_engine import ServingEngine
-from models.leasing.batch_results import BatchBegan, BatchEnded, RowReturned
+from models.leasing.batch_results import BatchEnded, RowReturned
 from models.leasing.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batches.batch_job import BatchJob
 from tasks.serving.batches.continuous_batches import ContinuousBatches
 from tasks.serving.batches.static_batch import StaticBatch
-from tasks.serving.results.engine_events import Record, RowEnded, RowFailed
+from tasks.serving.results.engine_events import Record, RowEnded
 from tasks.serving.results.live_tokens import LiveRows
 
 # After a failure a new engine must first serve this row, with a prefill and a decode step. That fails if the CUDA
 # context is broken for the rest of the process.
 TRIAL = DecodingRequest("trial", prompt_ids=(0,), limit=2, turns=(("user", "."),))
+
+# After these seconds a batch for which memory is short goes back, because another worker may serve it. Not tuned.
+MEMORY_WAIT_S = 10.0
 
 log = structlog.get_logger()
 
@@ -36,8 +39,15 @@ class EngineThread(Thread):
     If the new engine does not work either, the device is broken, and the thread ends.
     """
 
-    def __init__(self, make_engine: Callable[[], ServingEngine], record: Record, live_rows: LiveRows) -> None:
+    def __init__(
+        self,
+        make_engine: Callable[[], ServingEngine],
+        record: Record,
+        live_rows: LiveRows,
+        memory_wait_s: float = MEMORY_WAIT_S,
+    ) -> None:
         super().__init__(name="engine", daemon=True)
+        self._memory_wait_s = memory_wait_s
         self._make_engine, self._record, self._live_rows = make_engine, record, live_rows
         self._engine = make_engine()
         self._queue: deque[BatchJob] = deque()
@@ -71,6 +81,7 @@ class EngineThread(Thread):
             if job.joins:
                 self._serve_continuous(job)
             else:
+                self._record(*job.began(monotonic()))
                 batch = StaticBatch(self._engine, job, self._record)
                 batch.serve(on_step=lambda: self._after_step(batch))
         except Exception as error:  # the traceback keeps the old engine's memory until this method returns
@@ -138,6 +149,11 @@ class EngineThread(Thread):
             return None
         with self._changed:
             job = self._queue[0]
+            if job.joins and batches.lacks_memory(job):
+                job.waits_since = job.waits_since or monotonic()
+                if monotonic() - job.waits_since >= self._memory_wait_s:
+                    self._give_back_queued()
+                    return None
             return self._begin() if job.joins and self._stop_at is None and batches.may_join(job) else None
 
     def _begin(self) -> BatchJob:
@@ -145,9 +161,6 @@ class EngineThread(Thread):
         self.last_step_at = monotonic()
         self._running.append(job)
         self._live_rows.begin(job.streamed)
-        self._record(BatchBegan(job.lease, self.last_step_at))
-        for request in job.unservable:
-            self._record(RowFailed(job.lease, request.request_id, request.code, request.message, self.last_step_at))
         return job
 
     def _put_back(self, job: BatchJob) -> None:

@@ -120,7 +120,10 @@ def test_rows_are_as_slow_as_they_have_lately_been() -> None:
     assert pace.slowness == 1.0
     for look in range(200):  # an iteration takes 0.1 s, and a row gains a token in 0.2 s
         pace.looked([([a_row("r", generated=10 + 5 * look, predicted=2000, limit=4000)], 0.1)], NOW + look)
-    assert pace.slowness == pytest.approx(2.0, rel=0.1)
+    learned = pace.slowness
+    assert learned == pytest.approx(2.0, rel=0.1)
+    pace.looked([([a_row("r", generated=1010, predicted=2000, limit=4000)], 0.1)], NOW - 1e5)  # the clock went back
+    assert pace.slowness == learned
 
 
 def test_arrivals_that_nearly_fill_the_pace_are_followed_for_a_bounded_number_of_rounds() -> None:

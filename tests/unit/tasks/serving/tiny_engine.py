@@ -38,11 +38,13 @@ class FailingDecoder:
 class TinyEngine(Engine):
     """An engine whose cache holds `most_rows` short rows, and whose device can be made to fail."""
 
-    def __init__(self, most_rows: int = 100) -> None:
-        loaded = known("llama").loaded
+    def __init__(self, most_rows: int = 100, model: str = "llama") -> None:
+        loaded = known(model).loaded
         self.device = FailingDecoder(loaded.decoder)
         row_bytes = COLUMN_STEP * loaded.delta_bytes
-        super().__init__(replace(loaded, eos_ids=frozenset(), decoder=self.device), most_rows * row_bytes)
+        causal_lm = loaded.model if loaded.fused else self.device
+        failing = replace(loaded, eos_ids=frozenset(), decoder=self.device, model=causal_lm)
+        super().__init__(failing, most_rows * row_bytes)
 
 
 def out_of_memory() -> torch.OutOfMemoryError:

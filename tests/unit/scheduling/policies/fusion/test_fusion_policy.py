@@ -36,6 +36,12 @@ def test_a_higher_priority_goes_first_until_the_other_is_due() -> None:
         assert served(policy, now) == [first]
 
 
+def test_requests_of_a_length_that_are_all_due_go_to_different_idle_workers() -> None:
+    policy = Fusion()
+    add_all(policy, [a_request(f"r{number}", at=float(number)) for number in range(3)])
+    assert ids(policy.assign([a_worker(name) for name in "abc"], 1e4)) == {"a": [["r0"]], "b": [["r1"]], "c": [["r2"]]}
+
+
 def test_requests_that_would_miss_their_deadline_go_first_the_earliest_deadline_before_the_others() -> None:
     deadlines = {"none": None, "later": 3.0, "earlier": 2.5, "far": 1000.0}
     policy = Fusion()

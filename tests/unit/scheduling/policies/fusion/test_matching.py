@@ -13,6 +13,7 @@ from scheduling.policies.fusion.matching import (
     KEYS_TRIED,
     ROWS_PER_JOINER,
     WORKERS_TRIED,
+    OwnKey,
     WorkerReservation,
     admits,
     candidate_workers,
@@ -128,7 +129,13 @@ def fleet_of(*rows: list[int], tokens: int = 200) -> FleetArrays:
     return FleetArrays([a_worker(tokens=tokens, rows=[a_row(length=row, predicted=2) for row in one]) for one in rows])
 
 
-def matched(fleet: FleetArrays, buckets: LengthBuckets, key: Floats, at_most: int = 1000) -> list[tuple[int, str]]:
+def matched(
+    fleet: FleetArrays,
+    buckets: LengthBuckets,
+    key: Floats,
+    at_most: int = 1000,
+    own_key: OwnKey = lambda waiting: np.inf,
+) -> list[tuple[int, str]]:
     """Workers and the requests that join them, in order, at most `at_most` pairs."""
     joined: list[tuple[int, str]] = []
 
@@ -137,7 +144,7 @@ def matched(fleet: FleetArrays, buckets: LengthBuckets, key: Floats, at_most: in
         joined.append((worker, waiting.request.id))
         return len(joined) < at_most
 
-    assert join_best_pairs(fleet, buckets, np.arange(len(fleet)), key, join) == bool(joined)
+    assert join_best_pairs(fleet, buckets, np.arange(len(fleet)), key, own_key, join) == bool(joined)
     return joined
 
 
@@ -154,13 +161,18 @@ def test_a_request_goes_to_the_worker_where_its_key_is_least_and_each_empty_work
     assert matched(fleet_of([], [], []), buckets_of(THREE), key) == [(0, "00"), (2, "02"), (1, "01")]
 
 
-def test_a_request_that_is_due_takes_no_later_one_of_its_bucket_along() -> None:
-    buckets = LengthBuckets()
-    for name, at, predicted in (("due", 0.0, 100), ("same length", 1.0, 100), ("short", 1.0, 10)):
-        buckets.add(WaitingRequest(a_request(name, at=at, predicted=predicted)))
-    key = np.where([one.request.id == "due" for one in buckets.first_of_each(1)], DUE_OFFSET, 5.0)[None, :]
-    fleet = fleet_of([10] * 8)  # it takes two joiners in a round
-    assert matched(fleet, buckets, key) == [(0, "due"), (0, "short")]
+def test_a_request_that_is_due_takes_only_those_of_its_bucket_along_that_are_due_themselves() -> None:
+    buckets, due = LengthBuckets(), {"due": DUE_OFFSET, "due, too": DUE_OFFSET + 2.0, "due between": DUE_OFFSET + 1.0}
+    for name, predicted in (("due", 100), ("due, too", 100), ("not due", 100), ("due between", 30), ("short", 10)):
+        buckets.add(WaitingRequest(a_request(name, at=float(len(buckets)), predicted=predicted)))
+
+    def own_key(waiting: WaitingRequest) -> float:
+        return due.get(waiting.request.id, np.inf)
+
+    key = np.array([[min(5.0, own_key(one)) for one in buckets.first_of_each(1)]])
+    fleet = fleet_of([1] * 5 * ROWS_PER_JOINER, tokens=5000)  # it takes five joiners in a round
+    joined = matched(fleet, buckets, key, own_key=own_key)
+    assert joined == [(0, "due"), (0, "due between"), (0, "due, too"), (0, "short")]
 
 
 def test_a_worker_tries_its_smallest_keys_only() -> None:

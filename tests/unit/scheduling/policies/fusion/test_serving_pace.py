@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scheduling.policies.fusion.serving_pace import ServingPace
+from scheduling.policies.fusion.serving_pace import LEAST_PACE, MOST_PACE, ServingPace
 from tests.unit.scheduling.scheduling_builders import a_request
 
 WORK_S = np.array([0.0, 0.0, 0.01, 0.0])  # 10 ms a token to generate
@@ -31,6 +31,25 @@ def test_seconds_at_the_measured_pace_stay_the_same_if_learned_costs_jump() -> N
     pace = of_half_a_second_a_second()
     jumped = WORK_S / 4
     assert (jumped / pace.pace(jumped))[2] == pytest.approx(0.02, rel=0.25)  # and not a quarter
+
+
+def test_nothing_is_learned_of_a_clock_that_goes_back() -> None:
+    for back_s in (3.5, 1e5):
+        pace = of_half_a_second_a_second()
+        before = pace.pace(WORK_S)
+        pace.decided([], 9, 999.75 - back_s)
+        assert pace.pace(WORK_S) == before
+        pace.decided([], 9, 1000.75 - back_s)  # learns again
+        assert pace.pace(WORK_S) < before
+
+
+def test_a_burst_into_empty_memory_and_a_long_standstill_move_the_pace_within_bounds() -> None:
+    burst, still = ServingPace(), ServingPace()
+    burst.decided([], 200, 0.0)
+    burst.decided([a_request(predicted=30) for _ in range(200)], 9, 0.1)  # 60 s of work
+    for at in range(300):
+        still.decided([], 9, at)
+    assert (burst.pace(WORK_S), still.pace(WORK_S)) == (MOST_PACE, LEAST_PACE)
 
 
 def test_it_is_known_for_how_long_requests_have_been_waiting() -> None:

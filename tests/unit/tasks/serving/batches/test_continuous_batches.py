@@ -10,10 +10,10 @@ from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, out_of_memory,
 class Setting:
     """Continuous batches on a tiny engine, and what they recorded."""
 
-    def __init__(self, most_rows: int = 100) -> None:
+    def __init__(self, most_rows: int = 100, model: str = "llama") -> None:
         self.events: list[EngineEvent] = []
-        self.engine = TinyEngine(most_rows)
-        self.batches = ContinuousBatches(self.engine, self.events.append)
+        self.engine = TinyEngine(most_rows, model)
+        self.batches = ContinuousBatches(self.engine, lambda *events: self.events.extend(events))
 
     def of(self, kind: type) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -61,6 +61,46 @@ def test_joiners_wait_while_memory_is_short_until_a_row_has_left():
     setting.drain()
     assert setting.batches.admit(joiners)
     assert [event.status for event in setting.of(BatchEnded)] == [BatchStatus.finished]
+
+
+def test_joiners_for_which_the_device_has_no_memory_go_back_and_others_wait_until_half_of_the_rows_have_left():
+    setting, joiner = Setting(model="gpt2"), job(3, row("e"), joins=True)  # it prefills joiners at once
+    rows = [row(f"of {limit}", limit) for limit in (3, 5, 7, 9)]
+    setting.batches.admit(job(1, *rows, joins=True))
+    setting.engine.device.error = out_of_memory()
+    assert setting.batches.admit(job(2, row("x"), row("y"), joins=True))
+    assert [(event.lease.batch_id, event.status, event.failure) for event in setting.of(BatchEnded)] == [
+        (2, BatchStatus.lost, None)
+    ]
+    could_join = {}
+    while setting.batches.open:
+        could_join[len(setting.of(RowEnded))] = setting.batches.may_join(joiner)
+        setting.batches.step()
+    assert could_join == {0: False, 1: False, 2: True, 3: True}
+
+
+def test_a_row_that_outgrew_the_memory_leaves_it_to_the_rows_beside_it():
+    setting, joiner = Setting(), job(2, row("d"), joins=True)
+    setting.batches.admit(job(1, row("a", 4), row("b", 6), row("c", 9), joins=True))
+    setting.engine.device.error = out_of_memory()
+    setting.batches.step()
+    assert [event.request_id for event in setting.of(RowReturned)] == ["c"]
+    assert not setting.batches.may_join(joiner)
+    while not setting.of(RowEnded):
+        setting.batches.step()
+    assert setting.batches.may_join(joiner)
+
+
+def test_batches_that_make_way_or_have_no_rows_left_need_not_wait_for_memory():
+    setting, joiner = Setting(most_rows=2), job(2, row("c"), row("d"), joins=True)
+    setting.batches.admit(job(1, row("a", 9), row("b", 9), joins=True))
+    assert not setting.batches.admit(joiner)
+    assert setting.batches.may_join(job(3, row("e"), joins=True, preempts=["b"]))
+    joiner.sequences = ()  # all are cancelled
+    assert setting.batches.may_join(joiner)
+    setting.batches.admit(joiner)
+    assert [event.lease.batch_id for event in setting.of(BatchEnded)] == [2]
+    assert not setting.batches.may_join(job(4, row("f"), joins=True))
 
 
 def test_the_last_row_that_outgrows_the_memory_goes_back_with_its_tokens_for_a_larger_worker():

@@ -28,15 +28,15 @@ def _quiet() -> Iterator[None]:
 class Setting:
     """A thread that is asked to stop as soon as the last of `batches` has ended."""
 
-    def __init__(self, batches: int, failing: bool = False) -> None:
+    def __init__(self, batches: int, failing: bool = False, most_rows: int = 100, memory_wait_s: float = 1e3) -> None:
         self.events: list[EngineEvent] = []
         self.steps: list[StepTokens] = []  # what was passed on of rows that somebody reads
-        self.left, self.failing, self.made = batches, failing, 0
-        self.thread = EngineThread(self.make_engine, self.record, LiveRows(self.steps.append))
+        self.left, self.failing, self.made, self.most_rows = batches, failing, 0, most_rows
+        self.thread = EngineThread(self.make_engine, self.record, LiveRows(self.steps.append), memory_wait_s)
 
     def make_engine(self) -> TinyEngine:
         self.made += 1
-        engine = self.engine = TinyEngine()
+        engine = self.engine = TinyEngine(self.most_rows)
         engine.device.error = RuntimeError("a broken device") if self.failing else None
         return engine
 
@@ -69,14 +69,23 @@ def test_rows_sent_ahead_join_one_by_one_as_rows_leave():
 
 
 def test_a_batch_for_which_memory_is_short_joins_once_rows_have_left():
-    setting = Setting(batches=2)
-    setting.engine = TinyEngine(most_rows=2)
-    setting.thread = EngineThread(lambda: setting.engine, setting.record, LiveRows(setting.steps.append))
+    setting = Setting(batches=2, most_rows=2)
     setting.thread.submit(job(1, row("a", limit=3), row("b", limit=5), joins=True))
     setting.thread.submit(job(2, row("c", limit=2), row("d", limit=2), joins=True))
     setting.thread.run()
     assert [event.ended.id for event in setting.events if isinstance(event, RowEnded)] == ["a", "b", "c", "d"]
     assert setting.ended() == [(1, BatchStatus.finished), (2, BatchStatus.finished)]
+
+
+def test_a_batch_that_has_waited_too_long_for_memory_goes_back_unblamed_with_all_that_wait_behind_it():
+    setting = Setting(batches=3, most_rows=2, memory_wait_s=0.0)
+    setting.thread.submit(job(1, row("a", limit=3), row("b", limit=5), joins=True))
+    setting.thread.submit(job(2, row("c"), row("d"), joins=True))
+    setting.thread.submit(job(3, row("e"), joins=True))
+    setting.thread.run()
+    assert setting.ended() == [(2, BatchStatus.lost), (3, BatchStatus.lost), (1, BatchStatus.finished)]
+    assert setting.failures() == [None] * 3
+    assert [event.lease.batch_id for event in setting.events if isinstance(event, BatchBegan)] == [1]
 
 
 def test_a_prefill_that_goes_on_is_no_stall_and_one_that_hangs_is():

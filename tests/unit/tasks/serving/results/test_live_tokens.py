@@ -21,7 +21,7 @@ class Setting:
         self.steps: list[StepTokens] = []
         self.live = LiveRows(self.steps.append)
         self.events: list[EngineEvent] = []
-        self.batches = ContinuousBatches(self.engine, self.events.append)
+        self.batches = ContinuousBatches(self.engine, lambda *events: self.events.extend(events))
         self.live.begin(streamed)
         self.batches.admit(job(1, *(row(one, limit=6) for one in rows), joins=True))
         self.live.collect(self.engine)
