@@ -1,5 +1,6 @@
 """Budgets of tenants and batches: waiting work pauses once they are spent, until they are raised or begin anew."""
 
+import gc
 from collections.abc import Iterator
 from dataclasses import replace
 from io import BytesIO
@@ -20,6 +21,7 @@ from models.tables import RequestStatus, StoredRequest
 from models.tenants import tenant_limits, usage
 from models.tenants.budgets import tier_prices
 from scheduling.costs import ProfiledCurves, ServingCurves
+from scheduling.request import Request
 from settings import Settings
 from tasks.planning.leader import Leader
 from tests.integration.api_service import MODEL, Api
@@ -164,6 +166,19 @@ def test_a_request_that_is_cancelled_while_its_budget_is_spent_is_never_served(s
     served.sql("update requests set status = 'cancelled', finished_at = clock_timestamp() where id = 'a'")
     served.budget("acme", None)
     assert served.step() == {"b"}
+
+
+def test_a_planner_remembers_no_request_that_came_and_was_cancelled_while_a_budget_is_spent(served: Served) -> None:
+    served.budget("acme", 1.0)
+    served.sql(f"insert into usage_days values ({TODAY}, 'acme', 'small', 1, 1, 1, 2.0)")
+    for n in range(10):
+        served.request(f"cancelled{n}")
+    assert not served.step()
+    served.sql("update requests set status = 'cancelled', finished_at = clock_timestamp()")
+    served.step()
+    gc.collect()
+    every = [one for one in gc.get_objects() if isinstance(one, Request)]
+    assert [one.id for one in every if one.id.startswith("cancelled")] == []
 
 
 def shown(api: Api, id: str) -> dict[str, Any]:
