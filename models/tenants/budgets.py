@@ -65,13 +65,11 @@ USED = """
     )
 """
 SPENT = f"""
-    with {USED}
+    with {USED}, of_jobs as materialized (select job_id as id, sum(gpu_s) as recent_s from recent group by job_id)
     select array(select name from used where amount >= (budget->>'amount')::float8) as tenants, array(
-        select id from bulk_jobs j
-        where status in ('validating', 'in_progress', 'finalizing', 'cancelling') and budget is not null
-            and (budget->>'gpu_s')::float8 <= j.gpu_s + (
-                select coalesce(sum(recent.gpu_s), 0) from recent where job_id = j.id
-            )
+        select id from bulk_jobs left join of_jobs using (id)
+        where status in ('validating', 'in_progress', 'finalizing', 'cancelling')
+            and (budget->>'gpu_s')::float8 <= gpu_s + coalesce(recent_s, 0)
     ) as jobs
 """  # noqa: S608  # a constant
 LEFT = text(f"""
