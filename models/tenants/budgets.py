@@ -4,7 +4,7 @@ A tenant's budget begins anew each day or month (UTC), as the usage counts them.
 on: its seconds are counted when it ends.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -95,6 +95,24 @@ def spent(connection: Connection, prices: Mapping[str, float]) -> SpentBudgets:
     """Returns whose budgets are spent, by the usage that is stored now and these `tier_prices`."""
     (row,) = run(connection, SPENT, {"prices": to_json(prices).decode(), "tenant": None})
     return SpentBudgets(frozenset(row.tenants), frozenset(row.jobs))
+
+
+def withdraw_promises(connection: Connection, tenants: Collection[str]) -> None:
+    """Withdraws the times promised to waiting requests and bulk jobs of tenants whose budgets are spent now.
+
+    Skips promises that another transaction has locked: they are being settled, or their clients warned.
+    """
+    withdraw = """
+        update promises set promised_by = null, look_at = null where request_id = any(array(
+            select request_id from promises p where look_at is not null and promised_by > statement_timestamp()
+                and tenant = any(cast(:tenants as text[])) and not exists (
+                    select from requests where id = request_id and status <> 'queued'
+                )
+            for update skip locked
+        ))
+    """
+    if tenants:
+        run(connection, withdraw, {"tenants": list(tenants)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ class BudgetGate:
             log.info("spent budgets change", tenants=sorted(self.spent.tenants), jobs=sorted(self.spent.jobs))
             waiting = [one.request for model, _ in policies for one in policies.waiting_for(model)]
             policies.discard_all([one.id for one in waiting if self.spent.covers(one)])
+            budgets.withdraw_promises(self._connection, self.spent.tenants - before.tenants)
             tenants, jobs = before.tenants - self.spent.tenants, before.jobs - self.spent.jobs
             self._free |= planner_requests.fetched_of(self._connection, tenants, jobs)
         next_ids = set(islice(self._free, most))

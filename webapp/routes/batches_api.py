@@ -70,14 +70,13 @@ def create_batch(json_data: CreateBatch) -> Batch:
     tier = json_data.magnus.service_tier if offer is None else offer.tier
     sampled = checked_lines(context, json_data, tenant, file)
     forecast_s = batch_forecast_s(outlook, json_data.endpoint, tenant, sampled.work)
+    cost = outlook.cost_of(sampled.work)
+    gpu_s = None if cost is None else cost.seconds
     if offer is not None:
-        check_promise(context, offer, window, forecast_s, time.time())
+        check_promise(context, offer, window, forecast_s, gpu_s, time.time())
     if json_data.magnus.dry_run:
-        magnus, cost = promise_of_sample(sampled, window, outlook, forecast_s), outlook.cost_of(sampled.work)
-        gpu_s = None if cost is None else cost.seconds
-        return tried(
-            json_data, file, sampled, with_pauses(context, magnus, tenant, file.lines, gpu_s, json_data.magnus)
-        )
+        magnus, budget = promise_of_sample(sampled, window, outlook, forecast_s), json_data.magnus.budget
+        return tried(json_data, file, sampled, with_pauses(context, magnus, tenant, file.lines, gpu_s, tier, budget))
     new = NewBulkJob(
         tenant=tenant,
         endpoint=json_data.endpoint,

@@ -171,6 +171,30 @@ def test_no_time_is_promised_that_a_tenants_budget_would_not_last_for(seller: Ap
     assert {one["within_s"] for one in quoted(seller, uploaded(seller))["data"]} == {None}
 
 
+def test_no_offer_is_accepted_that_the_budget_would_not_last_for_beside_the_tenants_other_batches(seller: Api) -> None:
+    seller.sql(
+        """insert into tenants (name, budget) values ('acme', '{"amount": 300, "unit": "gpu_s", "period": "day"}')"""
+    )
+    file = uploaded(seller)
+    first, second = offer(seller, file), offer(seller, file)
+    assert created(seller, file, first["id"]).status_code == 200
+    seller.client.application.extensions["magnus"].bulk_outlook.forget()
+    assert {one["within_s"] for one in quoted(seller, file)["data"]} == {None}
+    assert refusal(created(seller, file, second["id"])) == (422, "quote_outdated")
+    seller.sql("""update tenants set budget = budget || '{"amount": 1000}'""")
+    assert {one["within_s"] for one in quoted(seller, file)["data"]} != {None}
+    seller.sql("""update tenants set budget = budget || '{"amount": 0.1}'""")
+    assert refusal(created(seller, file, second["id"])) == (422, "quote_outdated")
+
+
+def test_a_dry_run_prices_a_quoted_batch_in_the_tier_of_its_offer(seller: Api) -> None:
+    file = uploaded(seller)
+    night = next(one for one in quoted(seller, file)["data"] if one["service_tier"] == "off_peak")
+    budget = {"amount": 150, "unit": "price"}  # of some 205 GPU-seconds, at 1 each; at 0.5 it would last
+    told = created(seller, file, night["id"], dry_run=True, budget=budget).json["magnus"]
+    assert told["budget_lines"] == pytest.approx(40 * 150 / 205, abs=3)
+
+
 def test_without_ended_batches_no_time_is_promised(seller: Api) -> None:
     seller.sql("delete from bulk_jobs")
     seller.client.application.extensions["magnus"].bulk_outlook.forget()

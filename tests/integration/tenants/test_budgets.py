@@ -181,6 +181,26 @@ def test_a_planner_remembers_no_request_that_came_and_was_cancelled_while_a_budg
     assert [one.id for one in every if one.id.startswith("cancelled")] == []
 
 
+def test_what_was_promised_to_waiting_requests_is_withdrawn_once_the_budget_is_spent(served: Served) -> None:
+    names = ["running", "waiting", "missed", "other"]
+    served.request("running")
+    assert served.step() == {"running"}
+    for name in names[1:]:
+        served.request(name, tenant="other" if name == "other" else "acme")
+    served.sql(
+        """insert into promises (request_id, quote, tenant, tier, probability, promised_by, look_at)
+        select id, id, tenant, tier, 0.9, at, at from requests, lateral (
+            select clock_timestamp() + interval '1 h' * case when id = 'missed' then -1 else 1 end as at
+        ) as due where id = any(:names)""",
+        names=names,
+    )
+    served.budget("acme", 1.0)
+    served.sql(f"insert into usage_days values ({TODAY}, 'acme', 'small', 1, 1, 1, 2.0)")
+    served.step()
+    withdrawn = served.sql("select request_id from promises where promised_by is null and look_at is null")
+    assert withdrawn == [("waiting",)]
+
+
 def shown(api: Api, id: str) -> dict[str, Any]:
     """What a client is told of its batch, by the planner's last snapshot."""
     api.client.application.extensions["magnus"].queue_snapshot.forget()
