@@ -121,27 +121,42 @@ def test_a_batch_that_ends_late_has_missed_its_promise_and_the_book_says_why(sel
     assert settled(seller) == [("flex", 0.9, 1, 0, 0, 0, 1)]
 
 
+def stop(api: Api, id: str, action: str) -> None:
+    """Uses up a batch's budget, gives it another window, or makes the call of this name."""
+    if action == "budget":
+        api.sql(
+            "insert into usage_entries (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s, "
+            "job_id) select current_date, 'acme', 'm', 1, 1, 1, 5, :id",
+            id=id,
+        )
+        with make_sessions(api.engine)() as session:
+            usage.fold(session, 10)
+    elif action == "window":
+        assert api.call("POST", f"/v1/batches/{id}", json={"completion_window": "2h"}).status_code == 200
+    else:
+        assert api.call("POST", f"/v1/batches/{id}/{action}").status_code == 200
+
+
 @pytest.mark.parametrize("action", ["pause", "budget", "cancel", "window"])
 def test_a_promise_of_a_batch_whose_client_stops_it_is_not_counted(seller: Api, action: str) -> None:
     bulk, file = BulkStage(seller), uploaded(seller)
     batch = created(seller, file, offer(seller, file)["id"], budget={"amount": 5}).json
-    path = f"/v1/batches/{batch['id']}"
     bulk.feed()
-    if action == "budget":
-        seller.sql(
-            "insert into usage_entries (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s, "
-            "job_id) select current_date, 'acme', 'm', 1, 1, 1, 5, :id",
-            id=batch["id"],
-        )
-        with make_sessions(seller.engine)() as session:
-            usage.fold(session, 10)
-    elif action == "window":
-        assert seller.call("POST", path, json={"completion_window": "2h"}).status_code == 200
-    else:
-        assert seller.call("POST", f"{path}/{action}").status_code == 200
+    stop(seller, batch["id"], action)
     told = promise(seller, batch["id"])
     assert (told["price"], told["kept"]) == (batch["magnus"]["promise"]["price"], None)
     assert settled(seller) == []
+
+
+@pytest.mark.parametrize("action", ["pause", "budget"])
+def test_a_missed_promise_stays_missed_whatever_stops_its_batch_afterwards(seller: Api, action: str) -> None:
+    bulk, file = BulkStage(seller), uploaded(seller)
+    batch = created(seller, file, offer(seller, file)["id"], budget={"amount": 5}).json
+    bulk.feed()
+    seller.sql("update promises set promised_by = statement_timestamp() - interval '1 s'")
+    stop(seller, batch["id"], action)
+    assert promise(seller, batch["id"])["kept"] is False
+    assert settled(seller) == [("flex", 0.9, 1, 0, 0, 0, 0)]
 
 
 def refusal(answer: Any) -> tuple[int, str | None]:
