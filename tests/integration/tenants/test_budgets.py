@@ -287,6 +287,14 @@ def test_a_dry_run_says_where_its_budget_or_its_tenants_would_pause_it(priced: A
     assert "your budget of this day, 51.25 GPU-seconds, is used" in warning
 
 
+@pytest.mark.parametrize("amount", ["0", "5e-324", "1e308"])
+def test_an_amount_that_no_number_of_gpu_seconds_stands_for_is_refused(priced: Api, amount: str) -> None:
+    body = f"""{{"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "completion_window": "24h",
+        "magnus": {{"budget": {{"amount": {amount}, "unit": "price"}}}}}}"""
+    answer = priced.call("POST", "/v1/batches", data=body, content_type="application/json")
+    assert (answer.status_code, answer.json["error"]["param"]) == (400, "magnus.budget.amount")
+
+
 def test_a_budget_in_a_price_needs_prices(api: Api, client: OpenAI) -> None:
     asked = {"input_file_id": upload(client, [chat_line("a")]).id, "endpoint": "/v1/chat/completions"}
     extras = {"budget": {"amount": 1, "unit": "price"}}
