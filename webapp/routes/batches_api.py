@@ -155,8 +155,8 @@ def change_batch(id: str, json_data: ChangeBatch) -> Batch:
     if not (window or tier or asked):
         raise InvalidRequest("Give 'completion_window', 'service_tier' or 'budget'.", param="completion_window")
     job = find_batch(id)
-    if asked is None and job.budget is not None:
-        asked = AskedBudget(amount=job.budget["amount"], unit=job.budget["unit"])
+    if asked is None and tier and job.budget is not None and job.budget["unit"] == "price":
+        asked = AskedBudget(amount=job.budget["amount"], unit="price")  # it buys other GPU-seconds in another tier
     budget = _budget(asked, tier or job.service_tier)
     seconds = None if window is None else window_s(window)
     return _changed(id, partial(bulk_jobs.change_job, window=window, window_s=seconds, tier=tier, budget=budget))

@@ -159,6 +159,18 @@ def test_a_missed_promise_stays_missed_whatever_stops_its_batch_afterwards(selle
     assert settled(seller) == [("flex", 0.9, 1, 0, 0, 0, 0)]
 
 
+def test_a_promise_is_withdrawn_when_its_batchs_budget_is_lowered_below_what_is_used(seller: Api) -> None:
+    file = uploaded(seller)
+    batch = created(seller, file, offer(seller, file)["id"], budget={"amount": 900}).json
+    seller.sql("update bulk_jobs set gpu_s = 10 where id = :id", id=batch["id"])
+    path = f"/v1/batches/{batch['id']}"
+    kept = seller.call("POST", path, json={"budget": {"amount": 800}}).json["magnus"]["promise"]
+    assert kept["promised_by"] is not None
+    assert seller.sql("select untold from bulk_jobs where id = :id", id=batch["id"]) == [(False,)]
+    lowered = seller.call("POST", path, json={"budget": {"amount": 5}}).json["magnus"]
+    assert (lowered["paused_for"], lowered["promise"]["promised_by"]) == ("budget", None)
+
+
 def refusal(answer: Any) -> tuple[int, str | None]:
     return answer.status_code, answer.json["error"]["code"]
 

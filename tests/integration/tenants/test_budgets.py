@@ -287,6 +287,23 @@ def test_a_dry_run_says_where_its_budget_or_its_tenants_would_pause_it(priced: A
     assert "your budget of this day, 51.25 GPU-seconds, is used" in warning
 
 
+def test_a_budget_in_a_price_stays_as_it_was_set_until_it_or_the_tier_changes(priced: Api) -> None:
+    sent = {"purpose": "batch", "file": (BytesIO(jsonl([chat_line("a")])), "lines.jsonl")}
+    asked = {"input_file_id": priced.call("POST", "/v1/files", data=sent).json["id"], "completion_window": "24h"}
+    asked |= {"endpoint": "/v1/chat/completions", "magnus": {"budget": {"amount": 3, "unit": "price"}}}
+    path = f"/v1/batches/{priced.call('POST', '/v1/batches', json=asked).json['id']}"
+
+    def bought(**change: Any) -> float:
+        assert priced.call("POST", path, json=change).status_code == 200
+        return float(priced.sql("select budget->'gpu_s' from bulk_jobs")[0][0])
+
+    priced.sql("""update bulk_jobs set budget = budget || '{"gpu_s": 7}'""")  # at the price of that time
+    assert bought(completion_window="2h") == 7
+    assert bought(service_tier="default") == 3
+    assert bought(budget={"amount": 4}) == 4  # GPU-seconds, which are the same in every tier
+    assert bought(service_tier="flex") == 4
+
+
 @pytest.mark.parametrize("amount", ["0", "5e-324", "1e308"])
 def test_an_amount_that_no_number_of_gpu_seconds_stands_for_is_refused(priced: Api, amount: str) -> None:
     body = f"""{{"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "completion_window": "24h",
