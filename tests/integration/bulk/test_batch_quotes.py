@@ -222,6 +222,15 @@ def test_a_dry_run_prices_a_quoted_batch_in_the_tier_of_its_offer(seller: Api) -
     assert told["budget_lines"] == pytest.approx(40 * 150 / 205, abs=3)
 
 
+def test_a_level_that_batches_of_the_last_week_did_not_keep_is_not_offered(seller: Api) -> None:
+    ago = "date_trunc('hour', now()) - interval '1 day'"
+    for tier, kept in (("flex", 10), ("default", 0)):  # of which two hours would have too few
+        seller.sql(f"insert into promise_hours values ({ago}, 'other', '{tier}', 0.9, 20, {kept}, 0, 0, 0, 0)")
+    seller.sql(f"insert into promise_hours values ({ago}, 'other', 'default', 0.5, 20, 0, 0, 0, 0, 0)")
+    flex = [one for one in quoted(seller, uploaded(seller))["data"] if one["service_tier"] == "flex"]
+    assert [one["probability"] for one in flex] == [0.5, 0.95]
+
+
 def test_without_ended_batches_no_time_is_promised(seller: Api) -> None:
     seller.sql("delete from bulk_jobs")
     seller.client.application.extensions["magnus"].bulk_outlook.forget()
