@@ -8,7 +8,7 @@ from models.bulk.bulk_tables import BulkJob
 from models.connections.session import in_session
 from models.planning.queue_snapshot import Decisions, QueueSnapshot
 from models.tenants import budgets
-from protocol.bulk.bulk_schemas import AskedBudget, BatchBudget, BatchMagnus
+from protocol.bulk.bulk_schemas import AskedBudget, BatchBudget, BatchExtras, BatchMagnus
 from protocol.client_errors import InvalidRequest
 from webapp.context.app_context import AppContext
 
@@ -44,16 +44,10 @@ def with_usage(
 
 
 def with_pauses(
-    context: AppContext,
-    magnus: BatchMagnus,
-    tenant: str,
-    lines: int,
-    gpu_s: float | None,
-    tier: str,
-    asked: AskedBudget | None,
+    context: AppContext, magnus: BatchMagnus, tenant: str, lines: int, gpu_s: float | None, extras: BatchExtras
 ) -> BatchMagnus:
     """Returns the fields of a dry run that should take `gpu_s`, with the line at which a budget would pause it."""
-    prices = context.quotes.tier_prices
+    prices, tier, asked = context.quotes.tier_prices, extras.service_tier, extras.budget
     left = in_session(context.sessions, budgets.left)(tenant, prices)
     limits = list[tuple[float, str]]()
     if asked is not None:

@@ -75,8 +75,9 @@ def create_batch(json_data: CreateBatch) -> Batch:
     if offer is not None:
         check_promise(context, offer, window, forecast_s, gpu_s, time.time())
     if json_data.magnus.dry_run:
-        magnus, budget = promise_of_sample(sampled, window, outlook, forecast_s), json_data.magnus.budget
-        return tried(json_data, file, sampled, with_pauses(context, magnus, tenant, file.lines, gpu_s, tier, budget))
+        magnus = promise_of_sample(sampled, window, outlook, forecast_s)
+        extras = json_data.magnus.model_copy(update={"service_tier": tier})
+        return tried(json_data, file, sampled, with_pauses(context, magnus, tenant, file.lines, gpu_s, extras))
     new = NewBulkJob(
         tenant=tenant,
         endpoint=json_data.endpoint,
