@@ -65,12 +65,14 @@ STATES = [
     (2, view(), None, "No planner has reported for 10 s"),
     (2, view(), decided(paused=True), "paused planning"),
     (2, view(), decided(broker_error="out of memory"), "broker takes no messages (out of memory)"),
-    (3, view(), state(unserved=3, unserved_s=12.0), "For 12 s no worker of the model small"),
-    (4, view(needs=["logprobs"]), state(lacking=("logprobs",)), "can do this: logprobs"),
-    (4, view(prompt_tokens=5000), SNAPSHOT, "more memory than the largest worker"),
-    (5, view(model="large"), SNAPSHOT, "No worker has the model large loaded"),
-    (6, view(held=True, job_id="batch_1"), SNAPSHOT, "Its job batch_1 is paused"),
-    (7, view(), SNAPSHOT, "its place is 2 of 3"),
+    (3, view(job_id="batch_1"), decided(spent_jobs=("batch_1",)), "The budget of its job batch_1 is spent"),
+    (3, view(tenant="acme"), decided(spent_tenants=("acme",)), "The budget of its tenant is spent"),
+    (4, view(), state(unserved=3, unserved_s=12.0), "For 12 s no worker of the model small"),
+    (5, view(needs=["logprobs"]), state(lacking=("logprobs",)), "can do this: logprobs"),
+    (5, view(prompt_tokens=5000), SNAPSHOT, "more memory than the largest worker"),
+    (6, view(model="large"), SNAPSHOT, "No worker has the model large loaded"),
+    (7, view(held=True, job_id="batch_1"), SNAPSHOT, "Its job batch_1 is paused"),
+    (8, view(), SNAPSHOT, "its place is 2 of 3"),
 ]
 
 
@@ -110,4 +112,4 @@ def test_a_request_that_runs_or_has_ended_waits_for_nothing() -> None:
     ],
 )
 def test_what_slows_a_request_without_blocking_it_is_said(row: dict[str, Any], sentence: str) -> None:
-    assert sentence in explained(view(**row), SNAPSHOT)[5].sentence
+    assert sentence in explained(view(**row), SNAPSHOT)[6].sentence
