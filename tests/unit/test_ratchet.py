@@ -50,7 +50,7 @@ LINES = {
     # turns of tenants; figures of ended loops; off-peak hours and charges of expected work; progress of every stream
     # quotes, their signature, refused deadlines, and the page of promises
     # quotes of batches; budgets of batches and where they pause
-    "webapp": 8406,  # the id that clients of /v1/messages read; times only where a policy has some
+    "webapp": 8414,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
     # progress of every stream, also in comments, and tokens left
     # quotes, promises and their book; those of batches, and budgets, which are asked again when a quote is accepted
@@ -86,7 +86,7 @@ LINES = {
     # tokens left
     # promises, their book, and the work of a request; bounds of an ETA; budgets, promises of batches; a spent budget
     # withdraws promises, ends forecasts, and leaves requests in the database alone
-    "models": 10_434,
+    "models": 10_436,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     # a chat shows how long its answer still takes; requests of a load may be sent with quotes; budgets that need prices

@@ -89,10 +89,16 @@ def _within_s(
     context: AppContext, new: NewRequest, snapshot: QueueSnapshot | None, now: float, levels: Sequence[float]
 ) -> Sequence[float | None]:
     """Returns the times that can be promised at these levels: none to background work, nor while a budget is spent."""
-    spent = snapshot is not None and new.tenant in snapshot.decisions.spent_tenants
-    if spent or TIER_LEVELS[new.tier] < 0:  # nobody knows when others leave capacity to background work
+    if (
+        waits_for_budget(new, snapshot) or TIER_LEVELS[new.tier] < 0
+    ):  # nobody knows when others leave capacity to background work
         return [None for _ in levels]
     return context.response_times.get().within_s(new, snapshot, now, levels)
+
+
+def waits_for_budget(new: NewRequest, snapshot: QueueSnapshot | None) -> bool:
+    """Returns whether a new request waits until its tenant's budget is raised or begins anew."""
+    return snapshot is not None and new.tenant in snapshot.decisions.spent_tenants
 
 
 def promises(
