@@ -100,7 +100,8 @@ class Settings(BaseSettings):
         60.0, gt=0, le=600, description="Longest that a call waits for its answer when it is not in the background"
     )
     prices: formats.PriceList | None = Field(
-        None, description="Price of a GPU-hour, and factors of tiers, for quotes: gpu_hour=2.50,priority=2,flex=0.4"
+        None,
+        description="GPU-hour's price and tiers' factors, for planner and web alike: gpu_hour=2.50,priority=2,flex=0.4",
     )
     quote_s: float = Field(30.0, ge=1, le=3600, description="Seconds within which a quote can be accepted")
     min_deadline_chance: float = Field(

@@ -168,11 +168,13 @@ def _sold(connection: Connection, view: RequestView, promise: Promise) -> Stored
     return sell(connection, promise, one.id, one.tenant, one.tier, one.arrived_at)
 
 
-def sell(connection: Connection, promise: Promise, id: str, tenant: str, tier: str, sold_at: datetime) -> StoredPromise:
+def sell(
+    connection: Connection, promise: Promise, request_id: str, tenant: str, tier: str, sold_at: datetime
+) -> StoredPromise:
     """Stores the promise of a request or bulk job that was just inserted; raises QuoteUsed."""
     due_at = None if promise.within_s is None else sold_at + timedelta(seconds=promise.within_s)
     values = {
-        "request_id": id,
+        "request_id": request_id,
         "quote": promise.quote,
         "tenant": tenant,
         "tier": tier,

@@ -50,8 +50,11 @@ class StoredPromise(Base):
     )
 
 
-# A bulk job that is paused or changed keeps its price, but no time is promised any more.
-WITHDRAW = "update promises set promised_by = null, look_at = null where request_id = :id"
+# A bulk job that is paused or changed keeps its price, but no time is promised any more. What is missed stays missed.
+WITHDRAW = """
+    update promises set promised_by = null, look_at = null
+    where request_id = :id and promised_by > statement_timestamp()
+"""
 
 
 class PromiseHour(Base):

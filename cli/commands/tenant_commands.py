@@ -12,7 +12,7 @@ from rich.table import Table
 from sqlalchemy.orm import Session
 
 from cli.commands.tenant_deletion import delete_tenant
-from cli.hosting.service_access import database, session, state_dir_option, with_session
+from cli.hosting.service_access import database, session, settings_with, state_dir_option, with_session
 from cli.option_types import Budget
 from cli.output import CommandFailed, printed, table
 from models.tenants import api_keys, tenant_limits
@@ -210,6 +210,9 @@ def set_(opened: Session, name: str, **given: Any) -> dict[str, Any]:
         raise click.UsageError("give at least one of the options")
     if not name or "\0" in name:
         raise click.UsageError("NAME must be a text")
+    if (changes.get("budget") or {}).get("unit") == "price" and settings_with().prices is None:
+        why = "MAGNUS_PRICES is not set here: without it at the planner, a budget in a price is never spent"
+        click.echo(f"magnus: {why}", err=True)
     return _tenant_facts(tenant_limits.change_tenant(opened, name, changes))
 
 

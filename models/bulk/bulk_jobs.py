@@ -176,12 +176,12 @@ def cancel_job(session: Session, tenant: str, job_id: str) -> bool:
 
 def pause_job(session: Session, tenant: str, job_id: str) -> bool:
     """Pauses a job: no waiting line is served and no further line is read; lines in progress are still answered."""
-    return _change(session, tenant, job_id, untold=True, paused_at=func.coalesce(BulkJob.paused_at, NOW))
+    return _change(session, tenant, job_id, paused_at=func.coalesce(BulkJob.paused_at, NOW))
 
 
 def resume_job(session: Session, tenant: str, job_id: str) -> bool:
     """Lets the lines of a paused job be served again."""
-    return _change(session, tenant, job_id, untold=True, paused_at=None)
+    return _change(session, tenant, job_id, paused_at=None)
 
 
 def change_job(
@@ -196,22 +196,25 @@ def change_job(
     """Gives a job another window, counted from its creation, tier or budget; False also if that window is over."""
     values: dict[str, Any] = {name: one for name, one in (("service_tier", tier), ("budget", budget)) if one}
     if window_s is None:
-        return _change(session, tenant, job_id, untold=True, **values)
+        return _change(session, tenant, job_id, **values)
     end = BulkJob.created_at + func.make_interval(0, 0, 0, 0, 0, 0, window_s)
     values |= {"completion_window": window, "expires_at": end}
-    return _change(session, tenant, job_id, end > NOW, untold=True, **values)
+    return _change(session, tenant, job_id, end > NOW, **values)
 
 
 def _change(session: Session, tenant: str, job_id: str, *also: ColumnElement[bool], **values: Any) -> bool:
     """Changes a job that has lines to serve, and makes its next check due now; returns False without such a job."""
+    lines_follow = bool(values.keys() & {"paused_at", "service_tier", "expires_at"})
+    if lines_follow:
+        values["untold"] = True
     changed = session.scalar(
         update(BulkJob)
         .where(BulkJob.id == job_id, BulkJob.tenant == tenant, BulkJob.status.in_(CHANGEABLE), *also)
         .values(look_at=NOW, **values)
-        .returning(BulkJob.id)
+        .returning(BulkJob)
         .execution_options(synchronize_session=False)
     )
-    if changed is not None and values.keys() & {"paused_at", "service_tier", "expires_at"}:
+    if changed is not None and (lines_follow or changed.budget_spent):
         session.execute(text(WITHDRAW), {"id": job_id})
     session.commit()
     return changed is not None

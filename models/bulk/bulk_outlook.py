@@ -6,7 +6,7 @@ These errors correct the expectation and give its interval. Once a job has serve
 far is used instead. A window is feasible from the interval's upper end on, or earlier if ended jobs kept such windows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from models.bulk.bulk_tables import POOLING_ENDPOINTS, UNENDED, WITHIN_BUDGET, BulkJob, BulkStatus
 from models.connections.sql import text
 from models.planning.live_fleet import costed_workers, live_workers
+from models.planning.queue_snapshot import read_queue_snapshot
 from scheduling.forecast.bulk_forecast import work_before_end
 from scheduling.forecast.expectations import OTHER_SPREAD, Expectation, IntervalCalibration
 from scheduling.forecast.kept_windows import KeptWindows
@@ -89,6 +90,7 @@ class BulkOutlook:
     windows: KeptWindows
     now: datetime
     costs: IntervalCalibration = field(default_factory=IntervalCalibration)  # of jobs' GPU-seconds
+    spent_tenants: Collection[str] = ()  # whose budgets are spent, so that their jobs pause
 
     def forecast_s(self, tenant: str, job_id: str, work: Work) -> float | None:
         """Returns the seconds until this work of a job is served, or None without a worker whose costs are known."""
@@ -121,10 +123,10 @@ class BulkOutlook:
         return JobOutlook(expected, min(expected.high_s, self.windows.shortest_s(forecast_s)))
 
     def of_job(self, job: BulkJob) -> JobOutlook | None:
-        """Returns the outlook for a stored job; None if the job has ended or is paused, or its work is unknown."""
+        """Returns the outlook for a stored job; None if it has ended or pauses, or its work is unknown."""
         if job.status not in (BulkStatus.validating, BulkStatus.in_progress) or not job.left_work:
             return None
-        if job.paused_at or job.budget_spent:
+        if job.paused_at or job.budget_spent or job.tenant in self.spent_tenants:
             return None
         work = Work(**job.left_work)
         forecast_s = None if job.endpoint in POOLING_ENDPOINTS else self.forecast_s(job.tenant, job.id, work)
@@ -150,7 +152,11 @@ def read_bulk_outlook(session: Session, model: str, alive_s: float) -> BulkOutlo
             windows.learn(row.forecast_s, row.window_s, row.kept)
     workers = costed_workers(live_workers(connection, alive_s)).get(model, ())
     # a job whose lines are still being read may be of any model
-    left = {one.job: one.work for one in unended_work(connection) if one.model in (None, model)}
+    unended = [one for one in unended_work(connection) if one.model in (None, model)]
+    snapshot = read_queue_snapshot(session)
+    spent = () if snapshot is None else snapshot.decisions.spent_tenants
+    left = {one.job: one.work for one in unended if one.job.tenant not in spent}
     weights = connection.execute(text("select name, weight from tenants where weight <> 1"))
     now = connection.execute(text("select clock_timestamp()")).scalar_one()
-    return BulkOutlook(workers, left, {row.name: row.weight for row in weights}, calibration, windows, now, costs)
+    shares = {row.name: row.weight for row in weights}
+    return BulkOutlook(workers, left, shares, calibration, windows, now, costs, spent)

@@ -21,6 +21,7 @@ from scheduling.request import BACKGROUND_TIERS
 
 DAY_HOURS, WEEK_HOURS = 24, 168
 WITHHELD_HOURS = 2  # a level that was short in this hour or the one before is not promised. Not tuned
+BATCHES_WITHHELD_HOURS = WEEK_HOURS  # likewise for bulk jobs, of which two hours rarely have FEWEST
 AT_RISK = "response.promise_at_risk"
 MOST_WATCHED = 1000  # open promises that are compared with the forecast at once, those that are due first. Not tuned
 # With fewer promises a share says nothing: one of 20 that is missed is 5 points.
@@ -206,7 +207,8 @@ def withheld_levels(session: Session, *, background: bool = False) -> frozenset[
 
     Times are promised to bulk jobs in the background tiers, and to calls in the others.
     """
-    of_kind = [one for one in _sums(session, WITHHELD_HOURS) if (one.service_tier in BACKGROUND_TIERS) is background]
+    hours = BATCHES_WITHHELD_HOURS if background else WITHHELD_HOURS
+    of_kind = [one for one in _sums(session, hours) if (one.service_tier in BACKGROUND_TIERS) is background]
     return frozenset(one.probability for one in added(of_kind, _level) if one.short)
 
 

@@ -1,6 +1,6 @@
 """Reads requests for the planner: newly queued ones, and those of batches that an earlier planner assigned."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from sys import intern
 from typing import Any
@@ -96,10 +96,25 @@ def fetch_new_requests(connection: Connection, epoch: int, most: int) -> list[Qu
     return sorted(fetched, key=lambda queued: (queued.request.arrived_at, queued.request.id))
 
 
-def fetch_again(connection: Connection, ids: Sequence[str]) -> None:
-    """Lets `fetch_new_requests` return these requests again, as far as they still wait."""
+def fetched_of(connection: Connection, tenants: Collection[str], jobs: Collection[str]) -> set[str]:
+    """Returns the ids of the queued requests of these tenants and of these bulk jobs that were fetched."""
+    if not (tenants or jobs):
+        return set()
+    fetched = """
+        select id from requests where status = 'queued' and planner_epoch > 0
+            and (tenant = any(cast(:tenants as text[])) or job_id = any(cast(:jobs as text[])))
+    """
+    return {row.id for row in run(connection, fetched, {"tenants": list(tenants), "jobs": list(jobs)})}
+
+
+def fetch_again(connection: Connection, ids: Collection[str]) -> None:
+    """Lets `fetch_new_requests` return these requests again, as far as they still wait; locks them in one order."""
+    again = """
+        update requests set planner_epoch = 0 where id = any(array(
+            select id from requests where id = any(cast(:ids as text[])) and status = 'queued' order by id for update
+        ))
+    """
     if ids:
-        again = "update requests set planner_epoch = 0 where id = any(cast(:ids as text[])) and status = 'queued'"
         run(connection, again, {"ids": list(ids)})
 
 

@@ -43,7 +43,8 @@ def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePl
     serving time, and a queued request's ETA is the end of its waiting batch. A queued request that is in no such batch
     gets the ETA given at submission, else the end of the backlog plus one typical batch. The interval is the
     forecast's, else the one given at submission. A final request has no position, ETA or interval.
-    Off-peak work outside its hours has an ETA behind their next beginning, and no interval.
+    Off-peak work outside its hours has an ETA behind their next beginning, and no interval. Nobody knows when a spent
+    budget is raised, so that a request that waits for one has no ETA.
     """
     request = view.request
     if request.status is RequestStatus.in_progress:
@@ -51,6 +52,10 @@ def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePl
         running = forecast is not None and forecast.position is None
         place = forecast if forecast is not None and running else _in_batch(view)
         return _with_interval(place, told_at_submission(request)).not_before(view.now)
+    if request.status is RequestStatus.queued and snapshot is not None:
+        decisions = snapshot.decisions
+        if request.tenant in decisions.spent_tenants or request.job_id in decisions.spent_jobs:
+            return QueuePlace()
     if request.status is RequestStatus.queued and request.tier == "off_peak" and snapshot is not None:
         opens_at = snapshot.decisions.off_peak_at
         if opens_at is not None:

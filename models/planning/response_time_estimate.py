@@ -154,7 +154,7 @@ class ResponseTimeEstimate:
             forecast = _Forecast(forecast_s, None, math.inf, self._third(tokens))
         told = self._calibration(forecast.third).around("waiting", forecast.seconds, SPREAD)
         if forecast.soonest_s is not None:
-            told = told.near(SOONEST * forecast.soonest_s, forecast.most_middle_s)
+            told = told.between(SOONEST * forecast.soonest_s, forecast.most_middle_s)
         told = told.at_most(max(forecast.latest_s, LATEST * told.seconds))
         low_s, high_s = told.told_s
         return SubmissionEta(forecast.seconds, told.seconds, low_s, high_s, forecast.third)

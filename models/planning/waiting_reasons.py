@@ -57,7 +57,7 @@ def _answers(view: RequestView, snapshot: QueueSnapshot | None, place: QueuePlac
         yield WaitingReason("Does a planner assign work?", *_is_planned(snapshot))
         if request.tier == "off_peak":
             yield WaitingReason("Are these its hours?", *_are_these_its_hours(snapshot))
-        yield WaitingReason("Has its budget something left?", *_is_within_budget(request, snapshot))
+        yield WaitingReason("Is its budget spent?", *_is_within_budget(request, snapshot))
         if snapshot is not None:
             yield WaitingReason("May a worker of its model get work?", *_may_a_worker_serve(request, snapshot))
             yield WaitingReason("Can a worker do what it needs?", *_can_a_worker_serve(request, snapshot))

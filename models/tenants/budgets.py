@@ -4,7 +4,7 @@ A tenant's budget begins anew each day or month (UTC), as the usage counts them.
 on: its seconds are counted when it ends.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,13 +65,11 @@ USED = """
     )
 """
 SPENT = f"""
-    with {USED}
+    with {USED}, of_jobs as materialized (select job_id as id, sum(gpu_s) as recent_s from recent group by job_id)
     select array(select name from used where amount >= (budget->>'amount')::float8) as tenants, array(
-        select id from bulk_jobs j
-        where status in ('validating', 'in_progress', 'finalizing', 'cancelling') and budget is not null
-            and (budget->>'gpu_s')::float8 <= j.gpu_s + (
-                select coalesce(sum(recent.gpu_s), 0) from recent where job_id = j.id
-            )
+        select id from bulk_jobs left join of_jobs using (id)
+        where status in ('validating', 'in_progress', 'finalizing', 'cancelling')
+            and (budget->>'gpu_s')::float8 <= gpu_s + coalesce(recent_s, 0)
     ) as jobs
 """  # noqa: S608  # a constant
 LEFT = text(f"""
@@ -97,6 +95,24 @@ def spent(connection: Connection, prices: Mapping[str, float]) -> SpentBudgets:
     """Returns whose budgets are spent, by the usage that is stored now and these `tier_prices`."""
     (row,) = run(connection, SPENT, {"prices": to_json(prices).decode(), "tenant": None})
     return SpentBudgets(frozenset(row.tenants), frozenset(row.jobs))
+
+
+def withdraw_promises(connection: Connection, tenants: Collection[str]) -> None:
+    """Withdraws the times promised to waiting requests and bulk jobs of tenants whose budgets are spent now.
+
+    Skips promises that another transaction has locked: they are being settled, or their clients warned.
+    """
+    withdraw = """
+        update promises set promised_by = null, look_at = null where request_id = any(array(
+            select request_id from promises p where look_at is not null and promised_by > statement_timestamp()
+                and tenant = any(cast(:tenants as text[])) and not exists (
+                    select from requests where id = request_id and status <> 'queued'
+                )
+            for update skip locked
+        ))
+    """
+    if tenants:
+        run(connection, withdraw, {"tenants": list(tenants)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ FOLD = text("""
         where id = any(array(select id from jobs)) returning j.*
     ), withdrawn as ( -- a job that pauses at its budget has no time by which it is promised any more
         update promises p set promised_by = null, look_at = null from of_jobs j
-        where p.request_id = j.id and j.status in ('validating', 'in_progress')
-            and j.gpu_s >= (j.budget->>'gpu_s')::float8
+        where p.request_id = j.id and p.promised_by > statement_timestamp()
+            and j.status in ('validating', 'in_progress') and j.gpu_s >= (j.budget->>'gpu_s')::float8
     )
     select count(*) from taken
 """)

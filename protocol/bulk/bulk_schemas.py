@@ -53,7 +53,7 @@ class QuoteBatch(Body):
 class AskedBudget(Body):
     """What the lines of a batch may use, after which those that wait pause until it is raised."""
 
-    amount: float = Field(gt=0, allow_inf_nan=False)
+    amount: float = Field(ge=1e-6, le=1e12)  # so that its GPU-seconds are neither 0 nor infinite at any price
     unit: Literal["gpu_s", "price"] = Field(
         default="gpu_s", description="GPU-seconds, as usage counts them, or the operator's currency (MAGNUS_PRICES)"
     )

@@ -76,10 +76,10 @@ class Expectation:
         """The ends of the interval as clients are told of them: None each while they are assumed."""
         return (self.low_s, self.high_s) if self.known else (None, None)
 
-    def near(self, soonest_s: float, doubled_s: float) -> "Expectation":
-        """Return this expectation at most at `doubled_s`, with an interval from at most `soonest_s` to at least it."""
-        low_s, high_s = min(self.low_s, soonest_s), max(self.high_s, doubled_s)
-        return Expectation(min(self.seconds, doubled_s), low_s, high_s, self.known)
+    def between(self, low_at_most_s: float, middle_at_most_s: float) -> "Expectation":
+        """Return this expectation with these bounds of its lower end and its middle; its upper end is above both."""
+        low_s, high_s = min(self.low_s, low_at_most_s), max(self.high_s, middle_at_most_s)
+        return Expectation(min(self.seconds, middle_at_most_s), low_s, high_s, self.known)
 
     def at_most(self, seconds: float) -> "Expectation":
         """Return this expectation with an interval that ends at most `seconds` from now, but not before the middle."""

@@ -262,7 +262,7 @@ class Planner:
         if self._rules.shares_twins:
             follow = twins.follow(self._connection, [one.request.id for one in fetched if one.shares])
         early = {one.request.id for one in fetched if one.held or self._too_early(one.request)}
-        kept = early | follow | {one.request.id for one in fetched if self._budgets.keeps(one)}
+        kept = early | follow | {one.request.id for one in fetched if self._budgets.spent.covers(one.request)}
         self._policies.discard_all(kept)
         queued = [one for one in fetched if one.request.id not in kept]
         for model, tokens in live_fleet.largest_workers(live).items():

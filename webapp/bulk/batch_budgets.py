@@ -38,7 +38,7 @@ def with_usage(
     told = None
     if job.budget is not None:
         amount, unit = job.budget["amount"], job.budget["unit"]
-        told = BatchBudget(amount=amount, unit=unit, used=_rounded(job.gpu_s * amount / job.budget["gpu_s"]))
+        told = BatchBudget(amount=amount, unit=unit, used=_rounded(amount * (job.gpu_s / job.budget["gpu_s"])))
     used = {"gpu_s": _rounded(job.gpu_s), "price": None if price is None else _rounded(price * job.gpu_s)}
     return magnus.model_copy(update={"paused_for": reason, "budget": told, **used})
 

@@ -4,16 +4,14 @@ The times follow from the forecast of a batch that is made now and the errors of
 alone for the tier `off_peak`. As for calls, an offer is accepted only while its promise still holds.
 """
 
-import math
-import secrets
-from collections.abc import Iterator
 from typing import Literal
 
 from models.bulk.bulk_outlook import BulkOutlook
 from models.bulk.bulk_tables import POOLING_ENDPOINTS, FilePurpose, StoredFile
+from models.connections.session import in_session
 from models.operations.promise_book import withheld_levels
-from models.promise_tables import Promise
 from models.tenants import budgets
+from models.tenants.budgets import BudgetLeft
 from off_peak_hours import OffPeakHours
 from protocol.bulk.bulk_schemas import LONGEST_WINDOW_S, CreateBatch, QuoteBatch
 from protocol.bulk.request_lines import LineReader
@@ -24,7 +22,7 @@ from scheduling.sharing.background.deadlines import Work
 from webapp.bulk.batch_promises import CheckedLines, check_some_lines, refuse_another_endpoint, spread_lines
 from webapp.context.app_context import AppContext
 from webapp.limits.quote_terms import SignedOffer
-from webapp.requests.quotes import FALLEN, PROBABILITIES, offers_of, read_offer, unusable
+from webapp.requests.quotes import FALLEN, PROBABILITIES, offers_of, promises, read_offer, refuse_outdated, rounded
 
 BatchTier = Literal["flex", "off_peak"]
 
@@ -57,48 +55,30 @@ def quote_for_batch(context: AppContext, asked: QuoteBatch, tenant: str, file: S
     tiers: tuple[BatchTier, ...] = ("off_peak", "flex") if context.off_peak else ("flex",)
     expires_at = round(now + context.quotes.valid_s, 3)
     gpu_s = None if cost is None else cost.seconds
+    with context.sessions() as session:
+        withheld = withheld_levels(session, background=True)
+        left = budgets.left(session, tenant, context.quotes.tier_prices)
     offers = [
         SignedOffer(tenant=tenant, body=_digest(asked), tier=tier, promise=promise, expires_at=expires_at)
         for tier in tiers
-        for promise in _promises(context, tenant, tier, sample.work, forecast_s, gpu_s, now)
+        for promise in promises(
+            _within_s(context, tier, forecast_s, PROBABILITIES, now),
+            withheld if _lasts(context, left, tenant, tier, gpu_s) else PROBABILITIES,
+            context.quotes.price(tier, gpu_s),
+            float(sample.work.tokens),
+            digits=1,
+        )
     ]
     return Quote(
         model=requests[0].model,
         expires_at=expires_at,
         prompt_tokens=sample.work.prefill,
         expected_tokens=sample.work.remaining,
-        gpu_seconds=None if gpu_s is None else float(f"{gpu_s:.4g}"),
-        gpu_seconds_low=None if low_s is None else float(f"{low_s:.4g}"),
-        gpu_seconds_high=None if high_s is None else float(f"{high_s:.4g}"),
+        gpu_seconds=rounded(gpu_s),
+        gpu_seconds_low=rounded(low_s),
+        gpu_seconds_high=rounded(high_s),
         data=offers_of(context, offers),
     )
-
-
-def _promises(
-    context: AppContext,
-    tenant: str,
-    tier: BatchTier,
-    work: Work,
-    forecast_s: float | None,
-    gpu_s: float | None,
-    now: float,
-) -> Iterator[Promise]:
-    """Yields the time for each of PROBABILITIES by which the batch has ended, or else a price alone."""
-    price, prices = context.quotes.price(tier, gpu_s), context.quotes.tier_prices
-    with context.sessions() as session:
-        withheld, left = withheld_levels(session, background=True), budgets.left(session, tenant, prices)
-    times = _within_s(context, tier, forecast_s, PROBABILITIES, now)
-    used = (gpu_s or 0.0) * (1.0 if left is None or left.unit == "gpu_s" else prices.get(tier, 0.0))
-    pauses = left is not None and used > left.amount  # its tenant's budget would not last
-    offered = [
-        (level, seconds)
-        for level, seconds in zip(PROBABILITIES, times, strict=True)
-        if seconds is not None and seconds <= LONGEST_WINDOW_S and level not in withheld and not pauses
-    ]
-    for level, seconds in offered:
-        yield Promise(secrets.token_urlsafe(12), level, math.ceil(10 * seconds) / 10, price, float(work.tokens))
-    if price is not None and not offered:
-        yield Promise(secrets.token_urlsafe(12), None, None, price, float(work.tokens))
 
 
 def _within_s(
@@ -107,7 +87,18 @@ def _within_s(
     """Returns the seconds within which these shares of batches with this forecast end; None without evidence."""
     found = context.bulk_outlook.get().within_s(forecast_s, shares)
     hours: OffPeakHours | None = context.off_peak if tier == "off_peak" else None
-    return [one if one is None or hours is None else hours.after(now, one) - now for one in found]
+    times = [one if one is None or hours is None else hours.after(now, one) - now for one in found]
+    return [None if one is None or one > LONGEST_WINDOW_S else one for one in times]
+
+
+def _lasts(context: AppContext, left: BudgetLeft | None, tenant: str, tier: str, gpu_s: float | None) -> bool:
+    """Returns whether the tenant's budget lasts for its batches that have not ended and for one more of `gpu_s`."""
+    if left is None:
+        return True
+    outlook = context.bulk_outlook.get()
+    others_s = sum(outlook.used_s(work) or 0.0 for job, work in outlook.left.items() if job.tenant == tenant)
+    price = 1.0 if left.unit == "gpu_s" else context.quotes.tier_prices.get(tier, 0.0)
+    return (others_s + (gpu_s or 0.0)) * price < left.amount
 
 
 def accepted_offer(context: AppContext, asked: CreateBatch, tenant: str, now: float) -> SignedOffer | None:
@@ -119,7 +110,12 @@ def accepted_offer(context: AppContext, asked: CreateBatch, tenant: str, now: fl
 
 
 def check_promise(
-    context: AppContext, offer: SignedOffer, window_s: float, forecast_s: float | None, now: float
+    context: AppContext,
+    offer: SignedOffer,
+    window_s: float,
+    forecast_s: float | None,
+    gpu_s: float | None,
+    now: float,
 ) -> None:
     """Raises QuoteUnusable if a batch that is made now is no longer as likely to end in time as promised."""
     promise = offer.promise
@@ -129,9 +125,8 @@ def check_promise(
         why = f"The batch would expire before its answers are promised, in {promise.within_s:g} s."
         raise InvalidRequest(why, param="completion_window")
     (least_s,) = _within_s(context, offer.tier, forecast_s, (promise.probability - FALLEN,), now)
-    if least_s is None or least_s > promise.within_s:
-        why = f"Work has come: an end within {promise.within_s:g} s is no longer as likely as it was quoted."
-        raise unusable(f"{why} Ask for another quote.", "quote_outdated")
+    left = in_session(context.sessions, budgets.left)(offer.tenant, context.quotes.tier_prices)
+    refuse_outdated(promise, least_s if _lasts(context, left, offer.tenant, offer.tier, gpu_s) else None)
 
 
 def _digest(asked: QuoteBatch) -> str:

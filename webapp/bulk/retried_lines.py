@@ -37,6 +37,7 @@ def retry_of(
         output_expires_s=parent.output_expires_s,
         parent_id=parent.id,
         service_tier=parent.service_tier,
+        budget=parent.budget,
     )
 
 

@@ -7,14 +7,13 @@ by the queue of that moment, in which earlier promises wait.
 
 import math
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
 from models.new_requests import NewRequest
 from models.planning.queue_snapshot import QueueSnapshot
-from models.planning.response_time_estimate import ExpectedWork
 from models.promise_tables import Promise
 from models.tenants import tenant_limits
 from protocol.client_errors import DeadlineInfeasible, QuoteUnusable
@@ -47,11 +46,18 @@ def quote_for(context: AppContext, submission: Submission, new: NewRequest, now:
         tiers = _tiers(context, session, new.tenant)
     work = context.response_times.get().work(new, token_gpu_s)
     told = (None,) * 4 if work is None else (work.tokens, work.gpu_s, work.low_s, work.high_s)
-    tokens, gpu_s, low_s, high_s = (None if one is None else float(f"{one:.4g}") for one in told)
+    tokens, gpu_s, low_s, high_s = map(rounded, told)
+    length, withheld = None if work is None else round(work.tokens, 1), context.withheld_levels.get()
     offers = [
         SignedOffer(tenant=new.tenant, body=_digest(submission), tier=tier, promise=promise, expires_at=expires_at)
         for tier in tiers
-        for promise in _promises(context, replace(new, tier=tier), snapshot, work, now)
+        for promise in promises(
+            _within_s(context, replace(new, tier=tier), snapshot, now, PROBABILITIES),
+            withheld,
+            context.quotes.price(tier, None if work is None else work.gpu_s),
+            length,
+            digits=3,
+        )
     ]
     return Quote(
         model=submission.model,
@@ -79,25 +85,42 @@ def offers_of(context: AppContext, offers: Sequence[SignedOffer]) -> list[Offer]
     ]
 
 
-def _promises(
-    context: AppContext, new: NewRequest, snapshot: QueueSnapshot | None, work: ExpectedWork | None, now: float
-) -> Iterator[Promise]:
-    """Yields what can be promised in the request's tier: a time for each of PROBABILITIES, or else a price alone."""
-    price = context.quotes.price(new.tier, None if work is None else work.gpu_s)
-    tokens, within = None if work is None else round(work.tokens, 1), list[float | None]()
-    if TIER_LEVELS[new.tier] >= 0:  # nobody knows when others leave capacity to background work
-        within = context.response_times.get().within_s(new, snapshot, now, PROBABILITIES)
-    if snapshot is not None and new.tenant in snapshot.decisions.spent_tenants:
-        within = []
-    withheld = context.withheld_levels.get()
-    times = [
-        (level, s) for level, s in zip(PROBABILITIES, within, strict=False) if s is not None and level not in withheld
+def _within_s(
+    context: AppContext, new: NewRequest, snapshot: QueueSnapshot | None, now: float, levels: Sequence[float]
+) -> Sequence[float | None]:
+    """Returns the times that can be promised at these levels: none to background work, nor while a budget is spent."""
+    if (
+        waits_for_budget(new, snapshot) or TIER_LEVELS[new.tier] < 0
+    ):  # nobody knows when others leave capacity to background work
+        return [None for _ in levels]
+    return context.response_times.get().within_s(new, snapshot, now, levels)
+
+
+def waits_for_budget(new: NewRequest, snapshot: QueueSnapshot | None) -> bool:
+    """Returns whether a new request waits until its tenant's budget is raised or begins anew."""
+    return snapshot is not None and new.tenant in snapshot.decisions.spent_tenants
+
+
+def promises(
+    times: Sequence[float | None], withheld: Collection[float], price: float | None, tokens: float | None, digits: int
+) -> list[Promise]:
+    """Returns promises of these times in seconds, one for each of PROBABILITIES, or else of the price alone.
+
+    Leaves out withheld levels, and rounds times up to `digits` decimals.
+    """
+    offered = [
+        (level, math.ceil(seconds * 10**digits) / 10**digits)
+        for level, seconds in zip(PROBABILITIES, times, strict=True)
+        if seconds is not None and level not in withheld
     ]
-    for probability, within_s in times:
-        rounded_s = math.ceil(within_s * 1000) / 1000
-        yield Promise(secrets.token_urlsafe(12), probability, rounded_s, price, tokens)
-    if price is not None and not times:
-        yield Promise(secrets.token_urlsafe(12), None, None, price, tokens)
+    if price is not None and not offered:
+        return [Promise(secrets.token_urlsafe(12), None, None, price, tokens)]
+    return [Promise(secrets.token_urlsafe(12), level, seconds, price, tokens) for level, seconds in offered]
+
+
+def rounded(amount: float | None) -> float | None:
+    """Returns an amount with four digits."""
+    return None if amount is None else float(f"{amount:.4g}")
 
 
 def accepted_offer(context: AppContext, submission: Submission, now: float) -> SignedOffer | None:
@@ -124,12 +147,15 @@ def check_promise(
     context: AppContext, promise: Promise, new: NewRequest, snapshot: QueueSnapshot | None, now: float
 ) -> None:
     """Raises QuoteUnusable if a request that comes now is no longer as likely answered in time as promised."""
-    if promise.probability is None or promise.within_s is None:
-        return
-    (least_s,) = context.response_times.get().within_s(new, snapshot, now, [promise.probability - FALLEN])
-    if least_s is None or least_s > promise.within_s:
-        why = f"The queue has changed: an answer within {promise.within_s:g} s is no longer as likely as it was quoted."
-        raise unusable(f"{why} Ask for another quote.", "quote_outdated")
+    if promise.probability is not None:
+        refuse_outdated(promise, *_within_s(context, new, snapshot, now, [promise.probability - FALLEN]))
+
+
+def refuse_outdated(promise: Promise, least_s: float | None) -> None:
+    """Raises QuoteUnusable if the answers are not likely there within the promised time; None: nobody knows when."""
+    if promise.within_s is not None and (least_s is None or least_s > promise.within_s):
+        why = f"an end within {promise.within_s:g} s is no longer as likely as it was quoted"
+        raise unusable(f"The queue or your budget has changed: {why}. Ask for another quote.", "quote_outdated")
 
 
 def refuse_infeasible(

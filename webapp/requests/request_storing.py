@@ -18,7 +18,7 @@ from protocol.requests.submission import Submission, accepted_request, canonical
 from request_body import readable_body
 from scheduling.request import BACKGROUND_TIERS
 from webapp.context.app_context import AppContext
-from webapp.requests.quotes import accepted_offer, check_promise, refuse_infeasible
+from webapp.requests.quotes import accepted_offer, check_promise, refuse_infeasible, waits_for_budget
 
 
 def submit(context: AppContext, submission: Submission) -> RequestView:
@@ -121,6 +121,8 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
         return new
     if submission.deadline_s is not None and not submission.best_effort:
         refuse_infeasible(context, submission.deadline_s, new, snapshot, now)
+    if waits_for_budget(new, snapshot):
+        return new
     return replace(new, eta=context.response_times.get().eta(new, snapshot, now))
 
 

@@ -70,14 +70,14 @@ def create_batch(json_data: CreateBatch) -> Batch:
     tier = json_data.magnus.service_tier if offer is None else offer.tier
     sampled = checked_lines(context, json_data, tenant, file)
     forecast_s = batch_forecast_s(outlook, json_data.endpoint, tenant, sampled.work)
+    cost = outlook.cost_of(sampled.work)
+    gpu_s = None if cost is None else cost.seconds
     if offer is not None:
-        check_promise(context, offer, window, forecast_s, time.time())
+        check_promise(context, offer, window, forecast_s, gpu_s, time.time())
     if json_data.magnus.dry_run:
-        magnus, cost = promise_of_sample(sampled, window, outlook, forecast_s), outlook.cost_of(sampled.work)
-        gpu_s = None if cost is None else cost.seconds
-        return tried(
-            json_data, file, sampled, with_pauses(context, magnus, tenant, file.lines, gpu_s, json_data.magnus)
-        )
+        magnus = promise_of_sample(sampled, window, outlook, forecast_s)
+        extras = json_data.magnus.model_copy(update={"service_tier": tier})
+        return tried(json_data, file, sampled, with_pauses(context, magnus, tenant, file.lines, gpu_s, extras))
     new = NewBulkJob(
         tenant=tenant,
         endpoint=json_data.endpoint,
@@ -156,8 +156,8 @@ def change_batch(id: str, json_data: ChangeBatch) -> Batch:
     if not (window or tier or asked):
         raise InvalidRequest("Give 'completion_window', 'service_tier' or 'budget'.", param="completion_window")
     job = find_batch(id)
-    if asked is None and job.budget is not None:
-        asked = AskedBudget(amount=job.budget["amount"], unit=job.budget["unit"])
+    if asked is None and tier and job.budget is not None and job.budget["unit"] == "price":
+        asked = AskedBudget(amount=job.budget["amount"], unit="price")  # it buys other GPU-seconds in another tier
     budget = _budget(asked, tier or job.service_tier)
     seconds = None if window is None else window_s(window)
     return _changed(id, partial(bulk_jobs.change_job, window=window, window_s=seconds, tier=tier, budget=budget))

@@ -8,6 +8,7 @@ import pytest
 from openai import OpenAI
 
 from models.planning.queue_snapshot import (
+    Decisions,
     ModelForecast,
     ModelForecasts,
     ModelState,
@@ -189,6 +190,20 @@ def test_a_level_whose_promises_were_not_kept_is_not_offered(busy: Api) -> None:
     context_of(busy).withheld_levels.forget()
     offers = [one for one in quoted(busy)["data"] if one["service_tier"] == "default"]
     assert [one["probability"] for one in offers] == [0.5, 0.95]
+
+
+def test_once_the_tenants_budget_is_spent_no_time_is_promised_and_none_is_forecast(busy: Api) -> None:
+    sold = offer(busy)
+    snapshot = context_of(busy).queue_snapshot.get()
+    assert snapshot is not None
+    spent = snapshot.model_copy(update={"decisions": Decisions(spent_tenants=("acme",))})
+    with busy.engine.begin() as connection:
+        write_queue_snapshot(connection, spent)
+    context_of(busy).queue_snapshot.forget()
+    assert refusal(accepted(busy, sold["id"])) == (422, "quote_outdated", "magnus.quote")
+    assert {one["within_s"] for one in quoted(busy)["data"]} == {None}
+    waiting = busy.submit()["id"]  # it is no error of the forecasts that its answer comes next month
+    assert busy.sql("select eta from requests where id = :id", id=waiting) == [(None,)]
 
 
 def test_a_service_that_knows_nothing_offers_nothing(api: Api) -> None:

@@ -121,27 +121,54 @@ def test_a_batch_that_ends_late_has_missed_its_promise_and_the_book_says_why(sel
     assert settled(seller) == [("flex", 0.9, 1, 0, 0, 0, 1)]
 
 
+def stop(api: Api, id: str, action: str) -> None:
+    """Uses up a batch's budget, gives it another window, or makes the call of this name."""
+    if action == "budget":
+        api.sql(
+            "insert into usage_entries (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s, "
+            "job_id) select current_date, 'acme', 'm', 1, 1, 1, 5, :id",
+            id=id,
+        )
+        with make_sessions(api.engine)() as session:
+            usage.fold(session, 10)
+    elif action == "window":
+        assert api.call("POST", f"/v1/batches/{id}", json={"completion_window": "2h"}).status_code == 200
+    else:
+        assert api.call("POST", f"/v1/batches/{id}/{action}").status_code == 200
+
+
 @pytest.mark.parametrize("action", ["pause", "budget", "cancel", "window"])
 def test_a_promise_of_a_batch_whose_client_stops_it_is_not_counted(seller: Api, action: str) -> None:
     bulk, file = BulkStage(seller), uploaded(seller)
     batch = created(seller, file, offer(seller, file)["id"], budget={"amount": 5}).json
-    path = f"/v1/batches/{batch['id']}"
     bulk.feed()
-    if action == "budget":
-        seller.sql(
-            "insert into usage_entries (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s, "
-            "job_id) select current_date, 'acme', 'm', 1, 1, 1, 5, :id",
-            id=batch["id"],
-        )
-        with make_sessions(seller.engine)() as session:
-            usage.fold(session, 10)
-    elif action == "window":
-        assert seller.call("POST", path, json={"completion_window": "2h"}).status_code == 200
-    else:
-        assert seller.call("POST", f"{path}/{action}").status_code == 200
+    stop(seller, batch["id"], action)
     told = promise(seller, batch["id"])
     assert (told["price"], told["kept"]) == (batch["magnus"]["promise"]["price"], None)
     assert settled(seller) == []
+
+
+@pytest.mark.parametrize("action", ["pause", "budget"])
+def test_a_missed_promise_stays_missed_whatever_stops_its_batch_afterwards(seller: Api, action: str) -> None:
+    bulk, file = BulkStage(seller), uploaded(seller)
+    batch = created(seller, file, offer(seller, file)["id"], budget={"amount": 5}).json
+    bulk.feed()
+    seller.sql("update promises set promised_by = statement_timestamp() - interval '1 s'")
+    stop(seller, batch["id"], action)
+    assert promise(seller, batch["id"])["kept"] is False
+    assert settled(seller) == [("flex", 0.9, 1, 0, 0, 0, 0)]
+
+
+def test_a_promise_is_withdrawn_when_its_batchs_budget_is_lowered_below_what_is_used(seller: Api) -> None:
+    file = uploaded(seller)
+    batch = created(seller, file, offer(seller, file)["id"], budget={"amount": 900}).json
+    seller.sql("update bulk_jobs set gpu_s = 10 where id = :id", id=batch["id"])
+    path = f"/v1/batches/{batch['id']}"
+    kept = seller.call("POST", path, json={"budget": {"amount": 800}}).json["magnus"]["promise"]
+    assert kept["promised_by"] is not None
+    assert seller.sql("select untold from bulk_jobs where id = :id", id=batch["id"]) == [(False,)]
+    lowered = seller.call("POST", path, json={"budget": {"amount": 5}}).json["magnus"]
+    assert (lowered["paused_for"], lowered["promise"]["promised_by"]) == ("budget", None)
 
 
 def refusal(answer: Any) -> tuple[int, str | None]:
@@ -169,6 +196,39 @@ def test_no_time_is_promised_that_a_tenants_budget_would_not_last_for(seller: Ap
         """insert into tenants (name, budget) values ('acme', '{"amount": 100, "unit": "gpu_s", "period": "day"}')"""
     )
     assert {one["within_s"] for one in quoted(seller, uploaded(seller))["data"]} == {None}
+
+
+def test_no_offer_is_accepted_that_the_budget_would_not_last_for_beside_the_tenants_other_batches(seller: Api) -> None:
+    seller.sql(
+        """insert into tenants (name, budget) values ('acme', '{"amount": 300, "unit": "gpu_s", "period": "day"}')"""
+    )
+    file = uploaded(seller)
+    first, second = offer(seller, file), offer(seller, file)
+    assert created(seller, file, first["id"]).status_code == 200
+    seller.client.application.extensions["magnus"].bulk_outlook.forget()
+    assert {one["within_s"] for one in quoted(seller, file)["data"]} == {None}
+    assert refusal(created(seller, file, second["id"])) == (422, "quote_outdated")
+    seller.sql("""update tenants set budget = budget || '{"amount": 1000}'""")
+    assert {one["within_s"] for one in quoted(seller, file)["data"]} != {None}
+    seller.sql("""update tenants set budget = budget || '{"amount": 0.1}'""")
+    assert refusal(created(seller, file, second["id"])) == (422, "quote_outdated")
+
+
+def test_a_dry_run_prices_a_quoted_batch_in_the_tier_of_its_offer(seller: Api) -> None:
+    file = uploaded(seller)
+    night = next(one for one in quoted(seller, file)["data"] if one["service_tier"] == "off_peak")
+    budget = {"amount": 150, "unit": "price"}  # of some 205 GPU-seconds, at 1 each; at 0.5 it would last
+    told = created(seller, file, night["id"], dry_run=True, budget=budget).json["magnus"]
+    assert told["budget_lines"] == pytest.approx(40 * 150 / 205, abs=3)
+
+
+def test_a_level_that_batches_of_the_last_week_did_not_keep_is_not_offered(seller: Api) -> None:
+    ago = "date_trunc('hour', now()) - interval '1 day'"
+    for tier, kept in (("flex", 10), ("default", 0)):  # of which two hours would have too few
+        seller.sql(f"insert into promise_hours values ({ago}, 'other', '{tier}', 0.9, 20, {kept}, 0, 0, 0, 0)")
+    seller.sql(f"insert into promise_hours values ({ago}, 'other', 'default', 0.5, 20, 0, 0, 0, 0, 0)")
+    flex = [one for one in quoted(seller, uploaded(seller))["data"] if one["service_tier"] == "flex"]
+    assert [one["probability"] for one in flex] == [0.5, 0.95]
 
 
 def test_without_ended_batches_no_time_is_promised(seller: Api) -> None:

@@ -181,7 +181,8 @@ def test_a_window_that_is_over_is_refused_and_changes_nothing(client: OpenAI, bu
 def test_a_retry_has_the_lines_without_an_answer_and_names_its_parent(client: OpenAI, api: Api) -> None:
     bulk = BulkStage(api, max_requests=6)
     lines = [chat_line("answered"), b"", b"no json", *(chat_line(f"{n}") for n in range(5)), chat_line("last", n=2)]
-    first = create(client, lines, metadata={"night": "1"})
+    budget = {"amount": 900.0}
+    first = create(client, lines, metadata={"night": "1"}, extra_body={"magnus": {"budget": budget}})
     bulk.feed()  # the limit admits a part: some lines are never read
     bulk.answer(1)
     bulk.api.sql("update requests set status = 'failed', finished_at = now() where id = (select max(id) from requests)")
@@ -193,6 +194,7 @@ def test_a_retry_has_the_lines_without_an_answer_and_names_its_parent(client: Op
     retry = client.batches.retrieve(str(act(api, first.id, "/retry")["id"]))
     assert (retry.magnus["parent_id"], retry.metadata) == (first.id, {"night": "1"})  # type: ignore[attr-defined]
     assert retry.magnus["service_tier"] == "default"  # type: ignore[attr-defined]
+    assert retry.magnus["budget"] == budget | {"unit": "gpu_s", "used": 0.0}  # type: ignore[attr-defined]
     assert counts(retry)[0] == 6
     BulkStage(api).finish()
     done = client.batches.retrieve(retry.id)

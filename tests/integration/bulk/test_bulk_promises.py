@@ -1,5 +1,7 @@
 """What a batch is told: its tokens, when it should have ended, whether its window can be met; and what a try says."""
 
+from datetime import UTC, datetime
+from io import BytesIO
 from typing import Any
 
 import openai
@@ -7,9 +9,10 @@ import pytest
 from openai import OpenAI
 from openai.types import Batch
 
+from models.planning.queue_snapshot import Decisions, QueueSnapshot, write_queue_snapshot
 from scheduling.costs import ProfiledCurves, ServingCurves
 from tests.integration.api_service import MODEL, Api
-from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, upload
+from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, jsonl, upload
 from tests.integration.database_stage import facts, insert_worker
 
 DRY: Any = {"extra_body": {"magnus": {"dry_run": True}}}
@@ -99,6 +102,27 @@ def test_a_dry_run_estimates_and_stores_nothing(client: OpenAI, api: Api) -> Non
         client.batches.retrieve(tried.id)
     with pytest.raises(openai.BadRequestError):
         client.batches.create(**asked, extra_body={"magnus": {"dry": True}})
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_batch_of_a_tenant_whose_budget_is_spent_has_no_end_and_delays_no_other(client: OpenAI, api: Api) -> None:
+    paused = create(client, LINES)
+    context = api.client.application.extensions["magnus"]
+    stranger = api.other_tenant()
+    file = {"purpose": "batch", "file": (BytesIO(jsonl(LINES)), "lines.jsonl")}
+    asked = {"input_file_id": stranger.call("POST", "/v1/files", data=file).json["id"], "completion_window": "24h"}
+    asked |= {"endpoint": "/v1/chat/completions", "magnus": {"dry_run": True}}
+
+    def eta_s() -> float:
+        context.bulk_outlook.forget()
+        return float(stranger.call("POST", "/v1/batches", json=asked).json["magnus"]["eta_s"])
+
+    beside = eta_s()
+    with api.engine.begin() as connection:
+        spent = Decisions(spent_tenants=("acme",))
+        write_queue_snapshot(connection, QueueSnapshot(at=datetime.now(UTC), decisions=spent))
+    assert eta_s() < 0.8 * beside
+    assert magnus(client.batches.retrieve(paused.id))["eta_s"] is None
 
 
 def test_without_a_worker_nothing_is_promised(client: OpenAI) -> None:

@@ -303,6 +303,9 @@ CASES = [
     Case("twins.follow", meet_twins, 20 * NEW),
     Case("twins.share_answers", share_an_answer, 20 * NEW),
     Case("planner_requests.fetch_again", lambda c: planner_requests.fetch_again(c, ["unknown"] * 100), 300),
+    Case(
+        "planner_requests.fetched_of", lambda c: planner_requests.fetched_of(c, ["tenant-1"], ["batch_1"]), 2 * QUEUED
+    ),
     Case("planner_requests.queued_by_model", lambda c: planner_requests.queued_by_model(c, ["gone"]), QUEUED),
     Case("planner_requests.requests_of_batches", lambda c: planner_requests.requests_of_batches(c, OPEN_IDS)),
     Case("leases.prove_consuming", lambda c: leases.prove_consuming(c, "worker-0")),

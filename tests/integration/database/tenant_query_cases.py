@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
+from models.connections.sql import text
 from models.tenants import api_keys, budgets, tenant_limits, usage
 from models.upkeep import tenant_removal
 from models.webhooks import webhook_deliveries, webhook_endpoints
@@ -31,6 +32,13 @@ def on_part(table: str) -> Callable[[Connection], int]:
     return lambda connection: tenant_removal.delete_some(connection, "tenant-1", table)
 
 
+def spent_beside_jobs(connection: Connection) -> None:
+    """Reads the spent budgets while each of a hundred unended bulk jobs has one."""
+    given = """update bulk_jobs set status = 'in_progress', budget = '{"gpu_s": 9}' where id < 'batch_' || :end"""
+    connection.execute(text(given), {"end": f"{100:032x}"})
+    budgets.spent(connection, {})
+
+
 TENANT_CASES = [
     Case("tenant_limits.may_prefer", on_session(tenant_limits.may_prefer, "tenant-0", 10)),
     Case("tenant_limits.check_work", on_session(tenant_limits.check_work, "tenant-0", "small", 10), 2_000),
@@ -49,6 +57,8 @@ TENANT_CASES = [
     ),
     Case("tenant_removal.end", lambda c: tenant_removal.end(c, "tenant-1")),
     Case("budgets.spent", lambda c: budgets.spent(c, {}), 20 * (2 * 31 + 50) + 2 * ENTRIES),
+    Case("budgets.spent", spent_beside_jobs, 20 * (2 * 31 + 50) + 2 * ENTRIES, "beside jobs"),
+    Case("budgets.withdraw_promises", lambda c: budgets.withdraw_promises(c, ["tenant-1"]), 5 * FEW),
     Case("budgets.left", on_session(budgets.left, "tenant-1", {}), 2 * 31 + 2 * ENTRIES),
     Case("usage.fold", on_session(usage.fold, 1000), 4 * 1000),
     Case("usage.used", on_session(usage.used, None, *LAST_MONTH), 2 * 30 * USING + 2 * ENTRIES),

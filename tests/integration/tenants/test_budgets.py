@@ -1,5 +1,6 @@
 """Budgets of tenants and batches: waiting work pauses once they are spent, until they are raised or begin anew."""
 
+import gc
 from collections.abc import Iterator
 from dataclasses import replace
 from io import BytesIO
@@ -20,6 +21,7 @@ from models.tables import RequestStatus, StoredRequest
 from models.tenants import tenant_limits, usage
 from models.tenants.budgets import tier_prices
 from scheduling.costs import ProfiledCurves, ServingCurves
+from scheduling.request import Request
 from settings import Settings
 from tasks.planning.leader import Leader
 from tests.integration.api_service import MODEL, Api
@@ -166,6 +168,39 @@ def test_a_request_that_is_cancelled_while_its_budget_is_spent_is_never_served(s
     assert served.step() == {"b"}
 
 
+def test_a_planner_remembers_no_request_that_came_and_was_cancelled_while_a_budget_is_spent(served: Served) -> None:
+    served.budget("acme", 1.0)
+    served.sql(f"insert into usage_days values ({TODAY}, 'acme', 'small', 1, 1, 1, 2.0)")
+    for n in range(10):
+        served.request(f"cancelled{n}")
+    assert not served.step()
+    served.sql("update requests set status = 'cancelled', finished_at = clock_timestamp()")
+    served.step()
+    gc.collect()
+    every = [one for one in gc.get_objects() if isinstance(one, Request)]
+    assert [one.id for one in every if one.id.startswith("cancelled")] == []
+
+
+def test_what_was_promised_to_waiting_requests_is_withdrawn_once_the_budget_is_spent(served: Served) -> None:
+    names = ["running", "waiting", "missed", "other"]
+    served.request("running")
+    assert served.step() == {"running"}
+    for name in names[1:]:
+        served.request(name, tenant="other" if name == "other" else "acme")
+    served.sql(
+        """insert into promises (request_id, quote, tenant, tier, probability, promised_by, look_at)
+        select id, id, tenant, tier, 0.9, at, at from requests, lateral (
+            select clock_timestamp() + interval '1 h' * case when id = 'missed' then -1 else 1 end as at
+        ) as due where id = any(:names)""",
+        names=names,
+    )
+    served.budget("acme", 1.0)
+    served.sql(f"insert into usage_days values ({TODAY}, 'acme', 'small', 1, 1, 1, 2.0)")
+    served.step()
+    withdrawn = served.sql("select request_id from promises where promised_by is null and look_at is null")
+    assert withdrawn == [("waiting",)]
+
+
 def shown(api: Api, id: str) -> dict[str, Any]:
     """What a client is told of its batch, by the planner's last snapshot."""
     api.client.application.extensions["magnus"].queue_snapshot.forget()
@@ -250,6 +285,31 @@ def test_a_dry_run_says_where_its_budget_or_its_tenants_would_pause_it(priced: A
     lines, warning = tried(budget={"amount": 102.5})
     assert lines == pytest.approx(10, abs=1)
     assert "your budget of this day, 51.25 GPU-seconds, is used" in warning
+
+
+def test_a_budget_in_a_price_stays_as_it_was_set_until_it_or_the_tier_changes(priced: Api) -> None:
+    sent = {"purpose": "batch", "file": (BytesIO(jsonl([chat_line("a")])), "lines.jsonl")}
+    asked = {"input_file_id": priced.call("POST", "/v1/files", data=sent).json["id"], "completion_window": "24h"}
+    asked |= {"endpoint": "/v1/chat/completions", "magnus": {"budget": {"amount": 3, "unit": "price"}}}
+    path = f"/v1/batches/{priced.call('POST', '/v1/batches', json=asked).json['id']}"
+
+    def bought(**change: Any) -> float:
+        assert priced.call("POST", path, json=change).status_code == 200
+        return float(priced.sql("select budget->'gpu_s' from bulk_jobs")[0][0])
+
+    priced.sql("""update bulk_jobs set budget = budget || '{"gpu_s": 7}'""")  # at the price of that time
+    assert bought(completion_window="2h") == 7
+    assert bought(service_tier="default") == 3
+    assert bought(budget={"amount": 4}) == 4  # GPU-seconds, which are the same in every tier
+    assert bought(service_tier="flex") == 4
+
+
+@pytest.mark.parametrize("amount", ["0", "5e-324", "1e308"])
+def test_an_amount_that_no_number_of_gpu_seconds_stands_for_is_refused(priced: Api, amount: str) -> None:
+    body = f"""{{"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "completion_window": "24h",
+        "magnus": {{"budget": {{"amount": {amount}, "unit": "price"}}}}}}"""
+    answer = priced.call("POST", "/v1/batches", data=body, content_type="application/json")
+    assert (answer.status_code, answer.json["error"]["param"]) == (400, "magnus.budget.amount")
 
 
 def test_a_budget_in_a_price_needs_prices(api: Api, client: OpenAI) -> None:

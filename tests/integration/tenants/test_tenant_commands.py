@@ -117,6 +117,19 @@ def test_what_is_set_for_a_tenant_is_listed_and_taken_back(magnus: Magnus) -> No
     assert "globex" in magnus("tenant", "list")
 
 
+@pytest.mark.usefixtures("magnus")
+def test_a_budget_in_a_price_without_prices_is_set_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def warning(budget: str) -> str:
+        result = CliRunner().invoke(commands, ["tenant", "set", "acme", "--budget", budget])
+        assert result.exit_code == 0, result.output
+        return result.stderr
+
+    assert "MAGNUS_PRICES is not set here" in warning("50price/day")
+    assert warning("50gpu_s/day") == warning("default") == ""
+    monkeypatch.setenv("MAGNUS_PRICES", "gpu_hour=2.50")
+    assert warning("50price/day") == ""
+
+
 @pytest.mark.parametrize(
     "words",
     [

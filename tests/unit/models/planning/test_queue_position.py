@@ -3,11 +3,14 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from models.client_requests import RequestView
 from models.planning.queue_position import QueuePlace, place_in_queue, place_in_stream, tokens_left
 from models.planning.queue_snapshot import (
     AnswerForecast,
     BatchInQueue,
+    Decisions,
     ModelForecast,
     ModelForecasts,
     ModelState,
@@ -63,6 +66,17 @@ def test_a_request_for_a_model_without_a_worker_has_no_position_and_no_eta() -> 
     unserved = SNAPSHOT.model_copy(update={"models": {"gone": ModelState(unserved=4)}})
     waits = RequestView(StoredRequest(id="a", model="gone", status=RequestStatus.queued), None, 0, NOW)
     assert place_in_queue(waits, unserved) == QueuePlace()
+
+
+@pytest.mark.parametrize("decisions", [Decisions(spent_tenants=("acme",)), Decisions(spent_jobs=("batch_1",))])
+def test_a_request_whose_budget_is_spent_has_no_position_and_no_eta_until_it_runs(decisions: Decisions) -> None:
+    asked = view("r")
+    asked.request.tenant, asked.request.job_id, asked.request.arrived_at = "acme", "batch_1", NOW
+    asked.request.eta = {"forecast_s": 5.0, "eta_s": 5.0, "low_s": 1.0, "high_s": 9.0}
+    spent = with_forecast(**EXPECTED).model_copy(update={"decisions": decisions})
+    assert place_in_queue(asked, spent) == QueuePlace()
+    asked.request.status = RequestStatus.in_progress
+    assert place_in_queue(asked, spent).eta_at is not None
 
 
 def test_a_running_batch_ends_after_its_estimated_serving_time_and_never_in_the_past() -> None:
