@@ -196,8 +196,8 @@ def test_an_interval_may_be_cut_but_not_before_its_middle() -> None:
 
 def test_a_forecast_is_cut_to_its_bound_and_its_interval_widened_to_hold_both_bounds() -> None:
     told = Expectation(10.0, 4.0, 90.0)
-    assert told.near(2.0, 8.0) == Expectation(8.0, 2.0, 90.0)
-    assert told.near(5.0, 100.0) == Expectation(10.0, 4.0, 100.0)
+    assert told.between(2.0, 8.0) == Expectation(8.0, 2.0, 90.0)
+    assert told.between(5.0, 100.0) == Expectation(10.0, 4.0, 100.0)
 
 
 def test_errors_that_were_all_alike_still_leave_an_interval() -> None:
