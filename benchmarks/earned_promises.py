@@ -87,7 +87,9 @@ def needed(arrivals: Sequence[Arrival], seed: int) -> list[Arrival]:
     ]
 
 
-def served(admission: Admission, load: str, arrivals: Sequence[Arrival], warm_s: float, seconds: float) -> Json:
+def served(
+    admission: Admission, load: str, arrivals: Sequence[Arrival], warm_s: float, seconds: float, seed: int
+) -> Json:
     """Simulate one admission at one load; returns its row."""
     policy = WatchedPolicy(admission.make())
     seller = Seller(policy, "fusion")
@@ -102,8 +104,8 @@ def served(admission: Admission, load: str, arrivals: Sequence[Arrival], warm_s:
         if refused:
             policy.refused.add(request.id)
 
-    leaves = warm_s + seconds / 2 if load == "lost" else math.inf
-    answers = simulated(policy, seller, arrivals, meet, leaves).answers
+    leaves_at = warm_s + seconds / 2 if load == "lost" else math.inf
+    answers = simulated(policy, seller, arrivals, meet, leaves_at, seed).answers
     counted = [one.request for one in arrivals if warm_s <= one.request.arrived_at]
     admitted = [one for one in counted if one.id not in policy.refused]
     came = [one for one in admitted if one.id in answers and answers[one.id].finished_at <= (one.deadline_at or 0.0)]
@@ -127,7 +129,7 @@ def compared(load: str, saturation: float, warm_s: float, seconds: float, seed: 
     arrivals = needed(arrivals_of(load, saturation, warm_s, seconds, seed), seed)
     best = dict[str, Json]()
     for admission in ADMISSIONS:
-        row = served(admission, load, arrivals, warm_s, seconds)
+        row = served(admission, load, arrivals, warm_s, seconds, seed)
         best[admission.name] = max(row, best.get(admission.name, row), key=lambda one: float(one["paid"]))
     return list(best.values())
 

@@ -184,7 +184,8 @@ def sold(name: str, load: str, saturation: float, seconds: float, warm_s: float,
     arrivals = arrivals_of(load, saturation, warm_s, seconds, seed)
     policy = WatchedPolicy(make_policy(name, PolicySettings(max_output_tokens=LIMIT)))
     seller = Seller(policy, name)
-    simulation = simulated(policy, seller, arrivals, seller.sell, warm_s + seconds / 2 if load == "lost" else math.inf)
+    leaves_at = warm_s + seconds / 2 if load == "lost" else math.inf
+    simulation = simulated(policy, seller, arrivals, seller.sell, leaves_at, seed)
     return _rows(name, load, seller.promised, simulation, warm_s)
 
 
@@ -193,12 +194,13 @@ def simulated(
     seller: Seller,
     arrivals: Sequence[Arrival],
     meet: Callable[[Request], None],
-    one_leaves_at: float = math.inf,
+    leaves_at: float,
+    seed: int,
 ) -> Simulation:
-    """Serve these arrivals; `meet` gets each of them just before it comes."""
-    leaves = {0: one_leaves_at}
-    fleet = [Instance(f"w{n}", MACHINE.memory, leaves_at=leaves.get(n, math.inf)) for n in range(WORKERS)]
-    simulation = Simulation(policy, arrivals, fleet, EngineCosts(MACHINE.curves), 1, 0.1)
+    """Serve these arrivals, with a worker that leaves; `meet` gets each of them just before it comes."""
+    leaving = Instance("w0", MACHINE.memory, leaves_at=leaves_at)
+    fleet = [leaving, *(Instance(f"w{n}", MACHINE.memory) for n in range(1, WORKERS))]
+    simulation = Simulation(policy, arrivals, fleet, EngineCosts(MACHINE.curves), seed, 0.1)
     requests = {one.request.id: one.request for one in arrivals}
     coming = iter(sorted(requests.values(), key=lambda one: (one.arrived_at, one.id)))
     following = next(coming, None)

@@ -25,10 +25,10 @@ Json = dict[str, Any]
 
 
 class ServiceError(CommandFailed):
-    """The service refused a call; `status` is the HTTP status."""
+    """The service refused a call; `status` is the HTTP status, `code` that of the error, if it has one."""
 
-    def __init__(self, status: int, message: str) -> None:
-        self.status = status
+    def __init__(self, status: int, message: str, code: str | None = None) -> None:
+        self.status, self.code = status, code
         super().__init__(message)
 
 
@@ -220,7 +220,7 @@ def _content(answer: httpx.Response) -> Json:
     message = f"{answer.status_code}: {error.get('message', answer.reason_phrase)}"
     if answer.status_code == 401:
         message += " (give --api-key, or make one with `magnus keys create`)"
-    raise ServiceError(answer.status_code, message)
+    raise ServiceError(answer.status_code, message, error.get("code"))
 
 
 def below_v1(*parts: str) -> str:

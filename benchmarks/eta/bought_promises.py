@@ -38,7 +38,7 @@ class Buyer:
                 try:
                     return self._client.create(body | {"magnus": {"quote": chosen}})
                 except ServiceError as error:
-                    if "no longer as likely" not in str(error):
+                    if error.code != "quote_outdated":
                         raise
         return self._client.create(body)
 

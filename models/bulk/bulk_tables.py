@@ -126,9 +126,8 @@ class BulkJob(Base):
     cancelling_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
     paused_at: Mapped[datetime | None]
-    gpu_s: Mapped[float] = mapped_column(
-        server_default="0"
-    )  # used, without entries of the usage that are not folded yet
+    # what its lines have used, without entries of the usage that are not folded yet
+    gpu_s: Mapped[float] = mapped_column(server_default="0")
     # {amount, unit, gpu_s}: what the client allows, and the GPU-seconds for which a price stands
     budget: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     service_tier: Mapped[ServiceTier] = mapped_column(Tier, server_default="flex")  # of its lines, never priority

@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import StatisticsError, fmean, linear_regression, quantiles
 from typing import NamedTuple
 
@@ -195,11 +195,10 @@ class ResponseTimeEstimate:
         if snapshot is None or order is None or tokens is None:
             return None
         age_s = min(max(0.0, now - snapshot.at.timestamp()), MOST_AGE_S)
-        forecast_s = order.response_s(new.prompt_tokens, tokens, new.level, age_s)
-        soonest_s = None
-        if order.delay_s:
-            soonest_s = replace(order, lasts_s=0.0).response_s(new.prompt_tokens, tokens, new.level, age_s)
-        return _Forecast(forecast_s, soonest_s, order.latest_s(forecast_s), self._third(tokens))
+        forecast_s, soonest_s = order.response_and_soonest_s(new.prompt_tokens, tokens, new.level, age_s)
+        overtaken = bool(order.delay_s)
+        latest_s, third = order.latest_s(forecast_s), self._third(tokens)
+        return _Forecast(forecast_s, soonest_s if overtaken else None, latest_s, third)
 
     def _third(self, tokens: float | None) -> int | None:
         return None if tokens is None or self.thirds is None else bisect_left(self.thirds, tokens)

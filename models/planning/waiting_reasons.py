@@ -57,7 +57,7 @@ def _answers(view: RequestView, snapshot: QueueSnapshot | None, place: QueuePlac
         yield WaitingReason("Does a planner assign work?", *_is_planned(snapshot))
         if request.tier == "off_peak":
             yield WaitingReason("Are these its hours?", *_are_these_its_hours(snapshot))
-        yield WaitingReason("Is its budget spent?", *_is_within_budget(request, snapshot))
+        yield WaitingReason("Is its budget spent?", *_is_its_budget_spent(request, snapshot))
         if snapshot is not None:
             yield WaitingReason("May a worker of its model get work?", *_may_a_worker_serve(request, snapshot))
             yield WaitingReason("Can a worker do what it needs?", *_can_a_worker_serve(request, snapshot))
@@ -91,7 +91,7 @@ def _are_these_its_hours(snapshot: QueueSnapshot | None) -> Answer:
     return False, "These are off-peak hours."
 
 
-def _is_within_budget(request: StoredRequest, snapshot: QueueSnapshot | None) -> Answer:
+def _is_its_budget_spent(request: StoredRequest, snapshot: QueueSnapshot | None) -> Answer:
     decisions = Decisions() if snapshot is None else snapshot.decisions
     if request.job_id in decisions.spent_jobs:
         return True, f"The budget of its job {request.job_id} is spent: raise it."

@@ -21,15 +21,6 @@ Period = Literal["day", "month"]
 
 
 @dataclass(frozen=True, slots=True)
-class TenantBudget:
-    """What a tenant may use in a period, in GPU-seconds or in the operator's currency."""
-
-    amount: float
-    unit: Unit
-    period: Period
-
-
-@dataclass(frozen=True, slots=True)
 class SpentBudgets:
     """The tenants and the unended bulk jobs that have used their budgets."""
 
@@ -119,7 +110,7 @@ def withdraw_promises(connection: Connection, tenants: Collection[str]) -> None:
 class BudgetLeft:
     """What a tenant may still use until its period ends at `ends_at`, a Unix time."""
 
-    amount: float
+    amount: float  # GPU-seconds, or the operator's currency
     unit: Unit
     period: Period
     ends_at: float

@@ -23,7 +23,8 @@ class Tenant(Base):
     priority_requests: Mapped[int | None]  # the most unfinished requests of the service tier `priority`
     generated_tokens_per_minute: Mapped[int | None] = mapped_column(BigInteger)
     gpu_seconds_per_minute: Mapped[int | None]
-    budget: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # fields of `budgets.TenantBudget`
+    # {amount, unit, period}: what it may use in a period, see `budgets`
+    budget: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
 

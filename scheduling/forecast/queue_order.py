@@ -67,13 +67,21 @@ class QueueOrder:
 
     def response_s(self, length: int, tokens: float, level: int = 0, age_s: float = 0.0) -> float:
         """Return the expected seconds to the answer of a request that comes `age_s` after the instant of the order."""
+        return self.response_and_soonest_s(length, tokens, level, age_s)[0]
+
+    def response_and_soonest_s(
+        self, length: int, tokens: float, level: int = 0, age_s: float = 0.0
+    ) -> tuple[float, float]:
+        """Return `response_s`, and what it would be if no further request came."""
         log_delay, due_s, alone_s = 0.0, math.inf, tokens * self.token_s
         if self.delay_s:
             features = (1.0, length, tokens, tokens**2 / 2, tokens * length)
             log_delay = math.log(max(SHORTEST_S, sum(map(mul, self.delay_s, features))))
             due_s = age_s + self.due_ratio * (sum(group.work_s for group in self.waiting) / self.pace + alone_s)
-        keys = (np.array([one]) for one in (age_s - PRIORITY_S * level, log_delay, due_s))
-        return max(0.0, float(self.served_at(*keys)[0]) - age_s) + self.alone_s(length, tokens)
+        arrived, delay, due = (np.full(2, one) for one in (age_s - PRIORITY_S * level, log_delay, due_s))
+        served_at = self.served_at(arrived, delay, due, lasts_s=np.array([self.lasts_s, 0.0]))
+        response_s, soonest_s = np.maximum(0.0, served_at - age_s) + self.alone_s(length, tokens)
+        return float(response_s), float(soonest_s)
 
     def alone_s(self, length: Amount, tokens: Amount) -> Amount:
         """Return the seconds from the beginning of a request's service to its answer, element by element."""
@@ -86,8 +94,12 @@ class QueueOrder:
         """
         return LATEST * max(seconds, sum(group.work_s for group in self.waiting) / self.pace)
 
-    def served_at(self, arrived_s: Floats, log_delay: Floats, due_s: Floats) -> Floats:
-        """Return when each request is served; `arrived_s` is its arrival less the worth of its level, (requests,)."""
+    def served_at(self, arrived_s: Floats, log_delay: Floats, due_s: Floats, lasts_s: Floats | None = None) -> Floats:
+        """Return when each request is served, (requests,); `arrived_s` is its arrival less the worth of its level.
+
+        Arrivals go on for `lasts_s` in place of those of the order, for each request.
+        """
+        lasts_s = np.full(len(arrived_s), self.lasts_s) if lasts_s is None else lasts_s
         logs, works, *instants = (np.array([group[column] for group in self.waiting]) for column in range(4))
         arrivals, dues = (each.reshape(-1, len(LEVELS)) for each in instants)
         coming_logs, coming_s = (np.array([one[column] for one in self.coming]) for column in (0, 1))
@@ -96,7 +108,7 @@ class QueueOrder:
         for _ in range(ROUNDS):
             last, arrived, delay = at[rising], arrived_s[rising, None], log_delay[rising, None]
             until = np.minimum(last, due_s[rising])
-            arrives_until = np.minimum(until, self.lasts_s)
+            arrives_until = np.minimum(until, lasts_s[rising])
             # A request goes first if the logarithm of its delay makes up for its later arrival. The logarithm counts
             # by the work that waits, which grows or shrinks meanwhile.
             left_s = drain_s + comes_s * arrives_until - self.pace * until

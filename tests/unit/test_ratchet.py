@@ -50,7 +50,7 @@ LINES = {
     # turns of tenants; figures of ended loops; off-peak hours and charges of expected work; progress of every stream
     # quotes, their signature, refused deadlines, and the page of promises
     # quotes of batches; budgets of batches and where they pause
-    "webapp": 8414,  # the id that clients of /v1/messages read; times only where a policy has some
+    "webapp": 8415,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
     # progress of every stream, also in comments, and tokens left
     # quotes, promises and their book; those of batches, and budgets, which are asked again when a quote is accepted
@@ -72,7 +72,8 @@ LINES = {
     # the mean of a predicted length
     # the seconds within which any share of the answers comes; `fusion` measures its pace, and fills a reserved worker
     # which has bounds; requests that are due follow each other in a round
-    "scheduling": 9410,
+    # a response and the soonest one are solved in one pass, which each submission needs
+    "scheduling": 9422,
     "learning": 3565,  # the axes of the paper's KNN; rows that join
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
@@ -88,7 +89,7 @@ LINES = {
     # tokens left
     # promises, their book, and the work of a request; bounds of an ETA; budgets, promises of batches; a spent budget
     # withdraws promises, ends forecasts, and leaves requests in the database alone
-    "models": 10_436,
+    "models": 10_426,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     # a chat shows how long its answer still takes; requests of a load may be sent with quotes; budgets that need prices
@@ -97,7 +98,7 @@ LINES = {
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes; shapes of load, paced workers and QLM's estimator; promises that
     # are sold in the simulator and live, and what they earn beside other admissions
-    "benchmarks": 12_955,
+    "benchmarks": 12_959,
 }
 # Modules of the product that know a feature by its name: a new option of one should not touch all of them.
 FILES_THAT_NAME = {

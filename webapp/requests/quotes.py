@@ -89,9 +89,8 @@ def _within_s(
     context: AppContext, new: NewRequest, snapshot: QueueSnapshot | None, now: float, levels: Sequence[float]
 ) -> Sequence[float | None]:
     """Returns the times that can be promised at these levels: none to background work, nor while a budget is spent."""
-    if (
-        waits_for_budget(new, snapshot) or TIER_LEVELS[new.tier] < 0
-    ):  # nobody knows when others leave capacity to background work
+    # nobody knows when others leave capacity to background work
+    if waits_for_budget(new, snapshot) or TIER_LEVELS[new.tier] < 0:
         return [None for _ in levels]
     return context.response_times.get().within_s(new, snapshot, now, levels)
 

@@ -215,10 +215,12 @@ def all_shown(jobs: Sequence[BulkJob]) -> list[Batch]:
     outlook, snapshot = context.bulk_outlook.get(), context.queue_snapshot.get()
     promises, prices = in_session(context.sessions, bulk_jobs.promises_of)(jobs), context.quotes.tier_prices
     opens_at = None if snapshot is None else snapshot.decisions.off_peak_at
-    return [
-        batch_of(job, with_promise(with_usage(promise_of(job, outlook, opens_at), job, prices, snapshot), job, sold))
-        for job, sold in ((job, promises.get(job.id)) for job in jobs)
-    ]
+
+    def of(job: BulkJob) -> Batch:
+        used = with_usage(promise_of(job, outlook, opens_at), job, prices, snapshot)
+        return batch_of(job, with_promise(used, job, promises.get(job.id)))
+
+    return [of(job) for job in jobs]
 
 
 def tried(asked: CreateBatch, file: StoredFile, sampled: CheckedLines, magnus: BatchMagnus) -> Batch:

@@ -215,3 +215,20 @@ def test_tokens_that_are_never_read_do_not_reach_the_next_rows():
             assert {name: row.generated_ids for name, row in drain(engine).items()} == {
                 str(number): known("llama").pool[number].answer for number in range(3)
             }
+
+
+@pytest.mark.parametrize("budget_tokens", range(40, 400, 24))
+def test_a_static_batch_that_outgrows_its_budget_has_told_of_the_rows_that_ended(budget_tokens):
+    rows = sequences()
+
+    def told_by(loaded: LoadedModel) -> tuple[bool, list[str]]:
+        told: list[FinishedRow] = []
+        try:
+            Engine(loaded, budget_tokens * loaded.delta_bytes).run(rows, on_progress=told.extend)
+        except OutOfMemory:
+            return True, sorted(row.id for row in told)
+        return False, sorted(row.id for row in told)
+
+    expected = told_by(known("llama").loaded)
+    with PretendedDevice():
+        assert told_by(on_device()) == expected
