@@ -134,12 +134,13 @@ def peak_tokens(cached: Floats, remaining: Floats, memory: KvMemory) -> float:
     return float(tokens.max())
 
 
-FIELDS = attrgetter("length", "predicted", "predicted_upper", "predicted_at", "limit")
+FIELDS = ("length", "predicted", "predicted_upper", "predicted_at", "limit", "arrived_at", "generated", "level")
+READ_FIELDS = attrgetter(*FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
 class RowRequests:
-    """The requests of one worker's rows, and their FIELDS as an array (rows, 5).
+    """The requests of one worker's rows, and their FIELDS as an array (rows, fields).
 
     Reading the fields takes longest, because the requests of a large fleet are not in the processor's cache.
     """
@@ -153,8 +154,8 @@ class RowRequests:
         requests = [row.request for row in worker.rows]
         if earlier and len(requests) == len(earlier.requests) and all(map(is_, requests, earlier.requests)):
             return earlier
-        fields = np.fromiter(chain.from_iterable(map(FIELDS, requests)), np.float64, 5 * len(requests))
-        return cls(requests, fields.reshape(-1, 5))
+        fields = np.fromiter(chain.from_iterable(map(READ_FIELDS, requests)), np.float64, len(FIELDS) * len(requests))
+        return cls(requests, fields.reshape(-1, len(FIELDS)))
 
 
 class FleetArrays:
@@ -195,7 +196,7 @@ class FleetArrays:
         self.cached, self.remaining = np.zeros(shape), np.full(shape, -np.inf)
         generated = np.fromiter(map(attrgetter("generated"), rows), np.float64, int(self.size.sum()))
         fields = np.concatenate([known.fields for known in self._requests])
-        prompt, predicted, upper, predicted_at, limit = fields.T
+        prompt, predicted, upper, predicted_at, limit = fields.T[:5]
         median, _ = conditional_totals(predicted, upper, generated, predicted_at)
         is_row = np.arange(shape[1]) < self.size[:, None]
         self.cached[is_row] = prompt + generated
@@ -203,6 +204,14 @@ class FleetArrays:
         self.longest, self.total = self.cached.max(axis=1), self.cached.sum(axis=1)
         self._future: FutureMemory | None = None
         self._joined: set[int] = set()  # the workers whose rows are not yet in `_future`
+
+    def field_of_rows(self, name: str) -> Floats:
+        """Return a field of each running row's request, (workers, rows), NaN for joiners and where there is no row."""
+        values = np.full(self.cached.shape, np.nan)
+        running = np.array([len(known.requests) for known in self._requests])
+        fields = np.concatenate([known.fields for known in self._requests])
+        values[np.arange(values.shape[1]) < running[:, None]] = fields[:, FIELDS.index(name)]
+        return values
 
     @property
     def read_length(self) -> Floats:
@@ -296,14 +305,31 @@ class FleetArrays:
 
     def join(self, worker: int, request: Request) -> None:
         """Add a request to the worker's rows."""
-        row, prefill = int(self.size[worker]), request.prefill
+        self.add_row(worker, request.prefill, request.remaining)
+        self.joiners[worker] += 1
+
+    def add_row(self, worker: int, cached: float, remaining: float) -> None:
+        """Add a row with these tokens to the worker's rows."""
+        row = int(self.size[worker])
         if row == self.cached.shape[1]:
             self.cached = np.pad(self.cached, ((0, 0), (0, row)))
             self.remaining = np.pad(self.remaining, ((0, 0), (0, row)), constant_values=-np.inf)
             self._future = None
-        self.cached[worker, row], self.remaining[worker, row] = prefill, request.remaining
-        self.longest[worker] = max(self.longest[worker], prefill)
-        self.total[worker] += prefill
+        self.cached[worker, row], self.remaining[worker, row] = cached, remaining
+        self.longest[worker] = max(self.longest[worker], cached)
+        self.total[worker] += cached
         self.size[worker] += 1
-        self.joiners[worker] += 1
         self._joined.add(worker)
+
+    def leave(self, worker: int, row: int) -> tuple[float, float]:
+        """Remove a row; the last one gets its place. Return its cached and its remaining tokens."""
+        last = int(self.size[worker]) - 1
+        left = float(self.cached[worker, row]), float(self.remaining[worker, row])
+        for column, none in ((self.cached, 0.0), (self.remaining, -np.inf)):
+            column[worker, row] = column[worker, last]
+            column[worker, last] = none
+        self.longest[worker] = self.cached[worker].max()
+        self.total[worker] -= left[0]
+        self.size[worker] -= 1
+        self._joined.add(worker)
+        return left

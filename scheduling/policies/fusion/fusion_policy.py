@@ -4,6 +4,7 @@
 - Admission: as many rows as keep a worker busy and fit their predicted future (`matching`), predicted again for rows
   that outlive their prediction (`fleet_arrays`), and more of them while memory stands empty (`peak_limits`).
 - Placement: where a row delays all requests least, rows of similar length together (`delay_cost`).
+- Leaving: if short answers are favoured, rows leave for requests that delay the others far less (`leaving_rows`).
 - Joins: in groups, once they are worth the stop of the running rows (`join_buffer`), prefilled by similar length.
 - Fairness: the tenant served least for its weight goes first (`length_buckets`); while none of this tenant's requests
   fits, other tenants go ahead by at most the service of its largest request.
@@ -22,9 +23,12 @@ from itertools import chain, zip_longest
 
 import numpy as np
 
+from scheduling.costs import Floats
+from scheduling.length_distributions import conditional_totals
 from scheduling.policies.fusion.delay_cost import NO_WORK, DelayedRequests, delay_s, seconds_per_feature, upper_edges
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.join_buffer import JoinBuffer
+from scheduling.policies.fusion.leaving_rows import LeavingRows
 from scheduling.policies.fusion.length_buckets import LengthBuckets, TenantQueues, WaitingRequest
 from scheduling.policies.fusion.matching import WorkerReservation, candidate_workers, join_best_pairs
 from scheduling.policies.fusion.peak_limits import PeakLimits
@@ -40,7 +44,7 @@ from scheduling.policies.fusion.priority_key import (
 from scheduling.policies.fusion.serving_pace import ServingPace
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker, waiting_batch
 from scheduling.rank_correlation import prediction_weight
-from scheduling.request import Request
+from scheduling.request import Request, RowLength
 from scheduling.virtual_token_counters import Account, service_tokens
 
 # A decision tries this many of the least served tenants before the fleet counts as full. A further tenant might have a
@@ -71,6 +75,7 @@ class Fusion(Policy):
         self._favour = favour
         self._queues = TenantQueues()
         self._join_buffer = JoinBuffer()
+        self._leaving = LeavingRows()
         self._reservation = WorkerReservation()
         self._peak_limits = PeakLimits()
         self._pace = ServingPace()
@@ -82,9 +87,14 @@ class Fusion(Policy):
         return len(self._queues) + len(self._join_buffer)
 
     def add(self, request: Request, now: float) -> None:
-        """Add a request to its bucket; if it comes back unfinished, no waiting work counts as being ahead of it."""
+        """Add a request to its bucket; if it comes back unfinished, its length is predicted again.
+
+        No waiting work counts as being ahead of it then, unless it left to make way.
+        """
         self._in_background = request.background
-        work_ahead = self._queues.backlog.total() if request.generated == 0 else NO_WORK
+        first = request.generated == 0
+        work_ahead = self._queues.backlog.total() if first or request.id in self._leaving else NO_WORK
+        request = request if first else predicted_again(request)
         self._queues.add(WaitingRequest(request, work_ahead))
 
     def discard(self, request_id: str) -> bool:
@@ -118,6 +128,7 @@ class Fusion(Policy):
         if not offered or not len(self):
             self._peak_limits.after_decision(waits=False)
             return []
+        self._leaving.forget_gone(offered)
         self._fleet = fleet = FleetArrays(offered, self._fleet)
         if not self._in_background:  # background requests need only throughput, so their rows are not limited
             fleet.limit_rows()
@@ -131,12 +142,14 @@ class Fusion(Policy):
         )
         for buckets in self._queues.by_tenant.values():
             buckets.demote_missed_deadlines(now, load.step_s)
-        while self._join_some(DecisionState(fleet, load, delayed, now)):
+        state = DecisionState(fleet, load, delayed, now)
+        while self._join_some(state):
             pass
+        leaving = self._make_way(state)
         self._peak_limits.after_decision(len(self._queues) > 0)
         released = self._join_buffer.release(dict(zip(fleet.names, fleet.join_s().tolist(), strict=True)), now)
-        joining = [(worker, released[name]) for worker, name in enumerate(fleet.names) if name in released]
-        return [_assignment(fleet, worker, joiners) for worker, joiners in joining]
+        decided = [(worker, released.get(name, []), leaving.get(worker, ())) for worker, name in enumerate(fleet.names)]
+        return [_assignment(fleet, *of_worker) for of_worker in decided if any(of_worker[1:])]
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """Return the waiting requests in serving order, in batches that fit a mean worker."""
@@ -198,23 +211,45 @@ class Fusion(Policy):
         workers = candidate_workers(fleet, heads)
         if not len(workers):
             return False
-        # The less reliable predictions are, the closer lengths count to their mean.
-        mean = self._queues.mean_remaining()
-        remaining = mean * (heads.remaining / mean) ** self._prediction_weight
-        key = priority_keys(heads, delay_s(fleet, state.delayed, workers, heads.prefill, remaining), load, state.now)
+        delays = delay_s(fleet, state.delayed, workers, heads.prefill, self._weighted(heads.remaining))
+        key = priority_keys(heads, delays, load, state.now)
         self._reservation.exclude_others(fleet, workers, buckets, key, state.now)
 
         def own_key(waiting: WaitingRequest) -> float:
             return float(due_or_urgent_keys(buckets.heads(), load, state.now)[buckets.head_column(waiting.request.id)])
 
         def join(worker: int, waiting: WaitingRequest) -> bool:
-            self._queues.take(waiting.request.id)
-            fleet.join(worker, waiting.request)
-            self._join_buffer.add(fleet.names[worker], waiting, state.now)
-            counters.charge(tenant, service_tokens(waiting.request))
+            self._join(worker, tenant, waiting, state)
             return counters.served(tenant) <= until
 
         return join_best_pairs(fleet, buckets, workers, key, own_key, join)
+
+    def _join(self, worker: int, tenant: Account, waiting: WaitingRequest, state: DecisionState) -> None:
+        self._queues.take(waiting.request.id)
+        state.fleet.join(worker, waiting.request)
+        self._join_buffer.add(state.fleet.names[worker], waiting, state.now)
+        self._queues.counters.charge(tenant, service_tokens(waiting.request))
+
+    def _make_way(self, state: DecisionState) -> dict[int, tuple[str, ...]]:
+        """Let rows leave for requests of the least served tenant that join instead; return the rows' ids by worker."""
+        fleet, favour = state.fleet, state.load.favour
+        if favour.leaves_from == math.inf or self._in_background or not len(self._queues):
+            return {}
+        (tenant,) = self._queues.least_served(1)
+        buckets = self._queues.by_tenant[tenant]
+        heads = buckets.heads()
+        delays = delay_s(fleet, state.delayed, np.arange(len(fleet)), heads.prefill, self._weighted(heads.remaining))
+        firsts = buckets.first_of_each(1)
+        leaving = {}
+        for worker, row, waiting in self._leaving.make_way(fleet, state.delayed, firsts, delays, favour, state.now):
+            self._join(worker, tenant, waiting, state)
+            leaving[worker] = (row,)
+        return leaving
+
+    def _weighted(self, remaining: Floats) -> Floats:
+        """Return predicted lengths; the less reliable predictions are, the closer these are to their mean."""
+        mean = self._queues.mean_remaining()
+        return np.asarray(mean * (remaining / mean) ** self._prediction_weight, np.float64)
 
     def _reserve_worker(self, buckets: LengthBuckets, state: DecisionState) -> None:
         """If a request that is due or urgent fits nowhere, reserve the worker on which it will fit soonest."""
@@ -235,8 +270,18 @@ def largest_tokens(buckets: LengthBuckets, fleet: FleetArrays) -> float:
     return float(tokens.max()) if len(tokens) else math.inf
 
 
-def _assignment(fleet: FleetArrays, worker: int, joiners: Sequence[WaitingRequest]) -> Assignment:
+def predicted_again(request: Request) -> Request:
+    """Return a request with its length predicted from the tokens that it has generated."""
+    known = (request.predicted, request.predicted_upper, request.generated, request.predicted_at)
+    median, upper = conditional_totals(*(np.array([float(tokens)]) for tokens in known))
+    return RowLength(request.generated, round(float(median[0])), round(float(upper[0]))).of(request)
+
+
+def _assignment(
+    fleet: FleetArrays, worker: int, joiners: Sequence[WaitingRequest], leaving: tuple[str, ...]
+) -> Assignment:
     """Return a worker's joiners as one assignment; the worker prefills joiners of similar length together."""
     requests = tuple(waiting.request for waiting in joiners)
-    iterations = max(request.remaining for request in requests)
-    return Assignment(fleet.names[worker], requests, joins=True, estimated_s=iterations * float(fleet.step_s()[worker]))
+    iterations = max((request.remaining for request in requests), default=0)
+    estimated_s = iterations * float(fleet.step_s()[worker])
+    return Assignment(fleet.names[worker], requests, joins=True, estimated_s=estimated_s, preempts=leaving)

@@ -1,0 +1,86 @@
+"""Lets running rows leave for waiting requests that fit nowhere and delay all requests far less.
+
+A row that leaves keeps its tokens, waits with its arrival, and joins later by a prefill of all its tokens. The rest of
+its answer delays all requests by some seconds (`delay_cost`). It leaves if these are at least `Favour.leaves_from`
+times the seconds of a waiting request and of the later prefill. What is left is predicted anew from what the row has
+generated, so that without information from the predictor the oldest rows leave.
+
+Nobody starves. A row leaves again only once it has as many new tokens as it had before, so at most once for each
+doubling. A row stays if it would be due at once (`priority_key`), and so does one of a higher level than the request.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from scheduling.costs import Floats
+from scheduling.policies.fusion.delay_cost import DelayedRequests, delay_coefficients, delay_features
+from scheduling.policies.fusion.fleet_arrays import FleetArrays
+from scheduling.policies.fusion.length_buckets import WaitingRequest
+from scheduling.policies.fusion.matching import admits
+from scheduling.policies.fusion.priority_key import Favour
+from scheduling.policy import Worker
+
+# One decision lets so many rows leave, which bounds its time. Two simulated V100s let at most one leave each.
+MOST_LEAVING = 64
+
+
+class LeavingRows:
+    """The row of each worker that was told to leave and still runs; another one leaves only after it."""
+
+    def __init__(self) -> None:
+        self._row_of: dict[str, str] = {}
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._row_of.values()
+
+    def forget_gone(self, workers: Sequence[Worker]) -> None:
+        """Forget the rows that run no more."""
+        told = [(worker, self._row_of[worker.name]) for worker in workers if worker.name in self._row_of]
+        self._row_of = {
+            worker.name: row_id for worker, row_id in told if any(row.request.id == row_id for row in worker.rows)
+        }
+
+    def make_way(
+        self,
+        fleet: FleetArrays,
+        delayed: DelayedRequests,
+        waiting: Sequence[WaitingRequest],
+        delay_s: Floats,
+        favour: Favour,
+        now: float,
+    ) -> Iterator[tuple[int, str, WaitingRequest]]:
+        """Yield (worker, id of the row that leaves it, request that fits instead); the row has left the fleet then.
+
+        `delay_s`, (workers, waiting), are the seconds by which these waiting requests would delay all requests.
+        """
+        rest_s, again_s = rest_delays(fleet, delayed)
+        step_s = fleet.step_s()[:, None]
+        arrived_at, before, level = (fleet.field_of_rows(name) for name in ("arrived_at", "generated", "level"))
+        gained = fleet.cached - fleet.field_of_rows("length") - before
+        may_leave = (gained >= np.maximum(before, 1)) & (
+            arrived_at + favour.max_fcfs_ratio * fleet.remaining * step_s > now
+        )
+        may_leave[[name in self._row_of for name in fleet.names]] = False
+        rest_s = np.where(may_leave, rest_s, 0.0)
+        for column in np.argsort(delay_s.min(axis=0), kind="stable")[:MOST_LEAVING].tolist():
+            worker, row = divmod(int(rest_s.argmax()), rest_s.shape[1])
+            least_s = favour.leaves_from * (delay_s[worker, column] + again_s[worker, row])
+            if rest_s[worker, row] < least_s:
+                return
+            if level[worker, row] > waiting[column].request.level:
+                continue
+            rest_s[worker] = 0.0
+            cached, remaining = fleet.leave(worker, row)
+            if admits(fleet, worker, waiting[column].request):
+                row_id = self._row_of[fleet.names[worker]] = fleet.workers[worker].rows[row].request.id
+                yield worker, row_id, waiting[column]
+            else:
+                fleet.add_row(worker, cached, remaining)
+
+
+def rest_delays(fleet: FleetArrays, delayed: DelayedRequests) -> tuple[Floats, Floats]:
+    """Return the seconds by which the rest of each row, and a prefill of its tokens, delay all, (workers, rows) each."""
+    coefficients = delay_coefficients(fleet, delayed, np.arange(len(fleet))).T[:, :, None]
+    parts = coefficients * delay_features(fleet.cached, np.maximum(fleet.remaining, 1.0))
+    return parts[2:].sum(axis=0), parts[:2].sum(axis=0)
