@@ -92,8 +92,8 @@ class Fusion(Policy):
         No waiting work counts as being ahead of it then, unless it left to make way.
         """
         self._in_background = request.background
-        first = request.generated == 0
-        work_ahead = self._queues.backlog.total() if first or request.id in self._leaving else NO_WORK
+        first, made_way = request.generated == 0, self._leaving.came_back(request)
+        work_ahead = self._queues.backlog.total() if first or made_way else NO_WORK
         request = request if first else predicted_again(request)
         self._queues.add(WaitingRequest(request, work_ahead))
 

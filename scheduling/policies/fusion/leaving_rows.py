@@ -6,9 +6,11 @@ times the seconds of a waiting request and of the later prefill. What is left is
 generated, so that without information from the predictor the oldest rows leave.
 
 Nobody starves. A row leaves again only once it has as many new tokens as it had before, so at most once for each
-doubling. A row stays if it would be due at once (`priority_key`), and so does one of a higher level than the request.
+doubling. A row stays if it would be due at once (`priority_key`), if its level is higher than the request's, or if it
+has come back without its tokens before: some servers begin a row anew.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -20,9 +22,11 @@ from scheduling.policies.fusion.length_buckets import WaitingRequest
 from scheduling.policies.fusion.matching import admits
 from scheduling.policies.fusion.priority_key import Favour
 from scheduling.policy import Worker
+from scheduling.request import Request
 
 # One decision lets so many rows leave, which bounds its time. Two simulated V100s let at most one leave each.
 MOST_LEAVING = 64
+REMEMBERED = 1000  # rows that came back without their tokens; any number above those that run at once works
 
 
 class LeavingRows:
@@ -30,9 +34,14 @@ class LeavingRows:
 
     def __init__(self) -> None:
         self._row_of: dict[str, str] = {}
+        self._begun_anew: deque[str] = deque(maxlen=REMEMBERED)
 
-    def __contains__(self, request_id: str) -> bool:
-        return request_id in self._row_of.values()
+    def came_back(self, request: Request) -> bool:
+        """Return whether a request that now waits was told to leave; remember it if it has lost its tokens."""
+        told = request.id in self._row_of.values()
+        if told and not request.generated:
+            self._begun_anew.append(request.id)
+        return told
 
     def forget_gone(self, workers: Sequence[Worker]) -> None:
         """Forget the rows that run no more."""
@@ -68,19 +77,21 @@ class LeavingRows:
             least_s = favour.leaves_from * (delay_s[worker, column] + again_s[worker, row])
             if rest_s[worker, row] < least_s:
                 return
-            if level[worker, row] > waiting[column].request.level:
+            row_id = fleet.workers[worker].rows[row].request.id
+            if level[worker, row] > waiting[column].request.level or row_id in self._begun_anew:
+                rest_s[worker, row] = 0.0
                 continue
             rest_s[worker] = 0.0
             cached, remaining = fleet.leave(worker, row)
             if admits(fleet, worker, waiting[column].request):
-                row_id = self._row_of[fleet.names[worker]] = fleet.workers[worker].rows[row].request.id
+                self._row_of[fleet.names[worker]] = row_id
                 yield worker, row_id, waiting[column]
             else:
                 fleet.add_row(worker, cached, remaining)
 
 
 def rest_delays(fleet: FleetArrays, delayed: DelayedRequests) -> tuple[Floats, Floats]:
-    """Return the seconds by which the rest of each row, and a prefill of its tokens, delay all, (workers, rows) each."""
+    """Return the seconds by which each row's rest, and a prefill of its tokens, delay all, (workers, rows) each."""
     coefficients = delay_coefficients(fleet, delayed, np.arange(len(fleet))).T[:, :, None]
     parts = coefficients * delay_features(fleet.cached, np.maximum(fleet.remaining, 1.0))
     return parts[2:].sum(axis=0), parts[:2].sum(axis=0)
