@@ -240,7 +240,7 @@ class Fusion(Policy):
         heads = buckets.heads()
         delays = delay_s(fleet, state.delayed, np.arange(len(fleet)), heads.prefill, self._weighted(heads.remaining))
         firsts = buckets.first_of_each(1)
-        leaving = {}
+        leaving: dict[int, tuple[str, ...]] = {}
         for worker, row, waiting in self._leaving.make_way(fleet, state.delayed, firsts, delays, favour, state.now):
             self._join(worker, tenant, waiting, state)
             leaving[worker] = (row,)
