@@ -205,12 +205,16 @@ class FleetArrays:
         self._future: FutureMemory | None = None
         self._joined: set[int] = set()  # the workers whose rows are not yet in `_future`
 
-    def field_of_rows(self, name: str) -> Floats:
-        """Return a field of each running row's request, (workers, rows), NaN for joiners and where there is no row."""
-        values = np.full(self.cached.shape, np.nan)
+    def fields_of_rows(self) -> Floats:
+        """Return FIELDS of the running rows' requests, (fields, workers, rows).
+
+        Where there is no row, and for joiners, they are 1 and the arrival is at minus infinity.
+        """
+        values = np.ones((len(FIELDS), *self.cached.shape))
+        values[FIELDS.index("arrived_at")] = -np.inf
         running = np.array([len(known.requests) for known in self._requests])
-        fields = np.concatenate([known.fields for known in self._requests])
-        values[np.arange(values.shape[1]) < running[:, None]] = fields[:, FIELDS.index(name)]
+        is_running = np.arange(values.shape[2]) < running[:, None]
+        values[:, is_running] = np.concatenate([known.fields for known in self._requests]).T
         return values
 
     @property

@@ -241,7 +241,8 @@ class Fusion(Policy):
         delays = delay_s(fleet, state.delayed, np.arange(len(fleet)), heads.prefill, self._weighted(heads.remaining))
         firsts = buckets.first_of_each(1)
         leaving: dict[int, tuple[str, ...]] = {}
-        for worker, row, waiting in self._leaving.make_way(fleet, state.delayed, firsts, delays, favour, state.now):
+        rows = self._leaving.make_way(fleet, state.delayed, firsts, delays, self._weighted, favour, state.now)
+        for worker, row, waiting in rows:
             self._join(worker, tenant, waiting, state)
             leaving[worker] = (row,)
         return leaving

@@ -11,11 +11,12 @@ has come back without its tokens before: some servers begin a row anew.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from scheduling.costs import Floats
+from scheduling.length_distributions import conditional_totals
 from scheduling.policies.fusion.delay_cost import DelayedRequests, delay_coefficients, delay_features
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.length_buckets import WaitingRequest
@@ -56,20 +57,25 @@ class LeavingRows:
         delayed: DelayedRequests,
         waiting: Sequence[WaitingRequest],
         delay_s: Floats,
+        weighted: Callable[[Floats], Floats],
         favour: Favour,
         now: float,
     ) -> Iterator[tuple[int, str, WaitingRequest]]:
         """Yield (worker, id of the row that leaves it, request that fits instead); the row has left the fleet then.
 
         `delay_s`, (workers, waiting), are the seconds by which these waiting requests would delay all requests.
+        `weighted` returns predicted lengths as far as they count.
         """
-        rest_s, again_s = rest_delays(fleet, delayed)
-        step_s = fleet.step_s()[:, None]
-        arrived_at, before, level = (fleet.field_of_rows(name) for name in ("arrived_at", "generated", "level"))
-        gained = fleet.cached - fleet.field_of_rows("length") - before
-        may_leave = (gained >= np.maximum(before, 1)) & (
-            arrived_at + favour.max_fcfs_ratio * fleet.remaining * step_s > now
-        )
+        length, predicted, upper, predicted_at, limit, arrived_at, before, level = fleet.fields_of_rows()
+        generated = fleet.cached - length
+        median = np.where(
+            predicted_at > 0, predicted, weighted(predicted)
+        )  # the engine's own predictions count in full
+        total, _ = conditional_totals(median, median * upper / predicted, generated, predicted_at)
+        rest_tokens = np.minimum(total, limit) - generated
+        rest_s, again_s = rest_delays(fleet, delayed, rest_tokens)
+        due_at = arrived_at + favour.max_fcfs_ratio * rest_tokens * fleet.step_s()[:, None]
+        may_leave = (generated - before >= np.maximum(before, 1)) & (due_at > now)
         may_leave[[name in self._row_of for name in fleet.names]] = False
         rest_s = np.where(may_leave, rest_s, 0.0)
         for column in np.argsort(delay_s.min(axis=0), kind="stable")[:MOST_LEAVING].tolist():
@@ -90,8 +96,8 @@ class LeavingRows:
                 fleet.add_row(worker, cached, remaining)
 
 
-def rest_delays(fleet: FleetArrays, delayed: DelayedRequests) -> tuple[Floats, Floats]:
+def rest_delays(fleet: FleetArrays, delayed: DelayedRequests, rest_tokens: Floats) -> tuple[Floats, Floats]:
     """Return the seconds by which each row's rest, and a prefill of its tokens, delay all, (workers, rows) each."""
     coefficients = delay_coefficients(fleet, delayed, np.arange(len(fleet))).T[:, :, None]
-    parts = coefficients * delay_features(fleet.cached, np.maximum(fleet.remaining, 1.0))
+    parts = coefficients * delay_features(fleet.cached, rest_tokens)
     return parts[2:].sum(axis=0), parts[:2].sum(axis=0)
