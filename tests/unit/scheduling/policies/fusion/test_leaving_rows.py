@@ -126,8 +126,8 @@ def test_in_an_overload_each_request_is_answered_and_leaves_at_most_once_for_eac
                 returns.setdefault(request.id, []).append(request.generated)
             super().add(request, now)
 
-    short = [Arrival(a_request(f"s{n:03}", n / 4, predicted=10), 10) for n in range(400)]
-    long = [Arrival(a_request(f"l{n}", 2.0 * n, predicted=150), 400) for n in range(20)]
+    short = [Arrival(a_request(f"s{n:03}", n / 4, predicted=10, upper=40), 10) for n in range(400)]
+    long = [Arrival(a_request(f"l{n}", 2.0 * n, predicted=150, upper=600), 400) for n in range(20)]
     fleet = [Instance("w", a_paged_worker(1000).memory)]
     trace = simulate(Watched(FAVOURS["goodput"]), [*short, *long], fleet, EngineCosts(FLAT), seed=0, tick_s=0.1)
     assert len(trace.answers) == 420
