@@ -3,6 +3,7 @@
 from time import monotonic
 
 from sqlalchemy import Engine
+from sqlalchemy.orm import Session
 
 from models.operations.scaling_signals import ScalingSignal, read_demands, read_workers, write_signals
 from scheduling.forecast.wanted_workers import Demand, work_s, workers_wanted
@@ -26,8 +27,9 @@ class ScalingMeter:
         began = monotonic()
         if began < self._due_at:
             return
-        with self._engine.begin() as connection:
-            demands, workers = read_demands(connection), read_workers(connection, self._alive_s)
+        with Session(self._engine) as session, session.begin():
+            demands, connection = read_demands(session), session.connection()
+            workers = read_workers(connection, self._alive_s)
             signals = {}
             for model in demands.keys() | workers.keys():
                 demand, of_model = demands.get(model, NOTHING), workers.get(model, ())

@@ -73,7 +73,7 @@ OPERATION_CASES = [
     Case("request_histograms.count_ended", count_a_minute, 2 * A_MINUTE),
     Case("request_histograms.read", on_session(request_histograms.read)),
     # reads all that waits, and the tenth of the ended requests that was cancelled lately
-    Case("scaling_signals.read_demands", scaling_signals.read_demands, 2 * COUNTED),
+    Case("scaling_signals.read_demands", on_session(scaling_signals.read_demands), 2 * COUNTED),
     Case("scaling_signals.read_workers", lambda c: scaling_signals.read_workers(c, 10.0)),
     Case("scaling_signals.write_signals", lambda c: scaling_signals.write_signals(c, {"m": ScalingSignal(1.0, 1)})),
     Case("scaling_signals.read_signals", on_session(scaling_signals.read_signals)),
