@@ -26,8 +26,8 @@ ARRIVALS_S = 120.0
 FLEX_WITHIN_S = 86_400.0
 STALE_S = 120.0  # older signals are not shown, so that an autoscaler changes nothing; several times their usual age
 
-# Both queries leave out lines of bulk jobs and what waits for a new budget, and group by the model whose workers serve a
-# request. UNFINISHED reads unfinished requests, background requests apart; ARRIVED reads requests that arrived in the
+# Both queries leave out lines of bulk jobs and what waits for a new budget, and group by the model whose workers serve
+# a request. UNFINISHED reads unfinished requests, background requests apart; ARRIVED reads requests that arrived in the
 # last ARRIVALS_S, without background requests.
 UNFINISHED = text("""
     select model, tier <= 'flex' as flex, count(*) filter (where status = 'in_progress') as running,
