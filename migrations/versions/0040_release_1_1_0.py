@@ -122,9 +122,9 @@ def add_promises() -> None:
     op.execute("create index promises_by_time on promises (sold_at)")
     op.execute("""
         create table promise_hours (
-            hour timestamptz, tenant text, tier text, probability float8, sold integer not null,
-            kept integer not null, lost_worker integer not null, longer_answer integer not null,
-            failed integer not null, later_arrivals integer not null, primary key (hour, tenant, tier, probability)
+            hour timestamptz, tenant text, model text, tier text, probability float8,
+            sold int not null, kept int not null, lost_worker int not null, longer_answer int not null,
+            failed int not null, later_arrivals int not null, primary key (hour, tenant, model, tier, probability)
         )
     """)
     op.execute("create index batches_lost on batches (finished_at) where status = 'lost'")

@@ -19,8 +19,7 @@ class ScalingMeter:
 
     def __init__(self, engine: Engine, alive_s: float, target_s: float) -> None:
         """A worker whose heartbeat is older than `alive_s` counts as gone; `target_s` is the wanted response time."""
-        self._engine, self._alive_s, self._target_s = engine, alive_s, target_s
-        self._due_at = 0.0
+        self._engine, self._alive_s, self._target_s, self._due_at = engine, alive_s, target_s, 0.0
 
     def measure_if_due(self) -> None:
         """Computes and stores the signals, unless READING_SHARE forbids another measurement so soon."""
@@ -28,12 +27,11 @@ class ScalingMeter:
         if began < self._due_at:
             return
         with Session(self._engine) as session, session.begin():
-            demands, connection = read_demands(session), session.connection()
-            workers = read_workers(connection, self._alive_s)
+            demands, workers = read_demands(session), read_workers(session.connection(), self._alive_s)
             signals = {}
             for model in demands.keys() | workers.keys():
                 demand, of_model = demands.get(model, NOTHING), workers.get(model, ())
                 wanted = workers_wanted(demand, of_model, self._target_s)
                 signals[model] = ScalingSignal(round(work_s(demand, of_model), 3), wanted)
-            write_signals(connection, signals)
+            write_signals(session.connection(), signals)
         self._due_at = began + (monotonic() - began) / READING_SHARE

@@ -88,8 +88,9 @@ LINES = {
     # the removal of a tenant; which stop string ended an answer; charges of expected work
     # tokens left
     # promises, their book, and the work of a request; bounds of an ETA; budgets, promises of batches; a spent budget
-    # withdraws promises, ends forecasts, and leaves requests in the database alone
-    "models": 10_426,
+    # withdraws promises, ends forecasts, and leaves requests in the database alone; its work wants no worker; promises
+    # are judged by model
+    "models": 10_433,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     # a chat shows how long its answer still takes; requests of a load may be sent with quotes; budgets that need prices

@@ -47,7 +47,8 @@ def quote_for(context: AppContext, submission: Submission, new: NewRequest, now:
     work = context.response_times.get().work(new, token_gpu_s)
     told = (None,) * 4 if work is None else (work.tokens, work.gpu_s, work.low_s, work.high_s)
     tokens, gpu_s, low_s, high_s = map(rounded, told)
-    length, withheld = None if work is None else round(work.tokens, 1), context.withheld_levels.get()
+    length = None if work is None else round(work.tokens, 1)
+    withheld = {level for model, level in context.withheld_levels.get() if model == new.served_by}
     offers = [
         SignedOffer(tenant=new.tenant, body=_digest(submission), tier=tier, promise=promise, expires_at=expires_at)
         for tier in tiers

@@ -186,7 +186,9 @@ def test_without_known_errors_only_a_price_is_offered(unjudged: Api) -> None:
 
 def test_a_level_whose_promises_were_not_kept_is_not_offered(busy: Api) -> None:
     hour = "date_trunc('hour', now())"
-    busy.sql(f"insert into promise_hours values ({hour}, 'other', 'default', 0.9, 100, 50, 0, 0, 0, 50)")
+    for model, probability in ((MODEL, 0.9), ("another", 0.5)):
+        sums = "100, 20, 0, 0, 0, 80"
+        busy.sql(f"insert into promise_hours values ({hour}, 'other', '{model}', 'default', {probability}, {sums})")
     context_of(busy).withheld_levels.forget()
     offers = [one for one in quoted(busy)["data"] if one["service_tier"] == "default"]
     assert [one["probability"] for one in offers] == [0.5, 0.95]

@@ -101,7 +101,7 @@ BESIDE = (
         case when n > {PROMISED} - 200 then now() + interval '5 min' * sign(n - {PROMISED} + 100) end
     from generate_series(1, {PROMISED}) as n""",
     f"""insert into promise_hours
-    select date_trunc('hour', now()) - interval '1 hour' * h, 'tenant-' || t, 'default', 0.9, 10, 9, 0, 1, 0, 0
+    select date_trunc('hour', now()) - interval '1 hour' * h, 'tenant-' || t, 'small', 'default', 0.9, 10, 9, 0, 1, 0, 0
     from generate_series(0, 8760) as h, generate_series(1, {PROMISING}) as t""",
 )
 

@@ -68,7 +68,7 @@ OPERATION_CASES = [
     Case("promise_book.delete_old", lambda c: promise_book.delete_old(c, 86_400.0, 200), 4 * 200),
     Case("promise_book.read_book", on_session(promise_book.read_book, None), 3 * 168 * PROMISING),
     Case("promise_book.read_book", on_session(promise_book.read_book, "tenant-1"), 3 * 168 * PROMISING, "of one"),
-    Case("promise_book.of_levels", on_session(promise_book.of_levels), 3 * 24 * PROMISING),
+    Case("promise_book.of_models", on_session(promise_book.of_models), 3 * 24 * PROMISING),
     Case("promise_book.withheld_levels", on_session(promise_book.withheld_levels), 3 * 2 * PROMISING),
     Case("request_histograms.count_ended", count_a_minute, 2 * A_MINUTE),
     Case("request_histograms.read", on_session(request_histograms.read)),
