@@ -82,8 +82,9 @@ LINES = {
     # graphs are recorded before the first request
     # readings of rows that join, within their share of the time
     # ends within and behind thinking; ways out of recursions; parked rows; abbreviations
-    # tokens that the host reads one pass later, and those that it then chooses anew; tiles of prompts' tokens
-    "inference": 13_626,
+    # tokens that the host reads one pass later, and those that it then chooses anew; tiles of prompts' tokens; tables
+    # of pages no wider than a model's longest row
+    "inference": 13_634,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer; charges of expected work
     # tokens left

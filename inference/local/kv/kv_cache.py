@@ -196,9 +196,9 @@ class KvCache(RowStates):
         columns, now = self.arrangement.columns, self.arrangement
         counts = counts or [1] * len(lengths)
         if self._by_pages:
-            wanted_for = counts, self.arrangement.block_tokens
-            if wanted_for != self._viewed_for:
-                self.pages, self._viewed_for = pages_of(self.arrangement, counts), wanted_for
+            if (counts, now.block_tokens) != self._viewed_for:
+                self.pages = pages_of(now, counts, self.layout.max_positions)
+                self._viewed_for = counts, now.block_tokens
             return columns
         if isinstance(now, BlockRows):
             if (counts, 0) != self._viewed_for:

@@ -76,6 +76,7 @@ def _kv_layout(model: Any, name: str, max_positions: int) -> KvLayout:
         windows=windows,
         alibi=bool(config.model_type == "bloom" or getattr(config, "alibi", False)),
         indexers={layer: len(shapes) + place for place, layer in enumerate(indexers)},
+        max_positions=max_positions,
         state_bytes=sum(state.nbytes for state in states),
     )
 
