@@ -90,13 +90,13 @@ LINES = {
     # tokens left
     # promises, their book, and the work of a request; bounds of an ETA; budgets, promises of batches; a spent budget
     # withdraws promises, ends forecasts, and leaves requests in the database alone; its work wants no worker; promises
-    # are judged by model
-    "models": 10_433,
+    # are judged by model; months of usage
+    "models": 10_453,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     # a chat shows how long its answer still takes; requests of a load may be sent with quotes; budgets that need prices
     "cli": 7016,
-    "migrations": 397,  # triggers of charges and of deleted requests' twins; budgets
+    "migrations": 402,  # triggers of charges and of deleted requests' twins; budgets; months of usage
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes; shapes of load, paced workers and QLM's estimator; promises that
     # are sold in the simulator and live, and what they earn beside other admissions

@@ -135,14 +135,27 @@ def test_another_tenant_is_served_while_one_has_spent_its_budget(served: Served)
 
 def test_a_budget_begins_anew_with_its_period_also_under_a_planner_that_follows(served: Served) -> None:
     served.budget("acme", 1.0, period="month")
-    served.sql(f"insert into usage_days values ({TODAY}, 'acme', 'small', 1, 1, 1, 2.0)")
+    served.sql(f"insert into usage_months values ('acme', date_trunc('month', {TODAY}), 'default', 2.0)")
     served.request("a")
     assert not served.step()
     served.leader.resign()
     served.begin()
     assert not served.step()
-    served.sql(f"update usage_days set day = date_trunc('month', {TODAY})::date - 1")
+    served.sql("update usage_months set month = month - interval '1 month'")
     assert served.step() == {"a"}
+
+
+def test_a_months_budget_counts_what_was_folded_in_parts_and_what_was_not(served: Served) -> None:
+    served.budget("acme", 3.0, period="month")
+    for n in range(4):
+        served.request(f"a{n}")
+        served.fold()
+        assert served.step() == {f"a{n}"}
+        served.answer(gpu_s=0.9)
+    served.request("a4")
+    assert not served.step()
+    served.budget("acme", 3.7, period="month")
+    assert served.step() == {"a4"}
 
 
 @pytest.mark.parametrize(
