@@ -83,7 +83,7 @@ LINES = {
     # readings of rows that join, within their share of the time
     # ends within and behind thinking; ways out of recursions; parked rows; abbreviations
     # tokens that the host reads one pass later, and those that it then chooses anew; tiles of prompts' tokens
-    "inference": 13_626,
+    "inference": 13_630,  # rows that enter an empty engine are read
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer; charges of expected work
     # tokens left
