@@ -73,7 +73,7 @@ def test_answers_are_the_same_with_a_probe(architecture):
 @torch.inference_mode()
 def assert_means_of_middle_layers(loaded: LoadedModel, tokens: Sequence[int], values: Floats) -> None:
     """The values are the mean of the normed states of the last of `tokens` behind the middle layers."""
-    layers = {max(1, round(share * loaded.model.config.num_hidden_layers)) for share in MIDDLE}
+    layers = {round(share * loaded.model.config.num_hidden_layers) for share in MIDDLE}
     states = loaded.model(torch.tensor([[*tokens]]), output_hidden_states=True).hidden_states
     each = [states[layer][0, -1] for layer in layers]  # states[0] are the embeddings
     normed = torch.stack([state * torch.rsqrt(state.square().mean() + EPSILON) for state in each])
