@@ -50,7 +50,7 @@ LINES = {
     # turns of tenants; figures of ended loops; off-peak hours and charges of expected work; progress of every stream
     # quotes, their signature, refused deadlines, and the page of promises
     # quotes of batches; budgets of batches and where they pause
-    "webapp": 8415,  # the id that clients of /v1/messages read; times only where a policy has some
+    "webapp": 8414,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
     # progress of every stream, also in comments, and tokens left
     # quotes, promises and their book; those of batches, and budgets, which are asked again when a quote is accepted
@@ -83,8 +83,9 @@ LINES = {
     # readings of rows that join, within their share of the time
     # ends within and behind thinking; ways out of recursions; parked rows; abbreviations
     # tokens that the host reads one pass later, and those that it then chooses anew; tiles of prompts' tokens; tables
-    # of pages no wider than a model's longest row
-    "inference": 13_634,
+    # of pages no wider than a model's longest row; rows that enter an empty engine are read
+    # tokens that the host reads one pass later, and those that it then chooses anew; tiles of prompts' tokens
+    "inference": 13_638,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer; charges of expected work
     # tokens left
