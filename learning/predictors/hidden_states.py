@@ -99,9 +99,8 @@ class LenTokenPredictor:
         self.bin_tokens = bin_width(complete)
         bins = target_bins(complete, self.target, self.bin_tokens)
         texts = [model.render(prompt) for prompt in bins]
-        self._use(
-            self._tuning().tune_len_token(model, texts, list(bins.values()), epochs=self.epochs, rate=self.rate, seed=0)
-        )
+        numbers = list(bins.values())
+        self._use(self._tuning().tune_len_token(model, texts, numbers, epochs=self.epochs, rate=self.rate))
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
         """Return median and upper quantile of each prompt's distribution over bins."""

@@ -74,7 +74,7 @@ class PerceptionPredictor:
                 for prompt, number in targets.items()
             ]
             tuning = load("learning.predictors.lora_tuning", self.name)
-            tuning.tune(model, examples, epochs=self.epochs, rate=self.rate, batch=self.batch, seed=0)
+            tuning.tune(model, examples, epochs=self.epochs, rate=self.rate, batch=self.batch)
             self._weights = tuning.adapter_weights(model.model)
         printed = self.printed_lengths([o.prompt for o in complete])
         ratios = [o.generated_tokens / n for o, n in zip(complete, printed, strict=True) if n]
