@@ -3,8 +3,6 @@
 `pooled` averages the states of the prompt's tokens and trains an MLP on the averages. The [LEN]-token variant of
 `perception` appends a token to the prompt and reads the bin from that token's state; the token's embedding, the
 classifier and LoRA adapters are trained together. The model reads the prompt once and generates nothing.
-
-Modules that import torch are loaded by name when the model is first needed.
 """
 
 from collections.abc import Sequence

@@ -35,11 +35,6 @@ def load_with_adapters(source: str, targets: Sequence[str], weights: dict[str, n
     return loaded
 
 
-def learning_rate(parameters: int) -> float:
-    """Return the paper's rate times the inverse square root of the relative model size: small models need more."""
-    return min(MOST_RATE, PAPER_RATE * math.sqrt(PAPER_PARAMETERS / max(1, parameters)))
-
-
 def tune(
     language_model: LanguageModel, examples: Sequence[tuple[str, str]], *, epochs: int, rate: float | None, batch: int
 ) -> None:
@@ -98,9 +93,10 @@ def _len_token_states(language_model: LanguageModel, texts: Sequence[str], token
 
 
 def _optimizer(model: Any, rate: float | None, further: Sequence[torch.nn.Parameter] = ()) -> torch.optim.Optimizer:
-    """Return an optimizer of the adapters and the `further` parameters; the default rate follows the model's size."""
-    chosen = rate or learning_rate(sum(p.numel() for p in model.parameters()))
-    return torch.optim.AdamW([*(p for p in model.parameters() if p.requires_grad), *further], lr=chosen)
+    """Return an optimizer of the adapters and the `further` parameters; small models need larger default rates."""
+    relative_size = sum(p.numel() for p in model.parameters()) / PAPER_PARAMETERS
+    default = min(MOST_RATE, PAPER_RATE / math.sqrt(relative_size))
+    return torch.optim.AdamW([*(p for p in model.parameters() if p.requires_grad), *further], lr=rate or default)
 
 
 def _train(
