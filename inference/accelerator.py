@@ -19,15 +19,12 @@ OF_THE_HOST = ("cpu", "mps")  # these devices have no memory of their own
 Outputs = TypeVar("Outputs")
 
 
-def first_device() -> str:
-    """Returns the device that "auto" means: the first one with memory of its own, else the CPU."""
+def chosen_device(device: str) -> str:
+    """Returns a named device, or the one that "auto" means: the first one with memory of its own, else the CPU."""
+    if device != "auto":
+        return device
     found = torch.accelerator.current_accelerator(check_available=True)
     return "cpu" if found is None or found.type in OF_THE_HOST else f"{found.type}:0"
-
-
-def chosen_device(device: str) -> str:
-    """Returns a named device, or the one that "auto" means."""
-    return first_device() if device == "auto" else device
 
 
 def device_problem(device: str) -> str:
@@ -81,11 +78,7 @@ def copied_to(on_host: Tensor, device: torch.device) -> Tensor:
     """
     if not has_own_memory(device):
         return on_host.to(device)
-    return _pinned(on_host).to(device, non_blocking=True)
-
-
-def _pinned(on_host: Tensor) -> Tensor:
-    return on_host.pin_memory() if _has_accelerator() else on_host
+    return (on_host.pin_memory() if _has_accelerator() else on_host).to(device, non_blocking=True)
 
 
 def to_host(tensor: Tensor) -> list[Any]:
@@ -111,21 +104,15 @@ def read_later(tensor: Tensor) -> Callable[[], list[Any]]:
         return tensor.tolist
     copy = torch.empty_like(tensor, device="cpu", pin_memory=_has_accelerator())
     copy.copy_(tensor, non_blocking=True)
-    wait = _mark(tensor.device)
+    event = torch.Event(tensor.device)
+    event.record(torch.accelerator.current_stream(tensor.device))
 
     def numbers() -> list[Any]:
-        wait()
+        event.synchronize()
         found: list[Any] = copy.tolist()
         return found
 
     return numbers
-
-
-def _mark(device: torch.device) -> Callable[[], None]:
-    """Returns a function that waits for what the device was given so far."""
-    event = torch.Event(device)
-    event.record(torch.accelerator.current_stream(device))
-    return event.synchronize
 
 
 def of_rows(tensor: Tensor, rows: Sequence[int]) -> Tensor:

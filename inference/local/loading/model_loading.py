@@ -158,7 +158,9 @@ def prepare_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
     _try_its_own_pass(model, name)
     try:
         form: WeightForm = "row-major"
-        linears = untied_linears(model)
+        # an output layer that shares the embedding's weight stays row-major
+        embedding = model.get_input_embeddings().weight
+        linears = [each for each in model.modules() if type(each) is torch.nn.Linear and each.weight is not embedding]
         if model.device.type == "cpu" and linears:
             largest = max((linear.weight.data for linear in linears), key=torch.numel)
             form = fastest_form(largest, packable=fusible(model))
@@ -246,12 +248,6 @@ def page_kernels() -> PageKernels:
     from inference.local.forward.page_kernels import TritonKernels  # imports Triton
 
     return TritonKernels()
-
-
-def untied_linears(model: Any) -> list[torch.nn.Linear]:
-    """Returns all linear layers, except an output layer that shares the embedding's weight, which stays row-major."""
-    embedding = model.get_input_embeddings().weight
-    return [each for each in model.modules() if type(each) is torch.nn.Linear and each.weight is not embedding]
 
 
 def _ids(value: int | Iterable[int] | None) -> tuple[int, ...]:
