@@ -185,8 +185,9 @@ class PromptFormat:
         self, messages: Sequence[Mapping[str, Any]], ending: ChatEnding, tools: Sequence[Mapping[str, Any]] = ()
     ) -> list[int]:
         """Returns the token ids of a chat; a template that takes no system message gets it as the user's."""
-        if any(message["role"] == "system" for message in messages):
-            messages = self._with_system_placed(messages)
+        if any(message["role"] == "system" for message in messages) and not self._takes_later_system:
+            first = self._takes_first_system and messages[0]["role"] == "system"
+            messages = system_as_user(messages, after=int(first))
         try:
             rendered = self._render(messages, ending, tools)
         except TemplateError:  # some templates refuse nothing but system messages
@@ -201,11 +202,6 @@ class PromptFormat:
             encoding = self._tokenizer if position % 2 else self._literal
             ids += encoding.encode(piece.replace(_SHIELD, ""), add_special_tokens=False).ids
         return ids
-
-    def _with_system_placed(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        if self._takes_later_system:
-            return messages
-        return system_as_user(messages, after=int(self._takes_first_system and messages[0]["role"] == "system"))
 
     @cached_property
     def _takes_first_system(self) -> bool:
