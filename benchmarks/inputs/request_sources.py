@@ -60,12 +60,10 @@ class TokenCounter:
     count: Callable[[Sequence[str]], list[int]]
 
 
-CRUDE = TokenCounter("words, digits, CJK characters and punctuation", lambda texts: [*map(crude_count, texts)])
-
-
-def crude_count(text: str) -> int:
-    """Count words, digits, single CJK characters and punctuation: a tokenizer that needs no model."""
-    return len(CRUDE_TOKEN.findall(text))
+# A counter that needs no model.
+CRUDE = TokenCounter(
+    "words, digits, CJK characters and punctuation", lambda texts: [len(CRUDE_TOKEN.findall(text)) for text in texts]
+)
 
 
 def tokenizer_option(command: Command) -> Command:

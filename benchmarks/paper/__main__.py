@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
@@ -101,7 +102,7 @@ def read_workloads(data: Path | None, predictor: str, tokens: TokenCounter) -> W
     return workloads | {
         "azure_conv": traces["conv"],
         "azure_code": traces["code"],
-        "conversation": traces["conv"].at_random_instants(),
+        "conversation": replace(traces["conv"], arrival_s=None),  # arrivals are Poisson
         "vicuna": read_vicuna(data / "lengths" / "vicuna_7b_alpaca_val.json"),
     }
 
