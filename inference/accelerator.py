@@ -78,7 +78,11 @@ def copied_to(on_host: Tensor, device: torch.device) -> Tensor:
     """
     if not has_own_memory(device):
         return on_host.to(device)
-    return (on_host.pin_memory() if _has_accelerator() else on_host).to(device, non_blocking=True)
+    return _pinned(on_host).to(device, non_blocking=True)
+
+
+def _pinned(on_host: Tensor) -> Tensor:
+    return on_host.pin_memory() if _has_accelerator() else on_host
 
 
 def to_host(tensor: Tensor) -> list[Any]:
@@ -104,15 +108,21 @@ def read_later(tensor: Tensor) -> Callable[[], list[Any]]:
         return tensor.tolist
     copy = torch.empty_like(tensor, device="cpu", pin_memory=_has_accelerator())
     copy.copy_(tensor, non_blocking=True)
-    event = torch.Event(tensor.device)
-    event.record(torch.accelerator.current_stream(tensor.device))
+    wait = _mark(tensor.device)
 
     def numbers() -> list[Any]:
-        event.synchronize()
+        wait()
         found: list[Any] = copy.tolist()
         return found
 
     return numbers
+
+
+def _mark(device: torch.device) -> Callable[[], None]:
+    """Returns a function that waits for what the device was given so far."""
+    event = torch.Event(device)
+    event.record(torch.accelerator.current_stream(device))
+    return event.synchronize
 
 
 def of_rows(tensor: Tensor, rows: Sequence[int]) -> Tensor:

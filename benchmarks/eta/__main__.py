@@ -140,7 +140,8 @@ def main(
             full = _serve_stored(service, state_dir, arrivals_of(workload, stored, stored, 2))
             threading.Event().wait(SETTLE_S)
             for load in loads:
-                stretches = [(share * (saturation or full.requests_per_s), of_all) for share, of_all in shape_of(load)]
+                shape = SHAPES.get(load) or [(float(load), 1.0)]
+                stretches = [(share * (saturation or full.requests_per_s), of_all) for share, of_all in shape]
                 arrivals = shaped(workload, stretches, warm_seconds + seconds)
                 judged = _serve(service, state_dir, arrivals, warm_seconds, full.tokens_per_s, promises)
                 shared = {"policy": policy, "model": model, "load": load, "saturation": round(full.requests_per_s, 3)}
@@ -164,11 +165,6 @@ class Saturation(NamedTuple):
 
     requests_per_s: float
     tokens_per_s: float
-
-
-def shape_of(load: str) -> list[tuple[float, float]]:
-    """Return the stretches of a shape, or one stretch of a constant load."""
-    return SHAPES.get(load) or [(float(load), 1.0)]
 
 
 def shaped(workload: Workload, stretches: Sequence[tuple[float, float]], seconds: float) -> list[DemoArrival]:

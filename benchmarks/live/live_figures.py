@@ -12,6 +12,7 @@ import psutil
 from sqlalchemy import text
 
 from benchmarks.harness import Json, percentile
+from benchmarks.service_start import process_ids
 from cli.hosting.service_files import RunningService
 from models.connections.session import make_engine
 
@@ -64,10 +65,7 @@ class ServiceMonitor:
 
     def __init__(self, service: RunningService, state_dir: Path) -> None:
         self._engine = make_engine(service.database_url, pool_size=1, name="benchmark")
-        self._processes = {
-            entry["name"]: psutil.Process(entry["pid"])
-            for entry in json.loads((state_dir / "processes.json").read_text())
-        }
+        self._processes = {name: psutil.Process(pid) for name, pid in process_ids(state_dir).items()}
         self._state_dir = state_dir
         self._decisions: list[float] = []
         self._cpu_s: dict[str, float] = {}
