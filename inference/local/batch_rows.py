@@ -181,13 +181,10 @@ class BatchRow:
         asked = self.sequence.sampling
         if not asked.landing or self.matcher is not None or len(self.generated) < LANDING_FROM * self.limit:
             return False
-        may_end = len(self.generated) >= asked.min_tokens and not asked.ignore_eos
-        return may_end and ends_sentence(detokenizer, self.generated) and not self._thinks(detokenizer)
-
-    def _thinks(self, detokenizer: Detokenizer) -> bool:
-        """Whether the answer so far is thinking, behind which its text is still to come."""
+        if len(self.generated) < asked.min_tokens or asked.ignore_eos or not ends_sentence(detokenizer, self.generated):
+            return False
         said = detokenizer.decode(self.generated, skip_special_tokens=False)
-        return not read_answer(said, self.sequence.answer_form, {}).text
+        return bool(read_answer(said, self.sequence.answer_form, {}).text)  # behind thinking a text is still to come
 
     def _loops(self, stops: LoopStops) -> bool:
         """Whether the answer repeats itself, and no budget will end a thinking that does so; counts the row."""
