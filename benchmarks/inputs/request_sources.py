@@ -66,6 +66,12 @@ CRUDE = TokenCounter(
 )
 
 
+# `data` has the requests of `read_answered`, the papers' programs also other lengths.
+data_option = click.option(
+    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Real requests and lengths."
+)
+
+
 def tokenizer_option(command: Command) -> Command:
     """Give a command `--tokenizer`; its function gets a `TokenCounter` as `tokens`."""
     text = "A model directory or fetched model whose tokenizer counts; smollm2 if fetched, else words and punctuation."

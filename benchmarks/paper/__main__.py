@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from benchmarks.harness import Column, Results, json_option, print_table, say
-from benchmarks.inputs.request_sources import OWN, TokenCounter, tokenizer_option
+from benchmarks.inputs.request_sources import OWN, TokenCounter, data_option, tokenizer_option
 from benchmarks.inputs.simulated_workloads import read_requests, read_trace, read_vicuna
 from benchmarks.paper import (
     baton_experiments,
@@ -54,9 +54,7 @@ COLUMNS: dict[str, Column] = {
 
 
 @click.command(help=__doc__)
-@click.option(
-    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Real requests and lengths."
-)
+@data_option
 @click.option("--only", type=CommaSeparated(click.Choice(list(PAPERS))), help=f"Of {', '.join(PAPERS)}; all if unset.")
 @tokenizer_option
 @click.option("--quick", is_flag=True, help="Few rates for a minute each: that it runs, not what it finds.")
