@@ -5,7 +5,6 @@ import os
 import statistics
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -76,7 +75,7 @@ class ServiceMonitor:
         self._started_at = time.monotonic()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._engine.dispose()
 
     def open_requests(self) -> int:
