@@ -74,7 +74,7 @@ LINES = {
     # which has bounds; requests that are due follow each other in a round
     # a response and the soonest one are solved in one pass, which each submission needs
     "scheduling": 9422,
-    "learning": 3565,  # the axes of the paper's KNN; rows that join
+    "learning": 3501,  # the axes of the paper's KNN; rows that join
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
     # decoders saved alone; distances counted from the longest row; answers in a format are led to their end, whose
@@ -85,7 +85,7 @@ LINES = {
     # tokens that the host reads one pass later, and those that it then chooses anew; tiles of prompts' tokens; tables
     # of pages no wider than a model's longest row; rows that enter an empty engine are read
     # tokens that the host reads one pass later, and those that it then chooses anew; tiles of prompts' tokens
-    "inference": 13_638,
+    "inference": 13_512,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer; charges of expected work
     # tokens left
@@ -101,7 +101,7 @@ LINES = {
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes; shapes of load, paced workers and QLM's estimator; promises that
     # are sold in the simulator and live, and what they earn beside other admissions
-    "benchmarks": 12_959,
+    "benchmarks": 12_836,
 }
 # Modules of the product that know a feature by its name: a new option of one should not touch all of them.
 FILES_THAT_NAME = {
