@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -29,6 +29,7 @@ from models.promise_tables import StoredPromise
 from models.request_ids import arrival_of
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 
+Entry = TypeVar("Entry")
 # A queued request ends at once. A running one ends when its worker has read that it is cancelled.
 CANCEL = """
     update requests /* cancel */ set status = case when status = 'queued' then 'cancelled' else status end,
@@ -60,10 +61,10 @@ class RequestView:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class Page(Generic[Entry]):
     """One page of a list; `more` says whether there is a next one."""
 
-    views: list[RequestView]
+    entries: list[Entry]
     more: bool
 
 
@@ -126,7 +127,7 @@ def page(
     limit: int = 20,
     oldest_first: bool = False,
     texts: bool = False,
-) -> Page | None:
+) -> Page[RequestView] | None:
     """Returns requests by arrival, newest first unless `oldest_first`, beginning after the request `after`.
 
     Returns None if `after` is another tenant's or an unknown id without a time; a page of texts ends at PAGE_BYTES.

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Select, func, insert, select, 
 from sqlalchemy.orm import Session, sessionmaker
 
 from models.bulk.bulk_tables import UNENDED, BulkJob, BulkStatus, FilePurpose, StoredFile
-from models.client_requests import SIZE, RequestView, read_views, select_whole_views
+from models.client_requests import SIZE, Page, RequestView, read_views, select_whole_views
 from models.connections.sql import text
 from models.new_requests import IdempotencyKeyReused, sell
 from models.promise_tables import WITHDRAW, Promise, StoredPromise
@@ -47,14 +47,6 @@ class NewBulkJob:
     expected_gpu_s: float | None = None
     budget: Mapping[str, Any] | None = None
     promise: Promise | None = None  # of an accepted quote
-
-
-@dataclass(frozen=True, slots=True)
-class BulkPage:
-    """One page of a list; `more` says whether another page follows."""
-
-    jobs: list[BulkJob]
-    more: bool
 
 
 class TooManyJobs(Exception):
@@ -157,7 +149,7 @@ def job_of_results(session: Session, tenant: str, file_id: str) -> BulkJob | Non
     )
 
 
-def job_page(session: Session, tenant: str, *, after: str | None = None, limit: int = 20) -> BulkPage | None:
+def job_page(session: Session, tenant: str, *, after: str | None = None, limit: int = 20) -> Page[BulkJob] | None:
     """Returns bulk jobs, newest first, beginning behind the job `after`, or None if this tenant has no job `after`."""
     listed = _jobs_of(tenant)
     if after is not None:
@@ -166,7 +158,7 @@ def job_page(session: Session, tenant: str, *, after: str | None = None, limit: 
             return None
         listed = listed.where(tuple_(BulkJob.created_at, BulkJob.id) < (cursor.created_at, cursor.id))
     jobs = list(session.scalars(listed.order_by(BulkJob.created_at.desc(), BulkJob.id.desc()).limit(limit + 1)))
-    return BulkPage(jobs[:limit], len(jobs) > limit)
+    return Page(jobs[:limit], len(jobs) > limit)
 
 
 def cancel_job(session: Session, tenant: str, job_id: str) -> bool:

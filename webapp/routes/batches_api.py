@@ -107,7 +107,7 @@ def list_batches(query_data: BatchListQuery) -> BatchList:
     after = query_data.after
     read = partial(bulk_jobs.job_page, tenant=current_tenant(), after=after, limit=query_data.limit)
     page = read_page(current_context().sessions, "batch", BATCH_ID, after, read)
-    return BatchList.with_entries(all_shown(page.jobs), has_more=page.more)
+    return BatchList.with_entries(all_shown(page.entries), has_more=page.more)
 
 
 @api.get("/<id>")

@@ -66,7 +66,7 @@ def list_chats(query_data: ChatListQuery) -> ChatCompletionList:
         texts=True,
     )
     page = read_page(current_context().sessions, "chat", RESPONSE_ID, after, read)
-    chats = [chat_completion_of([view]) for view in page.views if view.request.kind == "answer"]
+    chats = [chat_completion_of([view]) for view in page.entries if view.request.kind == "answer"]
     return ChatCompletionList.with_entries(chats, has_more=page.more)
 
 

@@ -48,7 +48,7 @@ def list_files(query_data: FileListQuery) -> FileList:
         oldest_first=query_data.order == "asc",
     )
     page = read_page(current_context().sessions, "file", FILE_ID, query_data.after, read)
-    return FileList.with_entries([file_object(file) for file in page.files], has_more=page.more)
+    return FileList.with_entries([file_object(file) for file in page.entries], has_more=page.more)
 
 
 @api.get("/<id>")

@@ -92,7 +92,7 @@ def list_(query_data: ListQuery) -> ResponseList:
         texts=True,
     )
     page = read_page(current_context().sessions, "response", RESPONSE_ID, query_data.after, read)
-    return ResponseList.with_entries([answer_of(view)[0] for view in page.views], has_more=page.more)
+    return ResponseList.with_entries([answer_of(view)[0] for view in page.entries], has_more=page.more)
 
 
 @api.get("/<id>")
