@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import accumulate
 from typing import Any
 
@@ -94,7 +95,7 @@ def create_job(session: Session, new: NewBulkJob, most_unended: int) -> BulkJob:
             forecast_s=new.forecast_s,
             expected_gpu_s=new.expected_gpu_s,
             budget=None if new.budget is None else dict(new.budget),
-            expires_at=func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, new.window_s),
+            expires_at=NOW + timedelta(seconds=new.window_s),
         )
         .returning(BulkJob)
     ).one()
@@ -189,7 +190,7 @@ def change_job(
     values: dict[str, Any] = {name: one for name, one in (("service_tier", tier), ("budget", budget)) if one}
     if window_s is None:
         return _change(session, tenant, job_id, **values)
-    end = BulkJob.created_at + func.make_interval(0, 0, 0, 0, 0, 0, window_s)
+    end = BulkJob.created_at + timedelta(seconds=window_s)
     values |= {"completion_window": window, "expires_at": end}
     return _change(session, tenant, job_id, end > NOW, **values)
 

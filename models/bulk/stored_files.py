@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 
 from sqlalchemy import Connection, Select, delete, func, insert, select, tuple_, update
 from sqlalchemy.orm import Session, sessionmaker
@@ -48,11 +49,7 @@ def finish_upload(
     session: Session, file_id: str, size_bytes: int, lines: int, last_line: int, expires_after_s: float | None
 ) -> StoredFile:
     """Stores a file's size, which makes it visible to its tenant; all its chunks must be stored."""
-    expires_at = (
-        None
-        if expires_after_s is None
-        else StoredFile.created_at + func.make_interval(0, 0, 0, 0, 0, 0, expires_after_s)
-    )
+    expires_at = None if expires_after_s is None else StoredFile.created_at + timedelta(seconds=expires_after_s)
     stored = session.scalars(
         update(StoredFile)
         .where(StoredFile.id == file_id)

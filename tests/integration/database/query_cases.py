@@ -282,7 +282,7 @@ CASES = [
     Case("live_fleet.served_adapters", on_session(live_fleet.served_adapters)),
     Case("live_fleet.set_curves", lambda c: live_fleet.set_curves(c, "w1", CURVES)),
     Case("live_fleet.open_batches", live_fleet.open_batches, OPEN),
-    Case("live_fleet.batch_endings", lambda c: live_fleet.batch_endings(c, [5, 500, ENDED // 20])),
+    Case("live_fleet.serving_times", lambda c: live_fleet.serving_times(c, [5, 500, ENDED // 20])),
     Case("model_versions.publish", lambda c: model_versions.publish(c, "length", b"", b"", {}, {})),
     Case("model_versions.set_aside", lambda c: model_versions.set_aside(c, "length-3", "unreadable")),
     Case("model_versions.activate", on_session(model_versions.activate, "length-3")),
