@@ -28,7 +28,7 @@ from inference.remote.server_tokens import is_server, load_request_tokens
 from models.connections.connection_slots import MOST_OF, connection_shortage
 from models.connections.database_errors import GRANT, explain
 from models.connections.schema_state import schema_state
-from models.connections.session import is_pooled, make_engine
+from models.connections.session import brief_engine, is_pooled
 from models.schema_upgrade import hazards, server_version, unreadable_tables
 from models.upkeep.invariants import INVARIANTS, OF_PROCESSES, SHOWN, violations
 from settings import Settings
@@ -133,9 +133,8 @@ def _database(url: str | None, lease_s: float) -> Iterator[Finding]:
     if url is None:
         yield Finding("Postgres", "an embedded one, started by `magnus up`")
         return
-    engine = make_engine(url, pool_size=1, name="magnus doctor")
     try:
-        with engine.connect() as connection:
+        with brief_engine(url, "magnus doctor") as engine, engine.connect() as connection:
             yield from _server(connection)
             schema = schema_state(connection)
             yield Finding("schema", schema.described, schema.problem)
@@ -144,8 +143,6 @@ def _database(url: str | None, lease_s: float) -> Iterator[Finding]:
                 yield from _invariants(connection, lease_s)
     except SQLAlchemyError as error:
         yield split_finding("Postgres", explain(error))
-    finally:
-        engine.dispose()
 
 
 def _server(connection: Connection) -> Iterator[Finding]:

@@ -41,7 +41,7 @@ from models import planner_state
 from models.connections.connection_slots import MOST_OF, connection_shortage
 from models.connections.database_errors import explain
 from models.connections.schema_state import schema_state
-from models.connections.session import make_engine, make_sessions
+from models.connections.session import brief_engine, make_sessions
 from models.schema_upgrade import UnusableSchema, upgrade
 from models.tenants import api_keys
 from models.tenants.api_keys import Scope
@@ -142,13 +142,10 @@ def _start_service(
         dashboard_user=DASHBOARD_USER,
         dashboard_password=password.get_secret_value(),
     )
-    engine = make_engine(database_url, pool_size=1, name="magnus up")
-    try:
+    with brief_engine(database_url, "magnus up") as engine:
         new_key = _create_first_key(engine, state_dir)
         _put_policy_in_force(engine, settings.policy, overwrite=overwrite_policy)
         _start_processes(supervisor, settings, service, engine)
-    finally:
-        engine.dispose()
     return service, new_key
 
 
@@ -169,14 +166,10 @@ def _start_servers(supervisor: Supervisor, settings: Settings, state_dir: Path) 
 
 def _prepare_schema(database_url: str) -> None:
     """Upgrade the schema unless it is new enough: the service's role then needs no right to change tables."""
-    engine = make_engine(database_url, pool_size=1, name="magnus up")
-    try:
-        with engine.connect() as connection:
-            behind = not (state := schema_state(connection)).current and (state.known or state.revision is None)
-            if not behind and state.problem is not None:
-                raise CommandFailed(state.problem)
-    finally:
-        engine.dispose()
+    with brief_engine(database_url, "magnus up") as engine, engine.connect() as connection:
+        behind = not (state := schema_state(connection)).current and (state.known or state.revision is None)
+        if not behind and state.problem is not None:
+            raise CommandFailed(state.problem)
     if behind:
         upgrade(database_url)
 

@@ -6,7 +6,8 @@ pooler, therefore, each transaction applies its settings (`pooled_cursor.py`). O
 the client's encoding are set once a session, because PgBouncer itself carries them over.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -118,6 +119,16 @@ def make_engine(
     apply_session_settings(engine, session_settings)
     _ping_after_idle(engine)
     return engine
+
+
+@contextmanager
+def brief_engine(url: str, name: str) -> Iterator[Engine]:
+    """Yields a pool of one connection and closes it afterwards."""
+    engine = make_engine(url, pool_size=1, name=name)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
 
 
 def make_sessions(engine: Engine) -> sessionmaker[Session]:
