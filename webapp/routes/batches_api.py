@@ -104,9 +104,7 @@ def create_batch(json_data: CreateBatch) -> Batch:
 @api.doc(summary="List batches", security="ApiKey", responses=[400, 401, 403, 429, 503])
 def list_batches(query_data: BatchListQuery) -> BatchList:
     """Lists batches, newest first; `after` takes the last id of the page before."""
-    after = query_data.after
-    read = partial(bulk_jobs.job_page, tenant=current_tenant(), after=after, limit=query_data.limit)
-    page = read_page(current_context().sessions, "batch", BATCH_ID, after, read)
+    page = read_page("batch", BATCH_ID, bulk_jobs.job_page, query_data.after, limit=query_data.limit)
     return BatchList.with_entries(all_shown(page.entries), has_more=page.more)
 
 
