@@ -36,11 +36,11 @@ class FileDeleted(Exception):
     """The file was deleted before the job could be made from it."""
 
 
-def create_job(session: Session, job: BulkJob, promise: Promise | None = None) -> BulkJob:
+def create_job(session: Session, job: BulkJob, window_s: float, promise: Promise | None = None) -> BulkJob:
     """Stores a bulk job under a new id; a tenant's second call with the same idempotency key returns the first job.
 
-    `promise` is that of an accepted quote. Raises IdempotencyKeyReused (another digest), TooManyJobs, FileDeleted, and
-    QuoteUsed.
+    Its window begins now; `promise` is that of an accepted quote. Raises IdempotencyKeyReused (another digest),
+    TooManyJobs, FileDeleted, and QuoteUsed.
     """
     check_alone(session, job.tenant, "bulk jobs")
     earlier = job_of_key(session, job.tenant, job.idempotency_key, job.idempotency_sha256)
@@ -50,10 +50,11 @@ def create_job(session: Session, job: BulkJob, promise: Promise | None = None) -
     if (session.scalar(unended) or 0) >= MOST_UNENDED:
         raise TooManyJobs
     # The file is locked, so that it cannot be deleted with its lines before the job is stored.
-    file = select(StoredFile.id).where(StoredFile.id == job.input_file_id, StoredFile.deleted_at.is_(None))
-    if session.scalar(file.with_for_update(read=True)) is None:
+    locked = select(NOW).where(StoredFile.id == job.input_file_id, StoredFile.deleted_at.is_(None))
+    now = session.scalar(locked.with_for_update(read=True))
+    if now is None:
         raise FileDeleted
-    job.id = f"batch_{uuid.uuid4().hex}"
+    job.id, job.expires_at = f"batch_{uuid.uuid4().hex}", now + timedelta(seconds=window_s)
     session.add(job)
     session.flush()
     if promise is not None:

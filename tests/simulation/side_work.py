@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -119,9 +118,9 @@ class Chores:
         stored_files.add_chunk(session, TENANT, file_id, 1, data, 10**9)
         file = stored_files.finish_upload(session, file_id, len(data), job.lines, job.lines, None)
         new = BulkJob(tenant=TENANT, endpoint="/v1/completions", input_file_id=file.id, lines=file.lines)
-        new.last_line, new.completion_window, new.expires_at = file.last_line, "24h", bulk_jobs.NOW + timedelta(days=1)
+        new.last_line, new.completion_window = file.last_line, "24h"
         new.idempotency_key, new.idempotency_sha256 = name, b"digest"
-        job.id = bulk_jobs.create_job(session, new).id
+        job.id = bulk_jobs.create_job(session, new, 86_400.0).id
 
     def _body(self, prompt: str) -> dict[str, object]:
         return {"model": MODEL, "prompt": prompt, "max_tokens": self._world.random.choice((3, 40)), "temperature": 0}

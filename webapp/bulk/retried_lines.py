@@ -2,13 +2,11 @@
 
 from collections.abc import Collection
 from contextlib import nullcontext
-from datetime import timedelta
 
 from sqlalchemy.orm import Session, sessionmaker
 
 from models.bulk import bulk_jobs, stored_files
 from models.bulk.bulk_tables import ENDED, BulkJob, StoredFile
-from protocol.bulk.bulk_schemas import window_s
 from protocol.client_errors import InvalidRequest
 from webapp.bulk.file_upload import FileSink
 from webapp.limits.upload_limits import UploadLimits
@@ -33,7 +31,6 @@ def retry_of(
         lines=file.lines,
         last_line=file.last_line,
         completion_window=parent.completion_window,
-        expires_at=bulk_jobs.NOW + timedelta(seconds=window_s(parent.completion_window)),
         labels=parent.labels,
         idempotency_key=key,
         idempotency_sha256=digest,

@@ -70,7 +70,7 @@ def act_on_bulk_job(id: str, action: str) -> Response:
             ACTIONS[action](session, job.tenant, id)
         if again is not None:
             try:
-                shown = stored_jobs.create_job(session, again).id
+                shown = stored_jobs.create_job(session, again, window_s(again.completion_window)).id
             except (TooManyJobs, FileDeleted) as error:
                 abort(400, str(error) or "The tenant has as many batches that have not ended as it may have.")
     return redirect(url_for("dashboard.bulk_job", id=shown), 303)

@@ -86,7 +86,6 @@ def create_batch(json_data: CreateBatch) -> Batch:
         lines=file.lines,
         last_line=file.last_line,
         completion_window=json_data.completion_window,
-        expires_at=bulk_jobs.NOW + timedelta(seconds=window),
         labels=json_data.metadata,
         idempotency_key=key,
         idempotency_sha256=digest,
@@ -261,7 +260,7 @@ def _created(new: BulkJob, promise: Promise | None = None) -> Batch:
     """Stores a new batch and returns it; raises BacklogFull, and NotFound for a file that was deleted meanwhile."""
     try:
         with current_context().sessions() as session:
-            job = bulk_jobs.create_job(session, new, promise)
+            job = bulk_jobs.create_job(session, new, window_s(new.completion_window), promise)
     except TooManyJobs as error:
         full = f"{MOST_UNENDED} of your batches have not ended. Wait for one, or cancel one."
         raise BacklogFull(full, RETRY_S) from error

@@ -1,7 +1,5 @@
 """The cases of `models.bulk`, as `query_cases` has those of the other modules."""
 
-from datetime import timedelta
-
 from sqlalchemy import Connection
 
 from models.bulk import bulk_feed, bulk_jobs, bulk_outlook, bulk_progress, stored_files
@@ -16,9 +14,8 @@ from tests.integration.database.query_cases import DAY, FEW, OPEN, Case, a_new_r
 def create_job_twice(connection: Connection) -> None:
     for _ in range(2):
         job = BulkJob(tenant="tenant-0", endpoint="/v1/responses", input_file_id=INPUT, lines=LINES, last_line=LINES)
-        job.completion_window, job.expires_at = "24h", bulk_jobs.NOW + timedelta(days=1)
-        job.idempotency_key, job.idempotency_sha256 = "a key", b""
-        on_session(bulk_jobs.create_job, job)(connection)
+        job.completion_window, job.idempotency_key, job.idempotency_sha256 = "24h", "a key", b""
+        on_session(bulk_jobs.create_job, job, DAY)(connection)
 
 
 def write_a_line(connection: Connection) -> None:
