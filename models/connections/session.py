@@ -229,6 +229,16 @@ def in_session(
     return run
 
 
+def in_transaction(engine: Engine, query: Callable[Concatenate[Connection, Given], Result]) -> Callable[Given, Result]:
+    """Returns the query as a function that runs in a transaction of its own for each call."""
+
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        with engine.begin() as connection:
+            return query(connection, *args, **kwargs)
+
+    return run
+
+
 def in_connection(engine: Engine, query: Callable[Concatenate[Connection, Given], Result]) -> Callable[Given, Result]:
     """Returns the query as a function that takes a connection for each call; the engine must be in autocommit."""
 

@@ -16,6 +16,7 @@ from learning.retraining.refit import Candidate, refit, refit_serving_times
 from learning.retraining.training_set import TrainingSetBounds, known_lengths
 from learning.store import digest, dump
 from models import model_versions, planner_state, training_log
+from models.connections.session import in_transaction
 from models.planning import leadership
 from models.planning.leadership import Lead
 from processes.outcomes import outcome_of
@@ -128,8 +129,7 @@ class EarlyRefits:
         """Refit if there are enough entries."""
         if self.at > MOST_EARLY_ANSWERS:
             return
-        with self.database.begin() as connection:
-            entries = self.count(connection, MOST_EARLY_ANSWERS, TrainingSetBounds().age_s)
+        entries = in_transaction(self.database, self.count)(MOST_EARLY_ANSWERS, TrainingSetBounds().age_s)
         if entries >= self.at:
             self.at = 2 * entries  # so that there is only one refit after a restart, however many entries there are
             self.refit()
