@@ -83,7 +83,8 @@ class BulkRun:
         self.state_path.unlink(missing_ok=True)
 
     def _read_state(self) -> RunState:
-        digest = sha256_of(self._input)
+        with self._input.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
         state = RunState.read(self.state_path)
         if state is None:
             return RunState(digest, self._client.url, uuid.uuid4().hex)
@@ -126,12 +127,6 @@ def _asked(file: str, endpoint: str, window: str, magnus: Json) -> Json:
 def beside(path: Path, ending: str) -> Path:
     """Return the path with this ending appended."""
     return path.with_name(f"{path.name}.{ending}")
-
-
-def sha256_of(path: Path) -> str:
-    """Return the digest of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def first_url(path: Path) -> str:

@@ -139,7 +139,8 @@ def _database(url: str | None, lease_s: float) -> Iterator[Finding]:
             schema = schema_state(connection)
             yield Finding("schema", schema.described, schema.problem)
             if schema.problem is None:
-                yield from _rights(connection)
+                if lacking := unreadable_tables(connection):
+                    yield Finding("rights", f"none on {', '.join(lacking)}", GRANT)
                 yield from _invariants(connection, lease_s)
     except SQLAlchemyError as error:
         yield split_finding("Postgres", explain(error))
@@ -154,12 +155,6 @@ def _server(connection: Connection) -> Iterator[Finding]:
     yield split_finding("connections", shortage, "enough for a process of each kind")
     if is_pooled(connection):
         yield Finding("pooler", "one is in between: no prepared statements, and each transaction brings its settings")
-
-
-def _rights(connection: Connection) -> Iterator[Finding]:
-    lacking = unreadable_tables(connection)
-    if lacking:
-        yield Finding("rights", f"none on {', '.join(lacking)}", GRANT)
 
 
 def _invariants(connection: Connection, lease_s: float) -> Iterator[Finding]:
