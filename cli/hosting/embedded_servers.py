@@ -56,7 +56,6 @@ def wheel_directory(package: str) -> Path:
 DATABASE = "magnus"  # any name that Postgres does not use itself works; service.json has it in its URLs
 POSTGRES_VERSION = "18"  # the wheel's major version, which cannot open data directories of another one
 MAX_SOCKET_PATH_BYTES = 100  # Linux allows 107 bytes, macOS 103
-NOT_DURABLE = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 # 500 connections are enough for a few from each of a hundred workers, which may be on other hosts, and for the web
 # process and every other process; a connection that is not used costs nothing. JIT compilation costs more than it
 # saves on statements as short as ours. Not tuned.
@@ -68,11 +67,8 @@ class UnusableDirectory(Exception):
     """A directory that Postgres cannot run in, with the reason and what to do."""
 
 
-def embedded_postgres(directory: Path, *, durable: bool = True) -> EmbeddedServer:
-    """Prepare a Postgres in `directory` for this user alone; raises UnusableDirectory.
-
-    A Postgres that is not `durable` is faster, but loses data in a power failure.
-    """
+def embedded_postgres(directory: Path) -> EmbeddedServer:
+    """Prepare a Postgres in `directory` for this user alone; raises UnusableDirectory."""
     directory = directory.resolve()
     binaries = postgres_binaries()
     data = directory / "data"
@@ -94,7 +90,7 @@ def embedded_postgres(directory: Path, *, durable: bool = True) -> EmbeddedServe
             f"{data} was made by Postgres {version}, this is {POSTGRES_VERSION}; dump it there, load it here"
         )
     _remove_stale_lock(data)
-    settings = SERVER_SETTINGS | {"unix_socket_directories": str(sockets)} | ({} if durable else NOT_DURABLE)
+    settings = SERVER_SETTINGS | {"unix_socket_directories": str(sockets)}
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     url = f"postgresql://postgres@/{{}}?host={sockets}"
     program = ChildProgram(
