@@ -15,9 +15,8 @@ from processes.configured_predictor import make_configured
 from settings import Settings
 from tasks.training.refit_jobs import RefitJobs
 
-FORK_SERVER = get_context(
-    "forkserver"
-)  # a process that loads all modules once and is safe to fork, because it has no threads
+# A process that loads all modules once and is safe to fork, because it has no threads.
+FORK_SERVER = get_context("forkserver")
 
 
 class RefitProcesses:
