@@ -18,8 +18,8 @@ from cli.checks import startup_checks
 from cli.checks.startup_checks import with_engines
 from cli.fetching.gguf_directories import convert_once
 from cli.hosting import process_commands
-from cli.hosting.child_process import ChildProgram, ProgramFailed, SettingRefused
-from cli.hosting.embedded_servers import UnusableDirectory, create_database, embedded_broker, embedded_postgres
+from cli.hosting.child_process import ChildProgram
+from cli.hosting.embedded_servers import create_database, embedded_broker, embedded_postgres
 from cli.hosting.readiness import api_is_ready, worker_is_alive
 from cli.hosting.service_access import POLICIES, settings_with, state_dir_option
 from cli.hosting.service_files import (
@@ -31,7 +31,6 @@ from cli.hosting.service_files import (
     read_secret,
     write_secret,
 )
-from cli.hosting.state_lock import AlreadyRunning
 from cli.hosting.supervisor import Stopped, Supervisor
 from cli.hosting.worker_devices import cpu_workers, gpu_count, threads_each, worker_devices
 from cli.output import CommandFailed, Unreachable, WrongSetting, json_option, print_result
@@ -90,9 +89,9 @@ def up(as_json: bool, policy: str | None, engines: tuple[str, ...], **options: A
                 forget_service(state_dir)
     except Stopped:
         pass
-    except (ServerUnusable, SettingRefused) as error:
+    except ServerUnusable as error:
         raise WrongSetting(str(error)) from error
-    except (AlreadyRunning, ProgramFailed, UnusableDirectory, UnusableSchema) as error:
+    except UnusableSchema as error:
         raise CommandFailed(str(error)) from error
     except OSError as error:  # a file with the directory's name, no right to write, a full or read-only disk
         where = error.filename or state_dir

@@ -23,7 +23,8 @@ from psycopg import sql
 from cli.hosting.child_process import ChildProgram, running
 from cli.hosting.readiness import await_ready, broker_answers, postgres_answers
 from cli.hosting.signs_of_life import ALIVE_WITHIN_S, postgres_question, redis_question
-from cli.hosting.traversal import NotPassable, let_traverse
+from cli.hosting.traversal import let_traverse
+from cli.output import CommandFailed
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,8 @@ MAX_SOCKET_PATH_BYTES = 100  # Linux allows 107 bytes, macOS 103
 SERVER_SETTINGS = {"listen_addresses": "", "max_connections": "500", "jit": "off", "log_min_messages": "log"}
 
 
-class UnusableDirectory(Exception):
-    """A directory that Postgres cannot run in, with the reason and what to do."""
-
-
 def embedded_postgres(directory: Path) -> EmbeddedServer:
-    """Prepare a Postgres in `directory` for this user alone; raises UnusableDirectory."""
+    """Prepare a Postgres in `directory` for this user alone; raises CommandFailed if it cannot run there."""
     directory = directory.resolve()
     binaries = postgres_binaries()
     data = directory / "data"
@@ -79,14 +76,11 @@ def embedded_postgres(directory: Path) -> EmbeddedServer:
     if user is not None:
         for owned in (data, sockets):
             os.chown(owned, *user)
-        try:
-            let_traverse(user, data, sockets, binaries / "postgres")
-        except NotPassable as error:
-            raise UnusableDirectory(str(error)) from error
+        let_traverse(user, data, sockets, binaries / "postgres")
     if not (data / "PG_VERSION").exists():
         _initdb(binaries / "initdb", data, user)
     elif (version := (data / "PG_VERSION").read_text().strip()) != POSTGRES_VERSION:
-        raise UnusableDirectory(
+        raise CommandFailed(
             f"{data} was made by Postgres {version}, this is {POSTGRES_VERSION}; dump it there, load it here"
         )
     _remove_stale_lock(data)
@@ -154,7 +148,7 @@ def _initdb(initdb: Path, data: Path, user: tuple[int, int] | None) -> None:
         start_new_session=True,
     )
     if done.returncode != 0:
-        raise UnusableDirectory(f"no Postgres cluster could be made in {data}: {done.stderr.strip()}")
+        raise CommandFailed(f"no Postgres cluster could be made in {data}: {done.stderr.strip()}")
 
 
 def _socket_directory(directory: Path) -> Path:
@@ -166,7 +160,7 @@ def _socket_directory(directory: Path) -> Path:
     sockets.mkdir(mode=0o700, exist_ok=True)
     found = sockets.lstat()
     if not stat.S_ISDIR(found.st_mode) or (os.geteuid() != 0 and found.st_uid != os.geteuid()):
-        raise UnusableDirectory(f"{sockets} belongs to somebody else; choose another --state-dir")
+        raise CommandFailed(f"{sockets} belongs to somebody else; choose another --state-dir")
     return sockets
 
 

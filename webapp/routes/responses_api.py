@@ -81,9 +81,9 @@ def list_(query_data: ListQuery) -> ResponseList:
 
     A page of long texts and many tools ends early, with `has_more`.
     """
+    only = {"statuses": [query_data.status] if query_data.status else [], "application": query_data.application}
     asked = {"limit": query_data.limit, "oldest_first": query_data.order == "asc", "texts": True}
-    asked |= {"statuses": [query_data.status] if query_data.status else [], "application": query_data.application}
-    page = read_page("response", RESPONSE_ID, client_requests.page, query_data.after, **asked)
+    page = read_page("response", RESPONSE_ID, client_requests.page, query_data.after, **only, **asked)
     return ResponseList.with_entries([answer_of(view)[0] for view in page.entries], has_more=page.more)
 
 
