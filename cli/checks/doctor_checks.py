@@ -50,7 +50,7 @@ class Finding:
 
 def findings(settings: Settings) -> Iterator[Finding]:
     """Yields the result of each check, in the order in which `magnus up` depends on them."""
-    yield _python()
+    yield Finding("Python", ".".join(map(str, sys.version_info[:3])))
     yield from (_binary("Postgres wheel", lambda: postgres_binaries() / "postgres"), _binary("broker", valkey_binary))
     yield _state_dir(settings.state_dir)
     running = running_service(settings.state_dir)
@@ -65,14 +65,6 @@ def findings(settings: Settings) -> Iterator[Finding]:
     yield from _model(settings)
     yield _dtype(settings)
     yield from _torch([] if running else list(startup_checks.missing_extras(settings)))
-
-
-def _python() -> Finding:
-    version = ".".join(map(str, sys.version_info[:3]))
-    remedy = (
-        None if sys.version_info >= (3, 11) else "Magnus needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"
-    )
-    return Finding("Python", version, remedy)
 
 
 def _binary(check: str, find: Callable[[], Path]) -> Finding:
