@@ -17,6 +17,7 @@ from learning.retraining.training_set import TrainingSetBounds, known_lengths
 from learning.store import digest, dump
 from models import model_versions, planner_state, training_log
 from models.connections.session import in_transaction
+from models.connections.sql import database_clock
 from models.planning import leadership
 from models.planning.leadership import Lead
 from processes.outcomes import outcome_of
@@ -52,7 +53,7 @@ class RefitJobs:
     def refit_length(self) -> None:
         """Fits a fresh length predictor, adding the outcomes that the active predictor got wrong (Magnus III-B)."""
         with self.database.begin() as connection:
-            now = training_log.now(connection)
+            now = database_clock(connection).timestamp()
             finished = training_log.finished_requests(connection, MOST_READ, TrainingSetBounds().age_s)
             outcomes = [outcome_of(request) for request in finished]
             self._judge_predictions(connection, outcomes[-MOST_JUDGED:])
@@ -71,7 +72,7 @@ class RefitJobs:
     def refit_serving_time(self) -> None:
         """Refits each worker's serving time estimator on batches that the active version got wrong (Magnus III-D)."""
         with self.database.begin() as connection:
-            now = training_log.now(connection)
+            now = database_clock(connection).timestamp()
             batches = training_log.finished_batches(connection, MOST_READ, TrainingSetBounds().age_s)
             curves = training_log.worker_profiles(connection)
         active = load_active(self.database.begin, "serving_time")

@@ -21,6 +21,7 @@ from models import (
     training_log,
 )
 from models.connections import schema_state
+from models.connections.sql import database_clock
 from models.leasing import batch_results, leases, requeue, worker_registration
 from models.leasing.batch_results import Answer, BatchBegan, BatchEnded, Figures, RowReturned
 from models.leasing.leases import Lease
@@ -226,7 +227,7 @@ def predict(connection: Connection) -> None:
 
 
 def newest_answers(connection: Connection) -> object:
-    after = training_log.now(connection) - CANCELLED_LATELY_S
+    after = database_clock(connection).timestamp() - CANCELLED_LATELY_S
     known = [f"resp_{n:032x}" for n in range(200)]
     return training_log.finished_requests(connection, 1000, HOUR, after, known)
 
@@ -365,7 +366,6 @@ CASES = [
         2 * 500 + 2 * LINES + FEW,
     ),
     Case("schema_state.schema_state", schema_state.schema_state),
-    Case("training_log.now", training_log.now),
     Case("training_log.count_answers", lambda c: training_log.count_answers(c, 5000, 30 * DAY), 5000 + FEW),
     Case("training_log.finished_requests", lambda c: training_log.finished_requests(c, 2000, 30 * DAY), 2000 + FEW),
     Case("training_log.finished_requests", newest_answers, 1000 + 3 * FEW, "after"),
