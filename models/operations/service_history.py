@@ -87,7 +87,6 @@ SUMMED = (
     "promised",
     "eta_error_s",
     "eta_kept",
-    "estimated",
     "estimate_error_s",
     "served_s",
 )
@@ -128,7 +127,6 @@ class HistoryPoint:
     promised: int | None
     eta_error_s: float | None
     eta_kept: int | None
-    estimated: int | None
     estimate_error_s: float | None
     served_s: float | None
     backlog: int | None
