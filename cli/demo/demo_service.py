@@ -16,8 +16,6 @@ from cli.hosting.process_commands import BIN
 from cli.hosting.readiness import await_ready
 from cli.hosting.service_access import VARIANTS, settings_with
 from cli.hosting.service_files import api_address, keep_private, running_service
-from cli.hosting.state_lock import emptied
-from settings import Settings
 
 
 @dataclass(frozen=True)
@@ -27,11 +25,6 @@ class DemoService:
     options: tuple[str, ...] = ()
     examples: tuple[Mapping[str, str | int], ...] = ()
     model: str | None = None  # the model's directory or its server's address; None means the bundled model
-
-
-def empty_state_dir(settings: Settings) -> Path:
-    """Return an empty state directory for this demo, because requests of an earlier demo would be answered first."""
-    return emptied(settings.state_dir.resolve() / "demo")
 
 
 @contextmanager
