@@ -21,7 +21,10 @@ def delete_tenant(engine: Engine, tenant: str, *, cancel: bool) -> None:
     """
     give_up_at = monotonic() + WAIT_S
     while monotonic() < give_up_at:
-        deleted = _delete_what_can_be(engine, tenant, cancel)
+        with make_sessions(engine)() as session:
+            while cancel and tenant_removal.cancel_some(session, tenant):
+                pass
+        deleted = sum(_delete_all(engine, tenant, table) for table in tenant_removal.PARTS)
         with make_sessions(engine)() as session:
             left = tenant_removal.holdings(session, tenant).unfinished_requests
         if not deleted and not left:
@@ -32,14 +35,6 @@ def delete_tenant(engine: Engine, tenant: str, *, cancel: bool) -> None:
     raise CommandFailed(
         f"{left:,} requests of {tenant} wait or run; the rest is deleted: run the command again{option}"
     )
-
-
-def _delete_what_can_be(engine: Engine, tenant: str, cancel: bool) -> int:
-    """Returns the number of deleted rows."""
-    with make_sessions(engine)() as session:
-        while cancel and tenant_removal.cancel_some(session, tenant):
-            pass
-    return sum(_delete_all(engine, tenant, table) for table in tenant_removal.PARTS)
 
 
 def _delete_all(engine: Engine, tenant: str, table: str) -> int:

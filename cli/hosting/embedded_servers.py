@@ -170,11 +170,9 @@ def _unprivileged_owner(data: Path) -> tuple[int, int]:
     if owner.st_uid != 0:
         return owner.st_uid, owner.st_gid
     for name in ("postgres", "nobody"):
-        try:
+        with suppress(KeyError):
             entry = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return entry.pw_uid, entry.pw_gid
+            return entry.pw_uid, entry.pw_gid
     return 65534, 65534  # the kernel's overflow user, `nobody` on most systems
 
 

@@ -161,17 +161,14 @@ def _reasons(batch: Json) -> str:
 
 def _estimate(batch: Json) -> Table:
     """Returns a table of what a dry run estimates for a batch."""
-    magnus = batch["magnus"]
+    magnus, cost_s = batch["magnus"], batch["magnus"]["left_gpu_s"]
     times = [duration(magnus[name]) for name in ("eta_s", "eta_low_s", "eta_high_s")]
     end = f"in {times[0]}; nine of ten end in {times[1]} to {times[2]}"
     rows = [
         ("lines", count(batch["request_counts"]["total"])),
         ("checked", count(magnus["checked_lines"])),
         ("predicted tokens", count(magnus["predicted_tokens"])),
-        (
-            "predicted cost",
-            "not known" if magnus["left_gpu_s"] is None else f"{magnus['left_gpu_s']:,.1f} s of a worker",
-        ),
+        ("predicted cost", "not known" if cost_s is None else f"{cost_s:,.1f} s of a worker"),
         ("predicted end", end if magnus["eta_s"] is not None else "not known before a worker has served requests"),
         *(("warning", warning) for warning in magnus["warnings"]),
     ]
