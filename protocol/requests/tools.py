@@ -267,13 +267,9 @@ def kind_of_choice(value: Any) -> str | None:
     """Returns the tag of the type that a choice is validated as."""
     if isinstance(value, str):
         return "<text>"
-    return (
-        "<allowed>"
-        if kind_of(value) == "allowed_tools"
-        else "<object>"
-        if not isinstance(value, list | int | float)
-        else None
-    )
+    if kind_of(value) == "allowed_tools":
+        return "<allowed>"
+    return None if isinstance(value, list | int | float) else "<object>"
 
 
 CHOICE = Discriminator(
