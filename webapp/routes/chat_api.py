@@ -86,14 +86,13 @@ def stream_chunks(
     submissions: Sequence[Submission], kind: ChunkKind, body: CommonFields, answers_a_prompt: int
 ) -> FlaskResponse:
     """Returns the answers as server-sent events."""
-    context = current_context()
+    context, asked = current_context(), body.stream_options
     shown = ShownUsage(
         answers_a_prompt,
-        at_end=body.includes_usage,
-        in_chunks=body.counts_usage,
+        at_end=bool(asked and asked.include_usage),
+        in_chunks=bool(asked and asked.continuous_usage_stats),
         count=context.prompt_limits.of(body.model).prompt_format.count,
     )
-    asked = body.stream_options.include_progress if body.stream_options else None
-    progress = shown_progress(context, body.model, asked)
+    progress = shown_progress(context, body.model, asked and asked.include_progress)
     streams = submit_and_stream_all(context, submissions, connection_of(request))
     return event_stream(streams, lambda: chunks(streams, kind, shown, progress))
