@@ -42,10 +42,6 @@ CANCEL = """
 class StillInProgress(Exception):
     """A response that a worker is computing cannot be deleted; cancel it first."""
 
-    def __init__(self, id: str) -> None:
-        self.id = id
-        super().__init__(f"{id} is in progress; cancel it before you delete it.")
-
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
@@ -201,7 +197,7 @@ def remove(session: Session, tenant: str, id: str) -> bool:
     ).one_or_none()
     session.commit()
     if removed is None and session.scalar(select(StoredRequest.id).where(*this_one)):
-        raise StillInProgress(id)
+        raise StillInProgress(f"{id} is in progress; cancel it before you delete it.")
     return removed is not None
 
 
