@@ -263,7 +263,7 @@ def _created(new: BulkJob, promise: Promise | None = None) -> Batch:
             job = bulk_jobs.create_job(session, new, window_s(new.completion_window), promise)
     except TooManyJobs as error:
         full = f"{MOST_UNENDED} of your batches have not ended. Wait for one, or cancel one."
-        raise BacklogFull(full, RETRY_S) from error
+        raise BacklogFull(full, retry_after_s=RETRY_S) from error
     except QuoteUsed as used:
         raise QuoteUnusable(str(used), param="magnus.quote", code="quote_used") from used
     except FileDeleted as error:
