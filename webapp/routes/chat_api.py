@@ -93,6 +93,6 @@ def stream_chunks(
         in_chunks=bool(asked and asked.continuous_usage_stats),
         count=context.prompt_limits.of(body.model).prompt_format.count,
     )
-    progress = shown_progress(context, body.model, asked and asked.include_progress)
+    progress = shown_progress(context, body.model, asked.include_progress if asked else None)
     streams = submit_and_stream_all(context, submissions, connection_of(request))
     return event_stream(streams, lambda: chunks(streams, kind, shown, progress))
