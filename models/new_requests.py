@@ -35,7 +35,6 @@ class IdempotencyKeyReused(Exception):
     """The Idempotency-Key was used before with a different body."""
 
     def __init__(self, id: str) -> None:
-        self.id = id
         super().__init__(f"This Idempotency-Key belongs to {id}, which was made from a different body.")
 
 

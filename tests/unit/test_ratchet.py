@@ -50,19 +50,19 @@ LINES = {
     # turns of tenants; figures of ended loops; off-peak hours and charges of expected work; progress of every stream
     # quotes, their signature, refused deadlines, and the page of promises
     # quotes of batches; budgets of batches and where they pause
-    "webapp": 8414,  # the id that clients of /v1/messages read; times only where a policy has some
+    "webapp": 8299,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
     # progress of every stream, also in comments, and tokens left
     # quotes, promises and their book; those of batches, and budgets, which are asked again when a quote is accepted
-    "protocol": 6138,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
+    "protocol": 6100,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
     # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue; off-peak hours
     # parked rows; half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows
     # promises; joiners wait at the worker while memory is short; requests whose budget is spent are kept from policies
     # they wait for a bounded time, and begin when they join
-    "tasks": 5861,
-    "processes": 1567,  # the script that starts a child lies here: the trainer lowers its priority with it; prices
+    "tasks": 5797,
+    "processes": 1564,  # the script that starts a child lies here: the trainer lowers its priority with it; prices
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
     # figures of ended loops; what `fusion` favours; a worker's time by its speed; the order of a
@@ -92,11 +92,11 @@ LINES = {
     # promises, their book, and the work of a request; bounds of an ETA; budgets, promises of batches; a spent budget
     # withdraws promises, ends forecasts, and leaves requests in the database alone; its work wants no worker; promises
     # are judged by model; months of usage
-    "models": 10_453,
+    "models": 10_375,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     # a chat shows how long its answer still takes; requests of a load may be sent with quotes; budgets that need prices
-    "cli": 7016,
+    "cli": 6867,
     "migrations": 402,  # triggers of charges and of deleted requests' twins; budgets; months of usage
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes; shapes of load, paced workers and QLM's estimator; promises that

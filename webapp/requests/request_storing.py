@@ -87,7 +87,7 @@ def within_work_limits(session: Session, new: NewRequest) -> NewRequest:
         raise WorkRateReached(
             f"Your requests of the last minute are expected to take {exceeded.charged:,.12g} of {exceeded.most:,} "
             f"{exceeded.unit} a minute, and this one {round(exceeded.asked, 3):,.12g}. Try again in {retry_after_s} s.",
-            retry_after_s,
+            retry_after_s=retry_after_s,
         ) from exceeded
     return replace(new, charge=replace(new.charge, token_gpu_s=token_gpu_s))
 

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from models import client_requests, planner_state
 from models.bulk import bulk_jobs
+from models.connections.sql import database_clock
 from models.operations import (
     application_figures,
     application_words,
@@ -88,7 +89,7 @@ OPERATION_CASES = [
         WEEK_OF_MINUTES + SAMPLES,
         "of 7 days",
     ),
-    Case("service_history.database_clock", on_session(service_history.database_clock)),
+    Case("sql.database_clock", database_clock),
     Case("operator_access.record_action", on_session(operator_access.record_action, "me", "pause", "planning")),
     Case(
         "operator_access.record_if_written",
