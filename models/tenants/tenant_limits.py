@@ -117,12 +117,18 @@ PACE = """
     where day >= (statement_timestamp() at time zone 'UTC')::date - 1 and tenant = :tenant and model = :model
         and tier <> 'batch'
 """
+# A check deletes at most this many expired charges, more than a request adds. After a pause there may be as many as a
+# whole queue of requests left, which takes longer than a call may. Not tuned.
+EXPIRED_AT_ONCE = 1000
 # The charges of the last minute by unit. A request fits once the oldest of them no longer count, up to the first whose
 # `newer` charges leave enough; a request above the limit fits once nothing counts. Predictions soon replace `assumed`
 # charges, so nobody is told to wait until these no longer count.
 ROOM_FOR_WORK = text(f"""
     with expired as (
-        delete from work_charges where tenant = :tenant and at <= statement_timestamp() - interval '1 minute'
+        delete from work_charges where ctid = any(array(
+            select ctid from work_charges where tenant = :tenant and at <= statement_timestamp() - interval '1 minute'
+            order by at limit {EXPIRED_AT_ONCE}
+        ))
     ), recent as (
         select unit, at, sum(sum(amount)) over (partition by unit order by at desc) - sum(amount) as newer,
             sum(amount) as amount
