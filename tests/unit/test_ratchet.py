@@ -50,7 +50,8 @@ LINES = {
     # turns of tenants; figures of ended loops; off-peak hours and charges of expected work; progress of every stream
     # quotes, their signature, refused deadlines, and the page of promises
     # quotes of batches; budgets of batches and where they pause
-    "webapp": 8415,  # the id that clients of /v1/messages read; times only where a policy has some
+    # repeats of calls whose quote is over or whose deadline is far by now; deadlines before promised times
+    "webapp": 8435,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
     # progress of every stream, also in comments, and tokens left
     # quotes, promises and their book; those of batches, and budgets, which are asked again when a quote is accepted
@@ -89,7 +90,8 @@ LINES = {
     # tokens left
     # promises, their book, and the work of a request; bounds of an ETA; budgets, promises of batches; a spent budget
     # withdraws promises, ends forecasts, and leaves requests in the database alone
-    "models": 10_426,
+    # whether a call is a repeat; twins of several large answers, and expired charges, are bounded a step
+    "models": 10_447,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     # a chat shows how long its answer still takes; requests of a load may be sent with quotes; budgets that need prices
